@@ -1,0 +1,176 @@
+//! The named bits and numbers of the ABI, each declared once for Rust and for the C header.
+
+/// One named number, as the C header shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// The C name: `TIELINE_CAP_PUT`.
+    pub c_name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+/// Declares a module of constants together with the list that the header and the reports are made from.
+macro_rules! table {
+    ($(#[$outer:meta])* $vis:vis mod $module:ident : $type:ty, $prefix:literal {
+        $( $name:ident = $value:expr, $doc:literal; )*
+    }) => {
+        $(#[$outer])*
+        $vis mod $module {
+            $( #[doc = $doc] pub const $name: $type = $value; )*
+            /// Every name of this table with its value and meaning.
+            pub const ALL: &[super::Named] = &[
+                $( super::Named {
+                    c_name: concat!("TIELINE_", $prefix, stringify!($name)),
+                    value: $name as u64,
+                    doc: $doc,
+                }, )*
+            ];
+        }
+    };
+}
+
+table! {
+    /// What a module can do. The core believes these bits, and conformance checks them.
+    pub mod caps: u64, "CAP_" {
+        AM_SHORT = 1 << 0, "am_short: short active messages, copied before the call returns";
+        AM_PACKED = 1 << 1, "am_packed: a callback packs into the transport's buffer";
+        AM_ZCOPY = 1 << 2, "am_zcopy: gathered from an iov";
+        PUT = 1 << 3, "put";
+        GET = 1 << 4, "get";
+        ATOMICS = 1 << 5, "atomics; which ones is said by the four masks of module_attr";
+        REMOTE_COMPLETION = 1 << 6, "a put or atomic that has completed is visible at the target";
+        PASSIVE_TARGET = 1 << 7, "put, get and atomics need nothing from the target's threads";
+        PEER_FAILURE = 1 << 8, "a dead peer is reported as EVENT_ENDPOINT_FAILED or EVENT_PEER_LEFT";
+        EVENT_FD = 1 << 9, "event_fd and arm: the interface can be waited for";
+        NEEDS_POLL = 1 << 10, "poll must be called for progress";
+        LOCAL_ONLY = 1 << 11, "reaches processes under the same kernel only";
+        OWN_MEMORY_ONLY = 1 << 12, "put, get and atomics reach only memory from this domain's own alloc";
+        CHECKS_KEYS = 1 << 13, "the accessing path refuses forged, foreign and revoked keys";
+        LENDS_BUFFERS = 1 << 14, "a received payload can be kept and given back later (release)";
+        CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
+    }
+}
+
+table! {
+    /// What a memory domain can do with memory.
+    pub mod memory_caps: u64, "MEMORY_CAP_" {
+        ALLOC = 1 << 0, "alloc: the domain provides memory of its own";
+        REGISTER = 1 << 1, "register: any memory of the process";
+    }
+}
+
+table! {
+    /// What a module is for.
+    pub mod role: u32, "ROLE_" {
+        DATA = 1, "moves user data";
+        CONNECTION_ONLY = 2, "only forms connections: it is opened through the connector table, which has no data slots";
+    }
+}
+
+table! {
+    /// How a data-path module connects.
+    pub mod connects: u32, "CONNECTS_" {
+        TO_INTERFACE = 1 << 0, "the peer's interface address is enough";
+        TO_ENDPOINT = 1 << 1, "both sides create an endpoint and exchange endpoint addresses first";
+    }
+}
+
+table! {
+    /// The kinds of event that `poll` writes.
+    pub mod event: u32, "EVENT_" {
+        MESSAGE = 1, "an active message: id, header, data, length, peer";
+        COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header";
+        PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
+        PEER_LEFT = 4, "that peer's connection to us ended: status says how";
+        ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words";
+        DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is unused";
+    }
+}
+
+table! {
+    /// Bits of `event.flags`.
+    pub mod event_flags: u32, "EVENT_FLAG_" {
+        LENT = 1 << 0, "the payload may be kept: hand the event's cookie to release when done";
+    }
+}
+
+table! {
+    /// Atomic operations. A mask of module_attr has bit `1 << op` for each one that is there.
+    pub mod atomic_op: u32, "ATOMIC_" {
+        ADD = 0, "addition, wrapping";
+        AND = 1, "bitwise and";
+        OR = 2, "bitwise or";
+        XOR = 3, "bitwise exclusive or";
+        SWAP = 4, "exchange";
+        COMPARE_SWAP = 5, "exchange if equal to compare";
+        MIN = 6, "unsigned minimum";
+        MAX = 7, "unsigned maximum";
+    }
+}
+
+table! {
+    /// Rights of a registered region.
+    pub mod access: u64, "ACCESS_" {
+        REMOTE_READ = 1 << 0, "peers may get";
+        REMOTE_WRITE = 1 << 1, "peers may put";
+        REMOTE_ATOMIC = 1 << 2, "peers may do atomics";
+    }
+}
+
+table! {
+    /// Flags of a put, get or atomic.
+    pub mod op_flags: u64, "OP_" {
+        FETCH = 1 << 0, "atomics: return the value from before";
+        REMOTE_COMPLETION = 1 << 1, "complete only when visible at the target";
+    }
+}
+
+table! {
+    /// Levels of the host's log service.
+    pub mod log_level: u32, "LOG_" {
+        ERROR = 1, "something asked for cannot be done";
+        WARN = 2, "something is not as it should be";
+        INFO = 3, "a choice that was made";
+        DEBUG = 4, "for the author of the provider";
+    }
+}
+
+table! {
+    /// Flags in the ELF note.
+    pub mod note_flags: u16, "NOTE_" {
+        UNWIND = 1 << 0, "built with unwinding panics: a panic is caught on the provider's side";
+        RUST = 1 << 1, "built from the Rust traits: layouts can be compared";
+    }
+}
+
+table! {
+    /// Classes of operation that a module states its cost for: indices into `module_attr.cost`.
+    pub mod cost_class: usize, "COST_" {
+        SMALL_MESSAGE = 0, "a message of 8 bytes";
+        BULK_MESSAGE = 1, "a message of 8 KiB";
+        SMALL_RMA = 2, "a put or get of 8 bytes";
+        BULK_RMA = 3, "a put or get of 256 KiB, registration included";
+        ATOMIC = 4, "a fetching atomic";
+    }
+}
+
+/// Every table, in the order of the header.
+#[must_use]
+pub fn tables() -> Vec<(&'static str, &'static [Named])> {
+    vec![
+        ("What a module can do (module_attr.caps)", caps::ALL),
+        ("What a memory domain can do (domain_attr.caps)", memory_caps::ALL),
+        ("What a module is for (module_attr.role)", role::ALL),
+        ("How a data-path module connects (module_attr.connects)", connects::ALL),
+        ("Kinds of event", event::ALL),
+        ("Flags of an event", event_flags::ALL),
+        ("Atomic operations", atomic_op::ALL),
+        ("Access rights of a region", access::ALL),
+        ("Flags of an operation", op_flags::ALL),
+        ("Log levels", log_level::ALL),
+        ("Flags of the ELF note", note_flags::ALL),
+        ("Cost classes: indices into module_attr.cost", cost_class::ALL),
+    ]
+}

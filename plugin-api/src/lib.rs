@@ -1,0 +1,86 @@
+//! The provider ABI of Tieline.
+//!
+//! A provider is a shared object that the core finds at run time. What crosses the boundary is plain C
+//! ([`abi`], and `include/tieline_provider.h`, which is generated from it). Authors in Rust implement the
+//! traits of [`provider`] and write one line:
+//!
+//! ```
+//! use tieline_plugin_api::*;
+//!
+//! struct Nothing;
+//! impl Provider for Nothing {
+//!     type Domain = NoDomain;
+//!     fn open(_host: HostHandle) -> Result<Self, Failure> {
+//!         Err(Failure::new(Status::NoDevice, "this provider never has a device"))
+//!     }
+//!     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> { Ok(vec![]) }
+//!     fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<NoDomain, Failure> {
+//!         Err(Status::NoDevice.into())
+//!     }
+//! }
+//! # struct NoDomain;
+//! # impl Domain for NoDomain {
+//! #     type Interface = Absent;
+//! #     type Connector = Absent;
+//! #     type Region = ();
+//! #     fn modules(&self) -> Vec<abi::ModuleAttr> { vec![] }
+//! #     fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<Absent, Failure> { Err(Status::Unsupported.into()) }
+//! # }
+//!
+//! export_provider!(Nothing, name = "nothing", version = "0.1.0");
+//! # fn main() {}
+//! ```
+//!
+//! `docs/writing-a-provider.md` takes a reader from there to a provider that passes conformance.
+
+pub mod abi;
+mod flags;
+mod note;
+pub mod provider;
+mod status;
+
+pub use abi::host::HostHandle;
+pub use flags::{
+    Named, access, atomic_op, caps, connects, cost_class, event, event_flags, log_level,
+    memory_caps, note_flags, op_flags, role, tables,
+};
+pub use note::Note;
+pub use provider::{
+    Absent, Allocation, Armed, ConfigDoc, Connector, Domain, DomainInfo, Endpoint, Events,
+    Interface, MemoryReport, Packer, Posted, Posting, Provider, RmaOp,
+};
+pub use status::{Failure, OK, PENDING, Status};
+
+/// Makes a shared object a provider: the ELF note and the entry symbol.
+///
+/// ```ignore
+/// export_provider!(ShmCma, name = "shm-cma", version = env!("CARGO_PKG_VERSION"));
+/// ```
+#[macro_export]
+macro_rules! export_provider {
+    ($provider:ty, name = $name:expr, version = $version:expr) => {
+        #[allow(unsafe_code, missing_docs)]
+        const _: () = {
+            #[used]
+            // SAFETY: a note section holds constants without pointers; `Note` is that and nothing else.
+            #[unsafe(link_section = ".note.tieline.provider")]
+            static NOTE: $crate::Note = $crate::Note::new(
+                $name,
+                $version,
+                0,
+                $crate::note_flags::RUST
+                    | if cfg!(panic = "unwind") { $crate::note_flags::UNWIND } else { 0 },
+            );
+
+            // SAFETY: this object exports the symbol once; its name carries the ABI's major.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn tieline_provider_v1(
+                host: *const $crate::abi::Host,
+                out: *mut $crate::abi::ProviderOps,
+            ) -> i32 {
+                // SAFETY: the core calls this with its host table and a record whose `size` it has set.
+                unsafe { $crate::abi::shims::entry::<$provider>(host, out) }
+            }
+        };
+    };
+}

@@ -1,0 +1,544 @@
+//! The safe side of the ABI: what a provider in Rust implements.
+//!
+//! A [`Provider`] lists [`Domain`]s; a domain lists modules and opens an [`Interface`] (data path) or a
+//! [`Connector`] (connection-only); an interface makes [`Endpoint`]s. Capabilities are stated in
+//! [`ModuleAttr`]; a method whose capability is not stated keeps its default, which says
+//! [`Status::Unsupported`].
+//!
+//! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
+//! one thread at a time and need no locks.
+
+use crate::abi::{Atomic, Event, Iov, ModuleAttr, host::HostHandle};
+use crate::flags::event;
+use crate::{Failure, Status};
+
+/// How a data call ended when it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posting {
+    /// All done: buffers may be reused and no completion follows.
+    Done,
+    /// Accepted: a completion event with the operation's cookie follows.
+    Pending,
+}
+
+/// The result of a data call.
+pub type Posted = Result<Posting, Status>;
+
+/// One configuration variable of a provider.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigDoc {
+    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    pub name: &'static str,
+    /// The default, as a user would write it: `4k`.
+    pub default: &'static str,
+    /// `size`, `count`, `duration`, `bool`, `text` or `list`.
+    pub kind: &'static str,
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+}
+
+/// What `Provider::domains` says of one domain.
+#[derive(Clone, Debug)]
+pub struct DomainInfo {
+    /// Full name: `shm`, `verbs:mlx5_0`.
+    pub name: String,
+    /// [`crate::memory_caps`].
+    pub caps: u64,
+    /// The longest packed key.
+    pub max_key_len: u32,
+    /// Fixed cost of registering memory, ns.
+    pub register_ns: f64,
+    /// Cost of registering per byte, ns.
+    pub register_ns_per_byte: f64,
+}
+
+/// A plug-in: a plain struct that was opened once and lives as long as the process.
+pub trait Provider: Sized + Send + Sync + 'static {
+    /// Its memory domains.
+    type Domain: Domain;
+
+    /// Opens the provider. Cheap: look whether the device can be there, take no resource yet.
+    ///
+    /// # Errors
+    /// The reason why this provider cannot be used here; it becomes the line that an operator reads.
+    fn open(host: HostHandle) -> Result<Self, Failure>;
+
+    /// The variables that it reads, all of them named `TIELINE_<PROVIDER>_...`.
+    fn config() -> &'static [ConfigDoc] {
+        &[]
+    }
+
+    /// The domains that are there.
+    ///
+    /// # Errors
+    /// Why none could be listed, for example `no device in /sys/class/infiniband`.
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure>;
+
+    /// Opens one of them for a context.
+    ///
+    /// # Errors
+    /// Why it could not be opened.
+    fn open_domain(&self, name: &str, context_id: [u8; 16]) -> Result<Self::Domain, Failure>;
+
+    /// Stops threads and lets go of system resources; nothing else is called afterwards.
+    fn quiesce(&self) {}
+}
+
+/// Memory that a domain provided or registered.
+pub struct Allocation<R> {
+    /// The domain's own record of it.
+    pub region: R,
+    /// First byte.
+    pub base: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+/// A memory domain.
+pub trait Domain: Sized + Send + Sync + 'static {
+    /// Its data-path modules; [`Absent`] when there is none.
+    type Interface: Interface;
+    /// Its connection-only modules; [`Absent`] when there is none.
+    type Connector: Connector;
+    /// What it keeps about a registered region.
+    type Region: Send + Sync + 'static;
+
+    /// The modules of this domain, best first.
+    fn modules(&self) -> Vec<ModuleAttr>;
+
+    /// Opens a data-path module for the calling thread's worker.
+    ///
+    /// # Errors
+    /// Why it could not be opened.
+    fn open_interface(&self, module: &str, worker_id: [u8; 16])
+    -> Result<Self::Interface, Failure>;
+
+    /// Opens a connection-only module.
+    ///
+    /// # Errors
+    /// Why it could not be opened.
+    fn open_connector(
+        &self,
+        module: &str,
+        worker_id: [u8; 16],
+    ) -> Result<Self::Connector, Failure> {
+        let _ = (module, worker_id);
+        Err(Status::Unsupported.into())
+    }
+
+    /// Provides memory that peers of this domain reach best; zeroed, page-aligned.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn alloc(&self, len: usize, access: u64) -> Result<Allocation<Self::Region>, Failure> {
+        let _ = (len, access);
+        Err(Status::Unsupported.into())
+    }
+
+    /// Registers memory of this process, which stays mapped until [`Domain::deregister`].
+    ///
+    /// # Errors
+    /// Why it could not be registered.
+    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Self::Region, Failure> {
+        let _ = (base, len, access);
+        Err(Status::Unsupported.into())
+    }
+
+    /// Ends a registration; memory from [`Domain::alloc`] is freed. Remote keys stop working at once.
+    ///
+    /// # Errors
+    /// What could not be undone; the region is gone all the same.
+    fn deregister(&self, region: Self::Region) -> Result<(), Failure> {
+        drop(region);
+        Ok(())
+    }
+
+    /// Writes the region's remote key and returns its length.
+    ///
+    /// # Errors
+    /// [`Status::TooLarge`] when `out` is shorter than `max_key_len`, or why there is no key.
+    fn pack_key(&self, region: &Self::Region, out: &mut [u8]) -> Result<usize, Failure> {
+        let _ = (region, out);
+        Err(Status::Unsupported.into())
+    }
+}
+
+/// Whether an interface may go to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// The descriptor becomes readable on the next event.
+    Sleep,
+    /// There is something to poll right now.
+    Ready,
+}
+
+/// Memory that an interface holds, for the report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Bytes that do not depend on the number of peers.
+    pub base_bytes: u64,
+    /// Bytes for all peers together.
+    pub peer_bytes: u64,
+    /// Peers that these bytes are for.
+    pub peers: u64,
+    /// Bytes of message buffers that have been committed.
+    pub buffer_bytes: u64,
+}
+
+/// A data-path module, opened for one worker.
+pub trait Interface: Sized + 'static {
+    /// Its endpoints. They outlive no interface: the core closes them first.
+    type Endpoint: Endpoint;
+    /// `false` only for [`Absent`].
+    const PRESENT: bool = true;
+
+    /// The bytes that let a peer reach this interface.
+    fn address(&self) -> Vec<u8>;
+
+    /// Whether a peer with this address can be reached. The bytes come from the peer: check every one.
+    ///
+    /// # Errors
+    /// Why not, for an operator to read.
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
+
+    /// Makes an endpoint. `address` is empty for a module that connects to an endpoint. `identity` is
+    /// handed to the peer in [`event::PEER_ARRIVED`]; `cookie` comes back in [`event::ENDPOINT_FAILED`].
+    ///
+    /// # Errors
+    /// Why there can be no such endpoint; [`Status::Again`] when it may succeed after progress.
+    fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<Self::Endpoint, Failure>;
+
+    /// Progress: pushes events while there is room. Payloads of the call before are released first.
+    ///
+    /// # Errors
+    /// Only what breaks the whole interface; trouble with one peer is an event.
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
+
+    /// Prepares to sleep on [`Interface::event_fd`].
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] without [`crate::caps::EVENT_FD`].
+    fn arm(&self) -> Result<Armed, Status> {
+        Err(Status::Unsupported)
+    }
+
+    /// The descriptor to sleep on.
+    fn event_fd(&self) -> Option<i32> {
+        None
+    }
+
+    /// Gives back a payload that was kept.
+    fn release(&self, token: u64) {
+        let _ = token;
+    }
+
+    /// What memory it holds.
+    fn memory(&self) -> MemoryReport {
+        MemoryReport::default()
+    }
+}
+
+/// A put or get: local pieces, and where in the remote region.
+#[derive(Clone, Copy, Debug)]
+pub struct RmaOp<'a> {
+    /// Local pieces: read by put, written by get.
+    pub iov: &'a [Iov],
+    /// Sum of their lengths.
+    pub len: usize,
+    /// Offset into the remote region.
+    pub offset: u64,
+    /// For the completion event.
+    pub cookie: u64,
+    /// [`crate::op_flags`].
+    pub flags: u64,
+}
+
+/// A connection to one peer.
+pub trait Endpoint: Sized + 'static {
+    /// What it keeps about an imported remote key.
+    type Key: 'static;
+
+    /// Sends a short message; the payload is copied before the call returns.
+    ///
+    /// # Errors
+    /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`] and others: the endpoint is finished.
+    fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        let _ = (id, header, payload);
+        Err(Status::Unsupported)
+    }
+
+    /// Sends a message that `packer` writes into the transport's buffer; returns its length.
+    ///
+    /// # Errors
+    /// As [`Endpoint::am_short`], or what the packer said.
+    fn am_packed(&self, id: u32, header: u64, packer: Packer<'_>, max: usize) -> Result<usize, Status> {
+        let _ = (id, header, packer, max);
+        Err(Status::Unsupported)
+    }
+
+    /// Sends a message gathered from `iov`, whose bytes stay untouched until completion.
+    ///
+    /// # Errors
+    /// As [`Endpoint::am_short`].
+    fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {
+        let _ = (id, header, iov, cookie);
+        Err(Status::Unsupported)
+    }
+
+    /// Writes remote memory.
+    ///
+    /// # Errors
+    /// [`Status::KeyRejected`] and [`Status::OutOfRange`] belong to this operation: the endpoint lives on.
+    fn put(&self, key: &Self::Key, op: &RmaOp<'_>) -> Posted {
+        let _ = (key, op);
+        Err(Status::Unsupported)
+    }
+
+    /// Reads remote memory.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put`].
+    fn get(&self, key: &Self::Key, op: &RmaOp<'_>) -> Posted {
+        let _ = (key, op);
+        Err(Status::Unsupported)
+    }
+
+    /// Does a remote atomic. When done at once, the value from before is returned through `result`.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put`], and [`Status::Misaligned`].
+    fn atomic(&self, key: &Self::Key, op: &Atomic, result: &mut u64) -> Posted {
+        let _ = (key, op, result);
+        Err(Status::Unsupported)
+    }
+
+    /// Completes when everything posted before is complete at the target.
+    ///
+    /// # Errors
+    /// The first failure of what it waited for.
+    fn flush(&self, cookie: u64) -> Posted {
+        let _ = cookie;
+        Ok(Posting::Done)
+    }
+
+    /// Orders what was posted before ahead of what is posted after.
+    ///
+    /// # Errors
+    /// As [`Endpoint::am_short`].
+    fn fence(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// Makes a packed key usable on this endpoint. The bytes come from the peer: check every one.
+    ///
+    /// # Errors
+    /// [`Status::Again`]: ask again after progress. [`Status::KeyRejected`]: malformed or not for us.
+    fn import_key(&self, bytes: &[u8]) -> Result<Self::Key, Failure> {
+        let _ = bytes;
+        Err(Status::Unsupported.into())
+    }
+
+    /// Connect-to-endpoint modules: this endpoint's address.
+    fn address(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Connect-to-endpoint modules: connects to the peer's endpoint address.
+    ///
+    /// # Errors
+    /// Why it could not be connected.
+    fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        let _ = address;
+        Err(Status::Unsupported.into())
+    }
+}
+
+/// A connection-only module: datagrams to addresses, and no way to carry user data.
+pub trait Connector: Sized + 'static {
+    /// `false` only for [`Absent`].
+    const PRESENT: bool = true;
+
+    /// The bytes that let a peer reach this connector.
+    fn address(&self) -> Vec<u8>;
+
+    /// Whether that address can be reached.
+    ///
+    /// # Errors
+    /// Why not.
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
+
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// [`Status::Again`]: nothing was sent.
+    fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status>;
+
+    /// Progress: pushes [`event::DATAGRAM`] and [`event::PEER_LEFT`].
+    ///
+    /// # Errors
+    /// Only what breaks the whole connector.
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
+
+    /// Prepares to sleep, like [`Interface::arm`].
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] without a descriptor.
+    fn arm(&self) -> Result<Armed, Status> {
+        Err(Status::Unsupported)
+    }
+
+    /// The descriptor to sleep on.
+    fn event_fd(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// Stands where a provider has nothing: a domain without connection-only modules says
+/// `type Connector = Absent`.
+#[derive(Debug)]
+pub enum Absent {}
+
+impl Interface for Absent {
+    type Endpoint = Absent;
+    const PRESENT: bool = false;
+    fn address(&self) -> Vec<u8> {
+        match *self {}
+    }
+    fn reachable(&self, _: &[u8]) -> Result<(), Failure> {
+        match *self {}
+    }
+    fn connect(&self, _: &[u8], _: &[u8], _: u64) -> Result<Absent, Failure> {
+        match *self {}
+    }
+    fn poll(&self, _: &mut Events<'_>) -> Result<(), Status> {
+        match *self {}
+    }
+}
+
+impl Endpoint for Absent {
+    type Key = Absent;
+}
+
+impl Connector for Absent {
+    const PRESENT: bool = false;
+    fn address(&self) -> Vec<u8> {
+        match *self {}
+    }
+    fn reachable(&self, _: &[u8]) -> Result<(), Failure> {
+        match *self {}
+    }
+    fn send(&self, _: &[u8], _: &[u8]) -> Result<(), Status> {
+        match *self {}
+    }
+    fn poll(&self, _: &mut Events<'_>) -> Result<(), Status> {
+        match *self {}
+    }
+}
+
+/// The message that an `am_packed` call is about to write.
+pub struct Packer<'a> {
+    pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
+}
+
+impl<'a> Packer<'a> {
+    /// Wraps a callback that writes at most the given number of bytes to the given place.
+    pub fn new(pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>) -> Packer<'a> {
+        Packer { pack }
+    }
+
+    /// Lets the application write into `buffer`; returns how much it wrote.
+    ///
+    /// # Errors
+    /// What the application said, or [`Status::Invalid`] when it claims more than there is room for.
+    pub fn pack(self, buffer: &mut [u8]) -> Result<usize, Status> {
+        self.pack_at(buffer.as_mut_ptr(), buffer.len())
+    }
+
+    /// The same for memory that is no Rust slice: writes at most `capacity` bytes to `at`.
+    ///
+    /// # Errors
+    /// As [`Packer::pack`].
+    pub fn pack_at(self, at: *mut u8, capacity: usize) -> Result<usize, Status> {
+        let written = (self.pack)(at, capacity)?;
+        if written > capacity { Err(Status::Invalid) } else { Ok(written) }
+    }
+}
+
+/// Where `poll` puts its events: the caller's array, no allocation.
+pub struct Events<'a> {
+    pub(crate) slots: &'a mut [core::mem::MaybeUninit<Event>],
+    pub(crate) len: usize,
+}
+
+impl<'a> Events<'a> {
+    /// A sink over the caller's array.
+    #[must_use]
+    pub fn new(slots: &'a mut [core::mem::MaybeUninit<Event>]) -> Events<'a> {
+        Events { slots, len: 0 }
+    }
+
+    /// How many more fit.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.len() - self.len
+    }
+
+    /// How many were pushed.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none was pushed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds an event; `false` when there is no room (nothing is lost: the caller keeps it).
+    #[inline]
+    pub fn push(&mut self, event: Event) -> bool {
+        match self.slots.get_mut(self.len) {
+            Some(slot) => {
+                let _ = slot.write(event);
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Adds a message. `data` stays valid until the next poll.
+    #[inline]
+    pub fn push_message(&mut self, peer: u64, id: u32, header: u64, data: *const u8, len: usize) -> bool {
+        self.push(Event {
+            kind: event::MESSAGE,
+            id,
+            status: 0,
+            flags: 0,
+            peer,
+            header,
+            data,
+            len,
+            cookie: 0,
+            reserved: 0,
+        })
+    }
+
+    /// Adds the end of a pending operation.
+    pub fn push_completion(&mut self, cookie: u64, result: Result<u64, Status>) -> bool {
+        let (status, header) = match result {
+            Ok(value) => (0, value),
+            Err(status) => (status as i32, 0),
+        };
+        self.push(Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() })
+    }
+}

@@ -1,0 +1,177 @@
+//! Status codes: one table makes the Rust enum, the C constants and the texts.
+
+/// Declares every status once. The macro writes the enum, the conversion from the number that crosses
+/// the boundary, the names of the C constants and the one-line meaning.
+macro_rules! status_table {
+    ($( $(#[$doc:meta])* $name:ident, $constant:ident = $value:literal, $text:literal; )*) => {
+        /// Why a call did not do what it was asked. Crosses the boundary as a negative `int32_t`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(i32)]
+        #[non_exhaustive]
+        pub enum Status { $( $(#[$doc])* $name = $value, )* }
+
+        impl Status {
+            /// Every status, in the order of the table.
+            pub const ALL: &'static [Status] = &[ $( Status::$name, )* ];
+
+            /// The status that `code` stands for. A code of a newer minor is [`Status::Io`]: an error all the same.
+            #[must_use]
+            pub fn from_code(code: i32) -> Status {
+                match code { $( $value => Status::$name, )* _ => Status::Io }
+            }
+
+            /// What the status means, in a few words.
+            #[must_use]
+            pub fn text(self) -> &'static str {
+                match self { $( Status::$name => $text, )* }
+            }
+
+            /// The name of the C constant.
+            #[must_use]
+            pub fn constant(self) -> &'static str {
+                match self { $( Status::$name => concat!("TIELINE_", stringify!($constant)), )* }
+            }
+        }
+    };
+}
+
+/// The call did all of it: the buffer may be reused, and no completion follows.
+pub const OK: i32 = 0;
+/// The call was accepted; a completion event with its cookie follows.
+pub const PENDING: i32 = 1;
+
+status_table! {
+    /// Nothing was done; the same call may succeed after progress.
+    Again, AGAIN = -1, "no resources now, nothing was sent: make progress and try again";
+    /// This provider, or this object, cannot do that at all.
+    Unsupported, UNSUPPORTED = -2, "not supported";
+    /// An argument is wrong.
+    Invalid, INVALID = -3, "invalid argument";
+    /// Memory, descriptors or another bounded resource ran out.
+    NoMemory, NO_MEMORY = -4, "out of memory or of another bounded resource";
+    /// The device or kernel interface is not there.
+    NoDevice, NO_DEVICE = -5, "no such device";
+    /// The system refused.
+    Permission, PERMISSION = -6, "permission denied";
+    /// The peer process is gone.
+    PeerFailed, PEER_FAILED = -7, "the peer failed";
+    /// There is no way from here to that peer.
+    Unreachable, UNREACHABLE = -8, "peer not reachable";
+    /// The remote key is unknown, forged, of another generation, or lacks the access right.
+    KeyRejected, KEY_REJECTED = -9, "remote key rejected";
+    /// The range lies outside the registered region.
+    OutOfRange, OUT_OF_RANGE = -10, "range outside the region";
+    /// The message is longer than this call can carry.
+    TooLarge, TOO_LARGE = -11, "too large";
+    /// A deadline passed.
+    TimedOut, TIMED_OUT = -12, "timed out";
+    /// The object was closed.
+    Closed, CLOSED = -13, "closed";
+    /// The provider panicked or broke the contract; it is not used any more.
+    ProviderFailed, PROVIDER_FAILED = -14, "the provider failed";
+    /// A system call failed for another reason.
+    Io, IO = -15, "input/output error";
+    /// Bytes from a peer did not make sense.
+    BadData, BAD_DATA = -16, "malformed data from a peer";
+    /// A parameter record has a non-zero field that this side does not know.
+    UnsupportedParam, UNSUPPORTED_PARAM = -17, "unknown non-zero field in a parameter record";
+    /// The object is in use.
+    Busy, BUSY = -18, "busy";
+    /// The operation was cancelled.
+    Canceled, CANCELED = -19, "cancelled";
+    /// The endpoint has no connection yet.
+    NotConnected, NOT_CONNECTED = -20, "not connected";
+    /// An address or offset lacks the alignment that the operation needs.
+    Misaligned, MISALIGNED = -21, "misaligned";
+}
+
+impl core::fmt::Display for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// A failure on the control path: the status and one sentence that says what happened and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind of failure.
+    pub status: Status,
+    /// What happened and why, for a person.
+    pub text: String,
+}
+
+impl Failure {
+    /// A failure with its explanation.
+    #[must_use]
+    pub fn new(status: Status, text: impl Into<String>) -> Failure {
+        Failure { status, text: text.into() }
+    }
+
+    /// The failure that the last system call left in `errno`, with what was being done.
+    #[must_use]
+    pub fn last_os_error(what: &str) -> Failure {
+        Failure::from_io(what, &std::io::Error::last_os_error())
+    }
+
+    /// A failure from a system error, with what was being done.
+    #[must_use]
+    pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
+        use std::io::ErrorKind;
+        let status = match error.kind() {
+            ErrorKind::PermissionDenied => Status::Permission,
+            ErrorKind::NotFound => Status::NoDevice,
+            ErrorKind::OutOfMemory => Status::NoMemory,
+            ErrorKind::WouldBlock => Status::Again,
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                Status::PeerFailed
+            }
+            ErrorKind::InvalidInput => Status::Invalid,
+            ErrorKind::Unsupported => Status::Unsupported,
+            ErrorKind::TimedOut => Status::TimedOut,
+            _ => match error.raw_os_error() {
+                Some(24 | 23 | 28) => Status::NoMemory, // EMFILE, ENFILE, ENOSPC
+                _ => Status::Io,
+            },
+        };
+        Failure { status, text: format!("{what}: {error}") }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure { status, text: String::new() }
+    }
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.text.is_empty() {
+            write!(f, "{}", self.status)
+        } else {
+            write!(f, "{} ({})", self.text, self.status)
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_survives_the_boundary() {
+        for &status in Status::ALL {
+            assert_eq!(Status::from_code(status as i32), status);
+            assert!((status as i32) < 0);
+            assert!(status.constant().starts_with("TIELINE_"));
+        }
+    }
+
+    #[test]
+    fn a_code_of_a_newer_minor_is_still_an_error() {
+        assert_eq!(Status::from_code(-9999), Status::Io);
+    }
+}
