@@ -1,34 +1,101 @@
-//! Provider shm-cma.
+//! Provider shm-cma: put and get between processes of one machine by `process_vm_writev` and
+//! `process_vm_readv`, one copy and no help from the target.
+//!
+//! One domain, `shm-cma`, with one module, `copy`. It carries no messages: the core adds it as an RMA
+//! lane beside a module that does. What it promises:
+//!
+//! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
+//! * Every operation is checked against the target's own key table, in the target's memory: a forged,
+//!   foreign or revoked key is [`tieline_plugin_api::Status::KeyRejected`].
+//! * A peer counts as reachable only after a real copy of its cookie. What the kernel refuses is said in
+//!   words: Yama, another user, a namespace, a seccomp filter.
+//!
+//! ```
+//! use tieline_plugin_api::{Domain, caps};
+//! use tieline_provider_shm_cma::CmaDomain;
+//!
+//! let domain = CmaDomain::new(false)?;
+//! let module = &domain.modules()[0];
+//! assert_ne!(module.caps & caps::PASSIVE_TARGET, 0);
+//! # Ok::<(), tieline_plugin_api::Failure>(())
+//! ```
+//!
+//! Where Yama's `ptrace_scope` is 1, a process may be copied from only by those that it has named. Opening an
+//! interface then names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`),
+//! which lets them attach a debugger, too. `TIELINE_SHM_CMA_PTRACER=off` forbids that; the pair then falls
+//! back to another lane.
 
-use tieline_plugin_api::{Absent, Domain, DomainInfo, Failure, HostHandle, Provider, Status, abi};
+mod domain;
+mod endpoint;
+mod interface;
+mod keys;
+mod probe;
+mod sys;
+
+pub use domain::CmaDomain;
+pub use endpoint::CmaEndpoint;
+pub use interface::CmaInterface;
+pub use keys::{Registration, RemoteKey};
+
+use tieline_plugin_api::{
+    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
+};
+
+/// The name of the only domain.
+pub const DOMAIN: &str = "shm-cma";
+/// The name of the only module.
+pub const MODULE: &str = "copy";
+
+const PTRACER: &str = "TIELINE_SHM_CMA_PTRACER";
 
 /// The provider.
-pub struct ShmCma;
-
-impl Provider for ShmCma {
-    type Domain = Nothing;
-    fn open(_: HostHandle) -> Result<ShmCma, Failure> {
-        Err(Failure::new(Status::Unsupported, "not written yet"))
-    }
-    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(Vec::new())
-    }
-    fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<Nothing, Failure> {
-        Err(Status::Unsupported.into())
-    }
+pub struct ShmCma {
+    may_set_ptracer: bool,
 }
 
-/// No domain yet.
-pub struct Nothing;
+impl Provider for ShmCma {
+    type Domain = CmaDomain;
 
-impl Domain for Nothing {
-    type Interface = Absent;
-    type Connector = Absent;
-    type Region = ();
-    fn modules(&self) -> Vec<abi::ModuleAttr> {
-        Vec::new()
+    fn open(host: HostHandle) -> Result<ShmCma, Failure> {
+        let may_set_ptracer = match host.config(PTRACER).as_deref() {
+            None | Some("" | "auto") => true,
+            Some("off") => false,
+            Some(other) => {
+                return Err(Failure::new(
+                    Status::Invalid,
+                    format!("{PTRACER} is `{other}`; it can be `auto` or `off`"),
+                ));
+            }
+        };
+        probe::kernel_has_it()?;
+        Ok(ShmCma { may_set_ptracer })
     }
-    fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<Absent, Failure> {
-        Err(Status::Unsupported.into())
+
+    fn config() -> &'static [ConfigDoc] {
+        &[ConfigDoc {
+            name: PTRACER,
+            default: "auto",
+            kind: "text",
+            doc: "auto: where Yama's ptrace_scope is 1, let every process of the same user attach to this one \
+                  once a shm-cma lane is opened; off: never, such a pair uses another lane",
+        }]
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        Ok(vec![DomainInfo {
+            name: DOMAIN.to_string(),
+            caps: memory_caps::REGISTER,
+            max_key_len: keys::PACKED_LEN as u32,
+            register_ns: 60.0,
+            register_ns_per_byte: 0.0,
+        }])
+    }
+
+    fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<CmaDomain, Failure> {
+        if name == DOMAIN {
+            CmaDomain::new(self.may_set_ptracer)
+        } else {
+            Err(Failure::new(Status::NoDevice, format!("shm-cma has no domain `{name}`")))
+        }
     }
 }

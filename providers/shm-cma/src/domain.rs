@@ -1,0 +1,91 @@
+//! The domain: registers memory in the process's key table.
+
+use crate::interface::CmaInterface;
+use crate::keys::{self, Cookie, Registration};
+use crate::probe::{ADDRESS_LEN, Address, Facts};
+use crate::{MODULE, endpoint};
+use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::{Absent, Domain, Failure, Status, caps, connects, cost_class, role};
+
+/// The memory of this process, as one context offers it to its peers.
+pub struct CmaDomain {
+    cookie: Cookie,
+    facts: Facts,
+    /// An entry of the key table that holds only the cookie, for peers to read.
+    card: Registration,
+    may_set_ptracer: bool,
+}
+
+impl CmaDomain {
+    /// Opens the domain. `may_set_ptracer` allows opening this process to others of the same user where
+    /// Yama's `ptrace_scope` is 1 (`TIELINE_SHM_CMA_PTRACER`).
+    ///
+    /// # Errors
+    /// The kernel has no random numbers.
+    pub fn new(may_set_ptracer: bool) -> Result<CmaDomain, Failure> {
+        let cookie = keys::cookie()?;
+        Ok(CmaDomain {
+            cookie,
+            facts: Facts::of_this_process(),
+            card: Registration::new(&cookie, 0, 0, 0),
+            may_set_ptracer,
+        })
+    }
+}
+
+impl Domain for CmaDomain {
+    type Interface = CmaInterface;
+    type Connector = Absent;
+    type Region = Registration;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        // Two small system calls for a put, one for a get; the copy itself runs at memcpy's speed less
+        // the pinning of pages.
+        let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };
+        let mut attr = ModuleAttr {
+            name: fixed(MODULE),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps: caps::PUT
+                | caps::GET
+                | caps::REMOTE_COMPLETION
+                | caps::PASSIVE_TARGET
+                | caps::LOCAL_ONLY
+                | caps::CHECKS_KEYS,
+            priority: 40,
+            max_iov: endpoint::MAX_IOV,
+            max_address_len: ADDRESS_LEN as u32,
+            ..ModuleAttr::empty()
+        };
+        attr.cost[cost_class::SMALL_RMA] = rma;
+        attr.cost[cost_class::BULK_RMA] = rma;
+        vec![attr]
+    }
+
+    fn open_interface(&self, module: &str, _worker_id: [u8; 16]) -> Result<CmaInterface, Failure> {
+        if module != MODULE {
+            return Err(Failure::new(
+                Status::NoDevice,
+                format!("shm-cma has no module `{module}`, only `{MODULE}`"),
+            ));
+        }
+        let address =
+            Address { facts: self.facts, cookie: self.cookie, cookie_at: self.card.address() };
+        Ok(CmaInterface::new(address, self.may_set_ptracer))
+    }
+
+    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Registration, Failure> {
+        let start = base.expose_provenance() as u64;
+        if start == 0 || start.checked_add(len as u64).is_none() {
+            return Err(Failure::new(
+                Status::Invalid,
+                format!("{len} bytes at address {start:#x} are no memory of this process"),
+            ));
+        }
+        Ok(Registration::new(&self.cookie, start, len as u64, access))
+    }
+
+    fn pack_key(&self, region: &Registration, out: &mut [u8]) -> Result<usize, Failure> {
+        region.pack(out)
+    }
+}

@@ -1,0 +1,217 @@
+//! The endpoint: put and get.
+//!
+//! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call,
+//! the entry *behind* the data, and succeeds only if that entry, read last, still matches the key: measured, one
+//! call with two pieces costs two thirds of two calls. After a failed get the local buffer holds anything.
+
+use crate::keys::{IMAGE_LEN, RemoteKey};
+use crate::probe::{self, Address, Miss};
+use crate::sys::{self, Direction, Errno};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
+
+/// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls.
+pub(crate) const MAX_IOV: u32 = 1024;
+/// Local pieces of a get that is checked and done in one call.
+const FEW: usize = 7;
+/// Pieces that are put together on the stack when a list has to be cut.
+const BATCH: usize = 64;
+
+/// What one system call does at most. Tests make it small.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    bytes: usize,
+    pieces: usize,
+}
+
+/// The kernel's own: `MAX_RW_COUNT` and `UIO_MAXIOV`.
+const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
+
+/// A peer process.
+pub struct CmaEndpoint {
+    peer: Address,
+    limits: Limits,
+}
+
+impl CmaEndpoint {
+    pub(crate) fn new(peer: Address) -> CmaEndpoint {
+        CmaEndpoint { peer, limits: KERNEL }
+    }
+
+    /// Checks what can be checked here, and returns the remote address.
+    fn admit(&self, key: &RemoteKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
+        let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
+        if sum != Some(op.len) {
+            return Err(Status::Invalid);
+        }
+        if key.access & right == 0 {
+            return Err(Status::KeyRejected);
+        }
+        key.range(op.offset, op.len)
+    }
+
+    /// Compares the target's table entry with the key.
+    fn verify(&self, key: &RemoteKey) -> Result<(), Status> {
+        let mut image = [0; IMAGE_LEN];
+        match sys::read(self.peer.facts.pid, key.entry, &mut image) {
+            Ok(()) if image == key.image => Ok(()),
+            Ok(()) | Err(libc::EFAULT) => Err(self.mismatch()),
+            Err(errno) => Err(status(errno)),
+        }
+    }
+
+    /// No such entry: because of the key, or because the process is not the peer any more?
+    #[cold]
+    fn mismatch(&self) -> Status {
+        match probe::check(&self.peer) {
+            Ok(()) => Status::KeyRejected,
+            Err(Miss::Gone | Miss::Stranger) => Status::PeerFailed,
+            Err(Miss::Refused | Miss::Missing) => Status::Unreachable,
+            Err(Miss::Other(errno)) => status(errno),
+        }
+    }
+
+    /// Copies all of an operation, in as many calls as the limits ask for.
+    fn copy(
+        &self,
+        direction: Direction,
+        key: &RemoteKey,
+        op: &RmaOp<'_>,
+        target: u64,
+    ) -> Result<(), Status> {
+        let mut cursor = Cursor { iov: op.iov, inside: 0 };
+        // Past empty pieces: a call that only sees such would copy nothing.
+        cursor.advance(0);
+        let mut done = 0;
+        while done < op.len {
+            let mut room = [Iov { base: core::ptr::null_mut(), len: 0 }; BATCH];
+            let (pieces, bytes) = cursor.batch(&mut room, self.limits);
+            let remote = sys::remote(target + done as u64, bytes);
+            match sys::copy(direction, self.peer.facts.pid, pieces, &[remote]) {
+                // Nothing copied and no error cannot happen; it must not become an endless loop.
+                Ok(0) => return Err(Status::Io),
+                Ok(copied) => {
+                    cursor.advance(copied);
+                    done += copied;
+                }
+                Err(libc::EFAULT) => return Err(self.fault(key, pieces)),
+                Err(errno) => return Err(status(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A page could not be reached: whose?
+    #[cold]
+    fn fault(&self, key: &RemoteKey, local: &[Iov]) -> Status {
+        if let Err(status) = self.verify(key) {
+            return status;
+        }
+        let mut byte = [0];
+        let unmapped_here = local.iter().any(|piece| {
+            piece.len > 0 && sys::read(sys::own_pid(), piece.base.addr() as u64, &mut byte).is_err()
+        });
+        if unmapped_here { Status::Invalid } else { Status::OutOfRange }
+    }
+}
+
+impl Endpoint for CmaEndpoint {
+    type Key = RemoteKey;
+
+    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        let target = self.admit(key, op, access::REMOTE_WRITE)?;
+        self.verify(key)?;
+        self.copy(Direction::Put, key, op, target)?;
+        Ok(Posting::Done)
+    }
+
+    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        let target = self.admit(key, op, access::REMOTE_READ)?;
+        if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
+            let mut image = [0u8; IMAGE_LEN];
+            let mut local = [Iov { base: core::ptr::null_mut(), len: 0 }; FEW + 1];
+            local[..op.iov.len()].copy_from_slice(op.iov);
+            local[op.iov.len()] = Iov { base: image.as_mut_ptr(), len: IMAGE_LEN };
+            let local = &local[..=op.iov.len()];
+            let remote = [sys::remote(target, op.len), sys::remote(key.entry, IMAGE_LEN)];
+            match sys::copy(Direction::Get, self.peer.facts.pid, local, &remote) {
+                Ok(copied) if copied == op.len + IMAGE_LEN => {
+                    return if image == key.image {
+                        Ok(Posting::Done)
+                    } else {
+                        Err(self.mismatch())
+                    };
+                }
+                // Cut short: the steps below find out why.
+                Ok(_) | Err(libc::EFAULT) => {}
+                Err(errno) => return Err(status(errno)),
+            }
+        }
+        self.verify(key)?;
+        self.copy(Direction::Get, key, op, target)?;
+        // What was read is the region's only if it was still registered after the last byte.
+        self.verify(key)?;
+        Ok(Posting::Done)
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
+        RemoteKey::unpack(bytes, &self.peer.cookie)
+    }
+}
+
+/// What a system error means for the operation.
+fn status(errno: Errno) -> Status {
+    match errno {
+        libc::ESRCH => Status::PeerFailed,
+        libc::EPERM | libc::EACCES | libc::ENOSYS => Status::Unreachable,
+        libc::ENOMEM => Status::NoMemory,
+        _ => Status::Io,
+    }
+}
+
+/// A place in a list of pieces.
+struct Cursor<'a> {
+    iov: &'a [Iov],
+    /// Bytes of the first piece that are done.
+    inside: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// The pieces of the next call and their length: the caller's own array where it fits as it is, or a
+    /// shortened copy in `room`.
+    fn batch<'b>(&self, room: &'b mut [Iov; BATCH], limits: Limits) -> (&'b [Iov], usize)
+    where
+        'a: 'b,
+    {
+        let whole: usize = self.iov.iter().map(|piece| piece.len).sum();
+        if self.inside == 0 && self.iov.len() <= limits.pieces && whole <= limits.bytes {
+            return (self.iov, whole);
+        }
+        let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
+        for piece in self.iov.iter().take(BATCH.min(limits.pieces)) {
+            let len = (piece.len - skip).min(limits.bytes - bytes);
+            room[count] = Iov { base: piece.base.wrapping_add(skip), len };
+            (count, bytes, skip) = (count + 1, bytes + len, 0);
+            if bytes == limits.bytes {
+                break;
+            }
+        }
+        (&room[..count], bytes)
+    }
+
+    fn advance(&mut self, mut bytes: usize) {
+        while let Some((first, rest)) = self.iov.split_first() {
+            let left = first.len - self.inside;
+            if bytes < left {
+                self.inside += bytes;
+                return;
+            }
+            bytes -= left;
+            self.iov = rest;
+            self.inside = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use super::*;
+use crate::CmaDomain;
+use tieline_plugin_api::{Domain, Interface};
+
+/// This process as its own peer, with the limits of one system call made small.
+fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
+    let interface = domain.open_interface(crate::MODULE, [0; 16]).unwrap();
+    CmaEndpoint { limits, ..interface.connect(&interface.address(), b"", 0).unwrap() }
+}
+
+fn key(domain: &CmaDomain, endpoint: &CmaEndpoint, region: &crate::Registration) -> RemoteKey {
+    let mut packed = [0; crate::keys::PACKED_LEN];
+    let len = domain.pack_key(region, &mut packed).unwrap();
+    endpoint.import_key(&packed[..len]).unwrap()
+}
+
+const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
+
+/// Cuts `buffer` into pieces of the given lengths; the last takes the rest.
+fn cut(buffer: &mut [u8], lengths: &[usize]) -> Vec<Iov> {
+    let mut pieces = Vec::new();
+    let mut rest = buffer;
+    for &len in lengths {
+        let (piece, behind) = rest.split_at_mut(len.min(rest.len()));
+        pieces.push(Iov { base: piece.as_mut_ptr(), len: piece.len() });
+        rest = behind;
+    }
+    pieces.push(Iov { base: rest.as_mut_ptr(), len: rest.len() });
+    pieces
+}
+
+fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {
+    RmaOp { iov, len: iov.iter().map(|p| p.len).sum(), offset, cookie: 0, flags: 0 }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_cut_and_any_limit_moves_the_same_bytes(
+        len in 0usize..3000,
+        offset in 0usize..100,
+        lengths in proptest::collection::vec(0usize..400, 0..100),
+        limit_bytes in 49usize..600,
+        limit_pieces in 1usize..20,
+    ) {
+        let domain = CmaDomain::new(false).unwrap();
+        let endpoint = endpoint(&domain, Limits { bytes: limit_bytes, pieces: limit_pieces });
+        let mut target = vec![0xee; offset + len + 50];
+        let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+        let key = key(&domain, &endpoint, &region);
+        let mut sent: Vec<u8> = (0..len).map(|i| (i * 7 + 1) as u8).collect();
+        let pieces = cut(&mut sent, &lengths);
+        proptest::prop_assert_eq!(endpoint.put(&key, &op(&pieces, offset as u64)), Ok(Posting::Done));
+        let mut received = vec![0; len];
+        let pieces = cut(&mut received, &lengths);
+        proptest::prop_assert_eq!(endpoint.get(&key, &op(&pieces, offset as u64)), Ok(Posting::Done));
+        proptest::prop_assert_eq!(&received, &sent);
+        proptest::prop_assert!(target[..offset].iter().all(|&b| b == 0xee));
+        proptest::prop_assert!(target[offset + len..].iter().all(|&b| b == 0xee));
+    }
+}
+
+#[test]
+fn more_pieces_than_one_call_takes_are_split() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = vec![0u8; 5000];
+    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let key = key(&domain, &endpoint, &region);
+    let mut sent: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    let pieces = cut(&mut sent, &[1; 4000]);
+    assert_eq!(endpoint.put(&key, &op(&pieces, 0)), Ok(Posting::Done));
+    assert_eq!(target, sent);
+}
+
+#[test]
+fn empty_pieces_in_front_do_not_stop_a_transfer() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, Limits { bytes: 1 << 20, pieces: 1 });
+    let mut target = [0u8; 8];
+    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let key = key(&domain, &endpoint, &region);
+    let mut sent = [5u8; 8];
+    let pieces = cut(&mut sent, &[0; 200]);
+    assert_eq!(endpoint.put(&key, &op(&pieces, 0)), Ok(Posting::Done));
+    assert_eq!(target, sent);
+}
+
+#[test]
+fn a_revoked_key_is_rejected_by_put_and_get() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = vec![1u8; 64];
+    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let key = key(&domain, &endpoint, &region);
+    let mut buffer = [2u8; 64];
+    let pieces = cut(&mut buffer, &[]);
+    domain.deregister(region).unwrap();
+    assert_eq!(endpoint.put(&key, &op(&pieces, 0)), Err(Status::KeyRejected));
+    assert_eq!(endpoint.get(&key, &op(&pieces, 0)), Err(Status::KeyRejected));
+    assert_eq!(endpoint.put(&key, &op(&[], 0)), Err(Status::KeyRejected), "even for nothing");
+    assert_eq!(target, [1; 64]);
+}
+
+#[test]
+fn rights_are_the_regions_own() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = vec![1u8; 64];
+    let region = domain.register(target.as_mut_ptr(), 64, access::REMOTE_READ).unwrap();
+    let mut packed = [0; crate::keys::PACKED_LEN];
+    let _ = domain.pack_key(&region, &mut packed).unwrap();
+    let mut buffer = [2u8; 64];
+    let pieces = cut(&mut buffer, &[]);
+    let honest = endpoint.import_key(&packed).unwrap();
+    assert_eq!(endpoint.put(&honest, &op(&pieces, 0)), Err(Status::KeyRejected));
+    assert_eq!(endpoint.get(&honest, &op(&pieces, 0)), Ok(Posting::Done));
+    // A key that was given a right afterwards does not match the table.
+    packed[56] |= access::REMOTE_WRITE as u8;
+    let forged = endpoint.import_key(&packed).unwrap();
+    assert_eq!(endpoint.put(&forged, &op(&pieces, 0)), Err(Status::KeyRejected));
+    assert_eq!(target, [1; 64]);
+}
+
+#[test]
+fn a_key_with_any_byte_changed_writes_nothing() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = vec![1u8; 256];
+    let region = domain.register(target[64..].as_mut_ptr(), 128, ALL).unwrap();
+    let mut packed = [0; crate::keys::PACKED_LEN];
+    let _ = domain.pack_key(&region, &mut packed).unwrap();
+    let mut buffer = [2u8; 128];
+    let pieces = cut(&mut buffer, &[]);
+    for bit in 0..packed.len() * 8 {
+        let mut forged = packed;
+        forged[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(key) = endpoint.import_key(&forged) {
+            let put = endpoint.put(&key, &op(&pieces, 0)).unwrap_err();
+            let get = endpoint.get(&key, &op(&pieces, 0)).unwrap_err();
+            for status in [put, get] {
+                assert!(
+                    matches!(status, Status::KeyRejected | Status::OutOfRange),
+                    "bit {bit}: {status}"
+                );
+            }
+        }
+    }
+    assert!(target.iter().all(|&b| b == 1));
+}
+
+#[test]
+fn a_closed_domain_is_a_failed_peer() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = [1u8; 8];
+    let region = domain.register(target.as_mut_ptr(), 8, ALL).unwrap();
+    let key = key(&domain, &endpoint, &region);
+    domain.deregister(region).unwrap();
+    drop(domain);
+    let mut buffer = [2u8; 8];
+    assert_eq!(endpoint.put(&key, &op(&cut(&mut buffer, &[]), 0)), Err(Status::PeerFailed));
+}
+
+#[test]
+fn faults_are_told_apart_by_side() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    // A registration of memory that is not mapped: the promise was broken at the target.
+    let region = domain.register(core::ptr::without_provenance_mut(4096), 64, ALL).unwrap();
+    let unmapped = key(&domain, &endpoint, &region);
+    let mut buffer = [2u8; 64];
+    let pieces = cut(&mut buffer, &[]);
+    assert_eq!(endpoint.put(&unmapped, &op(&pieces, 0)), Err(Status::OutOfRange));
+    assert_eq!(endpoint.get(&unmapped, &op(&pieces, 0)), Err(Status::OutOfRange));
+    // The same mistake on this side is the caller's.
+    let mut target = [1u8; 64];
+    let region = domain.register(target.as_mut_ptr(), 64, ALL).unwrap();
+    let good = key(&domain, &endpoint, &region);
+    let nowhere = [Iov { base: core::ptr::without_provenance_mut(4096), len: 64 }];
+    assert_eq!(endpoint.put(&good, &op(&nowhere, 0)), Err(Status::Invalid));
+    assert_eq!(endpoint.get(&good, &op(&nowhere, 0)), Err(Status::Invalid));
+}
+
+#[test]
+fn a_length_that_is_not_the_sum_of_the_pieces_is_refused() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = [1u8; 64];
+    let region = domain.register(target.as_mut_ptr(), 64, ALL).unwrap();
+    let key = key(&domain, &endpoint, &region);
+    let mut buffer = [2u8; 8];
+    let pieces = cut(&mut buffer, &[]);
+    let lying = RmaOp { len: 64, ..op(&pieces, 0) };
+    assert_eq!(endpoint.put(&key, &lying), Err(Status::Invalid));
+    assert_eq!(endpoint.get(&key, &lying), Err(Status::Invalid));
+}

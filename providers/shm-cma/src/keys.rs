@@ -1,0 +1,280 @@
+//! The key table of this process, and remote keys.
+//!
+//! Peers read an entry straight out of this process's memory before they touch a region. So an entry stays
+//! at its address, mapped, for the life of the process; only its contents change. An entry and the key made
+//! from it hold the same 48 bytes, its *image*; they match only while that very registration lives, because
+//! no generation is given out twice.
+
+use crate::sys;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+use tieline_plugin_api::{Failure, Status};
+
+/// Bytes that tell a registration: cookie, generation, base, length, access.
+pub(crate) const IMAGE_LEN: usize = 48;
+/// Length of a packed key: magic, entry address, image.
+pub(crate) const PACKED_LEN: usize = 16 + IMAGE_LEN;
+
+const MAGIC: [u8; 8] = *b"tl-cma\0\x01";
+const ENTRIES_PER_CHUNK: usize = 64;
+
+/// A random number that nobody can guess: it names one domain of one process.
+pub(crate) type Cookie = [u8; 16];
+
+/// One registration, as peers read it. The order of the fields is the image's.
+#[repr(C, align(64))]
+struct Entry {
+    cookie: [AtomicU64; 2],
+    /// Zero: the entry is free.
+    generation: AtomicU64,
+    base: AtomicU64,
+    len: AtomicU64,
+    access: AtomicU64,
+}
+
+const _: () = assert!(core::mem::offset_of!(Entry, access) + 8 == IMAGE_LEN);
+
+impl Entry {
+    fn free() -> Entry {
+        let zero = || AtomicU64::new(0);
+        Entry {
+            cookie: [zero(), zero()],
+            generation: zero(),
+            base: zero(),
+            len: zero(),
+            access: zero(),
+        }
+    }
+}
+
+/// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. There are
+/// never more of them than the most registrations that were alive at once need.
+static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// A live entry of the key table; dropping it revokes every key that was made from it.
+pub struct Registration {
+    entry: &'static Entry,
+    image: [u8; IMAGE_LEN],
+}
+
+impl Registration {
+    pub(crate) fn new(cookie: &Cookie, base: u64, len: u64, access: u64) -> Registration {
+        let entry = {
+            let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+            if free.is_empty() {
+                let chunk: Box<[Entry]> = (0..ENTRIES_PER_CHUNK).map(|_| Entry::free()).collect();
+                free.extend(Box::leak(chunk).iter().rev());
+            }
+            free.pop()
+        };
+        let entry = entry.expect("the list was filled above, under the same lock");
+        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+        let fields = [half(cookie, 0), half(cookie, 8), generation, base, len, access];
+        entry.cookie[0].store(fields[0], Ordering::Relaxed);
+        entry.cookie[1].store(fields[1], Ordering::Relaxed);
+        entry.base.store(base, Ordering::Relaxed);
+        entry.len.store(len, Ordering::Relaxed);
+        entry.access.store(access, Ordering::Relaxed);
+        entry.generation.store(generation, Ordering::Release);
+        let mut image = [0; IMAGE_LEN];
+        for (bytes, field) in image.chunks_exact_mut(8).zip(fields) {
+            bytes.copy_from_slice(&field.to_ne_bytes());
+        }
+        Registration { entry, image }
+    }
+
+    /// Where peers read the entry.
+    pub(crate) fn address(&self) -> u64 {
+        core::ptr::from_ref(self.entry).expose_provenance() as u64
+    }
+
+    /// Writes the packed key.
+    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
+        let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
+            Failure::new(
+                Status::TooLarge,
+                format!("a shm-cma key takes {PACKED_LEN} bytes and the buffer is shorter"),
+            )
+        })?;
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..16].copy_from_slice(&self.address().to_ne_bytes());
+        out[16..].copy_from_slice(&self.image);
+        Ok(PACKED_LEN)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // The generation goes first: from here on no image matches.
+        self.entry.generation.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
+            field.store(0, Ordering::Relaxed);
+        }
+        for half in &self.entry.cookie {
+            half.store(0, Ordering::Relaxed);
+        }
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
+    }
+}
+
+/// A peer's key after import: where the peer's entry lies, and what must stand there.
+pub struct RemoteKey {
+    pub(crate) entry: u64,
+    pub(crate) image: [u8; IMAGE_LEN],
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) access: u64,
+}
+
+impl RemoteKey {
+    /// Reads a packed key of the domain that `cookie` names.
+    pub(crate) fn unpack(bytes: &[u8], cookie: &Cookie) -> Result<RemoteKey, Failure> {
+        let rejected =
+            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
+        let bytes: &[u8; PACKED_LEN] = bytes.try_into().map_err(|_| {
+            rejected(&format!("is {} bytes long; a shm-cma key has {PACKED_LEN}", bytes.len()))
+        })?;
+        if bytes[..8] != MAGIC {
+            return Err(rejected("is not one of shm-cma"));
+        }
+        if bytes[16..32] != cookie[..] {
+            return Err(rejected(
+                "belongs to another process or context than this endpoint's peer",
+            ));
+        }
+        let mut image = [0; IMAGE_LEN];
+        image.copy_from_slice(&bytes[16..]);
+        let key = RemoteKey {
+            entry: half(bytes, 8),
+            base: half(&image, 24),
+            len: half(&image, 32),
+            access: half(&image, 40),
+            image,
+        };
+        if half(&image, 16) == 0 || key.base.checked_add(key.len).is_none() {
+            return Err(rejected("describes no region"));
+        }
+        Ok(key)
+    }
+
+    /// The remote address of `len` bytes at `offset`, if the region holds them all.
+    pub(crate) fn range(&self, offset: u64, len: usize) -> Result<u64, Status> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(self.base + offset),
+            _ => Err(Status::OutOfRange),
+        }
+    }
+}
+
+/// A new cookie.
+pub(crate) fn cookie() -> Result<Cookie, Failure> {
+    let mut cookie = [0; 16];
+    sys::random(&mut cookie)?;
+    Ok(cookie)
+}
+
+/// The eight bytes at `at` as a number.
+pub(crate) fn half(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COOKIE: Cookie = [7; 16];
+
+    fn packed(registration: &Registration) -> [u8; PACKED_LEN] {
+        let mut bytes = [0; PACKED_LEN];
+        assert_eq!(registration.pack(&mut bytes).unwrap(), PACKED_LEN);
+        bytes
+    }
+
+    fn entry_bytes(address: u64) -> [u8; IMAGE_LEN] {
+        let mut image = [0; IMAGE_LEN];
+        sys::read(sys::own_pid(), address, &mut image).unwrap();
+        image
+    }
+
+    #[test]
+    fn a_key_matches_its_entry_until_it_is_revoked() {
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let key = RemoteKey::unpack(&packed(&registration), &COOKIE).unwrap();
+        assert_eq!((key.base, key.len, key.access), (0x1000, 64, 3));
+        assert_eq!(entry_bytes(key.entry), key.image);
+        drop(registration);
+        assert_ne!(entry_bytes(key.entry), key.image);
+    }
+
+    #[test]
+    fn a_reused_entry_does_not_match_the_old_key() {
+        // Other tests take entries, too: hold on to new ones until the old one comes round.
+        let first = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let old = RemoteKey::unpack(&packed(&first), &COOKIE).unwrap();
+        drop(first);
+        let mut held = Vec::new();
+        while held.last().is_none_or(|r: &Registration| r.address() != old.entry) {
+            held.push(Registration::new(&COOKIE, 0x1000, 64, 3));
+            assert!(held.len() < 10_000, "the entry never came back");
+        }
+        assert_ne!(entry_bytes(old.entry), old.image);
+    }
+
+    #[test]
+    fn a_short_buffer_and_malformed_keys_are_refused() {
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        assert_eq!(registration.pack(&mut [0; 63]).unwrap_err().status, Status::TooLarge);
+        let good = packed(&registration);
+        for bytes in [&good[..63], &[], &[0; PACKED_LEN]] {
+            let refused = RemoteKey::unpack(bytes, &COOKIE).err().unwrap();
+            assert_eq!(refused.status, Status::KeyRejected);
+        }
+        assert!(RemoteKey::unpack(&good, &[8; 16]).is_err(), "a key of another domain");
+    }
+
+    #[test]
+    fn a_range_that_overflows_is_out_of_range() {
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let key = RemoteKey::unpack(&packed(&registration), &COOKIE).unwrap();
+        assert_eq!(key.range(0, 64), Ok(0x1000));
+        assert_eq!(key.range(64, 0), Ok(0x1040));
+        for (offset, len) in [(0, 65), (64, 1), (65, 0), (u64::MAX, 2), (1, usize::MAX)] {
+            assert_eq!(key.range(offset, len), Err(Status::OutOfRange));
+        }
+    }
+
+    #[test]
+    fn registering_from_many_threads_gives_every_one_its_own_entry() {
+        let mut live: Vec<Registration> = Vec::new();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|t| {
+                    scope.spawn(move || {
+                        let mut kept = Vec::new();
+                        for i in 0..500u64 {
+                            let registration = Registration::new(&COOKIE, t * 10_000 + i, 1, 1);
+                            if i % 3 == 0 {
+                                kept.push(registration);
+                            }
+                        }
+                        kept
+                    })
+                })
+                .collect();
+            for thread in threads {
+                live.extend(thread.join().unwrap());
+            }
+        });
+        for registration in &live {
+            assert_eq!(entry_bytes(registration.address()), registration.image);
+        }
+        let mut addresses: Vec<u64> = live.iter().map(Registration::address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), live.len());
+    }
+}

@@ -1,0 +1,317 @@
+//! Who a peer is, and whether the kernel lets us copy from and to it.
+//!
+//! Facts (boot, namespaces, user) are for the words. What decides is a copy of the peer's cookie: 16 bytes
+//! that were chosen at random, so that a process that merely has the same number cannot pass for the peer.
+
+use crate::keys::{Cookie, half};
+use crate::sys;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use tieline_plugin_api::{Failure, Status};
+
+/// Length of an interface address.
+pub(crate) const ADDRESS_LEN: usize = 76;
+
+const MAGIC: [u8; 4] = *b"cma\x01";
+const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// What a process knows about itself. Zero stands for what could not be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) pid_namespace: u64,
+    pub(crate) user_namespace: u64,
+    pub(crate) start_time: u64,
+    pub(crate) boot_id: [u8; 16],
+}
+
+impl Facts {
+    pub(crate) fn of_this_process() -> Facts {
+        let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
+        Facts {
+            pid: sys::own_pid(),
+            uid: sys::own_uid(),
+            pid_namespace: inode("/proc/self/ns/pid"),
+            user_namespace: inode("/proc/self/ns/user"),
+            start_time: start_time("self").unwrap_or(0),
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .ok()
+                .and_then(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok())
+                .map_or([0; 16], u128::to_be_bytes),
+        }
+    }
+}
+
+/// The interface address: the facts, the domain's cookie, and where to read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) facts: Facts,
+    pub(crate) cookie: Cookie,
+    pub(crate) cookie_at: u64,
+}
+
+impl Address {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ADDRESS_LEN);
+        bytes.extend(MAGIC);
+        bytes.extend(self.facts.pid.to_ne_bytes());
+        bytes.extend(self.facts.uid.to_ne_bytes());
+        bytes.extend(self.facts.pid_namespace.to_ne_bytes());
+        bytes.extend(self.facts.user_namespace.to_ne_bytes());
+        bytes.extend(self.facts.start_time.to_ne_bytes());
+        bytes.extend(self.facts.boot_id);
+        bytes.extend(self.cookie);
+        bytes.extend(self.cookie_at.to_ne_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Address, Failure> {
+        let malformed =
+            |why: String| Failure::new(Status::BadData, format!("shm-cma address {why}"));
+        let bytes: &[u8; ADDRESS_LEN] = bytes
+            .try_into()
+            .map_err(|_| malformed(format!("has {} bytes, expected {ADDRESS_LEN}", bytes.len())))?;
+        if bytes[..4] != MAGIC {
+            return Err(malformed("is of another kind or version".to_string()));
+        }
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let mut address = Address {
+            facts: Facts {
+                pid: word(4) as i32,
+                uid: word(8),
+                pid_namespace: half(bytes, 12),
+                user_namespace: half(bytes, 20),
+                start_time: half(bytes, 28),
+                boot_id: [0; 16],
+            },
+            cookie: [0; 16],
+            cookie_at: half(bytes, 68),
+        };
+        address.facts.boot_id.copy_from_slice(&bytes[36..52]);
+        address.cookie.copy_from_slice(&bytes[52..68]);
+        if address.facts.pid <= 0 {
+            return Err(malformed(format!("names process {}", address.facts.pid)));
+        }
+        Ok(address)
+    }
+}
+
+/// Whether this kernel lets a process copy even from itself.
+pub(crate) fn kernel_has_it() -> Result<(), Failure> {
+    let (from, mut to) = ([1u8], [0u8]);
+    let address = from.as_ptr().expose_provenance() as u64;
+    sys::read(sys::own_pid(), address, &mut to).map_err(|errno| match errno {
+        libc::ENOSYS => Failure::new(
+            Status::NoDevice,
+            "this kernel has no process_vm_readv (CONFIG_CROSS_MEMORY_ATTACH is off)",
+        ),
+        libc::EPERM | libc::EACCES => Failure::new(
+            Status::Permission,
+            "process_vm_readv is forbidden even within this process: a seccomp filter does that; allow \
+             process_vm_readv and process_vm_writev in the container's profile",
+        ),
+        other => system("process_vm_readv within this process", other),
+    })
+}
+
+/// Copies the peer's cookie and compares it; on failure says why in words.
+pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<(), Failure> {
+    let differ = |a: u64, b: u64| a != 0 && b != 0 && a != b;
+    let them = &peer.facts;
+    if me.boot_id != them.boot_id && me.boot_id != [0; 16] && them.boot_id != [0; 16] {
+        return Err(Failure::new(
+            Status::Unreachable,
+            "the peer runs under another kernel: its boot id differs",
+        ));
+    }
+    if differ(me.pid_namespace, them.pid_namespace) {
+        return Err(Failure::new(
+            Status::Unreachable,
+            format!(
+                "the peer is in another PID namespace ({} there, {} here), so its process number means nothing \
+                 here; start both with the same one (`--pid=host`, `shareProcessNamespace: true`)",
+                them.pid_namespace, me.pid_namespace
+            ),
+        ));
+    }
+    match check(peer) {
+        Ok(()) => Ok(()),
+        Err(Miss::Refused) => {
+            Err(Failure::new(Status::Permission, why_refused(me, them, yama_scope())))
+        }
+        Err(Miss::Missing) => Err(Failure::new(
+            Status::Unreachable,
+            "process_vm_readv is not available: a seccomp filter or the kernel's configuration hides it",
+        )),
+        Err(Miss::Gone) => {
+            Err(Failure::new(Status::PeerFailed, format!("process {} has ended", them.pid)))
+        }
+        Err(Miss::Stranger) => Err(Failure::new(Status::PeerFailed, why_stranger(them))),
+        Err(Miss::Other(errno)) => Err(system("process_vm_readv of the peer's cookie", errno)),
+    }
+}
+
+/// How a copy of the cookie can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// The kernel does not let us.
+    Refused,
+    /// The system call is not there.
+    Missing,
+    /// No such process.
+    Gone,
+    /// There is a process, but another one, or it has closed the domain.
+    Stranger,
+    /// Anything else.
+    Other(sys::Errno),
+}
+
+/// Copies the peer's cookie and compares it.
+pub(crate) fn check(peer: &Address) -> Result<(), Miss> {
+    let mut cookie = Cookie::default();
+    match sys::read(peer.facts.pid, peer.cookie_at, &mut cookie) {
+        Ok(()) if cookie == peer.cookie => Ok(()),
+        Ok(()) | Err(libc::EFAULT) => Err(Miss::Stranger),
+        Err(libc::EPERM | libc::EACCES) => Err(Miss::Refused),
+        Err(libc::ENOSYS) => Err(Miss::Missing),
+        Err(libc::ESRCH) => Err(Miss::Gone),
+        Err(other) => Err(Miss::Other(other)),
+    }
+}
+
+/// Yama's `ptrace_scope`; `None` without Yama.
+pub(crate) fn yama_scope() -> Option<u32> {
+    fs::read_to_string(YAMA).ok()?.trim().parse().ok()
+}
+
+fn why_refused(me: &Facts, peer: &Facts, scope: Option<u32>) -> String {
+    let pid = peer.pid;
+    let refused = format!("the kernel does not let this process copy from and to process {pid}: ");
+    let why = if me.user_namespace != peer.user_namespace
+        && me.user_namespace != 0
+        && peer.user_namespace != 0
+    {
+        "it is in another user namespace; run both in the same one".to_string()
+    } else if me.uid != peer.uid {
+        format!(
+            "it runs as user {}, this process as user {}; run both as the same user",
+            peer.uid, me.uid
+        )
+    } else {
+        match scope {
+            Some(1) => "Yama's ptrace_scope is 1 and the peer allows nobody \
+                        (TIELINE_SHM_CMA_PTRACER=off there?); leave that variable at `auto` at the peer, or set \
+                        kernel.yama.ptrace_scope=0"
+                .to_string(),
+            Some(scope @ 2..) => format!(
+                "Yama's ptrace_scope is {scope}, which needs CAP_SYS_PTRACE; set kernel.yama.ptrace_scope to 0 or 1 \
+                 (3 lasts until the next boot)"
+            ),
+            _ => "a seccomp filter forbids process_vm_readv, or the peer is not dumpable (set-uid, file \
+                  capabilities, PR_SET_DUMPABLE); allow the call in the container's profile"
+                .to_string(),
+        }
+    };
+    refused + &why
+}
+
+fn why_stranger(peer: &Facts) -> String {
+    let pid = peer.pid;
+    match start_time(&pid.to_string()) {
+        Some(now) if peer.start_time != 0 && now != peer.start_time => format!(
+            "the peer has ended and its number was reused: process {pid} was started at another time"
+        ),
+        _ => format!(
+            "process {pid} does not hold the peer's cookie: it has closed the domain or called exec"
+        ),
+    }
+}
+
+fn system(what: &str, errno: sys::Errno) -> Failure {
+    Failure::from_io(what, &std::io::Error::from_raw_os_error(errno))
+}
+
+/// When a process was started, in ticks since boot: field 22 of its `stat`, counted behind the command's name.
+fn start_time(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        Address { facts: Facts::of_this_process(), cookie: [9; 16], cookie_at: 0x1234 }
+    }
+
+    #[test]
+    fn an_address_survives_the_journey() {
+        let bytes = address().encode();
+        assert_eq!(bytes.len(), ADDRESS_LEN);
+        assert_eq!(Address::decode(&bytes).unwrap(), address());
+    }
+
+    #[test]
+    fn a_truncated_or_foreign_address_is_refused() {
+        let bytes = address().encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Address::decode(&bytes[..cut]).unwrap_err().status, Status::BadData);
+        }
+        let mut other = bytes.clone();
+        other[3] ^= 1;
+        assert!(Address::decode(&other).is_err());
+        let mut negative = bytes;
+        negative[4..8].copy_from_slice(&(-1i32).to_ne_bytes());
+        assert!(Address::decode(&negative).unwrap_err().text.contains("-1"));
+    }
+
+    #[test]
+    fn the_facts_of_this_process_are_found() {
+        let facts = Facts::of_this_process();
+        assert_eq!(facts.pid as u32, std::process::id());
+        assert_eq!(start_time("self"), start_time(&facts.pid.to_string()));
+        assert_ne!(facts.start_time, 0);
+    }
+
+    #[test]
+    fn a_wrong_cookie_is_told_apart_from_a_reused_number() {
+        let cookie: Cookie = [3; 16];
+        let mut peer = address();
+        peer.cookie = [4; 16];
+        peer.cookie_at = cookie.as_ptr().expose_provenance() as u64;
+        let failure = reach(&Facts::of_this_process(), &peer).unwrap_err();
+        assert_eq!(failure.status, Status::PeerFailed);
+        assert!(failure.text.contains("does not hold the peer's cookie"), "{failure}");
+        peer.facts.start_time += 1;
+        let failure = reach(&Facts::of_this_process(), &peer).unwrap_err();
+        assert!(failure.text.contains("its number was reused"), "{failure}");
+    }
+
+    #[test]
+    fn other_kernels_and_namespaces_are_named() {
+        let me = Facts::of_this_process();
+        let mut peer = address();
+        peer.facts.boot_id[0] ^= 1;
+        assert!(reach(&me, &peer).unwrap_err().text.contains("boot id"));
+        let mut peer = address();
+        peer.facts.pid_namespace += 1;
+        assert!(reach(&me, &peer).unwrap_err().text.contains("PID namespace"));
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        let me = Facts::of_this_process();
+        let other_user = Facts { uid: me.uid + 1, ..me };
+        let other_ns = Facts { user_namespace: me.user_namespace + 1, ..me };
+        assert!(why_refused(&me, &other_user, None).contains("run both as the same user"));
+        assert!(why_refused(&me, &other_ns, None).contains("user namespace"));
+        assert!(why_refused(&me, &me, Some(1)).contains("TIELINE_SHM_CMA_PTRACER"));
+        assert!(why_refused(&me, &me, Some(3)).contains("ptrace_scope is 3"));
+        assert!(why_refused(&me, &me, None).contains("seccomp"));
+    }
+}

@@ -1,0 +1,105 @@
+//! The system calls, each behind a function that cannot be misused.
+
+#![allow(unsafe_code)]
+
+use std::io::Error;
+use tieline_plugin_api::Failure;
+use tieline_plugin_api::abi::Iov;
+
+/// The number of a system error.
+pub(crate) type Errno = i32;
+
+const _: () = assert!(
+    size_of::<Iov>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Iov, base) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Iov, len) == core::mem::offset_of!(libc::iovec, iov_len)
+);
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Out of the local pieces, into the peer.
+    Put,
+    /// Out of the peer, into the local pieces.
+    Get,
+}
+
+/// Copies between local pieces and pieces of process `pid`, in order, as far as both go. Returns the bytes
+/// copied: fewer than asked for when a later page cannot be reached.
+///
+/// The local pieces are those of an operation (or this module's own buffers); the remote ones hold numbers
+/// that only the kernel looks at.
+pub(crate) fn copy(
+    direction: Direction,
+    pid: i32,
+    local: &[Iov],
+    remote: &[Iov],
+) -> Result<usize, Errno> {
+    let call = match direction {
+        Direction::Put => libc::process_vm_writev,
+        Direction::Get => libc::process_vm_readv,
+    };
+    // SAFETY: both arrays have the layout of `iovec` (asserted above) and live through the call. The kernel
+    // checks every address; whoever posts an operation promises that its local pieces may be read by a put
+    // and written by a get until it has completed (`RmaOp`), and it completes before this returns.
+    let copied = unsafe {
+        call(
+            pid,
+            local.as_ptr().cast(),
+            local.len() as libc::c_ulong,
+            remote.as_ptr().cast(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// A piece of the peer's memory.
+pub(crate) fn remote(address: u64, len: usize) -> Iov {
+    Iov { base: core::ptr::without_provenance_mut(address as usize), len }
+}
+
+/// Reads exactly `out.len()` bytes of process `pid`.
+pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> {
+    let len = out.len();
+    let local = Iov { base: out.as_mut_ptr(), len };
+    match copy(Direction::Get, pid, &[local], &[remote(address, len)])? {
+        copied if copied == len => Ok(()),
+        _ => Err(libc::EFAULT),
+    }
+}
+
+/// This process, as its own PID namespace numbers it.
+pub(crate) fn own_pid() -> i32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// The real user of this process: the one that the kernel compares.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::getuid() }
+}
+
+/// Fills `out` with bytes that nobody can guess.
+pub(crate) fn random(out: &mut [u8]) -> Result<(), Failure> {
+    let mut filled = 0;
+    while filled < out.len() {
+        let rest = &mut out[filled..];
+        // SAFETY: writes at most `rest.len()` bytes to `rest`.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(got) {
+            Ok(got) => filled += got,
+            Err(_) if Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            Err(_) => return Err(Failure::last_os_error("no random number from the kernel")),
+        }
+    }
+    Ok(())
+}
+
+/// Lets every process that runs as the same user attach to this one. Harmless where Yama is absent.
+pub(crate) fn let_anyone_attach() {
+    // SAFETY: the option takes one number; a kernel without Yama answers EINVAL and changes nothing.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}
