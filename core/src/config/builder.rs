@@ -1,0 +1,164 @@
+//! Reading the values: program, environment, files.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+
+use tieline_plugin_api::Status;
+
+use super::{Config, FileView, Known, Origin, Setting, files, sys, vars};
+use crate::Error;
+
+/// Collects values before they are fixed. A fresh one reads neither the environment nor any file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConfigBuilder {
+    program: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
+    system_file: Option<PathBuf>,
+    raised_rights: bool,
+}
+
+impl ConfigBuilder {
+    /// A value from the program: it beats the environment.
+    pub(crate) fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
+        let _ = self.program.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Takes the environment, the system's file and the rights of this process.
+    pub(crate) fn process_environment(self) -> ConfigBuilder {
+        let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
+        self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+            .system_file(Path::new("/etc/tieline/tieline.toml"))
+            .raised_rights(sys::runs_with_raised_rights())
+    }
+
+    /// Takes an environment.
+    pub(crate) fn environment(
+        mut self,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> ConfigBuilder {
+        self.environment = variables
+            .into_iter()
+            .filter(|(name, value)| {
+                let ours =
+                    name.starts_with("TIELINE_") || name == "HOME" || name == "XDG_CONFIG_HOME";
+                ours && !value.trim().is_empty()
+            })
+            .collect();
+        self
+    }
+
+    /// Where the system's settings are.
+    pub(crate) fn system_file(mut self, path: &Path) -> ConfigBuilder {
+        self.system_file = Some(path.to_owned());
+        self
+    }
+
+    /// Whether the process has more rights than its user, who is then not to choose files.
+    pub(crate) fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
+        self.raised_rights = raised;
+        self
+    }
+
+    /// Reads the files and puts all in order.
+    ///
+    /// # Errors
+    /// A file that is malformed, one that `TIELINE_CONFIG` names and that cannot be read, or a name from
+    /// the program that is no variable's.
+    pub(crate) fn build(mut self) -> Result<Config, Error> {
+        if let Some(name) = self.program.keys().find(|name| !name.starts_with("TIELINE_")) {
+            return Err(Error::new(
+                Status::Invalid,
+                format!("the program set `{name}`"),
+                "every variable's name begins with TIELINE_",
+                "see `tieline config` for the names",
+            ));
+        }
+        let mut warnings = Vec::new();
+        if self.raised_rights {
+            self.environment.retain(|name, _| {
+                let drop = vars::is_for_trusted_users_only(name);
+                if drop {
+                    warnings
+                        .push(format!("{name} is ignored: this process runs with raised rights"));
+                }
+                !drop
+            });
+        }
+
+        let mut set: BTreeMap<String, Vec<Setting>> = BTreeMap::new();
+        let mut add = |name: &str, value: &str, origin: Origin| {
+            let value = value.trim();
+            if !value.is_empty() {
+                let setting = Setting { value: value.to_owned(), origin };
+                set.entry(name.to_owned()).or_default().push(setting);
+            }
+        };
+        for (name, value) in &self.program {
+            add(name, value, Origin::Program);
+        }
+        for (name, value) in
+            self.environment.iter().filter(|(name, _)| name.starts_with("TIELINE_"))
+        {
+            add(name, value, Origin::Environment);
+        }
+
+        let mut views = Vec::new();
+        for (path, is_named) in self.files() {
+            let state = match std::fs::read_to_string(&path) {
+                Ok(text) => {
+                    for line in files::parse(&path, &text)? {
+                        let origin = Origin::File(path.clone(), line.line);
+                        if line.name == vars::CONFIG {
+                            warnings.push(format!(
+                                "{} in {origin} is ignored: a file names no other file",
+                                vars::CONFIG
+                            ));
+                        } else {
+                            add(&line.name, &line.value, origin);
+                        }
+                    }
+                    "read".to_owned()
+                }
+                Err(error) if is_named => return Err(unreadable(&path, &error)),
+                Err(error) if error.kind() == ErrorKind::NotFound => "not there".to_owned(),
+                Err(error) => {
+                    warnings.push(format!("{} is not read: {error}", path.display()));
+                    error.to_string()
+                }
+            };
+            views.push(FileView { path, state });
+        }
+        let known = RwLock::new(Known { warnings, ..Known::default() });
+        Ok(Config { set, files: views, known })
+    }
+
+    /// The files, strongest first, and whether each was named by somebody.
+    fn files(&self) -> Vec<(PathBuf, bool)> {
+        let mut files = Vec::new();
+        if let Some(path) = self.program.get(vars::CONFIG).or(self.environment.get(vars::CONFIG)) {
+            files.push((PathBuf::from(path), true));
+        }
+        if self.system_file.is_some() && !self.raised_rights {
+            let user = files::user_file(|name| self.environment.get(name).cloned());
+            files.extend(user.map(|path| (path, false)));
+        }
+        files.extend(self.system_file.clone().map(|path| (path, false)));
+        files
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    let status = match error.kind() {
+        ErrorKind::PermissionDenied => Status::Permission,
+        _ => Status::Invalid,
+    };
+    Error::new(
+        status,
+        format!("the file {} that {} names cannot be read", path.display(), vars::CONFIG),
+        error.to_string(),
+        format!("correct or unset {}", vars::CONFIG),
+    )
+}

@@ -1,0 +1,93 @@
+//! The check of everything that was set, once all providers are known.
+
+use tieline_plugin_api::Status;
+
+use super::{Config, Kind, nearest, upper, vars};
+use crate::Error;
+
+impl Config {
+    /// Checks every value against its variable's kind, and every name against those that are known.
+    /// `idle` are providers that were found and not loaded: what they read is not known, so their names
+    /// pass. Returns the new warnings; each name is warned about once.
+    ///
+    /// # Errors
+    /// A value that its variable does not admit; with `TIELINE_STRICT`, a name that nobody knows.
+    pub(crate) fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
+        let strict = self.bool(vars::STRICT)?;
+        let mut news = Vec::new();
+        for name in self.set.keys() {
+            let kind = self.kind_of(name);
+            if kind == Kind::Selection {
+                let _ = self.selection(name)?;
+            } else if !kind.admits(&self.text(name)) {
+                return Err(self.not_a(name, kind));
+            }
+            if self.is_known(name, idle) {
+                continue;
+            }
+            let near = self.nearest_name(name);
+            if strict {
+                let fix = match near {
+                    Some(near) => {
+                        format!("did you mean {near}? If not, unset it or {}", vars::STRICT)
+                    }
+                    None => {
+                        format!("unset it or {}; `tieline config` lists the names", vars::STRICT)
+                    }
+                };
+                return Err(Error::new(
+                    Status::Invalid,
+                    format!("{} is not known", self.cite(name)),
+                    format!("no variable has that name and {} holds", self.cite(vars::STRICT)),
+                    fix,
+                ));
+            }
+            let hint = match near {
+                Some(near) => format!("did you mean {near}?"),
+                None => "nobody reads it".to_owned(),
+            };
+            if self.known_mut().reported.insert(name.clone()) {
+                news.push(format!("{} is not known; {hint}", self.cite(name)));
+            }
+        }
+        self.known_mut().warnings.extend(news.iter().cloned());
+        Ok(news)
+    }
+
+    fn is_known(&self, name: &str, idle: &[&str]) -> bool {
+        let known = self.known();
+        if vars::CORE.iter().any(|var| var.name == name && var.name != vars::PRIORITY)
+            || known.declared.contains_key(name)
+            || known.priorities.contains(name)
+            || vars::is_of_the_launcher(name)
+        {
+            return true;
+        }
+        // The provider with the longest fitting name is the one meant: shm-cma, not shm, reads
+        // TIELINE_SHM_CMA_...
+        let stem =
+            name.strip_prefix(vars::PRIORITY).or(name.strip_prefix("TIELINE_")).unwrap_or(name);
+        let is_priority = name.starts_with(vars::PRIORITY);
+        let fits = |provider: &str| match stem.strip_prefix(upper(provider).as_str()) {
+            Some(rest) => rest.starts_with('_') || (is_priority && rest.is_empty()),
+            None => false,
+        };
+        let longest_idle = idle.iter().filter(|p| fits(p)).map(|p| p.len()).max();
+        let longest_loaded = known.providers.iter().filter(|p| fits(p)).map(|p| p.len()).max();
+        longest_idle > longest_loaded
+    }
+
+    fn nearest_name(&self, name: &str) -> Option<String> {
+        let known = self.known();
+        let stem = |name: &str| name.strip_prefix("TIELINE_").unwrap_or(name).to_owned();
+        let names: Vec<String> = vars::CORE
+            .iter()
+            .map(|var| var.name)
+            .filter(|name| *name != vars::PRIORITY)
+            .chain(known.declared.keys().map(String::as_str))
+            .chain(known.priorities.iter().map(String::as_str))
+            .map(stem)
+            .collect();
+        nearest(&stem(name), names.iter().map(String::as_str)).map(|near| format!("TIELINE_{near}"))
+    }
+}

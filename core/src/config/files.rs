@@ -1,0 +1,222 @@
+//! Settings from TOML files, each with the line it stands on.
+//!
+//! ```toml
+//! providers = "^shm-cma"          # TIELINE_PROVIDERS
+//! TIELINE_STRICT = true           # the full name is good too
+//! [shm]
+//! fastbox_size = "4k"             # TIELINE_SHM_FASTBOX_SIZE
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use tieline_plugin_api::Status;
+use toml::Spanned;
+
+use crate::Error;
+
+/// One `name = value` of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) value: String,
+    pub(super) line: usize,
+}
+
+/// Reads what a file's text sets. A variable that is set twice, under whichever spelling, is an error.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
+    let malformed = |line: usize, why: String| {
+        Error::new(
+            Status::Invalid,
+            format!("{}:{line} is not understood", path.display()),
+            why,
+            "correct the line; a setting looks like `providers = \"shm\"`",
+        )
+    };
+    let line_of = |at: usize| {
+        1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count()
+    };
+    let root: Table = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| line_of(span.start));
+        malformed(line, error.message().trim().replace('\n', ", "))
+    })?;
+
+    let mut lines: Vec<Line> = Vec::new();
+    let mut seen = BTreeMap::new();
+    let mut open = vec![(String::from("TIELINE"), root)];
+    while let Some((prefix, table)) = open.pop() {
+        for (key, node) in table.0 {
+            let line = line_of(key.span().start);
+            let key = key.into_inner();
+            let name = variable_name(&prefix, &key).ok_or_else(|| {
+                malformed(line, format!("`{key}` cannot be part of a variable's name"))
+            })?;
+            match node {
+                Node::Table(inner) => open.push((name, inner)),
+                Node::Value(value) => {
+                    if let Some(first) = seen.insert(name.clone(), line) {
+                        return Err(malformed(
+                            line.max(first),
+                            format!("{name} is set already on line {}", first.min(line)),
+                        ));
+                    }
+                    lines.push(Line { name, value, line });
+                }
+            }
+        }
+    }
+    lines.sort_by_key(|line| line.line);
+    Ok(lines)
+}
+
+/// `[shm] fastbox-size` is `TIELINE_SHM_FASTBOX_SIZE`; a key that is a full name already stays one.
+fn variable_name(prefix: &str, key: &str) -> Option<String> {
+    let upper = key.to_ascii_uppercase().replace('-', "_");
+    let sound = !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if !sound {
+        None
+    } else if upper.starts_with("TIELINE_") {
+        Some(upper)
+    } else {
+        Some(format!("{prefix}_{upper}"))
+    }
+}
+
+/// Where settings are looked for: the system's file, the user's, and the one that `TIELINE_CONFIG` names.
+/// `environment` is asked for `XDG_CONFIG_HOME` and `HOME`; relative ones are ignored, so that the current
+/// directory never decides.
+pub(super) fn user_file(environment: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(directory.join("tieline").join("tieline.toml"))
+}
+
+/// A table in the order of the file, each key with its place.
+struct Table(Vec<(Spanned<String>, Node)>);
+
+enum Node {
+    Table(Table),
+    Value(String),
+}
+
+impl<'de> Deserialize<'de> for Table {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Table, D::Error> {
+        match deserializer.deserialize_any(NodeVisitor)? {
+            Node::Table(table) => Ok(table),
+            Node::Value(_) => Err(de::Error::custom("expected a table")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text, a number, true, false, a list of text or a table")
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Value(value.to_owned()))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Value(value.to_string()))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Value(value.to_string()))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Value(value.to_string()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = seq.next_element::<Node>()? {
+            match part {
+                Node::Value(text) => parts.push(text),
+                Node::Table(_) => return Err(de::Error::custom("a list holds text, not tables")),
+            }
+        }
+        Ok(Node::Value(parts.join(",")))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry::<Spanned<String>, Node>()? {
+            entries.push(entry);
+        }
+        Ok(Node::Table(Table(entries)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Line>, Error> {
+        parse(Path::new("t.toml"), text)
+    }
+
+    #[test]
+    fn tables_and_keys_join_into_the_variables_name() {
+        let lines = read(
+            "providers = \"shm\"\nTIELINE_STRICT = true\n\n[shm]\nfastbox_size = \"4k\"\n\
+             [priority]\nshm-cma = 10\n[a.b]\nc = [\"x\", \"y\"]\n",
+        )
+        .unwrap();
+        let flat: Vec<_> =
+            lines.iter().map(|l| (l.name.as_str(), l.value.as_str(), l.line)).collect();
+        assert_eq!(
+            flat,
+            [
+                ("TIELINE_PROVIDERS", "shm", 1),
+                ("TIELINE_STRICT", "true", 2),
+                ("TIELINE_SHM_FASTBOX_SIZE", "4k", 5),
+                ("TIELINE_PRIORITY_SHM_CMA", "10", 7),
+                ("TIELINE_A_B_C", "x,y", 9),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_error_names_file_and_line() {
+        let error = read("providers = \"shm\"\n\nstrict = = true\n").unwrap_err();
+        assert!(error.what().starts_with("t.toml:3 "), "{error}");
+        let error = read("a = 1979-05-27\n").unwrap_err();
+        assert!(error.what().starts_with("t.toml:1 "), "{error}");
+        let error = read("ok = 1\n\"a b\" = 1\n").unwrap_err();
+        assert!(error.what().starts_with("t.toml:2 "), "{error}");
+    }
+
+    #[test]
+    fn a_variable_set_twice_under_two_spellings_is_an_error() {
+        let error = read("TIELINE_SHM_X = 1\n[shm]\nx = 2\n").unwrap_err();
+        assert!(error.to_string().contains("t.toml:3"), "{error}");
+        assert!(error.to_string().contains("TIELINE_SHM_X is set already on line 1"), "{error}");
+    }
+
+    #[test]
+    fn a_relative_home_is_not_followed() {
+        let with = |xdg: &'static str, home: &'static str| {
+            user_file(move |name| {
+                Some(if name == "HOME" { home } else { xdg }.to_owned()).filter(|v| !v.is_empty())
+            })
+        };
+        assert_eq!(with("/x", "/h"), Some("/x/tieline/tieline.toml".into()));
+        assert_eq!(with("", "/h"), Some("/h/.config/tieline/tieline.toml".into()));
+        assert_eq!(with("x", "h"), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! `docs/configuration.md`, from the same tables as everything else.
+
+use std::fmt::Write as _;
+
+use super::{Config, ProviderVar, ValueView};
+
+/// The text of `docs/configuration.md`: every variable of the core and of the providers that are linked
+/// into it. What this process has set plays no part.
+#[must_use]
+pub fn configuration_markdown() -> String {
+    let Ok(config) = Config::builder().build() else { return String::new() };
+    for (provider, variables) in builtin_variables() {
+        config.declare(provider, variables);
+    }
+    let views = config.views();
+    let mut text = String::from(INTRODUCTION);
+    let mut owner = "";
+    for view in &views {
+        if view.owner != owner {
+            owner = &view.owner;
+            let title = if owner == "core" {
+                "Variables of the core".into()
+            } else {
+                format!("Provider {owner}")
+            };
+            let _ = write!(
+                text,
+                "\n## {title}\n\n| variable | kind | default | meaning |\n|---|---|---|---|\n"
+            );
+        }
+        row(&mut text, view);
+    }
+    text
+}
+
+/// What the built-in providers declare, in the order of their names.
+pub(crate) fn builtin_variables() -> Vec<(&'static str, Vec<ProviderVar>)> {
+    #[cfg(feature = "builtin")]
+    {
+        use tieline_plugin_api::Provider;
+        let owned = |docs: &[tieline_plugin_api::ConfigDoc]| {
+            docs.iter()
+                .map(|doc| ProviderVar {
+                    name: doc.name.into(),
+                    default: doc.default.into(),
+                    kind: doc.kind.into(),
+                    doc: doc.doc.into(),
+                })
+                .collect()
+        };
+        vec![
+            ("shm", owned(tieline_provider_shm::Shm::config())),
+            ("shm-cma", owned(tieline_provider_shm_cma::ShmCma::config())),
+        ]
+    }
+    #[cfg(not(feature = "builtin"))]
+    Vec::new()
+}
+
+fn row(text: &mut String, view: &ValueView) {
+    let cell = |s: &str| s.replace('|', "\\|").replace('<', "&lt;");
+    let default =
+        if view.default.is_empty() { String::new() } else { format!("`{}`", cell(&view.default)) };
+    let _ = writeln!(
+        text,
+        "| `{}` | {} | {default} | {} |",
+        view.name.replace('|', "\\|"),
+        cell(&view.kind).replace("\\|", " \\| "),
+        cell(&view.doc)
+    );
+}
+
+const INTRODUCTION: &str = r#"# Configuration
+
+<!-- Written by `tieline config --markdown`. Do not edit: change the tables in the code. -->
+
+```sh
+TIELINE_PROVIDERS=^shm-cma ./program        # leave one provider out
+tieline config                              # every variable: value, origin, default, meaning
+tieline info --why                          # what was chosen, and why the rest was not
+```
+
+## Where a value comes from
+
+The first of these that says something holds:
+
+1. the program: `Context::builder().set("TIELINE_QUEUE_BYTES", "1m")`
+2. the environment
+3. the file that `TIELINE_CONFIG` names
+4. `$XDG_CONFIG_HOME/tieline/tieline.toml`, or `~/.config/tieline/tieline.toml`
+5. `/etc/tieline/tieline.toml`
+6. the default
+
+An empty value counts as not set. The current directory never decides. A process that runs with raised rights (set-uid,
+set-gid, file capabilities) ignores `TIELINE_CONFIG`, `TIELINE_PROVIDER_PATH` and the user's file.
+
+A file is TOML. Tables and keys join into the variable's name; the full name is good too:
+
+```toml
+providers = "^shm-cma"        # TIELINE_PROVIDERS
+TIELINE_STRICT = true
+[shm]
+fastbox_size = "4k"           # TIELINE_SHM_FASTBOX_SIZE
+[priority]
+shm-cma = 10                  # TIELINE_PRIORITY_SHM_CMA
+```
+
+A name that nobody knows is a warning in the report, with the nearest name; `TIELINE_STRICT=1` makes it an error. Names of
+a provider that was found and not loaded pass. A value that makes no sense is an error that says where it was set.
+
+## Kinds of value
+
+| kind | examples |
+|---|---|
+| size | `4096`, `64k`, `2GiB`, `inf`; all units are powers of 1024 |
+| duration | `10ms`, `2us`, `1s`, `5min`, `inf`; a unit is needed |
+| count | `16`, `inf` |
+| integer | `50`, `-1` |
+| bool | `y` `yes` `on` `true` `1`, `n` `no` `off` `false` `0` |
+| list | names with commas between them |
+| path | absolute directories with colons between them |
+| selection | see below |
+
+## Selections
+
+`TIELINE_PROVIDERS`, `TIELINE_DOMAINS`, `TIELINE_MODULES` and `TIELINE_CONNECT` share one grammar:
+
+| written | means |
+|---|---|
+| `verbs,shm` | these two, `verbs` preferred |
+| `verbs:mlx5_*` | globs `*`, `?`, `[0-3]`, `[!0]`; they fit the whole name |
+| `^shm-cma,tcp` | all but these: the `^` holds for the whole list |
+| `required:verbs,shm` | an error if `verbs` cannot be used |
+| `verbs@^1.2` | a version requirement, for providers only |
+
+Modules are written with their domain: `verbs:mlx5_0/rc`. Including and excluding do not mix (`shm,^tcp` is an error), nor
+may a name stand twice. A plain name decides before a glob: `*,tcp` is everything, `tcp` last. A name that matches nothing
+is a warning with the nearest spelling.
+"#;

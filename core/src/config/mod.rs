@@ -1,0 +1,379 @@
+//! Configuration: what was asked for, by whom, and what holds.
+//!
+//! A value comes from the program (`Context::builder().set(..)`), else the environment, else a file, else
+//! the variable's default, and knows which. Files are `/etc/tieline/tieline.toml`, the user's
+//! `tieline/tieline.toml` under `$XDG_CONFIG_HOME` or `~/.config`, and the one named by `TIELINE_CONFIG`;
+//! a later one beats an earlier one. An empty value counts as not set. A process that runs with raised
+//! rights reads no file of the user and ignores `TIELINE_CONFIG` and `TIELINE_PROVIDER_PATH`.
+//!
+//! ```ignore
+//! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
+//! assert_eq!(config.size(vars::QUEUE_BYTES)?, 1 << 20);
+//! config.declare("shm", provider_variables);        // after a provider was loaded
+//! let warnings = config.check(&["verbs"])?;         // found, but not loaded
+//! ```
+
+mod builder;
+mod check;
+mod files;
+mod markdown;
+mod nearest;
+pub(crate) mod sys;
+mod units;
+pub(crate) mod vars;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use serde::Serialize;
+use tieline_plugin_api::Status;
+
+use crate::Error;
+use crate::select::Selection;
+
+pub(crate) use builder::ConfigBuilder;
+pub(crate) use nearest::nearest;
+pub(crate) use units::Kind;
+
+pub use markdown::configuration_markdown;
+
+/// Who gave a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The program, through the builder.
+    Program,
+    /// An environment variable.
+    Environment,
+    /// A line of a file.
+    File(PathBuf, usize),
+    /// Nobody: it is the default.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Program => f.write_str("program"),
+            Origin::Environment => f.write_str("environment"),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl Serialize for Origin {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One value with its origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// As it was written.
+    pub value: String,
+    /// Who wrote it.
+    pub origin: Origin,
+}
+
+/// A variable as a provider declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProviderVar {
+    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    pub(crate) name: String,
+    /// The default, as a user would write it.
+    pub(crate) default: String,
+    /// `size`, `count`, `duration`, `bool`, `text` or `list`.
+    pub(crate) kind: String,
+    /// What it does.
+    pub(crate) doc: String,
+}
+
+/// One variable with everything known about it: a line of `tieline config`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ValueView {
+    /// Its name.
+    pub name: String,
+    /// What holds; empty when nothing was said and there is no default.
+    pub value: String,
+    /// Who said so.
+    pub origin: Origin,
+    /// What would hold otherwise.
+    pub default: String,
+    /// What it may be: `size`, `count`, `duration`, `bool`, `text`, `list`, or the words it may be.
+    pub kind: String,
+    /// `core`, or the provider that reads it; `unknown` for a name that nobody declared.
+    pub owner: String,
+    /// What it does.
+    pub doc: String,
+    /// Other values that were given for it and lost, strongest first.
+    pub overridden: Vec<Setting>,
+}
+
+/// A file that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileView {
+    /// Where.
+    pub path: PathBuf,
+    /// `read`, `not there`, or why it was not read.
+    pub state: String,
+}
+
+/// Everything that was set, and everything that can be. Shared by all who need it; `declare` is for the
+/// time while providers are loaded.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// By name, strongest first.
+    set: BTreeMap<String, Vec<Setting>>,
+    files: Vec<FileView>,
+    known: RwLock<Known>,
+}
+
+/// What was learned after the values were read.
+#[derive(Debug, Default)]
+struct Known {
+    /// By name: the provider and what it declared.
+    declared: BTreeMap<String, (String, ProviderVar)>,
+    /// Providers that declared, even nothing.
+    providers: BTreeSet<String>,
+    /// Names of priorities that somebody asked for.
+    priorities: BTreeSet<String>,
+    /// Names that were warned about.
+    reported: BTreeSet<String>,
+    warnings: Vec<String>,
+}
+
+impl Config {
+    /// A builder that has read nothing yet.
+    pub(crate) fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+
+    /// The value that holds, default included; none when nothing was said and there is no default.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        let value = match self.setting(name) {
+            Some(setting) => setting.value.clone(),
+            None => self.default_of(name)?,
+        };
+        Some(value).filter(|value| !value.is_empty())
+    }
+
+    /// Who said what holds.
+    pub(crate) fn origin(&self, name: &str) -> Origin {
+        self.setting(name).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+
+    /// `TIELINE_QUEUE_BYTES=1m (environment)`, for messages.
+    pub(crate) fn cite(&self, name: &str) -> String {
+        let value = self.get(name).unwrap_or_default();
+        format!("{name}={value} ({})", self.origin(name))
+    }
+
+    /// Text; empty when nothing was said and there is no default.
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// The parts of a list.
+    pub(crate) fn list(&self, name: &str) -> Vec<String> {
+        units::list(&self.text(name))
+    }
+
+    /// Bytes; `inf` is `usize::MAX`.
+    ///
+    /// # Errors
+    /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
+    pub(crate) fn size(&self, name: &str) -> Result<usize, Error> {
+        units::size(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Size))
+    }
+
+    /// A whole number; `inf` is `u64::MAX`.
+    pub(crate) fn count(&self, name: &str) -> Result<u64, Error> {
+        units::count(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Count))
+    }
+
+    /// A time; `inf` is [`Duration::MAX`].
+    pub(crate) fn duration(&self, name: &str) -> Result<Duration, Error> {
+        units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
+    }
+
+    /// Yes or no.
+    pub(crate) fn bool(&self, name: &str) -> Result<bool, Error> {
+        units::boolean(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Bool))
+    }
+
+    /// One of the words that the variable's declaration lists, in lower case.
+    pub(crate) fn word(&self, name: &str) -> Result<String, Error> {
+        let (text, kind) = (self.text(name), self.kind_of(name));
+        if kind.admits(&text) { Ok(text.to_ascii_lowercase()) } else { Err(self.not_a(name, kind)) }
+    }
+
+    /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
+    pub(crate) fn selection(&self, name: &str) -> Result<Selection, Error> {
+        let cited = match self.origin(name) {
+            Origin::File(path, line) => format!("{name} ({}:{line})", path.display()),
+            _ => name.to_owned(),
+        };
+        let selection = Selection::parse(&cited, &self.text(name))?;
+        let asked = self.setting(name).is_some();
+        Ok(if asked { selection } else { selection.quiet() })
+    }
+
+    /// The priority that was set for a module, or else for its provider, and the variable that says so.
+    pub(crate) fn priority(
+        &self,
+        provider: &str,
+        module: &str,
+    ) -> Result<Option<(i32, String)>, Error> {
+        let of_provider = format!("{}{}", vars::PRIORITY, upper(provider));
+        let of_module = format!("{of_provider}_{}", upper(module));
+        let mut known = self.known_mut();
+        let _ = known.priorities.insert(of_provider.clone());
+        let _ = known.priorities.insert(of_module.clone());
+        drop(known);
+        for name in [of_module, of_provider] {
+            if let Some(setting) = self.setting(&name) {
+                let priority =
+                    setting.value.parse().map_err(|_| self.not_a(&name, Kind::Integer))?;
+                return Ok(Some((priority, self.cite(&name))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a provider's variables.
+    pub(crate) fn declare(&self, provider: &str, variables: Vec<ProviderVar>) {
+        let mut known = self.known_mut();
+        let _ = known.providers.insert(provider.to_owned());
+        for variable in variables {
+            if !vars::CORE.iter().any(|core| core.name == variable.name) {
+                let entry = (provider.to_owned(), variable);
+                let _ = known.declared.entry(entry.1.name.clone()).or_insert(entry);
+            }
+        }
+    }
+
+    /// Every variable: the core's in the order of the documentation, priorities that were set, the
+    /// providers', and set names that nobody knows.
+    pub(crate) fn views(&self) -> Vec<ValueView> {
+        let mut views = Vec::new();
+        for core in vars::CORE {
+            if core.name != vars::PRIORITY {
+                views.push(self.view(core.name, core.default, &core.kind.name(), "core", core.doc));
+                continue;
+            }
+            let pattern = format!("{}<NAME>", core.name);
+            views.push(self.view(&pattern, "", &core.kind.name(), "core", core.doc));
+            for name in self.set.keys().filter(|name| name.starts_with(core.name)) {
+                views.push(self.view(
+                    name,
+                    "",
+                    &core.kind.name(),
+                    "core",
+                    "A priority; see above.",
+                ));
+            }
+        }
+        let known = self.known();
+        let mut declared: Vec<_> = known.declared.values().collect();
+        declared.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
+        for (provider, var) in declared {
+            views.push(self.view(&var.name, &var.default, &var.kind, provider, &var.doc));
+        }
+        for name in self.set.keys() {
+            if !views.iter().any(|view| view.name == *name) {
+                let launcher = vars::is_of_the_launcher(name);
+                let owner = if launcher { "launcher" } else { "unknown" };
+                let doc = if launcher { "Set by `tieline run`." } else { "" };
+                views.push(self.view(name, "", "text", owner, doc));
+            }
+        }
+        views
+    }
+
+    /// The files that were looked for.
+    pub(crate) fn files(&self) -> Vec<FileView> {
+        self.files.clone()
+    }
+
+    /// Everything worth a word so far.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.known().warnings.clone()
+    }
+
+    fn view(&self, name: &str, default: &str, kind: &str, owner: &str, doc: &str) -> ValueView {
+        let settings = self.set.get(name).map_or(&[][..], Vec::as_slice);
+        let (value, origin) = match settings.first() {
+            Some(setting) => (setting.value.clone(), setting.origin.clone()),
+            None => (default.to_owned(), Origin::Default),
+        };
+        ValueView {
+            name: name.to_owned(),
+            value,
+            origin,
+            default: default.to_owned(),
+            kind: kind.to_owned(),
+            owner: owner.to_owned(),
+            doc: doc.to_owned(),
+            overridden: settings.iter().skip(1).cloned().collect(),
+        }
+    }
+
+    fn setting(&self, name: &str) -> Option<&Setting> {
+        self.set.get(name)?.first()
+    }
+
+    fn default_of(&self, name: &str) -> Option<String> {
+        match vars::CORE.iter().find(|var| var.name == name) {
+            Some(var) => Some(var.default.to_owned()),
+            None => self.known().declared.get(name).map(|(_, var)| var.default.clone()),
+        }
+    }
+
+    fn kind_of(&self, name: &str) -> Kind {
+        match vars::CORE.iter().find(|var| var.name == name) {
+            Some(var) => var.kind,
+            None if name.starts_with(vars::PRIORITY) => Kind::Integer,
+            None => match self.known().declared.get(name) {
+                Some((_, var)) => Kind::from_name(&var.kind),
+                None => Kind::Text,
+            },
+        }
+    }
+
+    fn not_a(&self, name: &str, kind: Kind) -> Error {
+        let default = self.default_of(name).unwrap_or_default();
+        let fix = if default.is_empty() {
+            "correct it or unset it".to_owned()
+        } else {
+            format!("correct it, or unset it for the default, {default}")
+        };
+        Error::new(
+            Status::Invalid,
+            format!("{} is not valid", self.cite(name)),
+            kind.accepted(),
+            fix,
+        )
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `shm-cma` as it stands in a variable's name: `SHM_CMA`.
+pub(crate) fn upper(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

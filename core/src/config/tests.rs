@@ -1,0 +1,278 @@
+use super::*;
+use std::path::Path;
+
+fn env(variables: &[(&str, &str)]) -> ConfigBuilder {
+    Config::builder().environment(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())))
+}
+
+fn var(name: &str, default: &str, kind: &str) -> ProviderVar {
+    ProviderVar {
+        name: name.into(),
+        default: default.into(),
+        kind: kind.into(),
+        doc: "Doc.".into(),
+    }
+}
+
+/// A file that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Scratch {
+        let directory =
+            std::env::temp_dir().join(format!("tieline-config-{}-{name}", std::process::id()));
+        let path = directory.join("tieline").join("tieline.toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        Scratch(directory)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("tieline").join("tieline.toml")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_default_holds_when_nobody_says_otherwise() {
+    let config = env(&[]).build().unwrap();
+    assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
+    assert_eq!(config.duration(vars::FAILURE_TIMEOUT).unwrap(), Duration::from_secs(1));
+    assert_eq!(config.origin(vars::QUEUE_BYTES), Origin::Default);
+    assert_eq!(config.get(vars::PROVIDERS), None);
+    assert!(!config.bool(vars::STRICT).unwrap());
+    assert_eq!(config.word(vars::CONNECT_POLICY).unwrap(), "fallback");
+    assert_eq!(config.list(vars::CONNECT), ["tcp-connect", "oob", "rdmacm"]);
+}
+
+#[test]
+fn every_default_of_the_core_is_valid() {
+    let config = env(&[]).build().unwrap();
+    for var in vars::CORE {
+        assert!(var.default.is_empty() || var.kind.admits(var.default), "{}", var.name);
+        if var.kind == Kind::Selection {
+            let _ = config.selection(var.name).unwrap();
+        }
+        assert!(var.doc.ends_with('.'), "{}", var.name);
+    }
+}
+
+#[test]
+fn program_beats_environment_beats_files_beats_default() {
+    let system = Scratch::new(
+        "order-system",
+        "queue_bytes = \"1k\"\nlog = \"debug\"\nprobe = \"off\"\nselftest = true\n",
+    );
+    let user =
+        Scratch::new("order-user", "queue_bytes = \"2k\"\nlog = \"info\"\nprobe = \"nocache\"\n");
+    let named = Scratch::new("order-named", "queue_bytes = \"3k\"\nlog = \"error\"\n");
+    let config = env(&[
+        ("XDG_CONFIG_HOME", user.0.to_str().unwrap()),
+        ("TIELINE_CONFIG", named.file().to_str().unwrap()),
+        ("TIELINE_QUEUE_BYTES", "4k"),
+    ])
+    .system_file(&system.file())
+    .set("TIELINE_QUEUE_BYTES", "5k")
+    .build()
+    .unwrap();
+    assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 5 << 10);
+    assert_eq!(config.origin(vars::LOG), Origin::File(named.file(), 2));
+    assert_eq!(config.origin(vars::PROBE), Origin::File(user.file(), 3));
+    assert_eq!(config.origin(vars::SELFTEST), Origin::File(system.file(), 4));
+    let views = config.views();
+    let queue = views.iter().find(|view| view.name == vars::QUEUE_BYTES).unwrap();
+    let lost: Vec<_> = queue.overridden.iter().map(|setting| setting.value.as_str()).collect();
+    assert_eq!(lost, ["4k", "3k", "2k", "1k"]);
+    assert!(config.files().iter().all(|file| file.state == "read"));
+}
+
+#[test]
+fn an_empty_value_counts_as_not_set() {
+    let config = env(&[("TIELINE_QUEUE_BYTES", " ")]).build().unwrap();
+    assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
+    assert_eq!(config.origin(vars::QUEUE_BYTES), Origin::Default);
+}
+
+#[test]
+fn with_raised_rights_the_user_chooses_no_file() {
+    let system = Scratch::new("rights-system", "log = \"debug\"\n");
+    let user = Scratch::new("rights-user", "probe = \"off\"\n");
+    let config = env(&[
+        ("XDG_CONFIG_HOME", user.0.to_str().unwrap()),
+        ("TIELINE_CONFIG", "/does/not/exist"),
+        ("TIELINE_PROVIDER_PATH", "/tmp/evil"),
+        ("TIELINE_QUEUE_BYTES", "4k"),
+    ])
+    .system_file(&system.file())
+    .raised_rights(true)
+    .build()
+    .unwrap();
+    assert_eq!(config.text(vars::PROBE), "on");
+    assert_eq!(config.text(vars::LOG), "debug");
+    assert_eq!(config.get(vars::PROVIDER_PATH), None);
+    assert_eq!(config.text(vars::QUEUE_BYTES), "4k");
+    assert_eq!(config.warnings().len(), 2, "{:?}", config.warnings());
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_an_error() {
+    let error = env(&[("TIELINE_CONFIG", "/does/not/exist.toml")]).build().unwrap_err();
+    assert!(error.what().contains("/does/not/exist.toml"), "{error}");
+    assert!(error.fix().contains("TIELINE_CONFIG"), "{error}");
+}
+
+#[test]
+fn a_missing_system_file_is_said_and_no_more() {
+    let config = env(&[]).system_file(Path::new("/does/not/exist.toml")).build().unwrap();
+    assert_eq!(config.files()[0].state, "not there");
+    assert!(config.warnings().is_empty());
+}
+
+#[test]
+fn a_bad_value_says_where_it_was_set_and_what_is_accepted() {
+    let config = env(&[("TIELINE_QUEUE_BYTES", "many")]).build().unwrap();
+    let error = config.size(vars::QUEUE_BYTES).unwrap_err();
+    assert_eq!(error.what(), "TIELINE_QUEUE_BYTES=many (environment) is not valid");
+    assert!(error.why().contains("64k"), "{error}");
+    assert!(error.fix().contains("256k"), "{error}");
+    assert_eq!(config.check(&[]).unwrap_err(), error);
+
+    let file = Scratch::new("bad", "\nconnect_policy = \"always\"\n");
+    let config = env(&[("TIELINE_CONFIG", file.file().to_str().unwrap())]).build().unwrap();
+    let error = config.word(vars::CONNECT_POLICY).unwrap_err();
+    assert!(error.what().contains(&format!("{}:2", file.file().display())), "{error}");
+    assert_eq!(error.why(), "accepted are fallback, prefer");
+}
+
+#[test]
+fn a_relative_provider_path_is_refused() {
+    let config = env(&[("TIELINE_PROVIDER_PATH", "/a:.")]).build().unwrap();
+    assert!(config.check(&[]).unwrap_err().why().contains("absolute"));
+}
+
+#[test]
+fn a_selection_that_cannot_be_read_is_found_by_the_check() {
+    let config = env(&[("TIELINE_DOMAINS", "a,^b")]).build().unwrap();
+    assert!(config.check(&[]).unwrap_err().why().contains("either includes or excludes"));
+}
+
+#[test]
+fn the_program_may_set_only_variables() {
+    assert!(env(&[]).set("PATH", "/bin").build().unwrap_err().what().contains("PATH"));
+}
+
+#[test]
+fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
+    let config =
+        env(&[("TIELINE_PROVIDRS", "shm"), ("TIELINE_WHATEVER_IT_IS", "1")]).build().unwrap();
+    let warnings = config.check(&[]).unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?",
+            "TIELINE_WHATEVER_IT_IS=1 (environment) is not known; nobody reads it",
+        ]
+    );
+    assert!(config.check(&[]).unwrap().is_empty());
+    assert_eq!(config.warnings(), warnings);
+}
+
+#[test]
+fn strict_turns_an_unknown_name_into_an_error() {
+    let config = env(&[("TIELINE_PROVIDRS", "shm"), ("TIELINE_STRICT", "1")]).build().unwrap();
+    let error = config.check(&[]).unwrap_err();
+    assert!(error.fix().contains("TIELINE_PROVIDERS"), "{error}");
+}
+
+#[test]
+fn names_of_providers_that_were_not_loaded_pass() {
+    let set = [
+        ("TIELINE_VERBS_QP_DEPTH", "8"),
+        ("TIELINE_SHM_CMA_CHUNK", "1k"),
+        ("TIELINE_PRIORITY_VERBS", "3"),
+        ("TIELINE_PRIORITY_VERBS_RC", "3"),
+        ("TIELINE_STRICT", "1"),
+    ];
+    let config = env(&set).build().unwrap();
+    config.declare("shm", vec![]);
+    assert!(config.check(&["verbs", "shm-cma"]).unwrap().is_empty());
+    // shm-cma is loaded and has no such variable: shm, which is not loaded, does not excuse it.
+    let config = env(&set).build().unwrap();
+    config.declare("shm-cma", vec![var("TIELINE_SHM_CMA_CHUNKS", "1k", "size")]);
+    let error = config.check(&["verbs", "shm"]).unwrap_err();
+    assert!(error.fix().contains("TIELINE_SHM_CMA_CHUNKS"), "{error}");
+}
+
+#[test]
+fn a_providers_variable_is_known_and_checked_once_declared() {
+    let config = env(&[("TIELINE_SHM_FASTBOX_SIZE", "8k")]).build().unwrap();
+    assert_eq!(config.get("TIELINE_SHM_FASTBOX_MAX"), None);
+    config.declare(
+        "shm",
+        vec![
+            var("TIELINE_SHM_FASTBOX_SIZE", "4k", "size"),
+            var("TIELINE_SHM_FASTBOX_MAX", "32", "count"),
+        ],
+    );
+    assert!(config.check(&[]).unwrap().is_empty());
+    assert_eq!(config.size("TIELINE_SHM_FASTBOX_SIZE").unwrap(), 8 << 10);
+    assert_eq!(config.get("TIELINE_SHM_FASTBOX_MAX").as_deref(), Some("32"));
+    assert_eq!(config.count("TIELINE_SHM_FASTBOX_MAX").unwrap(), 32);
+    let config = env(&[("TIELINE_SHM_FASTBOX_SIZE", "big")]).build().unwrap();
+    config.declare("shm", vec![var("TIELINE_SHM_FASTBOX_SIZE", "4k", "size")]);
+    assert!(config.check(&[]).is_err());
+}
+
+#[test]
+fn a_provider_cannot_take_over_a_variable_of_the_core() {
+    let config = env(&[]).build().unwrap();
+    config.declare("evil", vec![var("TIELINE_QUEUE_BYTES", "1", "size")]);
+    assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
+}
+
+#[test]
+fn a_modules_priority_beats_its_providers() {
+    let config = env(&[
+        ("TIELINE_PRIORITY_SHM_CMA", "7"),
+        ("TIELINE_PRIORITY_VERBS_RC", "-1"),
+        ("TIELINE_PRIORITY_VERBS", "9"),
+    ])
+    .build()
+    .unwrap();
+    let priority = |provider, module| config.priority(provider, module).unwrap().map(|p| p.0);
+    assert_eq!(priority("shm-cma", "copy"), Some(7));
+    assert_eq!(priority("verbs", "rc"), Some(-1));
+    assert_eq!(priority("verbs", "ud"), Some(9));
+    assert_eq!(priority("tcp", "tcp"), None);
+    assert!(config.check(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn a_priority_of_nobody_is_not_known() {
+    let config = env(&[("TIELINE_PRIORITY_VERSB", "1")]).build().unwrap();
+    config.declare("verbs", vec![]);
+    let _ = config.priority("verbs", "rc").unwrap();
+    let warnings = config.check(&[]).unwrap();
+    assert!(warnings[0].contains("did you mean TIELINE_PRIORITY_VERBS?"), "{warnings:?}");
+}
+
+#[test]
+fn what_the_launcher_sets_is_no_typing_error() {
+    let config = env(&[("TIELINE_RANK", "0"), ("TIELINE_STRICT", "1")]).build().unwrap();
+    assert!(config.check(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn the_committed_documentation_is_the_one_that_the_tables_make() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == configuration_markdown(),
+        "docs/configuration.md is stale: run `tieline config --markdown > docs/configuration.md`"
+    );
+}

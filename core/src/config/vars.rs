@@ -1,0 +1,80 @@
+//! The core's own variables: one table that the code, `tieline config` and `docs/configuration.md` read.
+
+use super::units::Kind;
+
+/// One variable of the core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreVar {
+    /// Its name; `TIELINE_PRIORITY_` stands for every name that begins so.
+    pub(crate) name: &'static str,
+    /// What holds when nobody says otherwise; empty: nothing.
+    pub(crate) default: &'static str,
+    /// What it may be.
+    pub(crate) kind: Kind,
+    /// What it does.
+    pub(crate) doc: &'static str,
+}
+
+macro_rules! core_vars {
+    ($( $constant:ident = $name:literal, $default:literal, $kind:expr, $doc:literal; )*) => {
+        $( #[doc = $doc] pub(crate) const $constant: &str = $name; )*
+        /// Every variable of the core, in the order of the documentation.
+        pub(crate) const CORE: &[CoreVar] = &[
+            $( CoreVar { name: $name, default: $default, kind: $kind, doc: $doc }, )*
+        ];
+    };
+}
+
+core_vars! {
+    PROVIDERS = "TIELINE_PROVIDERS", "", Kind::Selection,
+        "Providers to use, in order of preference, or with a leading ^ the ones to leave out; empty: all.";
+    DOMAINS = "TIELINE_DOMAINS", "", Kind::Selection,
+        "Memory domains that may carry data; the same grammar.";
+    MODULES = "TIELINE_MODULES", "", Kind::Selection,
+        "Modules that may carry data, written domain/module; the same grammar.";
+    CONNECT = "TIELINE_CONNECT", "tcp-connect,oob,rdmacm", Kind::Selection,
+        "Modules that may form connections for modules that cannot do it themselves, in order.";
+    CONNECT_POLICY = "TIELINE_CONNECT_POLICY", "fallback", Kind::OneOf(&["fallback", "prefer"]),
+        "fallback: a module of the same domain forms connections, TIELINE_CONNECT is for domains without one; prefer: TIELINE_CONNECT comes first.";
+    PRIORITY = "TIELINE_PRIORITY_", "", Kind::Integer,
+        "Priority of a provider (TIELINE_PRIORITY_SHM) or of one of its modules (TIELINE_PRIORITY_VERBS_RC) instead of its own; negative: not used.";
+    PROVIDER_PATH = "TIELINE_PROVIDER_PATH", "", Kind::Path,
+        "Directories to look for providers in before the usual ones; ignored in a set-uid process.";
+    PROBE = "TIELINE_PROBE", "on", Kind::OneOf(&["on", "off", "nocache"]),
+        "Try a provider from outside the system directory in a child process first; nocache: every time anew.";
+    SELFTEST = "TIELINE_SELFTEST", "off", Kind::Bool,
+        "Check each module's put, get, atomics and key checks once through its own interface before it is used.";
+    STRICT = "TIELINE_STRICT", "off", Kind::Bool,
+        "Take a TIELINE_ name that nobody knows as an error instead of a warning.";
+    CONFIG = "TIELINE_CONFIG", "", Kind::Text,
+        "A file of settings that is read after the system's and the user's; ignored in a set-uid process.";
+    LOG = "TIELINE_LOG", "warn", Kind::OneOf(&["off", "error", "warn", "info", "debug"]),
+        "Least severity of the lines that are collected for the report; the library never prints them.";
+    PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::Bool,
+        "Run a thread per worker that serves peers while the program computes; it sleeps when idle.";
+    QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::Size,
+        "Most bytes of operations that wait per endpoint before a call is answered `again`.";
+    FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "1s", Kind::Duration,
+        "Time after the loss of a peer by which everything posted to it has completed or failed.";
+    ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
+        "Smallest put or get that both ends copy together when both are making progress.";
+}
+
+/// A variable that is believed only where the user and the process have the same rights.
+pub(crate) fn is_for_trusted_users_only(name: &str) -> bool {
+    name == PROVIDER_PATH || name == CONFIG
+}
+
+/// What a launcher tells the processes it starts; no setting of the user.
+pub(crate) fn is_of_the_launcher(name: &str) -> bool {
+    LAUNCHER.contains(&name)
+}
+
+const LAUNCHER: &[&str] = &[
+    "TIELINE_RANK",
+    "TIELINE_SIZE",
+    "TIELINE_LOCAL_RANK",
+    "TIELINE_LOCAL_SIZE",
+    "TIELINE_EXCHANGE",
+    "TIELINE_JOB",
+];

@@ -1,0 +1,187 @@
+//! The selection grammar: one for providers, domains, modules and connection modules.
+//!
+//! ```text
+//! TIELINE_PROVIDERS=verbs,shm            these two, verbs preferred
+//! TIELINE_DOMAINS=verbs:mlx5_*           globs: * ? [a-c], and they fit the whole name
+//! TIELINE_PROVIDERS=^shm-cma,tcp         all but these
+//! TIELINE_PROVIDERS=required:verbs,shm   an error if verbs is missing
+//! TIELINE_PROVIDERS=verbs@^1.2           a version requirement (providers only)
+//! ```
+//!
+//! A `^` in front of the list excludes all it names; including and excluding do not mix. An entry that is a
+//! plain name decides about that name, before any glob; among globs the first that fits.
+
+mod glob;
+mod parse;
+
+use semver::{Version, VersionReq};
+use tieline_plugin_api::Status;
+
+use crate::Error;
+use crate::config::nearest;
+use crate::explain::{Record, Verdict};
+use glob::Glob;
+
+/// A parsed list. The empty one admits everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    variable: String,
+    value: String,
+    excludes: bool,
+    quiet: bool,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    name: String,
+    glob: Glob,
+    required: bool,
+    version: Option<VersionReq>,
+}
+
+impl Entry {
+    fn admits_version(&self, version: Option<&Version>) -> bool {
+        match (&self.version, version) {
+            (None, _) => true,
+            (Some(wanted), Some(version)) => wanted.matches(version),
+            (Some(_), None) => false,
+        }
+    }
+}
+
+impl Selection {
+    /// The list that admits everything.
+    pub(crate) fn all(variable: &str) -> Selection {
+        Selection {
+            variable: variable.to_owned(),
+            value: String::new(),
+            excludes: false,
+            quiet: true,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Warns about nothing: for a list that is a default.
+    pub(crate) fn quiet(mut self) -> Selection {
+        self.quiet = true;
+        self
+    }
+
+    /// `TIELINE_PROVIDERS=^shm-cma`, for messages.
+    pub(crate) fn cite(&self) -> String {
+        format!("{}={}", self.variable, self.value)
+    }
+
+    /// Whether the order of this list means something.
+    pub(crate) fn includes(&self) -> bool {
+        !self.excludes && !self.entries.is_empty()
+    }
+
+    /// Whether the list asks for this very name, not for a glob that fits it.
+    pub(crate) fn asks_for(&self, name: &str) -> bool {
+        !self.excludes && self.entries.iter().any(|entry| entry.name == name)
+    }
+
+    /// Whether an excluding list names it.
+    pub(crate) fn bars(&self, name: &str) -> bool {
+        self.excludes && self.deciding(name).is_some()
+    }
+
+    /// The preference of a name that is admitted, 0 first, or why it is not. A version counts for
+    /// providers only.
+    ///
+    /// # Errors
+    /// [`Verdict::Filtered`] with the variable that filters.
+    pub(crate) fn admits(&self, name: &str, version: Option<&Version>) -> Result<usize, Verdict> {
+        let filtered = |why: &str| Err(Verdict::Filtered { by: format!("{}{why}", self.cite()) });
+        if self.entries.is_empty() {
+            return Ok(0);
+        }
+        let Some((place, entry)) = self.deciding(name) else {
+            return if self.excludes { Ok(0) } else { filtered(", which does not name it") };
+        };
+        match (self.excludes, entry.admits_version(version)) {
+            (false, true) => Ok(place),
+            (true, false) => Ok(0),
+            (true, true) => filtered(""),
+            (false, false) => match version {
+                Some(version) => filtered(&format!("; its version is {version}")),
+                None => filtered("; its version is not known"),
+            },
+        }
+    }
+
+    /// What the list names and nothing in `seen` fits, each with the nearest spelling. `looked` says where
+    /// was looked. `seen` holds whatever exists, also what was refused.
+    pub(crate) fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
+        if self.quiet {
+            return Vec::new();
+        }
+        let missing = self.entries.iter().filter(|e| !seen.iter().any(|name| e.glob.fits(name)));
+        missing
+            .map(|entry| {
+                let near = nearest(&entry.name, seen.iter().copied()).map(str::to_owned);
+                let looked = format!("{looked}; named by {}", self.cite());
+                let verdict = Verdict::NotFound { looked, nearest: near };
+                let mut record = Record::provider(entry.name.clone(), verdict);
+                if let Some((domain, module)) = entry.name.rsplit_once('/') {
+                    record.provider = provider_of(domain);
+                    record.domain = Some(domain.to_owned());
+                    record.module = Some(module.to_owned());
+                } else if self.variable.starts_with("TIELINE_DOMAINS") {
+                    record.provider = provider_of(&entry.name);
+                    record.domain = Some(entry.name.clone());
+                }
+                record
+            })
+            .collect()
+    }
+
+    /// Whether every `required:` entry is met by one of `usable`. `reason` finds out why a name is not.
+    ///
+    /// # Errors
+    /// The name that is missing, and why.
+    pub(crate) fn check_required(
+        &self,
+        usable: &[&str],
+        reason: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), Error> {
+        let missing =
+            |entry: &&Entry| entry.required && !usable.iter().any(|name| entry.glob.fits(name));
+        let Some(entry) = self.entries.iter().find(missing) else { return Ok(()) };
+        let near = nearest(&entry.name, usable.iter().copied());
+        let why = reason(&entry.name).unwrap_or_else(|| match usable {
+            [] => "nothing was found".to_owned(),
+            names => format!("there are only {}", names.join(", ")),
+        });
+        let fix = match near {
+            Some(near) => {
+                format!("did you mean {near}? Otherwise make it available, or drop `required:`")
+            }
+            None => "make it available, or drop `required:`".to_owned(),
+        };
+        Err(Error::new(
+            Status::NoDevice,
+            format!("{} is required by {} and cannot be used", entry.name, self.cite()),
+            why,
+            fix,
+        ))
+    }
+
+    /// The entry that decides about a name, and its place in the list.
+    fn deciding(&self, name: &str) -> Option<(usize, &Entry)> {
+        let entries = || self.entries.iter().enumerate();
+        entries()
+            .find(|(_, e)| e.name == name)
+            .or_else(|| entries().find(|(_, e)| e.glob.fits(name)))
+    }
+}
+
+/// `verbs` of `verbs:mlx5_0`: a domain's name begins with its provider's.
+fn provider_of(domain: &str) -> String {
+    domain.split(':').next().unwrap_or(domain).to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Reading a list, with an error that says how it should have been written.
+
+use semver::VersionReq;
+use tieline_plugin_api::Status;
+
+use super::{Entry, Glob, Selection};
+use crate::Error;
+
+impl Selection {
+    /// Reads the value of `variable` (which may carry its origin: `TIELINE_PROVIDERS (/etc/...:3)`).
+    ///
+    /// # Errors
+    /// What cannot be understood, why, and how to write it.
+    pub(crate) fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
+        let value = value.trim();
+        let mut selection = Selection { value: value.to_owned(), ..Selection::all(variable) };
+        if value.is_empty() {
+            return Ok(selection);
+        }
+        selection.quiet = false;
+        let wrong = |why: String, fix: &str| {
+            Error::new(Status::Invalid, format!("{} cannot be used", selection.cite()), why, fix)
+        };
+        let (excludes, list) = match value.strip_prefix('^') {
+            Some(rest) => (true, rest.trim_start()),
+            None => (false, value),
+        };
+        let mut entries: Vec<Entry> = Vec::new();
+        for part in list.split(',').map(str::trim) {
+            if part.is_empty() {
+                let why = if list.is_empty() {
+                    "it excludes nothing"
+                } else {
+                    "a name is missing at a comma"
+                };
+                return Err(wrong(why.into(), "write names with single commas between them"));
+            }
+            if let Some(name) = part.strip_prefix('^') {
+                return Err(if excludes {
+                    wrong(
+                        format!("the first ^ holds for the whole list, `{part}` needs none"),
+                        &format!("write `^{}`", list.replace('^', "")),
+                    )
+                } else {
+                    wrong(
+                        format!(
+                            "a list either includes or excludes: `{part}` excludes, what comes before includes"
+                        ),
+                        &format!(
+                            "leave `{part}` out (what the list does not name is not used), or write `^{name}` alone"
+                        ),
+                    )
+                });
+            }
+            let entry = entry(variable, part, excludes).map_err(|(why, fix)| wrong(why, &fix))?;
+            if entries.iter().any(|earlier| earlier.name == entry.name) {
+                return Err(wrong(format!("`{}` is there twice", entry.name), "leave one out"));
+            }
+            entries.push(entry);
+        }
+        selection.excludes = excludes;
+        selection.entries = entries;
+        Ok(selection)
+    }
+}
+
+/// Reads one entry, or says (why not, what to do).
+fn entry(variable: &str, part: &str, excludes: bool) -> Result<Entry, (String, String)> {
+    let (required, rest) = match part.strip_prefix("required:") {
+        Some(rest) => (true, rest.trim_start()),
+        None => (false, part),
+    };
+    if required && excludes {
+        return Err((
+            format!("`{part}` is required and excluded at once"),
+            "leave `required:` out of a list that begins with ^".into(),
+        ));
+    }
+    let (name, version) = match rest.split_once('@') {
+        None => (rest, None),
+        Some(_) if !variable.starts_with("TIELINE_PROVIDERS") => {
+            return Err((
+                format!("`{part}` asks for a version, and only providers have one"),
+                "put the version into TIELINE_PROVIDERS".into(),
+            ));
+        }
+        Some((name, wanted)) => {
+            let version = VersionReq::parse(wanted.trim()).map_err(|error| {
+                (
+                    format!("`{wanted}` is no version requirement: {error}"),
+                    format!("write for example `{name}@^1.2` or `{name}@=1.2.3`"),
+                )
+            })?;
+            (name.trim_end(), Some(version))
+        }
+    };
+    if name.is_empty() {
+        return Err((format!("`{part}` holds no name"), "write a name".into()));
+    }
+    if let Some(c) = name.chars().find(|c| c.is_whitespace() || c.is_control()) {
+        return Err((
+            format!("`{name}` has {c:?} in it"),
+            "write names with commas between them, no blanks".into(),
+        ));
+    }
+    let glob = Glob::parse(name).map_err(|why| {
+        (format!("`{name}` is no glob: {why}"), "globs are *, ? and [a-c]".to_owned())
+    })?;
+    Ok(Entry { name: name.to_owned(), glob, required, version })
+}
