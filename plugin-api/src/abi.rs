@@ -464,6 +464,7 @@ pub struct Atomic {
 }
 
 /// Packs a message: `(argument, buffer, capacity)` returns how many bytes were written, or a negative status.
+/// The buffer is initialised memory (its content does not matter), the callback's alone during the call.
 pub type PackFn = Option<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> i64>;
 
 /// Functions of an endpoint. One thread at a time, the interface's.

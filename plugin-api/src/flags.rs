@@ -50,6 +50,7 @@ table! {
         CHECKS_KEYS = 1 << 13, "the accessing path refuses forged, foreign and revoked keys";
         LENDS_BUFFERS = 1 << 14, "a received payload can be kept and given back later (release)";
         CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
+        SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
     }
 }
 
