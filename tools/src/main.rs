@@ -1,2 +1,46 @@
-//! The command `tieline`.
-fn main() {}
+//! The command `tieline`: what is here and why (`info`, `config`), how fast it is (`perf`), and a launcher
+//! for one machine (`run`).
+//!
+//! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
+//! line: `tieline: what: why; what to do`.
+
+mod run;
+mod size;
+mod sys;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use tieline::Error;
+
+/// Transports that are found at run time: look at them, measure them, run on them.
+#[derive(Parser)]
+#[command(name = "tieline", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::main(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("tieline: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// An error of the system, told with what was being done and what to do about it.
+fn system_error(what: impl Into<String>, why: &std::io::Error, fix: &str) -> Error {
+    Error::new(tieline::Status::Io, what, why.to_string(), fix)
+}
+
+/// An error of whoever called.
+fn misuse(what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) -> Error {
+    Error::new(tieline::Status::Invalid, what, why, fix)
+}

@@ -1,0 +1,214 @@
+//! What processes and launcher say to each other: a length, a kind, a body, each length checked.
+//!
+//! ```text
+//! u32 length of what follows, little endian | u8 kind | body
+//! ```
+
+/// The most that one process can contribute to one exchange, in bytes.
+pub const MAX_CONTRIBUTION: usize = 1 << 20;
+
+/// The longest frame that a launcher accepts: one contribution.
+pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
+
+/// The longest frame that a process of a job of `size` accepts: everybody's contribution.
+#[must_use]
+pub fn gathered_limit(size: usize) -> usize {
+    size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(64).min(u32::MAX as usize)
+}
+
+/// One thing said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A process names itself; `job` proves that it has its environment from the launcher.
+    Hello {
+        /// Its number.
+        rank: u32,
+        /// `TIELINE_JOB`.
+        job: String,
+    },
+    /// A process's part of exchange number `round`.
+    Contribute {
+        /// Counted from 0.
+        round: u64,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// The launcher's answer to everybody.
+    Gathered {
+        /// Counted from 0.
+        round: u64,
+        /// One part per rank.
+        parts: Vec<Vec<u8>>,
+    },
+    /// The launcher's last word: why no exchange will end any more.
+    Lost {
+        /// For a person.
+        text: String,
+    },
+}
+
+impl Frame {
+    /// The frame as bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; 4];
+        match self {
+            Frame::Hello { rank, job } => {
+                out.push(1);
+                out.extend(rank.to_le_bytes());
+                out.extend(job.as_bytes());
+            }
+            Frame::Contribute { round, bytes } => {
+                out.push(2);
+                out.extend(round.to_le_bytes());
+                out.extend(bytes);
+            }
+            Frame::Gathered { round, parts } => {
+                out.push(3);
+                out.extend(round.to_le_bytes());
+                for part in parts {
+                    out.extend((part.len() as u32).to_le_bytes());
+                    out.extend(part);
+                }
+            }
+            Frame::Lost { text } => {
+                out.push(4);
+                out.extend(text.as_bytes());
+            }
+        }
+        let length = (out.len() - 4) as u32;
+        out[..4].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    fn decode(frame: &[u8]) -> Option<Frame> {
+        let (&kind, mut body) = frame.split_first()?;
+        let frame = match kind {
+            1 => {
+                let rank = u32::from_le_bytes(take(&mut body)?);
+                Frame::Hello { rank, job: String::from_utf8(body.to_vec()).ok()? }
+            }
+            2 => {
+                let round = u64::from_le_bytes(take(&mut body)?);
+                Frame::Contribute { round, bytes: body.to_vec() }
+            }
+            3 => {
+                let round = u64::from_le_bytes(take(&mut body)?);
+                let mut parts = Vec::new();
+                while !body.is_empty() {
+                    let length = u32::from_le_bytes(take(&mut body)?) as usize;
+                    let (part, rest) = body.split_at_checked(length)?;
+                    parts.push(part.to_vec());
+                    body = rest;
+                }
+                Frame::Gathered { round, parts }
+            }
+            4 => Frame::Lost { text: String::from_utf8_lossy(body).into_owned() },
+            _ => return None,
+        };
+        Some(frame)
+    }
+}
+
+fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = body.split_at_checked(N)?;
+    *body = rest;
+    head.try_into().ok()
+}
+
+/// Cuts a stream of bytes into frames.
+#[derive(Debug)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Decoder {
+    /// A decoder that refuses frames longer than `limit`.
+    #[must_use]
+    pub fn new(limit: usize) -> Decoder {
+        Decoder { bytes: Vec::new(), limit }
+    }
+
+    /// Adds what was read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The next whole frame, `None` while it has not all arrived.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes, for a person.
+    #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this goes on after it
+    pub fn next(&mut self) -> Result<Option<Frame>, String> {
+        let Some(head) = self.bytes.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*head) as usize;
+        if length > self.limit {
+            return Err(format!(
+                "a frame of {length} bytes, and at most {} are allowed",
+                self.limit
+            ));
+        }
+        let Some(frame) = self.bytes.get(4..4 + length) else { return Ok(None) };
+        let frame =
+            Frame::decode(frame).ok_or_else(|| format!("a malformed frame of {length} bytes"))?;
+        let _ = self.bytes.drain(..4 + length);
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Vec<Frame> {
+        vec![
+            Frame::Hello { rank: 7, job: "c0ffee".into() },
+            Frame::Contribute { round: 1, bytes: vec![] },
+            Frame::Contribute { round: u64::MAX, bytes: vec![1, 2, 3] },
+            Frame::Gathered { round: 0, parts: vec![vec![], vec![9; 300], vec![1]] },
+            Frame::Lost { text: "rank 1 was ended by signal 9 (SIGKILL)".into() },
+        ]
+    }
+
+    #[test]
+    fn every_frame_survives_any_cut_of_the_stream() {
+        let stream: Vec<u8> = frames().iter().flat_map(Frame::encode).collect();
+        for piece in [1, 2, 3, 7, 64, stream.len()] {
+            let mut decoder = Decoder::new(1024);
+            let mut seen = Vec::new();
+            for bytes in stream.chunks(piece) {
+                decoder.push(bytes);
+                while let Some(frame) = decoder.next().unwrap() {
+                    seen.push(frame);
+                }
+            }
+            assert_eq!(seen, frames());
+        }
+    }
+
+    #[test]
+    fn a_frame_beyond_the_limit_is_refused_before_it_is_kept() {
+        let mut decoder = Decoder::new(16);
+        decoder.push(&u32::MAX.to_le_bytes());
+        assert!(decoder.next().unwrap_err().contains("at most 16"));
+    }
+
+    #[test]
+    fn a_part_longer_than_its_frame_is_refused() {
+        let mut bytes = Frame::Gathered { round: 0, parts: vec![vec![1, 2]] }.encode();
+        bytes[13] = 200; // the part's length
+        let mut decoder = Decoder::new(1024);
+        decoder.push(&bytes);
+        assert!(decoder.next().is_err());
+    }
+
+    #[test]
+    fn an_unknown_kind_and_an_empty_frame_are_refused() {
+        for bytes in [&[1, 0, 0, 0, 99][..], &[0, 0, 0, 0]] {
+            let mut decoder = Decoder::new(1024);
+            decoder.push(bytes);
+            assert!(decoder.next().is_err());
+        }
+    }
+}
