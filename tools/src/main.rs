@@ -4,6 +4,7 @@
 //! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
 //! line: `tieline: what: why; what to do`.
 
+mod perf;
 mod run;
 mod size;
 mod sys;
@@ -22,11 +23,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Perf(perf::Args),
     Run(run::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Perf(args) => perf::main(&args),
         Command::Run(args) => run::main(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,0 +1,214 @@
+//! What a user may ask `tieline perf` for.
+
+use crate::size;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measure latency and bandwidth between two processes on this machine
+///
+/// Starts a peer process of its own. A latency is measured in batches long enough (5 us and more) that reading
+/// the clock does not count; p50 and p99 are over the batches, mean is the whole time over all operations.
+///
+///   am_lat    one way of a message: half of ping and pong
+///   am_bw     a stream of messages, until the receiver has acknowledged the last one
+///   put_lat   as am_lat, by put: the receiver polls its memory (up to 256 bytes: put_bytes)
+///   put_bw    a stream of puts, 16 under way, until the last one is visible at the target
+///   get_lat, get_bw   a get that is waited for; 16 under way
+///   add_lat   posted 8-byte adds: the time from one to the next
+///   fadd_lat, swap_lat, cswap_lat   8-byte fetching atomics, each waited for
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:\n  tieline perf --test am_lat --size 1:1m --cpus 0,1\n  tieline perf --test \
+                  put_bw,get_bw --size 1m --memory alloc --json"
+)]
+pub(crate) struct Args {
+    /// Tests, or `all`
+    #[arg(long, value_name = "LIST", default_value = "am_lat,am_bw", value_parser = Tests::parse)]
+    pub(crate) test: Tests,
+    /// Sizes `8,4k,1m`, or a sweep `1:4m` in powers of two
+    #[arg(long, value_name = "LIST", default_value = "8,4k,64k,1m", value_parser = Sizes::parse)]
+    pub(crate) size: Sizes,
+    /// Processors of the measuring process and of its peer
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// Operations for each test and size
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+    /// Seconds for each test and size
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub(crate) seconds: f64,
+    /// Force a path: names of providers, such as `shm` or `shm-cma`, or `emulated` for put, get and atomics by
+    /// messages
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// Target memory of put, get and atomics: the program's own, or from the library's `alloc`
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) memory: Memory,
+    /// Check the payload of every operation (the times then include the checks)
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw latency and bandwidth over size
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// A list of tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tests(pub(crate) Vec<Test>);
+
+/// A list of sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+/// One test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Test {
+    AmLat,
+    AmBw,
+    PutLat,
+    PutBw,
+    GetLat,
+    GetBw,
+    AddLat,
+    FaddLat,
+    SwapLat,
+    CswapLat,
+    /// A limit of the machine: one thread copies.
+    Memcpy,
+    /// A limit of the machine: a cache line goes to another processor.
+    Crossing,
+}
+
+/// Where the target memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Memory {
+    #[default]
+    Ordinary,
+    Alloc,
+}
+
+/// When a measurement ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    Iterations(u64),
+    Time(Duration),
+}
+
+/// Every test with its name; those after the tenth measure the machine alone and are not part of `all`.
+const NAMES: [(&str, Test); 12] = [
+    ("am_lat", Test::AmLat),
+    ("am_bw", Test::AmBw),
+    ("put_lat", Test::PutLat),
+    ("put_bw", Test::PutBw),
+    ("get_lat", Test::GetLat),
+    ("get_bw", Test::GetBw),
+    ("add_lat", Test::AddLat),
+    ("fadd_lat", Test::FaddLat),
+    ("swap_lat", Test::SwapLat),
+    ("cswap_lat", Test::CswapLat),
+    ("memcpy", Test::Memcpy),
+    ("crossing", Test::Crossing),
+];
+
+impl Test {
+    pub(crate) fn name(self) -> &'static str {
+        NAMES.iter().find(|(_, test)| *test == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it moves 8 bytes whatever the size asked for.
+    pub(crate) fn has_fixed_size(self) -> bool {
+        matches!(
+            self,
+            Test::AddLat | Test::FaddLat | Test::SwapLat | Test::CswapLat | Test::Crossing
+        )
+    }
+
+    /// Whether it is about messages: put, get and atomics need a remote key.
+    pub(crate) fn is_message(self) -> bool {
+        matches!(self, Test::AmLat | Test::AmBw)
+    }
+
+    /// Whether the time of one operation is what it is about.
+    pub(crate) fn is_latency(self) -> bool {
+        !matches!(self, Test::AmBw | Test::PutBw | Test::GetBw | Test::Memcpy)
+    }
+}
+
+impl Tests {
+    fn parse(text: &str) -> Result<Tests, String> {
+        let mut tests = Vec::new();
+        for name in text.split(',') {
+            match NAMES.iter().find(|(known, _)| *known == name) {
+                Some((_, test)) => tests.push(*test),
+                None if name == "all" => tests.extend(NAMES[..10].iter().map(|(_, test)| *test)),
+                None => {
+                    let known: Vec<&str> = NAMES[..10].iter().map(|(name, _)| *name).collect();
+                    return Err(format!("`{name}` is none of {}, all", known.join(", ")));
+                }
+            }
+        }
+        Ok(Tests(tests))
+    }
+}
+
+impl Sizes {
+    fn parse(text: &str) -> Result<Sizes, String> {
+        let sizes = size::parse_list(text)?;
+        if sizes.contains(&0) {
+            return Err("a size of 0 has nothing to measure".into());
+        }
+        Ok(Sizes(sizes))
+    }
+}
+
+impl Args {
+    pub(crate) fn limit(&self) -> Limit {
+        let time = Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::from_millis(500));
+        self.iterations.map_or(Limit::Time(time), Limit::Iterations)
+    }
+
+    /// Every test with every size that makes sense for it.
+    pub(crate) fn runs(&self) -> Vec<(Test, usize)> {
+        let mut runs = Vec::new();
+        for &test in &self.test.0 {
+            let fixed = [8];
+            let sizes = if test.has_fixed_size() { &fixed[..] } else { &self.size.0 };
+            runs.extend(sizes.iter().map(|&size| (test, size)));
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_means_the_ten_tests_between_processes() {
+        let tests = Tests::parse("all").unwrap();
+        assert_eq!(tests.0.len(), 10);
+        assert!(!tests.0.contains(&Test::Memcpy));
+    }
+
+    #[test]
+    fn a_test_that_is_not_there_is_refused_with_those_that_are() {
+        let error = Tests::parse("am_lat,am_rate").unwrap_err();
+        assert!(error.contains("`am_rate` is none of am_lat, am_bw"), "{error}");
+    }
+
+    #[test]
+    fn every_name_reads_back() {
+        for (name, test) in NAMES {
+            assert_eq!(Tests::parse(name).unwrap().0, [test]);
+            assert_eq!(test.name(), name);
+            assert_eq!(serde_json::to_value(test).unwrap(), name);
+        }
+    }
+}
