@@ -119,3 +119,81 @@ impl Record {
         }
     }
 }
+
+impl Record {
+    /// What it is about: `shm`, `verbs:mlx5_0`, `verbs:mlx5_0/rc`, and the peer if it is about one.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        let mut subject = match (&self.domain, &self.module) {
+            (Some(domain), Some(module)) => format!("{domain}/{module}"),
+            (Some(domain), None) => domain.clone(),
+            (None, _) => self.provider.clone(),
+        };
+        if let Some(peer) = &self.peer {
+            subject.push_str(" to ");
+            subject.push_str(peer);
+        }
+        subject
+    }
+}
+
+impl Verdict {
+    /// The decision in a word or two: `used`, `left out`, `refused`.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match self {
+            Verdict::Found { .. } => "found",
+            Verdict::NotFound { .. } => "not found",
+            Verdict::Refused { .. } => "refused",
+            Verdict::Filtered { .. } => "left out",
+            Verdict::LacksCapability { .. } => "unfit",
+            Verdict::OutrankedBy { .. } => "outranked",
+            Verdict::Unreachable { .. } => "unreachable",
+            Verdict::NotNeeded { .. } => "not needed",
+            Verdict::Disabled { .. } => "disabled",
+            Verdict::ChosenFor { .. } => "used",
+        }
+    }
+
+    /// The facts that decided, in one line.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        match self {
+            Verdict::Found { origin, version } => format!("version {version}, {origin}"),
+            Verdict::NotFound { looked, nearest: Some(near) } => {
+                format!("did you mean {near}? {looked}")
+            }
+            Verdict::NotFound { looked, nearest: None } => looked.clone(),
+            Verdict::Refused { phase, expected, found } => {
+                format!("{phase}: {found}; expected {expected}")
+            }
+            Verdict::Filtered { by } => format!("by {by}"),
+            Verdict::LacksCapability { capability, role } => {
+                format!("for {role}: lacks {capability}")
+            }
+            Verdict::OutrankedBy { winner, rule } => format!("by {winner}: {rule}"),
+            Verdict::Unreachable { because }
+            | Verdict::NotNeeded { because }
+            | Verdict::Disabled { because } => because.clone(),
+            Verdict::ChosenFor { roles, because } => format!("for {}: {because}", roles.join(", ")),
+        }
+    }
+
+    /// Whether its subject does something.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        matches!(self, Verdict::ChosenFor { .. })
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let joint = match self {
+            Verdict::Filtered { .. } | Verdict::OutrankedBy { .. } | Verdict::ChosenFor { .. } => {
+                " "
+            }
+            _ => ": ",
+        };
+        write!(f, "{}{joint}{}", self.state(), self.detail())
+    }
+}

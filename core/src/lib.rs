@@ -1,10 +1,14 @@
 //! Tieline: a transport layer whose transports are found at run time.
 
 #[allow(dead_code)] // until the context uses all of it
+mod compose;
+#[allow(dead_code)] // until the context uses all of it
 mod config;
 pub mod error;
 pub mod explain;
 pub mod job;
+#[allow(dead_code)] // until the context uses all of it
+mod rank;
 pub mod report;
 #[allow(dead_code)] // until the context uses all of it
 mod select;

@@ -1,0 +1,299 @@
+//! What the core makes of the modules of each memory domain: a path of message, RMA, atomic and connection
+//! module. A pure function of what the modules say and what the user selected.
+//!
+//! For every domain that is kept for data:
+//!
+//! 1. message := the best module with messages, RMA := the best with put and get, atomic := the best with
+//!    fetching atomics; [`crate::rank`] says what best is. What is missing is emulated over messages.
+//! 2. A chosen module that connects to an endpoint needs a connection module ([`connection`]).
+//! 3. A connection-only module that no path needs is closed again.
+//! 4. A path that can get no connection module is disabled; others stay.
+//!
+//! A data-path module and a connection-only module cannot be taken for one another: what a connection-only
+//! one is opened through has no data slots.
+
+mod connection;
+mod records;
+
+use std::collections::BTreeMap;
+
+use crate::Error;
+use crate::config::{Config, vars};
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleFacts, ModuleRef, Ranked, Role, compare};
+use crate::select::Selection;
+
+/// One module that was found, with what only its finder knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// Its name.
+    pub(crate) at: ModuleRef,
+    /// What it says of itself.
+    pub(crate) facts: ModuleFacts,
+    /// Its provider's place in `TIELINE_PROVIDERS`.
+    pub(crate) provider_preference: usize,
+    /// Whether `TIELINE_PROVIDERS` names its provider, not only a glob that fits it.
+    pub(crate) provider_asked_for: bool,
+    /// The priority that the user set, and the variable that says so: [`Config::priority`].
+    pub(crate) priority: Option<(i32, String)>,
+}
+
+/// Where a connection module comes from first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// A module of the same domain; `TIELINE_CONNECT` for domains without one.
+    Fallback,
+    /// `TIELINE_CONNECT`; a module of the same domain when that yields nothing.
+    Prefer,
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    /// `TIELINE_DOMAINS`: domains that may carry data.
+    pub(crate) domains: Selection,
+    /// `TIELINE_MODULES`: modules that may carry data.
+    pub(crate) modules: Selection,
+    /// `TIELINE_CONNECT`: modules that may form connections.
+    pub(crate) connect: Selection,
+    /// `TIELINE_CONNECT_POLICY`.
+    pub(crate) policy: Policy,
+}
+
+impl Wishes {
+    /// Reads them from the configuration.
+    ///
+    /// # Errors
+    /// A list or a policy that cannot be understood.
+    pub(crate) fn from_config(config: &Config) -> Result<Wishes, Error> {
+        Ok(Wishes {
+            domains: config.selection(vars::DOMAINS)?,
+            modules: config.selection(vars::MODULES)?,
+            connect: config.selection(vars::CONNECT)?,
+            policy: match config.word(vars::CONNECT_POLICY)?.as_str() {
+                "prefer" => Policy::Prefer,
+                _ => Policy::Fallback,
+            },
+        })
+    }
+}
+
+/// What the core composed for one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// The domain.
+    pub(crate) domain: String,
+    /// Its provider.
+    pub(crate) provider: String,
+    /// Carries messages.
+    pub(crate) message: Option<ModuleRef>,
+    /// Does put and get.
+    pub(crate) rma: Option<ModuleRef>,
+    /// Does atomics.
+    pub(crate) atomic: Option<ModuleRef>,
+    /// Forms connections, and why this one; none: nothing here needs one.
+    pub(crate) connection: Option<(ModuleRef, String)>,
+    /// Why the path cannot be used.
+    pub(crate) disabled: Option<String>,
+    /// What the core does over this path's messages.
+    pub(crate) emulated: Emulated,
+}
+
+/// What is done over messages because no module of the domain does it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Emulated {
+    /// Put and get.
+    pub(crate) rma: bool,
+    /// Atomics.
+    pub(crate) atomic: bool,
+}
+
+impl Path {
+    /// The module chosen for a role.
+    pub(crate) fn module(&self, role: Role) -> Option<&ModuleRef> {
+        match role {
+            Role::Message => self.message.as_ref(),
+            Role::Rma => self.rma.as_ref(),
+            Role::Atomic => self.atomic.as_ref(),
+            Role::Connection => self.connection.as_ref().map(|(module, _)| module),
+        }
+    }
+
+    /// The roles that a module was chosen for.
+    pub(crate) fn roles(&self, at: &ModuleRef) -> Vec<Role> {
+        let all = [Role::Message, Role::Rma, Role::Atomic, Role::Connection];
+        all.into_iter().filter(|role| self.module(*role) == Some(at)).collect()
+    }
+}
+
+/// Paths, why they are as they are, and what can be closed again.
+#[derive(Clone, Debug)]
+pub(crate) struct Composition {
+    /// One per domain kept for data, the preferred first.
+    pub(crate) paths: Vec<Path>,
+    /// Every module with what it ranks by.
+    pub(crate) modules: Vec<Ranked>,
+    /// One decision or more for every candidate.
+    pub(crate) records: Vec<Record>,
+    /// Connection-only modules that no path needs: to be closed before addresses are published.
+    pub(crate) not_needed: Vec<ModuleRef>,
+}
+
+impl Composition {
+    /// A module by its name.
+    pub(crate) fn ranked(&self, at: &ModuleRef) -> Option<&Ranked> {
+        self.modules.iter().find(|ranked| ranked.at == *at)
+    }
+
+    /// The paths that can be used.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter(|path| path.disabled.is_none())
+    }
+
+    /// Whether what the user called `required:` is there.
+    ///
+    /// # Errors
+    /// The name that is missing, and the record that says why.
+    pub(crate) fn check_required(&self, wishes: &Wishes) -> Result<(), Error> {
+        let reason = |name: &str| {
+            let about =
+                |r: &&Record| r.subject() == name || r.subject().starts_with(&format!("{name}/"));
+            self.records.iter().find(about).map(|record| record.verdict.to_string())
+        };
+        let domains: Vec<&str> = self.usable().map(|path| path.domain.as_str()).collect();
+        wishes.domains.check_required(&domains, reason)?;
+        let fit = |at: &ModuleRef| {
+            let verdicts = self.records.iter().filter(|r| r.subject() == at.to_string());
+            verdicts.into_iter().all(|record| {
+                !matches!(record.verdict, Verdict::Filtered { .. } | Verdict::Disabled { .. })
+            })
+        };
+        let there = || self.modules.iter().map(|ranked| &ranked.at).filter(|at| fit(at));
+        let modules: Vec<String> = there().map(ToString::to_string).collect();
+        let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+        wishes.modules.check_required(&modules, reason)?;
+        let connect: Vec<String> = there().flat_map(connection::names_of).collect();
+        let connect: Vec<&str> = connect.iter().map(String::as_str).collect();
+        wishes.connect.check_required(&connect, reason)
+    }
+}
+
+/// Why a module takes no part.
+#[derive(Clone, Debug)]
+enum Out {
+    /// The whole domain is left out.
+    Domain(Verdict),
+    /// This module is.
+    Module(Verdict),
+}
+
+/// A candidate on its way through composition.
+struct Entrant {
+    ranked: Ranked,
+    /// Why it may carry no data.
+    out: Option<Out>,
+    /// Why it may be used for nothing at all.
+    disabled: Option<Verdict>,
+}
+
+impl Entrant {
+    fn may_carry_data(&self) -> bool {
+        !self.ranked.facts.connection_only && self.out.is_none() && self.disabled.is_none()
+    }
+}
+
+/// Composes the paths of all domains.
+pub(crate) fn compose(candidates: &[Candidate], wishes: &Wishes) -> Composition {
+    let mut entrants: Vec<Entrant> = candidates.iter().map(|c| entrant(c, wishes)).collect();
+    entrants.sort_by(|a, b| a.ranked.at.cmp(&b.ranked.at));
+
+    let mut domains: BTreeMap<(usize, usize, &str), Vec<&Entrant>> = BTreeMap::new();
+    for entrant in entrants.iter().filter(|entrant| entrant.may_carry_data()) {
+        let [_, domain, provider] = entrant.ranked.preference;
+        let key = (domain.0, provider.0, entrant.ranked.at.domain.as_str());
+        domains.entry(key).or_default().push(entrant);
+    }
+    let mut paths: Vec<Path> = Vec::new();
+    for modules in domains.values() {
+        if let Some(mut path) = data_path(modules) {
+            connection::connect(&mut path, &entrants, wishes);
+            paths.push(path);
+        }
+    }
+    let (records, not_needed) = records::explain(&entrants, &paths, wishes);
+    let modules = entrants.into_iter().map(|entrant| entrant.ranked).collect();
+    Composition { paths, modules, records, not_needed }
+}
+
+fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
+    let Candidate { at, facts, .. } = candidate;
+    let name = at.to_string();
+    let (mut domain, mut module) = (0, 0);
+    let out = match (wishes.domains.admits(&at.domain, None), wishes.modules.admits(&name, None)) {
+        (Err(verdict), _) => Some(Out::Domain(verdict)),
+        (_, Err(verdict)) => Some(Out::Module(verdict)),
+        (Ok(d), Ok(m)) => {
+            (domain, module) = (d, m);
+            None
+        }
+    };
+    let (priority, priority_by) = match &candidate.priority {
+        Some((priority, by)) => (*priority, Some(by.clone())),
+        None => (facts.priority, None),
+    };
+    let asked_for = candidate.provider_asked_for
+        || wishes.modules.asks_for(&name)
+        || (facts.connection_only
+            && connection::names_of(at).iter().any(|name| wishes.connect.asks_for(name)));
+    let disabled = match &priority_by {
+        _ if priority >= 0 => None,
+        None if asked_for => None,
+        Some(by) => Some(format!("{by}: a negative priority disables")),
+        None => Some(format!("its own priority is {priority}: used only when asked for by name")),
+    };
+    Entrant {
+        ranked: Ranked {
+            at: at.clone(),
+            facts: facts.clone(),
+            priority,
+            priority_by,
+            preference: [
+                (module, vars::MODULES),
+                (domain, vars::DOMAINS),
+                (candidate.provider_preference, vars::PROVIDERS),
+            ],
+        },
+        out,
+        disabled: disabled.map(|because| Verdict::Disabled { because }),
+    }
+}
+
+/// Rule 1; none when no module of the domain is good for anything.
+fn data_path(modules: &[&Entrant]) -> Option<Path> {
+    let best = |role: Role| {
+        let able = modules.iter().map(|e| &e.ranked).filter(|r| role.lacks(&r.facts).is_none());
+        able.min_by(|a, b| compare(a, b, role).0).map(|ranked| ranked.at.clone())
+    };
+    let first = &modules.first()?.ranked.at;
+    let (message, rma, atomic) = (best(Role::Message), best(Role::Rma), best(Role::Atomic));
+    if message.is_none() && rma.is_none() && atomic.is_none() {
+        return None;
+    }
+    let emulated = Emulated {
+        rma: message.is_some() && rma.is_none(),
+        atomic: message.is_some() && atomic.is_none(),
+    };
+    Some(Path {
+        domain: first.domain.clone(),
+        provider: first.provider.clone(),
+        message,
+        rma,
+        atomic,
+        connection: None,
+        disabled: None,
+        emulated,
+    })
+}
+
+#[cfg(test)]
+mod tests;

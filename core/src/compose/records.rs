@@ -1,0 +1,177 @@
+//! The records of a composition: for every candidate what it was chosen for, or why it was not.
+
+use std::collections::BTreeSet;
+
+use super::{Entrant, Out, Path, Role, Wishes, compare, connection};
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleRef, Ranked};
+
+/// Explains every entrant; also returns the connection-only modules that no path needs.
+pub(super) fn explain(
+    entrants: &[Entrant],
+    paths: &[Path],
+    wishes: &Wishes,
+) -> (Vec<Record>, Vec<ModuleRef>) {
+    let mut records = Vec::new();
+    let mut not_needed = Vec::new();
+    let mut told_domains = BTreeSet::new();
+    for path in paths {
+        if let Some(because) = &path.disabled {
+            records.push(domain_record(path, Verdict::Disabled { because: because.clone() }));
+        }
+    }
+    for entrant in entrants {
+        let at = &entrant.ranked.at;
+        let about = |verdict| Record::module(&at.provider, &at.domain, &at.module, verdict);
+        let chosen = chosen(entrant, entrants, paths);
+        let path = paths.iter().find(|path| path.domain == at.domain);
+        if let Some(verdict) = chosen {
+            records.push(about(verdict));
+        } else if let Some(verdict) = &entrant.disabled {
+            records.push(about(verdict.clone()));
+        } else if entrant.ranked.facts.connection_only {
+            let verdict = idle_connector(entrant, paths, wishes);
+            if matches!(verdict, Verdict::NotNeeded { .. }) {
+                not_needed.push(at.clone());
+            }
+            records.push(about(verdict));
+        } else if let Some(Out::Domain(verdict)) = &entrant.out {
+            if told_domains.insert(at.domain.as_str()) {
+                let mut record = about(verdict.clone());
+                record.module = None;
+                records.push(record);
+            }
+        } else if let Some(Out::Module(verdict)) = &entrant.out {
+            records.push(about(verdict.clone()));
+        } else {
+            records.extend(lost(&entrant.ranked, path, entrants).into_iter().map(about));
+        }
+    }
+    let seen: Vec<String> = entrants.iter().map(|entrant| entrant.ranked.at.to_string()).collect();
+    let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
+    records.extend(wishes.modules.unmatched(&seen, "modules of the domains that were opened"));
+    let means: Vec<String> =
+        entrants.iter().flat_map(|entrant| connection::names_of(&entrant.ranked.at)).collect();
+    let means: Vec<&str> = means.iter().map(String::as_str).collect();
+    records.extend(wishes.connect.unmatched(&means, "modules of the domains that were opened"));
+    (records, not_needed)
+}
+
+fn domain_record(path: &Path, verdict: Verdict) -> Record {
+    let mut record = Record::provider(&path.provider, verdict);
+    record.domain = Some(path.domain.clone());
+    record
+}
+
+/// What the module was chosen for in its own path, and as a connection module in any.
+fn chosen(entrant: &Entrant, entrants: &[Entrant], paths: &[Path]) -> Option<Verdict> {
+    let at = &entrant.ranked.at;
+    let mut roles: Vec<Role> = Vec::new();
+    let mut reasons: Vec<(Role, String)> = Vec::new();
+    for path in paths.iter().filter(|path| path.disabled.is_none()) {
+        for role in path.roles(at) {
+            if !roles.contains(&role) {
+                roles.push(role);
+                reasons.push((
+                    role,
+                    match (&path.connection, role) {
+                        (Some((_, because)), Role::Connection) => because.clone(),
+                        _ => why_best(&entrant.ranked, role, entrants),
+                    },
+                ));
+            }
+        }
+    }
+    if roles.is_empty() {
+        return None;
+    }
+    let all_same = reasons.iter().all(|(_, reason)| *reason == reasons[0].1);
+    let because = if all_same {
+        reasons.swap_remove(0).1
+    } else {
+        let each = reasons.iter().map(|(role, reason)| format!("{}: {reason}", role.name()));
+        each.collect::<Vec<_>>().join("; ")
+    };
+    Some(Verdict::ChosenFor { roles: roles.iter().map(|r| r.name().to_owned()).collect(), because })
+}
+
+/// Why the module is the best of its domain for a role: the rule that put it before the runner-up.
+fn why_best(ranked: &Ranked, role: Role, entrants: &[Entrant]) -> String {
+    let rivals = entrants.iter().filter(|entrant| {
+        let other = &entrant.ranked;
+        entrant.may_carry_data()
+            && other.at.domain == ranked.at.domain
+            && other.at != ranked.at
+            && role.lacks(&other.facts).is_none()
+    });
+    match rivals.map(|entrant| &entrant.ranked).min_by(|a, b| compare(a, b, role).0) {
+        Some(second) => format!("before {}: {}", second.at.module, compare(ranked, second, role).1),
+        None => "the only one of its domain".into(),
+    }
+}
+
+/// Why a data-path module that may be used is not.
+fn lost(ranked: &Ranked, path: Option<&Path>, entrants: &[Entrant]) -> Vec<Verdict> {
+    if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
+        let because = "its path is disabled".to_owned();
+        return vec![Verdict::Disabled { because }];
+    }
+    let mut verdicts = Vec::new();
+    for role in Role::DATA {
+        let Some(winner) = path.and_then(|path| path.module(role)) else { continue };
+        if role.lacks(&ranked.facts).is_some() {
+            continue;
+        }
+        let Some(best) = entrants.iter().map(|e| &e.ranked).find(|r| r.at == *winner) else {
+            continue;
+        };
+        let rule = compare(best, ranked, role).1;
+        let verdict = Verdict::OutrankedBy { winner: winner.to_string(), rule };
+        if !verdicts.contains(&verdict) {
+            verdicts.push(verdict);
+        }
+    }
+    if verdicts.is_empty() {
+        // Half of a capability is worth naming: it was considered, and fell short.
+        let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
+            Some(lack @ ("put" | "get" | "atomics that return a value")) => Some((role, lack)),
+            _ => None,
+        });
+        verdicts.push(match half {
+            Some((role, lack)) => {
+                Verdict::LacksCapability { capability: lack.into(), role: role.name().into() }
+            }
+            None => lacks_everything(),
+        });
+    }
+    verdicts
+}
+
+fn lacks_everything() -> Verdict {
+    Verdict::LacksCapability {
+        capability: "messages, put with get, or fetching atomics".into(),
+        role: "any role".into(),
+    }
+}
+
+/// Why a connection-only module has nothing to do.
+fn idle_connector(entrant: &Entrant, paths: &[Path], wishes: &Wishes) -> Verdict {
+    if let Some(lack) = Role::Connection.lacks(&entrant.ranked.facts) {
+        let role = Role::Connection.name().into();
+        return Verdict::LacksCapability { capability: lack.into(), role };
+    }
+    if connection::place(entrant, wishes).is_none() {
+        return Verdict::Filtered { by: wishes.connect.cite() };
+    }
+    let others: Vec<String> = paths
+        .iter()
+        .filter_map(|path| path.connection.as_ref().map(|(by, _)| (path, by)))
+        .map(|(path, by)| format!("{} is connected by {by}", path.domain))
+        .collect();
+    let because = if others.is_empty() {
+        "closed again: no path needs it".to_owned()
+    } else {
+        format!("closed again: {}", others.join(", "))
+    };
+    Verdict::NotNeeded { because }
+}

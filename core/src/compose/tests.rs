@@ -1,0 +1,365 @@
+//! One table per rule, with providers that exist only here.
+
+use super::*;
+use tieline_plugin_api::abi::Cost;
+use tieline_plugin_api::caps;
+
+const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
+const RMA: u64 = caps::PUT | caps::GET;
+
+/// A data-path module that connects to an interface.
+fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> Candidate {
+    let cost = Cost { overhead_ns: 50.0, latency_ns: 500.0, bytes_per_second: 1e10 };
+    Candidate {
+        at: ModuleRef::new(provider, domain, module),
+        facts: ModuleFacts {
+            connection_only: false,
+            connects_to_endpoint: false,
+            caps,
+            fetching_atomics: caps & caps::ATOMICS != 0,
+            priority,
+            cost: [cost; 5],
+        },
+        provider_preference: 0,
+        provider_asked_for: false,
+        priority: None,
+    }
+}
+
+/// RC: everything, but somebody has to carry its address.
+fn rc() -> Candidate {
+    let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
+    rc.facts.connects_to_endpoint = true;
+    rc
+}
+
+/// UD: messages to anybody.
+fn ud() -> Candidate {
+    data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
+}
+
+fn connector(provider: &str, domain: &str, module: &str) -> Candidate {
+    let mut connector = data(provider, domain, module, 0, 10);
+    connector.facts.connection_only = true;
+    connector
+}
+
+fn tcp_connect() -> Candidate {
+    connector("tcp-connect", "tcp-connect", "tcp-connect")
+}
+
+fn rdmacm() -> Candidate {
+    connector("verbs", "verbs:mlx5_0", "rdmacm")
+}
+
+fn shm() -> Candidate {
+    data("shm", "shm", "mem", MESSAGES | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY, 50)
+}
+
+fn cma() -> Candidate {
+    data("shm-cma", "shm-cma", "copy", RMA, 40)
+}
+
+/// Wishes as variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
+fn wishes(set: &[(&str, &str)]) -> Wishes {
+    let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Wishes::from_config(&Config::builder().environment(set).build().unwrap()).unwrap()
+}
+
+/// `message rma atomic connection` of every path, `-` for none, `~` for emulated, `!` in front of a
+/// disabled one.
+fn shape(composition: &Composition) -> Vec<String> {
+    let paths = composition.paths.iter().map(|path| {
+        let name = |role, emulated: bool| match path.module(role) {
+            Some(at) => at.module.clone(),
+            None if emulated => "~".into(),
+            None => "-".into(),
+        };
+        format!(
+            "{}{}: {} {} {} {}",
+            if path.disabled.is_some() { "!" } else { "" },
+            path.domain,
+            name(Role::Message, false),
+            name(Role::Rma, path.emulated.rma),
+            name(Role::Atomic, path.emulated.atomic),
+            name(Role::Connection, false),
+        )
+    });
+    paths.collect()
+}
+
+/// The verdicts about a subject, as an operator reads them.
+fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
+    let about = composition.records.iter().filter(|record| record.subject() == subject);
+    about.map(|record| record.verdict.to_string()).collect()
+}
+
+#[test]
+fn paths_follow_the_rules() {
+    struct Row {
+        case: &'static str,
+        candidates: Vec<Candidate>,
+        set: &'static [(&'static str, &'static str)],
+        paths: &'static [&'static str],
+    }
+    let row = |case, candidates, set, paths| Row { case, candidates, set, paths };
+    let rows = [
+        row("RC with UD", vec![rc(), ud()], &[], &["verbs:mlx5_0: rc rc rc ud"]),
+        row(
+            "RC without UD",
+            vec![rc(), tcp_connect()],
+            &[],
+            &["verbs:mlx5_0: rc rc rc tcp-connect"],
+        ),
+        row(
+            "nothing that can connect",
+            vec![rc(), shm()],
+            &[],
+            &["shm: mem mem mem -", "!verbs:mlx5_0: rc rc rc -"],
+        ),
+        row(
+            "fallback takes UD first",
+            vec![rc(), ud(), tcp_connect()],
+            &[],
+            &["verbs:mlx5_0: rc rc rc ud"],
+        ),
+        row(
+            "prefer takes the list first",
+            vec![rc(), ud(), tcp_connect()],
+            &[("TIELINE_CONNECT_POLICY", "prefer")],
+            &["verbs:mlx5_0: rc rc rc tcp-connect"],
+        ),
+        row(
+            "prefer falls back to UD",
+            vec![rc(), ud()],
+            &[("TIELINE_CONNECT_POLICY", "prefer")],
+            &["verbs:mlx5_0: rc rc rc ud"],
+        ),
+        row(
+            "the order of TIELINE_CONNECT",
+            vec![rc(), rdmacm(), tcp_connect()],
+            &[("TIELINE_CONNECT", "rdmacm,tcp-connect")],
+            &["verbs:mlx5_0: rc rc rc rdmacm"],
+        ),
+        row(
+            "the order of the default TIELINE_CONNECT",
+            vec![rc(), rdmacm(), tcp_connect()],
+            &[],
+            &["verbs:mlx5_0: rc rc rc tcp-connect"],
+        ),
+        row(
+            "TIELINE_CONNECT bars UD",
+            vec![rc(), ud(), tcp_connect()],
+            &[("TIELINE_CONNECT", "^*/ud")],
+            &["verbs:mlx5_0: rc rc rc tcp-connect"],
+        ),
+        row(
+            "UD filtered for data and not named for connections",
+            vec![rc(), ud()],
+            &[("TIELINE_MODULES", "*/rc")],
+            &["!verbs:mlx5_0: rc rc rc -"],
+        ),
+        row(
+            "UD filtered for data and named for connections",
+            vec![rc(), ud()],
+            &[("TIELINE_MODULES", "*/rc"), ("TIELINE_CONNECT", "ud")],
+            &["verbs:mlx5_0: rc rc rc ud"],
+        ),
+        row(
+            "a domain for connections only",
+            vec![rc(), data("tcp", "tcp", "stream", MESSAGES, 1)],
+            &[("TIELINE_DOMAINS", "verbs:*"), ("TIELINE_CONNECT", "tcp")],
+            &["verbs:mlx5_0: rc rc rc stream"],
+        ),
+        row("UD alone needs nobody", vec![ud(), tcp_connect()], &[], &["verbs:mlx5_0: ud ~ ~ -"]),
+        row("shm and cma", vec![cma(), shm()], &[], &["shm: mem mem mem -", "shm-cma: - copy - -"]),
+        row(
+            "the order of TIELINE_DOMAINS",
+            vec![cma(), shm()],
+            &[("TIELINE_DOMAINS", "shm-cma,shm")],
+            &["shm-cma: - copy - -", "shm: mem mem mem -"],
+        ),
+        row("a connection-only domain is no path", vec![tcp_connect()], &[], &[]),
+    ];
+    for Row { case, candidates, set, paths } in rows {
+        assert_eq!(shape(&compose(&candidates, &wishes(set))), paths, "{case}");
+    }
+}
+
+#[test]
+fn the_result_does_not_depend_on_the_order_of_discovery() {
+    let mut all = vec![rc(), ud(), rdmacm(), tcp_connect(), shm(), cma()];
+    let first = compose(&all, &wishes(&[]));
+    all.reverse();
+    let second = compose(&all, &wishes(&[]));
+    assert_eq!(first.paths, second.paths);
+    assert_eq!(first.records, second.records);
+}
+
+#[test]
+fn every_candidate_has_a_record() {
+    for set in [&[][..], &[("TIELINE_MODULES", "^*/rc")], &[("TIELINE_CONNECT_POLICY", "prefer")]] {
+        let all = [rc(), ud(), rdmacm(), tcp_connect(), shm(), cma()];
+        let composition = compose(&all, &wishes(set));
+        for candidate in &all {
+            let subject = candidate.at.to_string();
+            assert!(!verdicts(&composition, &subject).is_empty(), "{subject} {set:?}");
+        }
+    }
+}
+
+#[test]
+fn a_choice_says_by_which_rule() {
+    let composition = compose(&[rc(), ud()], &wishes(&[]));
+    assert_eq!(
+        verdicts(&composition, "verbs:mlx5_0/rc"),
+        [
+            "used for message, RMA, atomic: message: before ud: priority 50 over 30; RMA: the only one of its domain; atomic: the only one of its domain"
+        ]
+    );
+    assert_eq!(
+        verdicts(&composition, "verbs:mlx5_0/ud"),
+        ["used for connection: of the same domain, and needs no connection itself"]
+    );
+}
+
+#[test]
+fn the_policy_is_said_openly() {
+    let all = [rc(), ud(), tcp_connect()];
+    let fallback = compose(&all, &wishes(&[]));
+    assert_eq!(
+        verdicts(&fallback, "tcp-connect/tcp-connect"),
+        ["not needed: closed again: verbs:mlx5_0 is connected by verbs:mlx5_0/ud"]
+    );
+    let prefer = compose(&all, &wishes(&[("TIELINE_CONNECT_POLICY", "prefer")]));
+    assert_eq!(
+        verdicts(&prefer, "tcp-connect/tcp-connect"),
+        [
+            "used for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+        ]
+    );
+    assert_eq!(
+        verdicts(&prefer, "verbs:mlx5_0/ud"),
+        ["outranked by verbs:mlx5_0/rc: priority 50 over 30"]
+    );
+}
+
+#[test]
+fn an_unneeded_connection_module_is_closed_again() {
+    let composition = compose(&[shm(), tcp_connect()], &wishes(&[]));
+    assert_eq!(composition.not_needed, [tcp_connect().at]);
+    assert_eq!(
+        verdicts(&composition, "tcp-connect/tcp-connect"),
+        ["not needed: closed again: no path needs it"]
+    );
+}
+
+#[test]
+fn a_connection_only_module_never_carries_data() {
+    let mut boastful = tcp_connect();
+    boastful.facts.caps = MESSAGES | RMA | caps::ATOMICS;
+    let composition =
+        compose(&[boastful], &wishes(&[("TIELINE_MODULES", "tcp-connect/tcp-connect")]));
+    assert!(composition.paths.is_empty());
+}
+
+#[test]
+fn a_path_that_nobody_can_connect_is_disabled_with_the_reason() {
+    let composition = compose(&[rc(), ud(), shm()], &wishes(&[("TIELINE_MODULES", "^*/ud")]));
+    assert_eq!(
+        verdicts(&composition, "verbs:mlx5_0"),
+        ["disabled: verbs:mlx5_0/rc connects to an endpoint; ud could, but is left out by \
+          TIELINE_MODULES=^*/ud; TIELINE_CONNECT=tcp-connect,oob,rdmacm yields none"]
+    );
+    assert_eq!(verdicts(&composition, "verbs:mlx5_0/rc"), ["disabled: its path is disabled"]);
+    assert_eq!(composition.usable().count(), 1);
+}
+
+#[test]
+fn a_priority_of_the_user_overrides_the_modules_own() {
+    let mut ud = ud();
+    ud.priority = Some((99, "TIELINE_PRIORITY_VERBS_UD=99 (environment)".into()));
+    let composition = compose(&[rc(), ud], &wishes(&[]));
+    assert_eq!(shape(&composition), ["verbs:mlx5_0: ud rc rc ud"]);
+    let verdict = &verdicts(&composition, "verbs:mlx5_0/ud")[0];
+    assert!(
+        verdict.contains("priority 99 by TIELINE_PRIORITY_VERBS_UD=99 (environment) over 50"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn a_negative_priority_disables() {
+    let mut ud = ud();
+    ud.priority = Some((-1, "TIELINE_PRIORITY_VERBS=-1 (environment)".into()));
+    let composition = compose(&[rc(), ud], &wishes(&[]));
+    assert_eq!(shape(&composition), ["!verbs:mlx5_0: rc rc rc -"]);
+    assert_eq!(
+        verdicts(&composition, "verbs:mlx5_0/ud"),
+        ["disabled: TIELINE_PRIORITY_VERBS=-1 (environment): a negative priority disables"]
+    );
+}
+
+#[test]
+fn a_module_whose_own_priority_is_negative_has_to_be_asked_for() {
+    let shy = data("toy", "toy", "loop", MESSAGES, -1);
+    assert!(compose(std::slice::from_ref(&shy), &wishes(&[])).paths.is_empty());
+    let by_module = wishes(&[("TIELINE_MODULES", "toy/loop")]);
+    assert_eq!(shape(&compose(std::slice::from_ref(&shy), &by_module)), ["toy: loop ~ ~ -"]);
+    let by_glob = wishes(&[("TIELINE_MODULES", "toy/*")]);
+    assert!(compose(std::slice::from_ref(&shy), &by_glob).paths.is_empty());
+    let by_provider = Candidate { provider_asked_for: true, ..shy };
+    assert_eq!(shape(&compose(&[by_provider], &wishes(&[]))), ["toy: loop ~ ~ -"]);
+}
+
+#[test]
+fn equal_priorities_are_decided_by_cost_and_then_by_name() {
+    let mut fast = data("x", "x", "z", MESSAGES, 10);
+    fast.facts.cost[0].latency_ns = 100.0;
+    let slow = data("x", "x", "a", MESSAGES, 10);
+    let composition = compose(&[slow.clone(), fast], &wishes(&[]));
+    assert_eq!(shape(&composition), ["x: z ~ ~ -"]);
+    assert_eq!(
+        verdicts(&composition, "x/a"),
+        ["outranked by x/z: a message of 8 bytes in 151 ns against 551 ns"]
+    );
+    let twin = data("x", "x", "b", MESSAGES, 10);
+    assert_eq!(shape(&compose(&[twin, slow], &wishes(&[]))), ["x: a ~ ~ -"]);
+}
+
+#[test]
+fn half_a_capability_is_named() {
+    let composition = compose(&[data("x", "x", "w", caps::PUT, 1)], &wishes(&[]));
+    assert_eq!(verdicts(&composition, "x/w"), ["unfit: for RMA: lacks get"]);
+}
+
+#[test]
+fn a_filter_says_which_variable() {
+    let composition = compose(&[shm(), cma()], &wishes(&[("TIELINE_DOMAINS", "^shm-cma")]));
+    assert_eq!(shape(&composition), ["shm: mem mem mem -"]);
+    assert_eq!(verdicts(&composition, "shm-cma"), ["left out by TIELINE_DOMAINS=^shm-cma"]);
+    let composition = compose(&[shm()], &wishes(&[("TIELINE_MODULES", "shm/men")]));
+    assert_eq!(
+        verdicts(&composition, "shm/men"),
+        [
+            "not found: did you mean shm/mem? modules of the domains that were opened; named by TIELINE_MODULES=shm/men"
+        ]
+    );
+}
+
+#[test]
+fn what_is_required_and_missing_is_an_error() {
+    let required = |set: &[(&str, &str)], candidates: &[Candidate]| {
+        let wishes = wishes(set);
+        compose(candidates, &wishes).check_required(&wishes)
+    };
+    let verbs = &[("TIELINE_DOMAINS", "required:verbs:*,shm")];
+    assert!(required(verbs, &[rc(), ud(), shm()]).is_ok());
+    let error = required(verbs, &[shm()]).unwrap_err();
+    assert!(error.why().contains("there are only shm"), "{error}");
+    let error = required(&[("TIELINE_DOMAINS", "required:verbs:mlx5_0")], &[rc()]).unwrap_err();
+    assert!(error.why().contains("connects to an endpoint"), "{error}");
+    let connect = &[("TIELINE_CONNECT", "required:tcp-connect")];
+    assert!(required(connect, &[shm(), tcp_connect()]).is_ok());
+    assert!(required(connect, &[shm()]).is_err());
+}

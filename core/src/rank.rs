@@ -1,0 +1,345 @@
+//! Which of two modules is better for a role, and by which rule.
+//!
+//! The rules in their order: what the user's lists prefer, then priority (the user's, else the module's
+//! own), then cost for the role's class of operation, then name. Every comparison says which rule decided,
+//! because that is what an operator wants to know.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use tieline_plugin_api::abi::{Cost, ModuleAttr};
+use tieline_plugin_api::{Status, caps, connects, cost_class, role};
+
+use crate::Error;
+
+/// A module by its full name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ModuleRef {
+    /// `verbs`
+    pub(crate) provider: String,
+    /// `verbs:mlx5_0`
+    pub(crate) domain: String,
+    /// `rc`
+    pub(crate) module: String,
+}
+
+impl ModuleRef {
+    /// The module `domain/module` of a provider.
+    pub(crate) fn new(
+        provider: impl Into<String>,
+        domain: impl Into<String>,
+        module: impl Into<String>,
+    ) -> ModuleRef {
+        ModuleRef { provider: provider.into(), domain: domain.into(), module: module.into() }
+    }
+}
+
+impl fmt::Display for ModuleRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.module)
+    }
+}
+
+/// What a module says of itself, as far as choosing needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct ModuleFacts {
+    /// Opened through the connector table: it forms connections and carries no data.
+    pub(crate) connection_only: bool,
+    /// Needs an exchange of endpoint addresses that something else carries.
+    pub(crate) connects_to_endpoint: bool,
+    /// [`caps`].
+    pub(crate) caps: u64,
+    /// Whether at least one atomic returns the value from before.
+    pub(crate) fetching_atomics: bool,
+    /// Its own priority.
+    pub(crate) priority: i32,
+    /// By [`cost_class`].
+    pub(crate) cost: [Cost; 5],
+}
+
+impl From<&ModuleAttr> for ModuleFacts {
+    fn from(attr: &ModuleAttr) -> ModuleFacts {
+        ModuleFacts {
+            connection_only: attr.role == role::CONNECTION_ONLY,
+            connects_to_endpoint: attr.connects & connects::TO_ENDPOINT != 0
+                && attr.connects & connects::TO_INTERFACE == 0,
+            caps: attr.caps,
+            fetching_atomics: attr.atomic_fetch32 | attr.atomic_fetch64 != 0,
+            priority: attr.priority,
+            cost: attr.cost,
+        }
+    }
+}
+
+impl ModuleFacts {
+    /// Carries messages that are copied before the call returns: what an exchange of addresses needs.
+    pub(crate) fn carries_small_messages(&self) -> bool {
+        self.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0
+    }
+}
+
+/// What a module is chosen for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Message,
+    Rma,
+    Atomic,
+    Connection,
+}
+
+impl Role {
+    /// The roles that move data.
+    pub(crate) const DATA: [Role; 3] = [Role::Message, Role::Rma, Role::Atomic];
+
+    /// Its name in records.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Message => "message",
+            Role::Rma => "RMA",
+            Role::Atomic => "atomic",
+            Role::Connection => "connection",
+        }
+    }
+
+    /// What a data-path module lacks for the role.
+    pub(crate) fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
+        let has = |bits: u64| facts.caps & bits != 0;
+        match self {
+            Role::Message if !facts.carries_small_messages() => Some("messages"),
+            Role::Rma if !has(caps::PUT) && !has(caps::GET) => Some("put and get"),
+            Role::Rma if !has(caps::PUT) => Some("put"),
+            Role::Rma if !has(caps::GET) => Some("get"),
+            Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
+            Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
+            Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),
+            Role::Connection if !facts.connection_only && !facts.carries_small_messages() => {
+                Some("messages")
+            }
+            _ => None,
+        }
+    }
+
+    /// The classes of operation that its cost is compared by, the more telling one first.
+    fn classes(self) -> &'static [(usize, usize, &'static str)] {
+        match self {
+            Role::Message => &[
+                (cost_class::SMALL_MESSAGE, 8, "a message of 8 bytes"),
+                (cost_class::BULK_MESSAGE, 8 << 10, "a message of 8 KiB"),
+            ],
+            Role::Connection => &[(cost_class::SMALL_MESSAGE, 8, "a message of 8 bytes")],
+            Role::Rma => &[
+                (cost_class::BULK_RMA, 256 << 10, "a put of 256 KiB"),
+                (cost_class::SMALL_RMA, 8, "a put of 8 bytes"),
+            ],
+            Role::Atomic => &[(cost_class::ATOMIC, 8, "an atomic")],
+        }
+    }
+}
+
+/// Time for an operation of `size` bytes, ns. What makes no sense counts as infinitely slow.
+pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
+    let on_the_wire =
+        if cost.bytes_per_second > 0.0 { size as f64 / cost.bytes_per_second * 1e9 } else { 0.0 };
+    let total = cost.overhead_ns + cost.latency_ns + on_the_wire;
+    if total.is_finite() && total >= 0.0 { total } else { f64::INFINITY }
+}
+
+/// A module with everything that decides about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranked {
+    /// Its name.
+    pub(crate) at: ModuleRef,
+    /// What it can do.
+    pub(crate) facts: ModuleFacts,
+    /// The priority that counts.
+    pub(crate) priority: i32,
+    /// The variable that set the priority; none: it is the module's own.
+    pub(crate) priority_by: Option<String>,
+    /// Its places in the user's lists, each with the list: lower is better.
+    pub(crate) preference: [(usize, &'static str); 3],
+}
+
+impl Ranked {
+    /// `priority 40`, or with the variable that says so.
+    pub(crate) fn priority_text(&self) -> String {
+        match &self.priority_by {
+            Some(by) => format!("priority {} by {by}", self.priority),
+            None => format!("priority {}", self.priority),
+        }
+    }
+}
+
+/// Compares two modules for a role; `Less` is better. The text says why the better one is.
+pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
+    for (mine, theirs) in a.preference.iter().zip(&b.preference) {
+        let order = mine.0.cmp(&theirs.0);
+        if order != Ordering::Equal {
+            return (order, format!("named earlier in {}", mine.1));
+        }
+    }
+    let order = b.priority.cmp(&a.priority);
+    if order != Ordering::Equal {
+        let (better, worse) = if order == Ordering::Less { (a, b) } else { (b, a) };
+        return (order, format!("{} over {}", better.priority_text(), worse.priority));
+    }
+    for &(class, size, words) in role.classes() {
+        let (mine, theirs) =
+            (cost_ns(&a.facts.cost[class], size), cost_ns(&b.facts.cost[class], size));
+        let order = mine.total_cmp(&theirs);
+        if order != Ordering::Equal {
+            let (less, more) = (mine.min(theirs), mine.max(theirs));
+            return (order, format!("{words} in {} against {}", time(less), time(more)));
+        }
+    }
+    (a.at.cmp(&b.at), "equal in all but name".into())
+}
+
+/// `310 ns`, `12.4 us`.
+pub(crate) fn time(ns: f64) -> String {
+    match ns {
+        n if n.is_infinite() => "no stated time".into(),
+        n if n < 10_000.0 => format!("{n:.0} ns"),
+        n if n < 10_000_000.0 => format!("{:.1} us", n / 1e3),
+        n => format!("{:.1} ms", n / 1e6),
+    }
+}
+
+/// The scheme that two sides use for one pair: the one both have whose higher priority of the two is the
+/// highest; among equals the first by name. Both sides compute the same without a message.
+///
+/// # Errors
+/// [`Status::Unreachable`], with what each side has.
+pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
+    local: &[(S, i32)],
+    remote: &[(T, i32)],
+) -> Result<String, Error> {
+    let common = local.iter().flat_map(|(name, mine)| {
+        let same = remote.iter().filter(|(other, _)| other.as_ref() == name.as_ref());
+        same.map(|(_, theirs)| ((*mine).max(*theirs), name.as_ref()))
+    });
+    let best = common.min_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    match best {
+        Some((_, name)) => Ok(name.to_owned()),
+        None => Err(Error::new(
+            Status::Unreachable,
+            "the two sides have no connection scheme in common",
+            format!("here: {}; there: {}", names(local), names(remote)),
+            "make one of them available on both sides (TIELINE_CONNECT)",
+        )),
+    }
+}
+
+fn names<S: AsRef<str>>(list: &[(S, i32)]) -> String {
+    if list.is_empty() {
+        return "none".into();
+    }
+    let mut names: Vec<&str> = list.iter().map(|(name, _)| name.as_ref()).collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ranked(name: &str, priority: i32, latency_ns: f64) -> Ranked {
+        let cost = Cost { overhead_ns: 10.0, latency_ns, bytes_per_second: 1e10 };
+        Ranked {
+            at: ModuleRef::new("p", "d", name),
+            facts: ModuleFacts {
+                connection_only: false,
+                connects_to_endpoint: false,
+                caps: caps::AM_SHORT,
+                fetching_atomics: false,
+                priority,
+                cost: [cost; 5],
+            },
+            priority,
+            priority_by: None,
+            preference: [(0, "M"), (0, "D"), (0, "P")],
+        }
+    }
+
+    #[test]
+    fn lists_beat_priority_beats_cost_beats_name() {
+        let (slow, fast) = (ranked("a", 50, 900.0), ranked("b", 50, 300.0));
+        let (order, rule) = compare(&slow, &fast, Role::Message);
+        assert_eq!(
+            (order, rule.as_str()),
+            (Ordering::Greater, "a message of 8 bytes in 311 ns against 911 ns")
+        );
+        let strong = ranked("a", 60, 900.0);
+        assert_eq!(
+            compare(&fast, &strong, Role::Message),
+            (Ordering::Greater, "priority 60 over 50".into())
+        );
+        let mut named = ranked("b", 1, 300.0);
+        let mut late = strong.clone();
+        late.preference[0] = (1, "TIELINE_MODULES");
+        named.preference[0] = (0, "TIELINE_MODULES");
+        assert_eq!(
+            compare(&named, &late, Role::Message),
+            (Ordering::Less, "named earlier in TIELINE_MODULES".into())
+        );
+        let twin = ranked("c", 50, 300.0);
+        assert_eq!(compare(&fast, &twin, Role::Rma).0, Ordering::Less);
+        assert_eq!(compare(&fast, &twin, Role::Rma).1, "equal in all but name");
+    }
+
+    #[test]
+    fn a_cost_that_makes_no_sense_is_no_advantage() {
+        for latency in [f64::NAN, f64::NEG_INFINITY, -1e9] {
+            let order = compare(&ranked("a", 0, latency), &ranked("b", 0, 300.0), Role::Message).0;
+            assert_eq!(order, Ordering::Greater, "{latency}");
+        }
+    }
+
+    #[test]
+    fn the_bulk_class_decides_about_put_and_get() {
+        let (mut quick, mut wide) = (ranked("quick", 0, 0.0), ranked("wide", 0, 0.0));
+        quick.facts.cost[cost_class::SMALL_RMA].latency_ns = 1.0;
+        wide.facts.cost[cost_class::SMALL_RMA].latency_ns = 1000.0;
+        wide.facts.cost[cost_class::BULK_RMA].bytes_per_second = 1e11;
+        assert_eq!(compare(&wide, &quick, Role::Rma).0, Ordering::Less);
+    }
+
+    #[test]
+    fn the_higher_priority_of_either_side_decides_about_the_scheme() {
+        let local = [("ud", 10), ("tcp-connect", 40)];
+        assert_eq!(agree(&local, &[("ud", 50), ("tcp-connect", 20)]).unwrap(), "ud");
+        assert_eq!(agree(&local, &[("tcp-connect", 0)]).unwrap(), "tcp-connect");
+        assert_eq!(agree(&[("b", 1), ("a", 1)], &[("a", 1), ("b", 1)]).unwrap(), "a");
+    }
+
+    #[test]
+    fn nothing_in_common_lists_both_sides() {
+        let error = agree(&[("ud", 1)], &[("rdmacm", 1), ("oob", 2)]).unwrap_err();
+        assert_eq!(error.why(), "here: ud; there: oob, rdmacm");
+        assert_eq!(agree::<&str, &str>(&[], &[]).unwrap_err().why(), "here: none; there: none");
+    }
+
+    fn schemes() -> impl Strategy<Value = Vec<(String, i32)>> {
+        prop::collection::vec(("[a-e]", -2..4i32), 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn both_sides_agree_on_the_same_scheme(a in schemes(), b in schemes()) {
+            prop_assert_eq!(agree(&a, &b).ok(), agree(&b, &a).ok());
+        }
+
+        #[test]
+        fn comparing_is_antisymmetric_and_names_one_rule(
+            pa in 0..3i32, pb in 0..3i32, la in 0..3u8, lb in 0..3u8, na in "[ab]", nb in "[ab]",
+        ) {
+            let (a, b) = (ranked(&na, pa, f64::from(la)), ranked(&nb, pb, f64::from(lb)));
+            for role in Role::DATA {
+                let (forth, rule) = compare(&a, &b, role);
+                let (back, same) = compare(&b, &a, role);
+                prop_assert_eq!(forth, back.reverse());
+                prop_assert_eq!(rule, same);
+            }
+        }
+    }
+}
