@@ -9,6 +9,8 @@ pub mod explain;
 pub mod job;
 #[allow(dead_code)] // until the context uses all of it
 mod rank;
+#[allow(dead_code)] // until the context uses all of it
+mod registry;
 pub mod report;
 #[allow(dead_code)] // until the context uses all of it
 mod select;

@@ -1,0 +1,529 @@
+//! The provider's tables as the core uses them: full size, every slot callable.
+//!
+//! A table that crosses the boundary may be shorter than ours (an older provider), longer (a newer one)
+//! and have null slots. It is copied once, at load, into one of the tables below, where a slot that is
+//! missing holds a stub that answers `UNSUPPORTED`. After that no path tests a size or a null.
+//!
+//! [`RawEndpoint`] makes the data calls. Its methods are safe to call because a `RawEndpoint` is only made
+//! from a handle that the provider has just returned, is used by the thread of its interface alone (it is
+//! not `Send`), and is not used after [`RawEndpoint::close`] by the one owner that calls it.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod host;
+pub(crate) mod layout;
+pub(crate) mod objects;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
+use tieline_plugin_api::abi::{
+    Atomic, ConfigVar, ConnectorOps, DomainAttr, DomainOps, DomainParams, EndpointOps,
+    EndpointParams, Event, InterfaceOps, InterfaceParams, Iov, MemoryRegion, MemoryUse, ModuleAttr,
+    PackFn, ProviderOps, Rma,
+};
+use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
+
+/// What a call to a provider that is out of use returns.
+trait Failed {
+    const FAILED: Self;
+}
+impl Failed for i32 {
+    const FAILED: i32 = Status::ProviderFailed as i32;
+}
+impl Failed for i64 {
+    const FAILED: i64 = Status::ProviderFailed as i64;
+}
+impl Failed for () {
+    const FAILED: () = ();
+}
+
+const NO: i32 = Status::Unsupported as i32;
+const NO64: i64 = Status::Unsupported as i64;
+
+/// Declares a full-size table with what a missing slot answers, and how it is made from the provider's.
+macro_rules! table {
+    ($(#[$doc:meta])* $table:ident from $ops:ident {
+        $( $slot:ident( $($arg:ty),* ) -> $ret:ty = $missing:expr; )*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct $table {
+            $( pub(crate) $slot: unsafe extern "C" fn(*mut c_void $(, $arg)*) -> $ret, )*
+            /// Bit n: the provider has slot n.
+            present: u32,
+        }
+
+        impl $table {
+            const SLOTS: &'static [&'static str] = &[ $( stringify!($slot), )* ];
+
+            /// A table with nothing in it: every slot says that it is not supported.
+            pub(crate) const MISSING: $table = {
+                $( unsafe extern "C" fn $slot(_: *mut c_void $(, _: $arg)*) -> $ret { $missing } )*
+                $table { $( $slot, )* present: 0 }
+            };
+
+            /// A table for what has failed: every slot says so.
+            #[allow(dead_code)] // used for the tables of which a failed twin is needed
+            pub(crate) const FAILED: $table = {
+                $( unsafe extern "C" fn $slot(_: *mut c_void $(, _: $arg)*) -> $ret {
+                    <$ret as Failed>::FAILED
+                } )*
+                $table { $( $slot, )* present: 0 }
+            };
+
+            /// Takes the slots that are there and stubs the others.
+            fn complete(ops: &$ops) -> $table {
+                let mut table = $table::MISSING;
+                let mut bit = 1;
+                $(
+                    if let Some(function) = ops.$slot {
+                        table.$slot = function;
+                        table.present |= bit;
+                    }
+                    bit <<= 1;
+                )*
+                let _ = bit;
+                table
+            }
+
+            /// The first of `slots` that the provider does not have.
+            fn lacks(&self, slots: &[&'static str]) -> Option<&'static str> {
+                slots.iter().copied().find(|slot| {
+                    let at = $table::SLOTS.iter().position(|name| name == slot);
+                    at.is_none_or(|at| self.present & (1 << at) == 0)
+                })
+            }
+        }
+    };
+}
+
+table! {
+    /// A provider's own functions.
+    ProviderTable from ProviderOps {
+        query_domains(*mut DomainAttr, usize, *mut usize) -> i32 = NO;
+        open_domain(*const DomainParams, *mut *mut c_void) -> i32 = NO;
+        query_config(*mut ConfigVar, usize, *mut usize) -> i32 = NO;
+        last_error(*mut u8, usize) -> i64 = 0;
+        quiesce() -> () = ();
+    }
+}
+
+table! {
+    /// The functions of a domain.
+    DomainTable from DomainOps {
+        close() -> () = ();
+        query_modules(*mut ModuleAttr, usize, *mut usize) -> i32 = NO;
+        open_interface(*const InterfaceParams, *mut *mut c_void) -> i32 = NO;
+        open_connector(*const InterfaceParams, *mut *mut c_void) -> i32 = NO;
+        alloc(usize, u64, *mut MemoryRegion) -> i32 = NO;
+        register(*mut u8, usize, u64, *mut MemoryRegion) -> i32 = NO;
+        deregister(*mut c_void) -> i32 = NO;
+        pack_key(*mut c_void, *mut u8, usize) -> i64 = NO64;
+    }
+}
+
+table! {
+    /// The functions of an interface.
+    InterfaceTable from InterfaceOps {
+        poll(*mut Event, u32) -> i64 = 0;
+        close() -> () = ();
+        address(*mut u8, usize) -> i64 = NO64;
+        reachable(*const u8, usize, *mut u8, usize) -> i32 = NO;
+        connect(*const EndpointParams, *mut *mut c_void) -> i32 = NO;
+        arm() -> i32 = NO;
+        event_fd() -> i32 = NO;
+        release(u64) -> () = ();
+        memory(*mut MemoryUse) -> i32 = NO;
+    }
+}
+
+table! {
+    /// The functions of an endpoint.
+    EndpointTable from EndpointOps {
+        am_short(u32, u64, *const u8, usize) -> i32 = NO;
+        am_packed(u32, u64, PackFn, *mut c_void, usize) -> i64 = NO64;
+        am_zcopy(u32, u64, *const Iov, usize, u64) -> i32 = NO;
+        put(*const Rma) -> i32 = NO;
+        get(*const Rma) -> i32 = NO;
+        atomic(*const Atomic) -> i32 = NO;
+        flush(u64) -> i32 = NO;
+        fence() -> i32 = NO;
+        close() -> () = ();
+        import_key(*const u8, usize, *mut *mut c_void) -> i32 = NO;
+        drop_key(*mut c_void) -> () = ();
+        address(*mut u8, usize) -> i64 = NO64;
+        connect(*const u8, usize) -> i32 = NO;
+    }
+}
+
+table! {
+    /// The functions of a connector.
+    ConnectorTable from ConnectorOps {
+        poll(*mut Event, u32) -> i64 = 0;
+        close() -> () = ();
+        address(*mut u8, usize) -> i64 = NO64;
+        reachable(*const u8, usize, *mut u8, usize) -> i32 = NO;
+        send(*const u8, usize, *const u8, usize) -> i32 = NO;
+        arm() -> i32 = NO;
+        event_fd() -> i32 = NO;
+    }
+}
+
+/// What an endpoint's table is replaced by when its provider has failed: no flag is tested per message.
+pub(crate) static FAILED_ENDPOINT: EndpointTable = EndpointTable::FAILED;
+
+/// All tables of one provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables {
+    pub(crate) provider: ProviderTable,
+    pub(crate) domain: DomainTable,
+    pub(crate) interface: InterfaceTable,
+    pub(crate) endpoint: EndpointTable,
+    pub(crate) connector: ConnectorTable,
+    pub(crate) has_interface: bool,
+    pub(crate) has_connector: bool,
+}
+
+/// Larger than any table will be; a size beyond it is no size.
+const MOST_TABLE_BYTES: usize = 1 << 16;
+
+/// Copies what is there of a table into a full one, all zero before: `min(size)`, whole slots only.
+///
+/// # Safety
+/// `table` is null or points to a table whose first field is its size, and which is that long. `T` is one
+/// of the ABI's tables: plain C, of which zero is a value, and any bits are a value of every slot.
+unsafe fn copy_table<T: Copy>(
+    what: &str,
+    table: *const T,
+    mut full: T,
+) -> Result<Option<T>, String> {
+    if table.is_null() {
+        return Ok(None);
+    }
+    if !table.is_aligned() {
+        return Err(format!("the {what} table lies at an odd address"));
+    }
+    // SAFETY: aligned and not null; the first field of every table is `size: usize`.
+    let size = unsafe { *table.cast::<usize>() };
+    if !(size_of::<usize>()..=MOST_TABLE_BYTES).contains(&size) {
+        return Err(format!("the {what} table says that it is {size} bytes long"));
+    }
+    let whole = size.min(size_of::<T>()) / size_of::<usize>() * size_of::<usize>();
+    // SAFETY: `whole` is no more than either table's length, the provider's by the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            table.cast::<u8>(),
+            std::ptr::from_mut(&mut full).cast::<u8>(),
+            whole,
+        );
+    }
+    Ok(Some(full))
+}
+
+impl Tables {
+    /// Makes full tables of what the entry function wrote; the words say what is missing that must be there.
+    ///
+    /// # Safety
+    /// `ops` is what a provider's entry function wrote: its pointers are null or point to tables as
+    /// [`copy_table`] wants them.
+    pub(super) unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
+        // SAFETY: the caller's promise, for each of the four.
+        let (domain, interface, endpoint, connector) = unsafe {
+            (
+                copy_table("domain", ops.domain, DomainOps::empty())?,
+                copy_table("interface", ops.interface, InterfaceOps::empty())?,
+                copy_table("endpoint", ops.endpoint, EndpointOps::empty())?,
+                copy_table("connector", ops.connector, ConnectorOps::empty())?,
+            )
+        };
+        let domain = domain.ok_or("the domain table is missing")?;
+        if interface.is_some() != endpoint.is_some() {
+            return Err(
+                "one of the interface and endpoint tables is there without the other".into()
+            );
+        }
+        let tables = Tables {
+            provider: ProviderTable::complete(ops),
+            domain: DomainTable::complete(&domain),
+            interface: interface.as_ref().map_or(InterfaceTable::MISSING, InterfaceTable::complete),
+            endpoint: endpoint.as_ref().map_or(EndpointTable::MISSING, EndpointTable::complete),
+            connector: connector.as_ref().map_or(ConnectorTable::MISSING, ConnectorTable::complete),
+            has_interface: interface.is_some(),
+            has_connector: connector.is_some(),
+        };
+        let missing = tables
+            .provider
+            .lacks(&["query_domains", "open_domain"])
+            .or_else(|| tables.domain.lacks(&["close", "query_modules"]));
+        match missing {
+            Some(slot) => Err(format!("the slot {slot} is missing")),
+            None => Ok(tables),
+        }
+    }
+
+    /// The first promise of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
+    pub(super) fn broken_promise(
+        &self,
+        module: &ModuleAttr,
+    ) -> Option<(&'static str, &'static str)> {
+        if module.role == role::CONNECTION_ONLY {
+            let missing = self.domain.lacks(&["open_connector"]).or_else(|| {
+                self.connector.lacks(&["poll", "close", "address", "reachable", "send"])
+            });
+            return missing.map(|slot| ("the role CONNECTION_ONLY", slot));
+        }
+        let missing = self
+            .domain
+            .lacks(&["open_interface"])
+            .or_else(|| self.interface.lacks(&["poll", "close", "address", "reachable", "connect"]))
+            .or_else(|| self.endpoint.lacks(&["close"]));
+        if let Some(slot) = missing {
+            return Some(("the role DATA", slot));
+        }
+        let promises: [(u64, &'static str, &[&'static str]); 6] = [
+            (caps::AM_SHORT, "CAP_AM_SHORT", &["am_short"]),
+            (caps::AM_PACKED, "CAP_AM_PACKED", &["am_packed"]),
+            (caps::AM_ZCOPY, "CAP_AM_ZCOPY", &["am_zcopy"]),
+            (caps::PUT, "CAP_PUT", &["put", "import_key", "drop_key"]),
+            (caps::GET, "CAP_GET", &["get", "import_key", "drop_key"]),
+            (caps::ATOMICS, "CAP_ATOMICS", &["atomic", "import_key", "drop_key"]),
+        ];
+        for (bit, name, slots) in promises {
+            if module.caps & bit != 0 {
+                if let Some(slot) = self.endpoint.lacks(slots) {
+                    return Some((name, slot));
+                }
+            }
+        }
+        if module.connects & connects::TO_ENDPOINT != 0 {
+            if let Some(slot) = self.endpoint.lacks(&["address", "connect"]) {
+                return Some(("CONNECTS_TO_ENDPOINT", slot));
+            }
+        }
+        if module.caps & caps::EVENT_FD != 0 {
+            if let Some(slot) = self.interface.lacks(&["event_fd", "arm"]) {
+                return Some(("CAP_EVENT_FD", slot));
+            }
+        }
+        if module.caps & caps::LENDS_BUFFERS != 0 {
+            if let Some(slot) = self.interface.lacks(&["release"]) {
+                return Some(("CAP_LENDS_BUFFERS", slot));
+            }
+        }
+        None
+    }
+
+    /// The same for a domain.
+    pub(super) fn broken_domain_promise(
+        &self,
+        domain: &DomainAttr,
+    ) -> Option<(&'static str, &'static str)> {
+        for (bit, name, slots) in [
+            (memory_caps::ALLOC, "MEMORY_CAP_ALLOC", &["alloc", "deregister", "pack_key"]),
+            (memory_caps::REGISTER, "MEMORY_CAP_REGISTER", &["register", "deregister", "pack_key"]),
+        ] {
+            if domain.caps & bit != 0 {
+                if let Some(slot) = self.domain.lacks(slots) {
+                    return Some((name, slot));
+                }
+            }
+        }
+        None
+    }
+
+    /// This endpoint table at an address that stays valid for the life of the process, as endpoints need
+    /// it. Equal tables share one place, so that opening a provider again and again takes no more memory.
+    pub(super) fn endpoint_forever(&self) -> &'static EndpointTable {
+        static PLACES: Mutex<Vec<&'static EndpointTable>> = Mutex::new(Vec::new());
+        let mut places = PLACES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(place) =
+            places.iter().find(|place| place.addresses() == self.endpoint.addresses())
+        {
+            return place;
+        }
+        let place: &'static EndpointTable = Box::leak(Box::new(self.endpoint));
+        places.push(place);
+        place
+    }
+}
+
+impl EndpointTable {
+    /// What tells two tables apart.
+    fn addresses(&self) -> [usize; 13] {
+        [
+            self.am_short as usize,
+            self.am_packed as usize,
+            self.am_zcopy as usize,
+            self.put as usize,
+            self.get as usize,
+            self.atomic as usize,
+            self.flush as usize,
+            self.fence as usize,
+            self.close as usize,
+            self.import_key as usize,
+            self.drop_key as usize,
+            self.address as usize,
+            self.connect as usize,
+        ]
+    }
+}
+
+/// An open endpoint: the provider's handle and its functions. Not `Send`: it belongs to its interface's thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawEndpoint {
+    handle: *mut c_void,
+    table: &'static EndpointTable,
+}
+
+impl RawEndpoint {
+    /// An endpoint from what `connect` has just returned.
+    pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> RawEndpoint {
+        RawEndpoint { handle, table }
+    }
+
+    /// An endpoint that leads nowhere: what a failed or not yet connected lane holds.
+    pub(crate) fn nowhere() -> RawEndpoint {
+        RawEndpoint { handle: std::ptr::null_mut(), table: &FAILED_ENDPOINT }
+    }
+
+    /// From now on every call answers `PROVIDER_FAILED` and none reaches the provider.
+    pub(crate) fn fail(&mut self) {
+        self.table = &FAILED_ENDPOINT;
+    }
+
+    /// Whether [`RawEndpoint::fail`] was called.
+    pub(crate) fn failed(&self) -> bool {
+        std::ptr::eq(self.table, &FAILED_ENDPOINT)
+    }
+
+    /// Sends a short message: 0, 1 (pending) or a negative status.
+    #[inline(always)]
+    pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> i32 {
+        // SAFETY: the handle is open (its owner has not closed it) and this is its thread; the payload is
+        // borrowed for the call.
+        unsafe { (self.table.am_short)(self.handle, id, header, payload.as_ptr(), payload.len()) }
+    }
+
+    /// Sends a message that `pack` writes: at most `max` bytes. A panic of `pack` goes on in the caller
+    /// after the provider has returned; it never crosses the provider.
+    pub(crate) fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        max: usize,
+        pack: &mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
+    ) -> Result<usize, Status> {
+        let mut call = PackCall { pack, panic: None };
+        let argument = std::ptr::from_mut(&mut call).cast::<c_void>();
+        // SAFETY: the handle is open and this is its thread; the argument lives until the call returns,
+        // and a provider calls `pack` only before that.
+        let written = unsafe {
+            (self.table.am_packed)(self.handle, id, header, Some(pack_here), argument, max)
+        };
+        if let Some(panic) = call.panic {
+            resume_unwind(panic);
+        }
+        usize::try_from(written).map_err(|_| Status::from_code(written as i32))
+    }
+
+    /// Sends a message gathered from `iov`, which stays untouched until completion.
+    #[inline(always)]
+    pub(crate) fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
+        // SAFETY: as am_short; that the pieces stay valid until completion is the business of who posts:
+        // they lie in registered regions, which are kept alive by the operation.
+        unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
+    }
+
+    /// Writes remote memory.
+    #[inline(always)]
+    pub(crate) fn put(&self, op: &Rma) -> i32 {
+        // SAFETY: as am_zcopy; the key came from `import_key` of this endpoint.
+        unsafe { (self.table.put)(self.handle, op) }
+    }
+
+    /// Reads remote memory.
+    #[inline(always)]
+    pub(crate) fn get(&self, op: &Rma) -> i32 {
+        // SAFETY: as put.
+        unsafe { (self.table.get)(self.handle, op) }
+    }
+
+    /// Does a remote atomic.
+    #[inline(always)]
+    pub(crate) fn atomic(&self, op: &Atomic) -> i32 {
+        // SAFETY: as put; `result` is null or the caller's place for the value.
+        unsafe { (self.table.atomic)(self.handle, op) }
+    }
+
+    /// Completes when all that was posted before is complete at the target.
+    #[inline(always)]
+    pub(crate) fn flush(&self, cookie: u64) -> i32 {
+        // SAFETY: the handle is open and this is its thread.
+        unsafe { (self.table.flush)(self.handle, cookie) }
+    }
+
+    /// Orders what was posted before ahead of what is posted after.
+    #[inline(always)]
+    pub(crate) fn fence(&self) -> i32 {
+        // SAFETY: the handle is open and this is its thread.
+        unsafe { (self.table.fence)(self.handle) }
+    }
+
+    /// Makes a packed key usable on this endpoint, or the negative status (AGAIN: ask again after progress).
+    pub(crate) fn import_key(&self, key: &[u8]) -> Result<*mut c_void, i32> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: the handle is open and this is its thread; the bytes are borrowed for the call.
+        let code =
+            unsafe { (self.table.import_key)(self.handle, key.as_ptr(), key.len(), &mut out) };
+        if code < 0 { Err(code) } else { Ok(out) }
+    }
+
+    /// Lets go of a key from `import_key` of this endpoint.
+    pub(crate) fn drop_key(&self, key: *mut c_void) {
+        // SAFETY: the handle is open and this is its thread; the owner of the key drops it once.
+        unsafe { (self.table.drop_key)(self.handle, key) }
+    }
+
+    /// Connect-to-endpoint modules: this endpoint's address.
+    pub(crate) fn address(&self) -> Result<Vec<u8>, Status> {
+        objects::grown(|buffer, capacity| {
+            // SAFETY: the handle is open and this is its thread; the buffer has that capacity.
+            unsafe { (self.table.address)(self.handle, buffer, capacity) }
+        })
+    }
+
+    /// Connect-to-endpoint modules: connects to the peer's endpoint address.
+    pub(crate) fn connect(&self, address: &[u8]) -> i32 {
+        // SAFETY: the handle is open and this is its thread; the bytes are borrowed for the call.
+        unsafe { (self.table.connect)(self.handle, address.as_ptr(), address.len()) }
+    }
+
+    /// Closes the endpoint. Called once, by its owner, who uses no copy of it afterwards.
+    pub(crate) fn close(self) {
+        // SAFETY: the handle is open, this is its thread, and its only owner ends it here.
+        unsafe { (self.table.close)(self.handle) }
+    }
+}
+
+/// A pack closure on its way through a provider, and the panic that it may have ended with.
+struct PackCall<'a> {
+    pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+unsafe extern "C" fn pack_here(argument: *mut c_void, buffer: *mut u8, capacity: usize) -> i64 {
+    // SAFETY: the argument is the `PackCall` of the `am_packed` call that is under way on this thread.
+    let call = unsafe { &mut *argument.cast::<PackCall<'_>>() };
+    match catch_unwind(AssertUnwindSafe(|| (call.pack)(buffer, capacity))) {
+        Ok(Ok(written)) => i64::try_from(written).unwrap_or(Status::Invalid as i64),
+        Ok(Err(status)) => status as i64,
+        Err(panic) => {
+            call.panic = Some(panic);
+            Status::Canceled as i64
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Compares the layouts that a Rust-built provider carries with the core's own, field by field.
+//!
+//! abi_stable's own check would also compare the version of the package that declares the types, and would
+//! refuse a provider that was built against another patch version of the same ABI. What has to agree is
+//! the common part of each record: names, order, types, sizes. Either side may have more at the end, if the
+//! record carries its size; the frozen ones must be equal.
+
+use abi_stable::type_layout::{TLField, TypeLayout};
+use tieline_plugin_api::abi::layout::{ABI_STABLE, LAYOUTS};
+use tieline_plugin_api::abi::{Layouts, fixed_str};
+
+/// The first difference that matters.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::registry) struct Drift {
+    pub(in crate::registry) expected: String,
+    pub(in crate::registry) found: String,
+}
+
+/// More types than the ABI will have.
+const MOST_LAYOUTS: usize = 1024;
+
+/// The first difference between the provider's layouts and ours; `None` when there is none, or when they
+/// cannot be compared because the provider was built with another abi_stable.
+///
+/// # Safety
+/// When `theirs.abi_stable` is the core's own version, `theirs.layouts` points to `theirs.count` pointers
+/// to `TypeLayout` constants of that version, which stay valid for the life of the process.
+pub(in crate::registry) unsafe fn drift(theirs: &Layouts) -> Option<Drift> {
+    if fixed_str(&theirs.abi_stable) != Some(ABI_STABLE)
+        || theirs.layouts.is_null()
+        || theirs.count > MOST_LAYOUTS
+    {
+        return None;
+    }
+    for i in 0..theirs.count {
+        // SAFETY: element `i < count` of the provider's array.
+        let layout = unsafe { *theirs.layouts.add(i) }.cast::<TypeLayout>();
+        if layout.is_null() {
+            continue;
+        }
+        // SAFETY: a `TypeLayout` constant, the caller says.
+        let layout: &'static TypeLayout = unsafe { &*layout };
+        // A type that we do not know belongs to a newer minor.
+        let ours = LAYOUTS.iter().find(|ours| ours.name() == layout.name());
+        if let Some(drift) = ours.and_then(|ours| compare(ours, layout)) {
+            return Some(drift);
+        }
+    }
+    None
+}
+
+/// Compares one type.
+pub(in crate::registry) fn compare(ours: &TypeLayout, theirs: &TypeLayout) -> Option<Drift> {
+    let (our_fields, their_fields) = (places(ours), places(theirs));
+    let name = ours.name();
+    for (ours, theirs) in our_fields.iter().zip(&their_fields) {
+        if ours != theirs {
+            return Some(Drift {
+                expected: format!("{name}.{ours}"),
+                found: format!("{name}.{theirs}"),
+            });
+        }
+    }
+    let grows = our_fields.first().is_some_and(|f| f.name == "size" || f.name == "desc_len");
+    if !grows && (our_fields.len() != their_fields.len() || ours.size() != theirs.size()) {
+        return Some(Drift {
+            expected: format!("{name} of {} fields, {} bytes", our_fields.len(), ours.size()),
+            found: format!("{name} of {} fields, {} bytes", their_fields.len(), theirs.size()),
+        });
+    }
+    None
+}
+
+/// One field and its place in a `repr(C)` record.
+#[derive(PartialEq, Eq)]
+struct Place {
+    name: &'static str,
+    offset: usize,
+    size: usize,
+    kind: String,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Place { name, offset, size, kind } = self;
+        write!(f, "{name} at {offset}, {size} bytes: {kind}")
+    }
+}
+
+fn places(layout: &TypeLayout) -> Vec<Place> {
+    let mut end: usize = 0;
+    let fields = layout.get_fields().map(|fields| fields.to_vec()).unwrap_or_default();
+    fields
+        .iter()
+        .map(|field| {
+            let inner = field.layout();
+            let offset = end.next_multiple_of(inner.alignment().max(1));
+            end = offset + inner.size();
+            Place { name: field.name(), offset, size: inner.size(), kind: kind(field) }
+        })
+        .collect()
+}
+
+/// A field's type in words: for a function, its signature without the names of its parameters.
+fn kind(field: &TLField) -> String {
+    let functions: Vec<String> = field
+        .function_range()
+        .iter()
+        .map(|function| {
+            let parameters: Vec<String> =
+                function.param_type_layouts.iter().map(|parameter| words(parameter())).collect();
+            let returned = function.return_type_layout().map_or("()".into(), |it| words(it()));
+            format!("fn({}) -> {returned}", parameters.join(", "))
+        })
+        .collect();
+    if functions.is_empty() { words(field.layout()) } else { functions.join("; ") }
+}
+
+/// A type in words; abi_stable ends the ones of pointers with a blank.
+fn words(layout: &TypeLayout) -> String {
+    layout.full_type().to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi_stable::StableAbi;
+
+    #[test]
+    fn a_layout_is_equal_to_itself() {
+        for layout in LAYOUTS {
+            assert_eq!(compare(layout, layout), None);
+        }
+    }
+
+    #[test]
+    fn every_field_says_its_name_and_kind() {
+        for layout in LAYOUTS {
+            let places = places(layout);
+            assert!(!places.is_empty(), "{} has no fields", layout.name());
+            let last = places.last().map_or(0, |place| place.offset + place.size);
+            assert_eq!(last.next_multiple_of(layout.alignment()), layout.size());
+            for place in places {
+                assert!(!place.name.is_empty() && !place.kind.is_empty());
+            }
+        }
+    }
+
+    mod drifted {
+        use super::StableAbi;
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct Cost {
+            pub(super) overhead_ns: f64,
+            pub(super) bytes_per_second: f64,
+            pub(super) latency_ns: f64,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct MemoryUse {
+            pub(super) size: usize,
+            pub(super) base_bytes: u64,
+            pub(super) peer_bytes: u64,
+            pub(super) peers: u64,
+            pub(super) buffer_bytes: u64,
+            pub(super) new_in_a_later_minor: u64,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct Iov {
+            pub(super) base: *mut u8,
+            pub(super) len: usize,
+            pub(super) more: usize,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct ConnectorOps {
+            pub(super) size: usize,
+            pub(super) poll: Option<unsafe extern "C" fn(*mut u32, u64) -> i64>,
+        }
+    }
+
+    fn ours(name: &str) -> &'static TypeLayout {
+        LAYOUTS.iter().find(|layout| layout.name() == name).expect("a type of the ABI")
+    }
+
+    #[test]
+    fn swapped_fields_are_named() {
+        let drift = compare(ours("Cost"), <drifted::Cost as StableAbi>::LAYOUT).expect("drift");
+        assert!(drift.expected.starts_with("Cost.latency_ns at 8"), "{drift:?}");
+        assert!(drift.found.starts_with("Cost.bytes_per_second at 8"), "{drift:?}");
+    }
+
+    #[test]
+    fn a_record_with_its_size_may_grow_at_the_end() {
+        assert_eq!(compare(ours("MemoryUse"), <drifted::MemoryUse as StableAbi>::LAYOUT), None);
+    }
+
+    #[test]
+    fn a_frozen_record_may_not_grow() {
+        let drift = compare(ours("Iov"), <drifted::Iov as StableAbi>::LAYOUT).expect("drift");
+        assert_eq!(drift.found, "Iov of 3 fields, 24 bytes");
+    }
+
+    #[test]
+    fn a_slot_with_another_signature_is_named() {
+        let layout = <drifted::ConnectorOps as StableAbi>::LAYOUT;
+        let drift = compare(ours("ConnectorOps"), layout).expect("drift");
+        assert!(drift.expected.starts_with("ConnectorOps.poll"), "{drift:?}");
+        assert!(drift.expected.contains("(*mut c_void, *mut Event, u32) -> i64"), "{drift:?}");
+        assert!(drift.found.contains("(*mut u32, u64) -> i64"), "{drift:?}");
+    }
+}

@@ -1,0 +1,504 @@
+//! What is opened from a provider: domains, interfaces, connectors. Each owns its handle and closes it on
+//! drop, and each keeps alive what it was opened from, so that nothing is closed before what hangs on it.
+
+use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
+use crate::Error;
+use crate::registry::load::LoadedProvider;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use tieline_plugin_api::abi::{
+    DomainParams, EndpointParams, Event, InterfaceParams, MemoryRegion, MemoryUse, ModuleAttr,
+    fixed_str,
+};
+use tieline_plugin_api::{Armed, Failure, Status};
+
+/// Longest answer that is taken from a slot that writes bytes.
+const MOST_BYTES: usize = 1 << 20;
+/// Longest list that is taken from a slot that writes a list.
+const MOST_RECORDS: usize = 4096;
+
+/// Calls a slot that writes bytes and returns their length, with a larger buffer until they fit.
+pub(super) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u8>, Status> {
+    let mut buffer = vec![0; 256];
+    loop {
+        let len = call(buffer.as_mut_ptr(), buffer.len());
+        let len = usize::try_from(len).map_err(|_| Status::from_code(len as i32))?;
+        if len <= buffer.len() {
+            buffer.truncate(len);
+            return Ok(buffer);
+        }
+        if len > MOST_BYTES {
+            return Err(Status::ProviderFailed);
+        }
+        buffer.resize(len, 0);
+    }
+}
+
+/// Calls a slot that writes a list, asking first how long it is. Every record's `size` is that of `empty`.
+pub(in crate::registry) fn listed<T: Copy>(
+    empty: T,
+    mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,
+) -> Result<Vec<T>, i32> {
+    let mut count = 0;
+    let code = call(std::ptr::null_mut(), 0, &mut count);
+    if code < 0 {
+        return Err(code);
+    }
+    loop {
+        if count > MOST_RECORDS {
+            return Err(Status::ProviderFailed as i32);
+        }
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut records = vec![empty; count];
+        let code = call(records.as_mut_ptr(), records.len(), &mut count);
+        if code < 0 {
+            return Err(code);
+        }
+        // The list may have grown or shrunk between the two calls.
+        if count <= records.len() {
+            records.truncate(count);
+            return Ok(records);
+        }
+    }
+}
+
+/// The handle of an open domain.
+struct DomainHandle {
+    handle: *mut c_void,
+    name: String,
+    provider: Arc<LoadedProvider>,
+}
+
+// SAFETY: the ABI says that the functions of a domain may be called by several threads at once.
+unsafe impl Send for DomainHandle {}
+// SAFETY: as above.
+unsafe impl Sync for DomainHandle {}
+
+impl Drop for DomainHandle {
+    fn drop(&mut self) {
+        // SAFETY: open, and closed here once; interfaces and connectors hold an `Arc` of this, so they are
+        // closed already.
+        unsafe { (self.provider.tables.domain.close)(self.handle) }
+    }
+}
+
+/// An open memory domain. Closed when it and everything opened from it are dropped.
+pub(crate) struct OpenDomain {
+    inner: Arc<DomainHandle>,
+}
+
+impl OpenDomain {
+    pub(in crate::registry) fn open(
+        provider: &Arc<LoadedProvider>,
+        name: &str,
+        context_id: [u8; 16],
+    ) -> Result<OpenDomain, Error> {
+        let params = DomainParams {
+            name: name.as_ptr(),
+            name_len: name.len(),
+            context_id,
+            ..DomainParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
+        let what = || format!("domain {name} could not be opened");
+        provider.usable(&what)?;
+        // SAFETY: the provider's function with its own state; the record and the place live for the call.
+        let code = unsafe {
+            (provider.tables.provider.open_domain)(provider.state(), &params, &mut handle)
+        };
+        let _ = provider.checked(i64::from(code), &what)?;
+        let provider = provider.clone();
+        Ok(OpenDomain {
+            inner: Arc::new(DomainHandle { handle, name: name.to_string(), provider }),
+        })
+    }
+
+    /// Its full name.
+    pub(crate) fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Whose domain it is.
+    pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
+        &self.inner.provider
+    }
+
+    /// Its modules, as the provider lists them. See [`LoadedProvider::check_module`].
+    pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Error> {
+        let provider = self.provider();
+        let what = || format!("the modules of {} could not be listed", self.name());
+        provider.usable(&what)?;
+        listed(ModuleAttr::empty(), |out, capacity, count| {
+            // SAFETY: an open domain's handle; `out` has room for `capacity` records.
+            unsafe {
+                (provider.tables.domain.query_modules)(self.inner.handle, out, capacity, count)
+            }
+        })
+        .map_err(|code| provider.failed_call(code, &what))
+    }
+
+    /// Opens a data-path module for the calling thread's worker.
+    pub(crate) fn open_interface(
+        &self,
+        module: &str,
+        worker_id: [u8; 16],
+    ) -> Result<OpenInterface, Error> {
+        let tables = &self.provider().tables;
+        let handle = self.open_module(module, worker_id, tables.domain.open_interface)?;
+        Ok(OpenInterface {
+            handle,
+            table: tables.interface,
+            endpoint_table: self.provider().endpoint_table(),
+            domain: self.inner.clone(),
+            one_thread: PhantomData,
+        })
+    }
+
+    /// Opens a connection-only module.
+    pub(crate) fn open_connector(
+        &self,
+        module: &str,
+        worker_id: [u8; 16],
+    ) -> Result<OpenConnector, Error> {
+        let tables = &self.provider().tables;
+        let handle = self.open_module(module, worker_id, tables.domain.open_connector)?;
+        let table = tables.connector;
+        Ok(OpenConnector { handle, table, domain: self.inner.clone(), one_thread: PhantomData })
+    }
+
+    fn open_module(
+        &self,
+        module: &str,
+        worker_id: [u8; 16],
+        open: unsafe extern "C" fn(*mut c_void, *const InterfaceParams, *mut *mut c_void) -> i32,
+    ) -> Result<*mut c_void, Error> {
+        let params = InterfaceParams {
+            module: module.as_ptr(),
+            module_len: module.len(),
+            worker_id,
+            ..InterfaceParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
+        let what = || format!("module {}/{module} could not be opened", self.name());
+        self.provider().usable(&what)?;
+        // SAFETY: an open domain's handle; the record and the place live for the call.
+        let code = unsafe { open(self.inner.handle, &params, &mut handle) };
+        let _ = self.provider().checked(i64::from(code), &what)?;
+        Ok(handle)
+    }
+
+    /// Memory that this domain's peers reach best.
+    pub(crate) fn alloc(&self, len: usize, access: u64) -> Result<MemoryRegion, Error> {
+        let what = || format!("{} could not provide {len} bytes", self.name());
+        self.provider().usable(&what)?;
+        let mut region = MemoryRegion::empty();
+        // SAFETY: an open domain's handle; the record lives for the call.
+        let code = unsafe {
+            (self.provider().tables.domain.alloc)(self.inner.handle, len, access, &mut region)
+        };
+        let _ = self.provider().checked(i64::from(code), &what)?;
+        if region.base.is_null() || region.len < len {
+            return Err(self.provider().failed_call(Status::ProviderFailed as i32, &what));
+        }
+        Ok(region)
+    }
+
+    /// Registers memory of this process, which stays mapped until [`OpenDomain::deregister`].
+    pub(crate) fn register(
+        &self,
+        base: *mut u8,
+        len: usize,
+        access: u64,
+    ) -> Result<MemoryRegion, Error> {
+        let what = || format!("{} could not register {len} bytes", self.name());
+        self.provider().usable(&what)?;
+        let mut region = MemoryRegion::empty();
+        // SAFETY: an open domain's handle; the owner of the memory keeps it mapped (see `Context::register`).
+        let code = unsafe {
+            (self.provider().tables.domain.register)(
+                self.inner.handle,
+                base,
+                len,
+                access,
+                &mut region,
+            )
+        };
+        let _ = self.provider().checked(i64::from(code), &what)?;
+        Ok(region)
+    }
+
+    /// Ends a registration, and frees the memory if it came from [`OpenDomain::alloc`]. Once per region.
+    pub(crate) fn deregister(&self, region: *mut c_void) -> Result<(), Error> {
+        let what = || format!("{} could not end a registration", self.name());
+        // SAFETY: an open domain's handle; the region's one owner ends it here.
+        let code = unsafe { (self.provider().tables.domain.deregister)(self.inner.handle, region) };
+        self.provider().checked(i64::from(code), &what).map(|_| ())
+    }
+
+    /// The region's remote key.
+    pub(crate) fn pack_key(&self, region: *mut c_void) -> Result<Vec<u8>, Error> {
+        let what = || format!("{} could not pack a remote key", self.name());
+        self.provider().usable(&what)?;
+        grown(|buffer, capacity| {
+            // SAFETY: an open domain's handle and a registered region; the buffer has that capacity.
+            unsafe {
+                (self.provider().tables.domain.pack_key)(
+                    self.inner.handle,
+                    region,
+                    buffer,
+                    capacity,
+                )
+            }
+        })
+        .map_err(|status| self.provider().failed_call(status as i32, &what))
+    }
+}
+
+/// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its endpoints are
+/// closed, by their owner, before it is dropped.
+pub(crate) struct OpenInterface {
+    handle: *mut c_void,
+    table: InterfaceTable,
+    endpoint_table: &'static EndpointTable,
+    domain: Arc<DomainHandle>,
+    one_thread: PhantomData<*mut ()>,
+}
+
+impl Drop for OpenInterface {
+    fn drop(&mut self) {
+        // SAFETY: open, closed here once, on its thread; its endpoints are closed already.
+        unsafe { (self.table.close)(self.handle) }
+    }
+}
+
+impl OpenInterface {
+    /// The provider's handle.
+    pub(crate) fn raw(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// The interface functions.
+    pub(crate) fn table(&self) -> InterfaceTable {
+        self.table
+    }
+
+    /// The functions of its endpoints.
+    pub(crate) fn endpoint_table(&self) -> &'static EndpointTable {
+        self.endpoint_table
+    }
+
+    /// Whose interface it is.
+    pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
+        &self.domain.provider
+    }
+
+    /// The bytes that let a peer reach this interface.
+    pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
+        grown(|buffer, capacity| {
+            // SAFETY: an open interface on its thread; the buffer has that capacity.
+            unsafe { (self.table.address)(self.handle, buffer, capacity) }
+        })
+        .map_err(|status| {
+            self.provider()
+                .failed_call(status as i32, &|| "an interface has no address".to_string())
+        })
+    }
+
+    /// Whether a peer with this address can be reached; if not, the status and the reason in words.
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        reachable(|reason, capacity| {
+            // SAFETY: an open interface on its thread; both buffers live for the call.
+            unsafe {
+                (self.table.reachable)(
+                    self.handle,
+                    address.as_ptr(),
+                    address.len(),
+                    reason,
+                    capacity,
+                )
+            }
+        })
+    }
+
+    /// Makes an endpoint. The caller owns the handle and closes it, through [`OpenInterface::endpoint`].
+    pub(crate) fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<*mut c_void, Error> {
+        let params = EndpointParams {
+            address: if address.is_empty() { std::ptr::null() } else { address.as_ptr() },
+            address_len: address.len(),
+            identity: identity.as_ptr(),
+            identity_len: identity.len(),
+            cookie,
+            ..EndpointParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: an open interface on its thread; the record and what it points to live for the call.
+        let code = unsafe { (self.table.connect)(self.handle, &params, &mut handle) };
+        let what = || format!("no endpoint could be made on {}", self.domain.name);
+        let _ = self.provider().checked(i64::from(code), &what)?;
+        Ok(handle)
+    }
+
+    /// The data calls of an endpoint that [`OpenInterface::connect`] made.
+    pub(crate) fn endpoint(&self, handle: *mut c_void) -> RawEndpoint {
+        RawEndpoint::new(handle, self.endpoint_table)
+    }
+
+    /// Progress: one indirect call. Fills `events` from the front and says how many there are; what the
+    /// events of the call before pointed to is gone.
+    #[inline]
+    pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
+        let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
+        // SAFETY: an open interface on its thread; there is room for `max` events.
+        let count = unsafe { (self.table.poll)(self.handle, events.as_mut_ptr().cast(), max) };
+        polled(count, events.len())
+    }
+
+    /// Prepares to sleep on [`OpenInterface::event_fd`].
+    pub(crate) fn arm(&self) -> Result<Armed, Status> {
+        // SAFETY: an open interface on its thread.
+        armed(unsafe { (self.table.arm)(self.handle) })
+    }
+
+    /// The descriptor to sleep on; the interface owns it.
+    pub(crate) fn event_fd(&self) -> Option<RawFd> {
+        // SAFETY: an open interface on its thread.
+        let fd = unsafe { (self.table.event_fd)(self.handle) };
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Gives back a lent payload, once.
+    pub(crate) fn release(&self, token: u64) {
+        // SAFETY: an open interface on its thread.
+        unsafe { (self.table.release)(self.handle, token) }
+    }
+
+    /// What memory it holds; `None` when the provider does not say.
+    pub(crate) fn memory(&self) -> Option<MemoryUse> {
+        let mut memory = MemoryUse::empty();
+        // SAFETY: an open interface on its thread; the record lives for the call.
+        let code = unsafe { (self.table.memory)(self.handle, &mut memory) };
+        (code >= 0).then_some(memory)
+    }
+}
+
+/// A connection-only module. Not `Send`: one thread drives it.
+pub(crate) struct OpenConnector {
+    handle: *mut c_void,
+    table: ConnectorTable,
+    domain: Arc<DomainHandle>,
+    one_thread: PhantomData<*mut ()>,
+}
+
+impl Drop for OpenConnector {
+    fn drop(&mut self) {
+        // SAFETY: open, and closed here once, on its thread.
+        unsafe { (self.table.close)(self.handle) }
+    }
+}
+
+impl OpenConnector {
+    /// The bytes that let a peer reach this connector.
+    pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
+        grown(|buffer, capacity| {
+            // SAFETY: an open connector on its thread; the buffer has that capacity.
+            unsafe { (self.table.address)(self.handle, buffer, capacity) }
+        })
+        .map_err(|status| {
+            let what = || "a connector has no address".to_string();
+            self.domain.provider.failed_call(status as i32, &what)
+        })
+    }
+
+    /// Whether that address can be reached; if not, the status and the reason in words.
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        reachable(|reason, capacity| {
+            // SAFETY: an open connector on its thread; both buffers live for the call.
+            unsafe {
+                (self.table.reachable)(
+                    self.handle,
+                    address.as_ptr(),
+                    address.len(),
+                    reason,
+                    capacity,
+                )
+            }
+        })
+    }
+
+    /// Sends one datagram; AGAIN means that nothing was sent.
+    pub(crate) fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        // SAFETY: an open connector on its thread; both are borrowed for the call.
+        let code = unsafe {
+            (self.table.send)(
+                self.handle,
+                address.as_ptr(),
+                address.len(),
+                datagram.as_ptr(),
+                datagram.len(),
+            )
+        };
+        if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
+    }
+
+    /// Progress, as [`OpenInterface::poll`].
+    pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
+        let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
+        // SAFETY: an open connector on its thread; there is room for `max` events.
+        let count = unsafe { (self.table.poll)(self.handle, events.as_mut_ptr().cast(), max) };
+        polled(count, events.len())
+    }
+
+    /// Prepares to sleep on [`OpenConnector::event_fd`].
+    pub(crate) fn arm(&self) -> Result<Armed, Status> {
+        // SAFETY: an open connector on its thread.
+        armed(unsafe { (self.table.arm)(self.handle) })
+    }
+
+    /// The descriptor to sleep on; the connector owns it.
+    pub(crate) fn event_fd(&self) -> Option<RawFd> {
+        // SAFETY: an open connector on its thread.
+        let fd = unsafe { (self.table.event_fd)(self.handle) };
+        (fd >= 0).then_some(fd)
+    }
+}
+
+/// A provider that claims more events than there was room for has written outside: nothing of it is used.
+#[inline]
+fn polled(count: i64, room: usize) -> Result<usize, Status> {
+    match usize::try_from(count) {
+        Ok(count) if count <= room => Ok(count),
+        Ok(_) => Err(Status::ProviderFailed),
+        Err(_) => Err(Status::from_code(count as i32)),
+    }
+}
+
+fn armed(code: i32) -> Result<Armed, Status> {
+    match code {
+        0 => Ok(Armed::Sleep),
+        1.. => Ok(Armed::Ready),
+        _ => Err(Status::from_code(code)),
+    }
+}
+
+fn reachable(call: impl FnOnce(*mut u8, usize) -> i32) -> Result<(), Failure> {
+    let mut reason = [0; 256];
+    let code = call(reason.as_mut_ptr(), reason.len());
+    if code >= 0 {
+        return Ok(());
+    }
+    let text = fixed_str(&reason).map_or_else(
+        || String::from_utf8_lossy(&reason).trim_end_matches('\0').to_string(),
+        str::to_string,
+    );
+    Err(Failure::new(Status::from_code(code), text))
+}

@@ -1,0 +1,263 @@
+//! Tests of tables, stubs and host services, with providers that live in this file.
+
+use super::{EndpointTable, FAILED_ENDPOINT, RawEndpoint};
+use crate::explain::{Record, Verdict};
+use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+use tieline_plugin_api::abi::{
+    DomainAttr, DomainOps, EndpointOps, EntryFn, Host, InterfaceOps, ModuleAttr, ProviderOps, fixed,
+};
+use tieline_plugin_api::{HostHandle, Status, caps, connects, log_level, role};
+
+struct NoSettings;
+impl Settings for NoSettings {
+    fn get(&self, name: &str) -> Option<String> {
+        (name == "TIELINE_TEST_SET").then(|| "by the user".to_string())
+    }
+}
+
+fn discover_builtin(entry: EntryFn) -> Discovery {
+    let builtin = [Builtin { name: "test", version: "1.0.0", entry }];
+    let path = SearchPath::named(None, false);
+    discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()))
+}
+
+/// The phase and the found words of the one record.
+fn refusal(discovery: &Discovery) -> (&str, &str) {
+    match &discovery.records[..] {
+        [Record { verdict: Verdict::Refused { phase, found, .. }, .. }] => (phase, found),
+        other => panic!("not one refusal: {other:?}"),
+    }
+}
+
+unsafe extern "C" fn one_domain(
+    _: *mut c_void,
+    out: *mut DomainAttr,
+    capacity: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the core's array and count.
+    unsafe {
+        *count = 1;
+        if capacity > 0 {
+            (*out).name = fixed("test");
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn open_domain(
+    _: *mut c_void,
+    _: *const tieline_plugin_api::abi::DomainParams,
+    _: *mut *mut c_void,
+) -> i32 {
+    0
+}
+
+unsafe extern "C" fn no_modules(
+    _: *mut c_void,
+    _: *mut ModuleAttr,
+    _: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the core's count.
+    unsafe { *count = 0 };
+    0
+}
+
+unsafe extern "C" fn close(_: *mut c_void) {}
+
+static DOMAIN: DomainOps =
+    DomainOps { close: Some(close), query_modules: Some(no_modules), ..DomainOps::empty() };
+
+unsafe extern "C" fn am_short(_: *mut c_void, _: u32, _: u64, _: *const u8, _: usize) -> i32 {
+    7
+}
+
+/// An endpoint table that ends after `am_short`, in the middle of the next slot.
+static OLD_ENDPOINT: EndpointOps =
+    EndpointOps { size: 20, am_short: Some(am_short), put: None, ..EndpointOps::empty() };
+
+unsafe extern "C" fn old_entry(_: *const Host, out: *mut ProviderOps) -> i32 {
+    static INTERFACE: InterfaceOps = InterfaceOps { size: 8, ..InterfaceOps::empty() };
+    // SAFETY: the core's record.
+    unsafe {
+        (*out).query_domains = Some(one_domain);
+        (*out).open_domain = Some(open_domain);
+        (*out).domain = &DOMAIN;
+        (*out).interface = &INTERFACE;
+        (*out).endpoint = &OLD_ENDPOINT;
+    }
+    0
+}
+
+#[test]
+fn slots_that_an_older_provider_lacks_answer_unsupported() {
+    let found = discover_builtin(old_entry);
+    let provider = &found.providers[0];
+    assert_eq!(provider.domains().expect("domains").len(), 1);
+    let endpoint = RawEndpoint::new(std::ptr::null_mut(), provider.endpoint_table());
+    let unsupported = Status::Unsupported as i32;
+    assert_eq!(endpoint.am_short(0, 0, &[]), 7);
+    assert_eq!(endpoint.am_zcopy(0, 0, &[], 0), unsupported);
+    assert_eq!(endpoint.flush(0), unsupported);
+    assert_eq!(endpoint.import_key(&[]), Err(unsupported));
+    assert_eq!(endpoint.am_packed(0, 0, 8, &mut |_, _| Ok(0)), Err(Status::Unsupported));
+    let poll = provider.tables.interface.poll;
+    // SAFETY: the stub touches nothing.
+    assert_eq!(unsafe { poll(std::ptr::null_mut(), std::ptr::null_mut(), 0) }, 0);
+}
+
+#[test]
+fn a_capability_that_is_claimed_but_not_there_is_refused_by_its_slot() {
+    let found = discover_builtin(old_entry);
+    let mut module = ModuleAttr {
+        name: fixed("m"),
+        role: role::DATA,
+        connects: connects::TO_INTERFACE,
+        caps: caps::AM_SHORT,
+        ..ModuleAttr::empty()
+    };
+    let refused = |module: &ModuleAttr| match found.providers[0].check_module(module) {
+        Err(Verdict::Refused { phase, expected, .. }) => format!("{phase}: {expected}"),
+        other => panic!("not refused: {other:?}"),
+    };
+    assert_eq!(refused(&module), "tables: the slot open_interface, which the role DATA promises");
+    module.cost[0].latency_ns = f64::NAN;
+    assert_eq!(refused(&module), "tables: costs that are finite and not negative");
+    module.connects = 0;
+    assert_eq!(refused(&module), "tables: CONNECTS_TO_INTERFACE or _TO_ENDPOINT");
+}
+
+#[test]
+fn a_provider_without_a_domain_table_is_refused() {
+    unsafe extern "C" fn entry(_: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's record.
+        unsafe { (*out).query_domains = Some(one_domain) };
+        0
+    }
+    assert_eq!(refusal(&discover_builtin(entry)).0, "tables");
+}
+
+#[test]
+fn a_table_with_a_senseless_size_is_refused() {
+    unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
+        static DOMAIN: DomainOps = DomainOps { size: 3, ..DomainOps::empty() };
+        // SAFETY: the core's arguments.
+        unsafe {
+            let _ = old_entry(host, out);
+            (*out).domain = &DOMAIN;
+        }
+        0
+    }
+    let found = discover_builtin(entry);
+    assert!(refusal(&found).1.starts_with("the domain table says that it is 3 bytes long"));
+}
+
+#[test]
+fn what_a_failed_init_says_is_in_the_record() {
+    unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's table.
+        let host = unsafe { HostHandle::new(host) }.expect("a host");
+        host.async_event(Status::NoDevice as i32, "no card in any slot");
+        Status::NoDevice as i32
+    }
+    let found = discover_builtin(entry);
+    assert_eq!(refusal(&found), ("init", "no card in any slot (no such device) (built in)"));
+}
+
+#[test]
+fn the_hosts_services_serve_a_provider() {
+    static SEEN: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+    unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's arguments.
+        let (code, table) = unsafe { (old_entry(host, out), &*host) };
+        // SAFETY: the core's table.
+        let handle = unsafe { HostHandle::new(host) }.expect("a host");
+        handle.log(log_level::INFO, "two\nlines");
+        let before = handle.clock_ns();
+        assert!(handle.clock_ns() >= before && before > 0);
+        let mut seen = SEEN.lock().unwrap();
+        seen.push(handle.config("TIELINE_TEST_SET"));
+        seen.push(handle.config("TIELINE_TEST_UNSET"));
+        let (alloc, free) = (table.pages_alloc.expect("a slot"), table.pages_free.expect("a slot"));
+        // SAFETY: the host's functions with the host's context.
+        unsafe {
+            let pages = alloc(table.context, 8192).cast::<u8>();
+            assert!(!pages.is_null() && pages.add(8191).read() == 0);
+            pages.add(8191).write(1);
+            free(table.context, pages.cast(), 8192);
+            assert!(alloc(table.context, 0).is_null());
+        }
+        code
+    }
+    let found = discover_builtin(entry);
+    assert_eq!(SEEN.lock().unwrap().as_slice(), [Some("by the user".to_string()), None]);
+    let lines = found.log.lines();
+    assert_eq!((lines[0].provider.as_str(), lines[0].text.as_str()), ("test", "two lines"));
+    assert_eq!(found.providers[0].page_bytes(), 0);
+}
+
+#[test]
+fn what_the_filter_leaves_out_is_never_opened() {
+    unsafe extern "C" fn entry(_: *const Host, _: *mut ProviderOps) -> i32 {
+        panic!("opened all the same")
+    }
+    let builtin = [Builtin { name: "test", version: "1.0.0", entry }];
+    let path = SearchPath::named(None, false);
+    let by = "TIELINE_PROVIDERS=^test".to_string();
+    let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| {
+        Err(Verdict::Filtered { by: by.clone() })
+    });
+    assert!(found.providers.is_empty());
+    assert_eq!(found.records, [Record::provider("test", Verdict::Filtered { by: by.clone() })]);
+}
+
+#[test]
+fn a_poisoned_provider_refuses_control_calls_with_the_reason() {
+    let found = discover_builtin(old_entry);
+    let provider = &found.providers[0];
+    provider.poison("it panicked: boom");
+    provider.poison("a later reason");
+    let error = provider.domains().expect_err("refused");
+    assert_eq!((error.status(), error.why()), (Status::ProviderFailed, "it panicked: boom"));
+    assert!(provider.open_domain("test", [0; 16]).is_err());
+}
+
+#[test]
+fn a_failed_endpoint_answers_provider_failed_to_every_call() {
+    let mut endpoint = RawEndpoint::new(std::ptr::null_mut(), &FAILED_ENDPOINT);
+    assert!(endpoint.failed());
+    endpoint.fail();
+    let failed = Status::ProviderFailed as i32;
+    assert_eq!(endpoint.am_short(0, 0, &[]), failed);
+    assert_eq!(endpoint.flush(0), failed);
+    assert_eq!(endpoint.import_key(&[]), Err(failed));
+    endpoint.close();
+}
+
+#[test]
+fn a_panic_of_a_packing_closure_passes_the_provider_by() {
+    unsafe extern "C" fn packs(
+        _: *mut c_void,
+        _: u32,
+        _: u64,
+        pack: tieline_plugin_api::abi::PackFn,
+        argument: *mut c_void,
+        max: usize,
+    ) -> i64 {
+        let mut buffer = [0u8; 16];
+        // SAFETY: the core's function with the core's argument and a buffer of that capacity.
+        unsafe { pack.expect("a function")(argument, buffer.as_mut_ptr(), max.min(16)) }
+    }
+    let table: &'static mut EndpointTable = Box::leak(Box::new(EndpointTable::MISSING));
+    table.am_packed = packs;
+    let endpoint = RawEndpoint::new(std::ptr::null_mut(), table);
+    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |_, capacity| Ok(capacity)), Ok(9));
+    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |_, _| Err(Status::Again)), Err(Status::Again));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        endpoint.am_packed(0, 0, 9, &mut |_, _| panic!("the application's own"))
+    }));
+    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"the application's own"));
+}

@@ -1,0 +1,119 @@
+//! Who a provider says it is: the identity note, checked against the core and the file's name.
+
+use super::elf::Unfit;
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
+use tieline_plugin_api::note_flags;
+
+/// A provider's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// `shm-cma`.
+    pub(crate) name: String,
+    /// Its version.
+    pub(crate) version: semver::Version,
+    /// The ABI minor that it was built for.
+    pub(crate) abi_minor: u16,
+    /// Built with unwinding panics, so that its shims can catch them.
+    pub(crate) unwinds: bool,
+}
+
+/// A refusal with the step at which it happened.
+pub(super) type Refusal = (&'static str, Unfit);
+
+/// The provider name in a file's name: `shm_cma` for `libtieline_shm_cma.so`; `None` for another file.
+pub(super) fn name_in_file(file_name: &str) -> Option<&str> {
+    let name = file_name.strip_prefix("libtieline_")?.strip_suffix(".so")?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// Reads and checks the note's descriptor.
+pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refusal> {
+    let Some(desc) = desc else {
+        return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");
+    };
+    let known = size_of::<NoteDesc>();
+    if desc.len() < 12 {
+        return refuse(
+            "note",
+            format!("a record of {known} bytes"),
+            format!("{} bytes", desc.len()),
+        );
+    }
+    let number = |at: usize| u16::from_ne_bytes([desc[at], desc[at + 1]]);
+    let (desc_len, note_rev, abi_major, abi_minor, min_core_minor, flags) =
+        (number(0), number(2), number(4), number(6), number(8), number(10));
+    if usize::from(desc_len) > desc.len() || usize::from(desc_len) < known {
+        return refuse(
+            "note",
+            format!("a record of {known} bytes or more"),
+            format!("one that says {desc_len} in a note of {} bytes", desc.len()),
+        );
+    }
+    if note_rev != 1 {
+        return refuse("note", "note revision 1", format!("revision {note_rev}"));
+    }
+    let core = format!("{ABI_MAJOR}.{ABI_MINOR}");
+    if abi_major != ABI_MAJOR {
+        return refuse(
+            "abi",
+            format!("provider ABI {ABI_MAJOR}.x (the core speaks {core})"),
+            format!("provider ABI {abi_major}.{abi_minor}"),
+        );
+    }
+    if min_core_minor > ABI_MINOR {
+        return refuse(
+            "abi",
+            format!("a provider that works with a core of provider ABI {core}"),
+            format!("one that needs {abi_major}.{min_core_minor} or newer"),
+        );
+    }
+    let name = text(&desc[12..44]).filter(|name| is_name(name));
+    let Some(name) = name else {
+        return refuse(
+            "note",
+            "a name of a-z, 0-9 and `-`",
+            format!("`{}`", desc[12..44].escape_ascii().to_string().trim_end_matches("\\x00")),
+        );
+    };
+    if name.replace('-', "_") != in_file.replace('-', "_") {
+        return refuse(
+            "note",
+            format!("the name in the file's name, `{in_file}`"),
+            format!("`{name}` in the note"),
+        );
+    }
+    let version = text(&desc[44..76]).unwrap_or("(not text)");
+    let Ok(version) = semver::Version::parse(version) else {
+        return refuse("note", "a version such as 1.2.0", format!("`{}`", version.escape_debug()));
+    };
+    Ok(Identity {
+        name: name.to_string(),
+        version,
+        abi_minor,
+        unwinds: flags & note_flags::UNWIND != 0,
+    })
+}
+
+fn refuse<T>(
+    phase: &'static str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> Result<T, Refusal> {
+    Err((phase, Unfit { expected: expected.into(), found: found.into() }))
+}
+
+/// Zero-padded text: nothing but zeros after the first zero.
+fn text(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    let (text, padding) = bytes.split_at(end);
+    if padding.iter().any(|&b| b != 0) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()
+}
+
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_lowercase())
+        && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}

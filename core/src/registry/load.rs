@@ -1,0 +1,445 @@
+//! Brings one provider in: dlopen, entry symbol, tables, layouts; and what the core knows of it afterwards.
+//!
+//! A provider is never unloaded, not even one that is refused after dlopen. Its constructors have run; its
+//! code may be the target of thread-local destructors, atexit handlers and threads that nobody can list,
+//! and unmapping under any of them is a crash at a time and place that names the wrong culprit. So:
+//! `RTLD_NODELETE`, and the handle is given away.
+
+#![allow(unsafe_code)]
+
+use super::abi::host::{LogRing, Services};
+use super::abi::objects::{OpenDomain, listed};
+use super::abi::{EndpointTable, Tables, layout};
+use super::elf::Unfit;
+use super::identity::Refusal;
+use super::{Origin, Settings};
+use crate::Error;
+use crate::explain::Verdict;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::collections::HashMap;
+use std::ffi::{OsStr, c_int, c_void};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tieline_plugin_api::abi::{
+    ConfigVar, DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ModuleAttr, ProviderOps, fixed_str,
+};
+use tieline_plugin_api::{Status, caps, connects, role};
+
+/// A configuration variable that a provider declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigDecl {
+    pub(crate) name: String,
+    pub(crate) default: String,
+    pub(crate) kind: String,
+    pub(crate) doc: String,
+}
+
+/// A provider that is in use.
+pub(crate) struct LoadedProvider {
+    pub(crate) name: String,
+    pub(crate) version: semver::Version,
+    pub(crate) origin: Origin,
+    pub(crate) tables: Tables,
+    state: *mut c_void,
+    endpoint_table: &'static EndpointTable,
+    services: &'static Services,
+    poisoned: AtomicBool,
+    poisoned_by: Mutex<String>,
+}
+
+// SAFETY: the ABI says that the functions of a provider may be called by several threads at once; `state`
+// is only handed to them.
+unsafe impl Send for LoadedProvider {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedProvider {}
+
+impl Drop for LoadedProvider {
+    fn drop(&mut self) {
+        // SAFETY: everything opened from it held an `Arc` of it, so this is the last call that it gets.
+        unsafe { (self.tables.provider.quiesce)(self.state) }
+        self.services.close();
+    }
+}
+
+fn refuse<T>(
+    phase: &'static str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> Result<T, Refusal> {
+    Err((phase, Unfit { expected: expected.into(), found: found.into() }))
+}
+
+/// Loads a file whose structure and note were checked. Its constructors run here.
+pub(super) fn open_file(path: &Path) -> Result<EntryFn, Refusal> {
+    const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
+    let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+    // SAFETY: running the constructors of a file is what loading a provider means; the file lies where only
+    // root or this user can have put it, and was tried in a child process unless it is a system file.
+    let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
+        Ok(library) => library,
+        Err(error) => return refuse("dlopen", "a file that the loader accepts", why(&error)),
+    };
+    // SAFETY: the symbol's name carries the ABI's major, which fixes its type.
+    let entry = unsafe { library.get::<EntryFn>(symbol_name().as_bytes()) }.map(|symbol| *symbol);
+    // Never closed: see the module's documentation.
+    let handle = library.into_raw();
+    match entry {
+        Ok(entry) if defined_in(handle, entry as *const c_void) => Ok(entry),
+        Ok(_) => refuse(
+            "symbol",
+            format!("{ENTRY_SYMBOL} in the file itself"),
+            "one that belongs to another object that the file depends on",
+        ),
+        Err(_) => refuse("symbol", format!("the symbol {ENTRY_SYMBOL}"), "no such symbol"),
+    }
+}
+
+fn symbol_name() -> String {
+    format!("{ENTRY_SYMBOL}\0")
+}
+
+/// The loader's own words, without the wrapper's.
+fn why(error: &libloading::Error) -> String {
+    match error {
+        libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether `address` lies in the object that `handle` stands for. dlsym also searches an object's
+/// dependencies, and a provider that links with another one must not be taken for it.
+fn defined_in(handle: *mut c_void, address: *const c_void) -> bool {
+    /// The public head of glibc's and musl's `struct link_map`.
+    #[repr(C)]
+    struct LinkMap {
+        base: usize,
+        name: *const libc::c_char,
+        dynamic: *const c_void,
+    }
+    let mut map: *const LinkMap = std::ptr::null();
+    // SAFETY: an open handle; the loader writes one pointer.
+    let found =
+        unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, std::ptr::from_mut(&mut map).cast()) };
+    if found != 0 || map.is_null() {
+        return false;
+    }
+    // SAFETY: the loader's record of an object that is never unloaded.
+    let dynamic = unsafe { (*map).dynamic };
+    match (base_of(dynamic), base_of(address)) {
+        (Some(object), Some(symbol)) => object == symbol,
+        _ => false,
+    }
+}
+
+fn base_of(address: *const c_void) -> Option<usize> {
+    object_of(address).map(|info| info.dli_fbase as usize)
+}
+
+pub(super) fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    // SAFETY: zero is a value of each of its fields.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr accepts any address and writes one record.
+    (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)
+}
+
+/// Room for the provider's table: larger than any minor's, so that a provider which ignores the size that
+/// it was given still writes inside.
+#[repr(C, align(64))]
+struct Room {
+    ops: ProviderOps,
+    _slack: [u8; 4096],
+}
+
+/// Calls the entry function and makes a provider of what it wrote.
+pub(super) fn start(
+    name: &str,
+    version: &semver::Version,
+    origin: Origin,
+    entry: EntryFn,
+    settings: Arc<dyn Settings>,
+    log: Arc<LogRing>,
+) -> Result<Arc<LoadedProvider>, Refusal> {
+    let (services, host) = Services::open(name, log, settings);
+    let mut room = Box::new(Room { ops: ProviderOps::empty(), _slack: [0; 4096] });
+    // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is
+    // set; `room` is larger than the record.
+    let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
+    if code < 0 {
+        let status = Status::from_code(code);
+        let text = services.take_event().map(|(_, text)| text).filter(|text| !text.is_empty());
+        services.close();
+        let found =
+            text.map_or_else(|| status.text().to_string(), |text| format!("{text} ({status})"));
+        return refuse("init", "a provider that starts", found);
+    }
+    // SAFETY: this is what the entry function wrote.
+    let tables = unsafe { Tables::complete(&room.ops) };
+    let checked = match tables {
+        Ok(tables) => compare_layouts(&room.ops).map(|()| tables),
+        Err(found) => refuse("tables", "complete tables", found),
+    };
+    let tables = match checked {
+        Ok(tables) => tables,
+        Err(refusal) => {
+            if let Some(quiesce) = room.ops.quiesce {
+                // SAFETY: the provider started; nothing else of it is called any more.
+                unsafe { quiesce(room.ops.state) };
+            }
+            services.close();
+            return Err(refusal);
+        }
+    };
+    let provider = LoadedProvider {
+        name: name.to_string(),
+        version: version.clone(),
+        origin,
+        tables,
+        state: room.ops.state,
+        endpoint_table: tables.endpoint_forever(),
+        services,
+        poisoned: AtomicBool::new(false),
+        poisoned_by: Mutex::new(String::new()),
+    };
+    let defaults: HashMap<String, String> =
+        provider.config_vars().into_iter().map(|var| (var.name, var.default)).collect();
+    services.set_defaults(defaults);
+    Ok(Arc::new(provider))
+}
+
+/// Compares the layouts that a Rust-built provider carries with the core's.
+fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
+    let Some(query) = ops.layouts else { return Ok(()) };
+    let mut theirs = Layouts::empty();
+    // SAFETY: the provider's function with its own state; the record lives for the call.
+    if unsafe { query(ops.state, &mut theirs) } < 0 {
+        return Ok(());
+    }
+    // SAFETY: that is what the provider says; layouts are constants of a file that is never unloaded.
+    let drift = unsafe { layout::drift(&theirs) };
+    match drift {
+        None => Ok(()),
+        Some(drift) => refuse("layout", drift.expected, drift.found),
+    }
+}
+
+impl LoadedProvider {
+    /// Its domains.
+    pub(crate) fn domains(&self) -> Result<Vec<DomainAttr>, Error> {
+        let what = || "its domains could not be listed".to_string();
+        self.usable(&what)?;
+        listed(DomainAttr::empty(), |out, capacity, count| {
+            // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
+            unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
+        })
+        .map_err(|code| self.failed_call(code, &what))
+    }
+
+    /// Opens one of them for a context.
+    pub(crate) fn open_domain(
+        self: &Arc<Self>,
+        name: &str,
+        context_id: [u8; 16],
+    ) -> Result<OpenDomain, Error> {
+        OpenDomain::open(self, name, context_id)
+    }
+
+    /// The variables that it declares; none when it does not say.
+    pub(crate) fn config_vars(&self) -> Vec<ConfigDecl> {
+        let vars = listed(ConfigVar::empty(), |out, capacity, count| {
+            // SAFETY: as domains.
+            unsafe { (self.tables.provider.query_config)(self.state, out, capacity, count) }
+        });
+        let vars = vars.unwrap_or_default();
+        vars.iter()
+            .map(|var| ConfigDecl {
+                // SAFETY: the provider's texts, constants of a file that is never unloaded.
+                name: unsafe { text(var.name, var.name_len) },
+                // SAFETY: as above.
+                default: unsafe { text(var.default_value, var.default_value_len) },
+                // SAFETY: as above.
+                kind: unsafe { text(var.kind, var.kind_len) },
+                // SAFETY: as above.
+                doc: unsafe { text(var.doc, var.doc_len) },
+            })
+            .collect()
+    }
+
+    /// The calling thread's last error in the provider's words; empty when it has none.
+    pub(crate) fn last_error(&self) -> String {
+        let mut buffer = [0; 1024];
+        // SAFETY: the provider's function with its own state; the buffer has that capacity.
+        let len = unsafe {
+            (self.tables.provider.last_error)(self.state, buffer.as_mut_ptr(), buffer.len())
+        };
+        let len = usize::try_from(len).unwrap_or(0).min(buffer.len());
+        String::from_utf8_lossy(&buffer[..len]).trim().to_string()
+    }
+
+    /// An error of a call to this provider: the status, and the provider's text as the reason.
+    pub(crate) fn failure(&self, code: i32, what: &str) -> Error {
+        let status = Status::from_code(code);
+        let text = if self.poisoned() { self.poisoned_by() } else { self.last_error() };
+        let why = if text.is_empty() { status.text().to_string() } else { text };
+        let fix = match status {
+            Status::ProviderFailed => {
+                format!("leave it out with TIELINE_PROVIDERS=^{} and report it", self.name)
+            }
+            _ => String::new(),
+        };
+        Error::new(status, format!("provider {}: {what}", self.name), why, fix)
+    }
+
+    /// Whether it failed and is out of use.
+    pub(crate) fn poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Why it is out of use; empty when it is not.
+    pub(crate) fn poisoned_by(&self) -> String {
+        self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes it out of use: control calls fail from now on. The first reason is kept. Endpoints that are
+    /// open are failed by their worker ([`super::abi::RawEndpoint::fail`]).
+    pub(crate) fn poison(&self, why: &str) {
+        let mut by = self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner);
+        if by.is_empty() {
+            *by = if why.is_empty() { "it failed".to_string() } else { why.to_string() };
+        }
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    /// Whether it has data-path modules.
+    pub(crate) fn has_interface(&self) -> bool {
+        self.tables.has_interface
+    }
+
+    /// Whether it has connection-only modules.
+    pub(crate) fn has_connector(&self) -> bool {
+        self.tables.has_connector
+    }
+
+    /// Bytes that it holds from the host's page allocator.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.services.page_bytes()
+    }
+
+    /// Whether a module's attributes make sense and the tables can keep what they promise.
+    pub(crate) fn check_module(&self, module: &ModuleAttr) -> Result<(), Verdict> {
+        let refused = |expected: &str, found: String| {
+            let (phase, expected) = ("tables".to_string(), expected.to_string());
+            Err(Verdict::Refused { phase, expected, found })
+        };
+        if fixed_str(&module.name).is_none_or(str::is_empty) {
+            return refused("a module with a name", "none, or one that is not text".into());
+        }
+        if module.role != role::DATA && module.role != role::CONNECTION_ONLY {
+            return refused("role DATA or CONNECTION_ONLY", format!("role {}", module.role));
+        }
+        let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
+        if module.role == role::DATA && (module.connects & ways).count_ones() != 1 {
+            return refused(
+                "CONNECTS_TO_INTERFACE or _TO_ENDPOINT",
+                format!("{}", module.connects),
+            );
+        }
+        let sane = |number: f64| number.is_finite() && number >= 0.0;
+        if !module.cost.iter().all(|cost| {
+            sane(cost.overhead_ns) && sane(cost.latency_ns) && sane(cost.bytes_per_second)
+        }) {
+            return refused("costs that are finite and not negative", "one that is not".into());
+        }
+        let masks = module.atomic_post32
+            | module.atomic_post64
+            | module.atomic_fetch32
+            | module.atomic_fetch64;
+        if module.caps & caps::ATOMICS != 0 && masks == 0 {
+            return refused("at least one operation with CAP_ATOMICS", "four empty masks".into());
+        }
+        match self.tables.broken_promise(module) {
+            None => Ok(()),
+            Some((promise, slot)) => refused(
+                &format!("the slot {slot}, which {promise} promises"),
+                "that slot is missing".into(),
+            ),
+        }
+    }
+
+    /// The same for a domain.
+    pub(crate) fn check_domain(&self, domain: &DomainAttr) -> Result<(), Verdict> {
+        let (expected, found) = if fixed_str(&domain.name).is_none_or(str::is_empty) {
+            ("a domain with a name".to_string(), "none, or one that is not text".to_string())
+        } else if let Some((promise, slot)) = self.tables.broken_domain_promise(domain) {
+            (format!("the slot {slot}, which {promise} promises"), "that slot is missing".into())
+        } else {
+            return Ok(());
+        };
+        Err(Verdict::Refused { phase: "tables".into(), expected, found })
+    }
+
+    pub(super) fn state(&self) -> *mut c_void {
+        self.state
+    }
+
+    pub(super) fn endpoint_table(&self) -> &'static EndpointTable {
+        self.endpoint_table
+    }
+
+    /// Refuses when the provider is out of use.
+    pub(super) fn usable(&self, what: &dyn Fn() -> String) -> Result<(), Error> {
+        if self.poisoned() {
+            return Err(self.failure(Status::ProviderFailed as i32, &what()));
+        }
+        Ok(())
+    }
+
+    /// The value of a control call, or its failure.
+    pub(super) fn checked(&self, code: i64, what: &dyn Fn() -> String) -> Result<i64, Error> {
+        if code < 0 { Err(self.failed_call(code as i32, what)) } else { Ok(code) }
+    }
+
+    /// The failure of a control call. `PROVIDER_FAILED` takes the provider out of use.
+    pub(super) fn failed_call(&self, code: i32, what: &dyn Fn() -> String) -> Error {
+        if Status::from_code(code) == Status::ProviderFailed {
+            self.poison(&self.last_error());
+        }
+        self.failure(code, &what())
+    }
+}
+
+impl std::fmt::Debug for LoadedProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoadedProvider({} {} from {})", self.name, self.version, self.origin)
+    }
+}
+
+/// A provider's text.
+///
+/// # Safety
+/// `text` is null or readable for `len` bytes.
+unsafe fn text(text: *const u8, len: usize) -> String {
+    if text.is_null() || len == 0 {
+        return String::new();
+    }
+    // SAFETY: the caller's promise; no more than a page of it is taken.
+    let bytes = unsafe { std::slice::from_raw_parts(text, len.min(4096)) };
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Where the object that holds this code lies: the executable, or the library when the core is one.
+pub(super) fn own_object() -> Option<std::path::PathBuf> {
+    let info = object_of(own_object as *const c_void)?;
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's text of an object that is loaded: this one.
+    let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+    let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
+    // For the executable the loader says what argv[0] said, which need not be a path.
+    let path = Path::new(name);
+    if path.is_absolute() {
+        return std::fs::canonicalize(path).ok();
+    }
+    std::env::current_exe().ok()
+}

@@ -1,0 +1,178 @@
+//! Finds providers, checks them, and loads the ones that are asked for.
+//!
+//! A file passes these steps, and each one that it fails is a line in the report: the directory's and the
+//! file's rights (`search`, `permissions`), its structure (`elf`), its identity (`note`, `abi`), whether it is
+//! wanted at all, a trial in a child process (`probe`), the loader (`dlopen`, `symbol`), its entry function
+//! (`init`), its tables (`tables`) and its layouts (`layout`). No code of a file runs before `probe`, and what
+//! a filter leaves out is never opened. The first of a name that passes wins; when a file fails, the next one
+//! of its name is tried, and last the one that is built in.
+
+pub(crate) mod abi;
+mod elf;
+mod identity;
+mod load;
+mod probe;
+mod search;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use abi::host::LogRing;
+pub(crate) use load::LoadedProvider;
+pub(crate) use search::SearchPath;
+
+use crate::explain::{Record, Verdict};
+use identity::Refusal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tieline_plugin_api::abi::EntryFn;
+
+/// Where a provider's configuration comes from, and the search's own.
+pub(crate) trait Settings: Send + Sync {
+    /// The value of a variable, when somebody has set it.
+    fn get(&self, name: &str) -> Option<String>;
+}
+
+/// A provider that is linked into the core.
+pub(crate) struct Builtin {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) entry: EntryFn,
+}
+
+/// Where a provider comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Linked into the core.
+    BuiltIn,
+    /// A file.
+    File(PathBuf),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::BuiltIn => f.write_str("built in"),
+            Origin::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// What was found.
+pub(crate) struct Discovery {
+    /// The providers in use, in the order in which they were found.
+    pub(crate) providers: Vec<Arc<LoadedProvider>>,
+    /// One record for every provider, file and directory that was considered.
+    pub(crate) records: Vec<Record>,
+    /// The directories that were searched, for the words of a record.
+    pub(crate) looked: String,
+    /// What the providers log, now and later.
+    pub(crate) log: Arc<LogRing>,
+}
+
+/// Searches, checks and loads. `wanted` says whether the filters admit a provider; what they do not admit is
+/// recorded with the verdict that it returns, and never opened.
+pub(crate) fn discover(
+    settings: Arc<dyn Settings>,
+    builtin: &[Builtin],
+    wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
+) -> Discovery {
+    let path = SearchPath::from_settings(&*settings);
+    discover_in(path, settings, builtin, wanted)
+}
+
+/// As [`discover`], in the given path.
+pub(crate) fn discover_in(
+    path: SearchPath,
+    settings: Arc<dyn Settings>,
+    builtin: &[Builtin],
+    wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
+) -> Discovery {
+    let looked = path.looked();
+    let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").as_deref());
+    let (candidates, records) = path.candidates();
+    let log = Arc::new(LogRing::default());
+    let mut search = Search { providers: Vec::new(), records, settings, log, wanted };
+    for candidate in candidates {
+        let examined = match search::examine(&candidate) {
+            Ok(examined) => examined,
+            Err(refusal) => {
+                let name = candidate.name_in_file.replace('_', "-");
+                search.refuse(&name, &Origin::File(candidate.path), refusal);
+                continue;
+            }
+        };
+        let (name, version) = (examined.identity.name, examined.identity.version);
+        let origin = Origin::File(candidate.path.clone());
+        search.consider(&name, &version, origin, || {
+            if !candidate.system {
+                probe::check(&candidate.path, &examined.meta, mode)?;
+            }
+            load::open_file(&candidate.path)
+        });
+    }
+    for it in builtin {
+        match semver::Version::parse(it.version) {
+            Ok(version) => search.consider(it.name, &version, Origin::BuiltIn, || Ok(it.entry)),
+            Err(error) => {
+                let unfit = elf::Unfit { expected: "a version".into(), found: error.to_string() };
+                search.refuse(it.name, &Origin::BuiltIn, ("note", unfit));
+            }
+        }
+    }
+    Discovery { providers: search.providers, records: search.records, looked, log: search.log }
+}
+
+/// A search under way.
+struct Search<'a> {
+    providers: Vec<Arc<LoadedProvider>>,
+    records: Vec<Record>,
+    settings: Arc<dyn Settings>,
+    log: Arc<LogRing>,
+    wanted: &'a dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
+}
+
+impl Search<'_> {
+    /// Takes a provider in, or records why not. `open` runs only for one that is wanted and the first of its name.
+    fn consider(
+        &mut self,
+        name: &str,
+        version: &semver::Version,
+        origin: Origin,
+        open: impl FnOnce() -> Result<EntryFn, Refusal>,
+    ) {
+        if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
+            let winner = format!("{} {} ({})", first.name, first.version, first.origin);
+            let rule = match origin {
+                Origin::BuiltIn => "a file takes the place of what is built in".to_string(),
+                Origin::File(path) => format!("first of its name; not opened: {}", path.display()),
+            };
+            self.records.push(Record::provider(name, Verdict::OutrankedBy { winner, rule }));
+            return;
+        }
+        if let Err(verdict) = (self.wanted)(name, version) {
+            self.records.push(Record::provider(name, verdict));
+            return;
+        }
+        let started = open().and_then(|entry| {
+            let (settings, log) = (self.settings.clone(), self.log.clone());
+            load::start(name, version, origin.clone(), entry, settings, log)
+        });
+        match started {
+            Ok(provider) => {
+                let found =
+                    Verdict::Found { origin: origin.to_string(), version: version.to_string() };
+                self.records.push(Record::provider(name, found));
+                self.providers.push(provider);
+            }
+            Err(refusal) => self.refuse(name, &origin, refusal),
+        }
+    }
+
+    fn refuse(&mut self, name: &str, origin: &Origin, (phase, unfit): Refusal) {
+        let found = format!("{} ({origin})", unfit.found);
+        let verdict =
+            Verdict::Refused { phase: phase.to_string(), expected: unfit.expected, found };
+        self.records.push(Record::provider(name, verdict));
+    }
+}

@@ -1,0 +1,307 @@
+//! The child process that tries a provider file out, and other calls to the system.
+//!
+//! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
+//! finding it. What that asks of the child: between fork and `_exit` it makes system calls and calls dlopen,
+//! nothing else. dlopen takes the loader's lock and allocates; glibc makes both usable again in the child
+//! of a process with several threads. Everything else that the child needs is prepared before the fork.
+//! The constructors of the file that is tried may do anything: that is what the child is for.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Whether this process runs with more rights than its user has: the environment is not to be trusted.
+pub(super) fn is_set_uid() -> bool {
+    // SAFETY: reads the auxiliary vector.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The effective user.
+pub(super) fn effective_uid() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// How a trial ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trial {
+    /// It loaded and has the symbol.
+    Loaded,
+    /// The loader refused, in its words.
+    Refused(String),
+    /// It loaded and lacks the symbol.
+    NoSymbol,
+    /// A signal ended the child.
+    Killed(i32),
+    /// The child ended itself with this status, before it could answer.
+    Exited(i32),
+    /// The child is gone without an answer, and somebody else collected its status.
+    Vanished,
+    /// No answer within the limit.
+    TimedOut,
+}
+
+/// The descriptor that the child answers on.
+const ANSWER: c_int = 3;
+
+/// Loads `path` in a child process and looks for `symbol`. The child is gone when this returns.
+pub(super) fn try_loading(path: &CStr, symbol: &CStr, limit: Duration) -> io::Result<Trial> {
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: two new descriptors, owned here alone.
+    let (reader, writer) =
+        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let mut stack = vec![0u8; 64 * 1024];
+    // SAFETY: the child makes only the calls that the module's documentation names.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: this is the child; nothing runs after it.
+            unsafe { child(path, symbol, writer.as_raw_fd(), &mut stack) }
+        }
+        _ => {
+            drop(writer);
+            Ok(Child { pid, pidfd: pidfd_open(pid) }.answer(&reader, limit))
+        }
+    }
+}
+
+/// The child: tries, answers, ends.
+///
+/// # Safety
+/// Called in a forked child.
+unsafe fn child(path: &CStr, symbol: &CStr, answer: c_int, stack: &mut [u8]) -> ! {
+    // SAFETY: system calls on this process's own state, and dlopen.
+    unsafe {
+        let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let _ = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let _ = libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+        // Descriptors: the answer on its own number; nothing of the application's is held open by a child
+        // that hangs; nothing that a constructor prints reaches the application's output.
+        if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
+            libc::_exit(1);
+        }
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..3 {
+            let _ = libc::dup2(null, fd);
+        }
+        let _ = libc::syscall(libc::SYS_close_range, (ANSWER + 1) as libc::c_uint, u32::MAX, 0);
+        default_signals(stack);
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if handle.is_null() {
+            let text = libc::dlerror();
+            say(b"E");
+            if !text.is_null() {
+                say(CStr::from_ptr(text).to_bytes());
+            }
+        } else if libc::dlsym(handle, symbol.as_ptr()).is_null() {
+            say(b"M");
+        } else {
+            say(b"L");
+        }
+        libc::_exit(0)
+    }
+}
+
+unsafe fn say(bytes: &[u8]) {
+    // SAFETY: a write to the child's own descriptor; what does not fit is lost.
+    let _ = unsafe { libc::write(ANSWER, bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// Forgets the application's signal handlers, and reports the signal that ends the child through the pipe:
+/// the application may collect the child's status itself (or ignore SIGCHLD), and then waitpid knows nothing.
+///
+/// # Safety
+/// Called in a forked child; `stack` lives as long as it.
+unsafe fn default_signals(stack: &mut [u8]) {
+    // SAFETY: signal state of this process alone.
+    unsafe {
+        for signal in 1..=64 {
+            let _ = libc::signal(signal, libc::SIG_DFL);
+        }
+        let alternate =
+            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+        let _ = libc::sigaltstack(&alternate, std::ptr::null_mut());
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = crashed as extern "C" fn(c_int) as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_RESETHAND;
+        for signal in
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGSYS]
+        {
+            let _ = libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        let _ = libc::sigemptyset(&mut none);
+        let _ = libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn crashed(signal: c_int) {
+    // SAFETY: write and _exit are async-signal-safe.
+    unsafe {
+        say(&[b'S', signal as u8]);
+        libc::_exit(128 + signal)
+    }
+}
+
+/// A descriptor of the child: tells its end, and kills no other process, whoever collects its status.
+fn pidfd_open(pid: c_int) -> Option<OwnedFd> {
+    // SAFETY: makes a descriptor (close-on-exec) of our own child.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    // SAFETY: a new descriptor, owned here alone.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+struct Child {
+    pid: c_int,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Child {
+    /// Waits for the answer and for the end of the child; kills it at the deadline.
+    fn answer(self, reader: &OwnedFd, limit: Duration) -> Trial {
+        let deadline = Instant::now() + limit;
+        let mut answer = Vec::new();
+        let mut status = None;
+        let mut open = true;
+        loop {
+            if open {
+                open = drain(reader, &mut answer);
+            }
+            let ended = match &self.pidfd {
+                Some(pidfd) => readable(pidfd),
+                None => {
+                    status = Some(self.collect(libc::WNOHANG));
+                    !matches!(status, Some(Collected::Running))
+                }
+            };
+            if ended {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.kill();
+                let _ = self.collect(0);
+                return Trial::TimedOut;
+            }
+            // Without a pidfd the end of the child wakes nobody up, if it has closed the pipe: look again.
+            let step = if self.pidfd.is_some() { left } else { left.min(Duration::from_millis(5)) };
+            let mut waits = Vec::with_capacity(2);
+            if open {
+                waits.push(libc::pollfd {
+                    fd: reader.as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                });
+            }
+            if let Some(pidfd) = &self.pidfd {
+                waits.push(libc::pollfd {
+                    fd: pidfd.as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                });
+            }
+            let step = step.as_millis().clamp(1, 60_000) as c_int;
+            // SAFETY: the array and its length. A signal ends the wait early, and the loop goes on.
+            let _ = unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, step) };
+        }
+        let _ = drain(reader, &mut answer);
+        let status = match status {
+            Some(known) => known,
+            None => self.collect(0),
+        };
+        verdict(&answer, &status)
+    }
+
+    fn kill(&self) {
+        // SAFETY: a signal to our own child: by its pidfd, or by its number while it is not collected yet
+        // (`collect` has just said that it runs).
+        let _ = unsafe {
+            match &self.pidfd {
+                Some(pidfd) => libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    pidfd.as_raw_fd(),
+                    libc::SIGKILL,
+                    std::ptr::null::<c_void>(),
+                    0,
+                ),
+                None => i64::from(libc::kill(self.pid, libc::SIGKILL)),
+            }
+        };
+    }
+
+    /// Collects the child's status; the application may have done so before.
+    fn collect(&self, flags: c_int) -> Collected {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for our own child alone; writes one int.
+            let got = unsafe { libc::waitpid(self.pid, &mut status, flags) };
+            if got == self.pid {
+                return if libc::WIFSIGNALED(status) {
+                    Collected::Killed(libc::WTERMSIG(status))
+                } else {
+                    Collected::Exited(libc::WEXITSTATUS(status))
+                };
+            }
+            if got == 0 {
+                return Collected::Running;
+            }
+            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return Collected::Gone;
+            }
+        }
+    }
+}
+
+enum Collected {
+    Running,
+    Exited(i32),
+    Killed(i32),
+    Gone,
+}
+
+fn verdict(answer: &[u8], status: &Collected) -> Trial {
+    match (answer, status) {
+        ([.., b'S', signal], _) if answer.len() == 2 => Trial::Killed(i32::from(*signal)),
+        ([b'L', ..], Collected::Exited(0) | Collected::Gone) => Trial::Loaded,
+        ([b'M', ..], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
+        ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
+        (_, Collected::Killed(signal)) => Trial::Killed(*signal),
+        (_, Collected::Exited(status)) => Trial::Exited(*status),
+        _ => Trial::Vanished,
+    }
+}
+
+fn readable(fd: &OwnedFd) -> bool {
+    let mut wait = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one record.
+    unsafe { libc::poll(&mut wait, 1, 0) == 1 }
+}
+
+/// Reads what is there; `false` at the end of the file.
+fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
+    let mut buffer = [0u8; 1024];
+    loop {
+        // SAFETY: reads into the buffer.
+        let got =
+            unsafe { libc::read(reader.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+        match usize::try_from(got) {
+            Ok(0) => return false,
+            Ok(got) if answer.len() < 4096 => answer.extend_from_slice(&buffer[..got]),
+            Ok(_) => {}
+            Err(_) => match io::Error::last_os_error().kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => return true,
+                _ => return false,
+            },
+        }
+    }
+}

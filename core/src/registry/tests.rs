@@ -1,0 +1,203 @@
+//! Tests of what runs before any code of a file does: the ELF reader under fuzzing, the note, the search.
+//! What needs whole provider files is in `tests/bad-providers`, through the public interface.
+
+use super::elf::{self, Bytes};
+use super::*;
+use proptest::prelude::*;
+use std::sync::Mutex;
+use tieline_plugin_api::abi::NoteDesc;
+
+// ---- the ELF reader ----
+
+/// A real ELF file of this machine: the running test, a position-independent executable.
+fn real_file() -> &'static [u8] {
+    static FILE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    FILE.get_or_init(|| std::fs::read("/proc/self/exe").expect("the running program's file"))
+}
+
+/// A slice that fails the test when the reader asks for something and gets it from outside.
+struct Watched<'a> {
+    bytes: &'a [u8],
+    most: Mutex<usize>,
+}
+
+impl Bytes for Watched<'_> {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> bool {
+        let mut most = self.most.lock().unwrap();
+        *most = (*most).max(out.len());
+        Bytes::read(self.bytes, offset, out)
+    }
+}
+
+/// Reads; what the reader allocates at once is bounded whatever the file says.
+fn read_within_bounds(bytes: &[u8]) -> Result<elf::Image, elf::Unfit> {
+    let watched = Watched { bytes, most: Mutex::new(0) };
+    let image = elf::read(&watched);
+    assert!(*watched.most.lock().unwrap() <= 64 * 1024);
+    image
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    assert!(read_within_bounds(real_file()).is_ok());
+}
+
+#[test]
+fn a_file_that_ends_early_is_refused_wherever_it_ends() {
+    let file = real_file();
+    let all = file.len();
+    for end in
+        [0, 1, 4, 16, 63, 64, 100, 500, 4096, all / 10, all / 2, all * 9 / 10, all - 4096, all - 1]
+    {
+        let unfit = read_within_bounds(&file[..end]).err().expect("a refusal");
+        assert!(!unfit.found.is_empty() && !unfit.expected.is_empty(), "cut at {end}");
+    }
+}
+
+#[test]
+fn a_file_for_another_machine_is_refused_by_the_machines_names() {
+    let mut file = real_file()[..].to_vec();
+    let other: u16 = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    file[18..20].copy_from_slice(&other.to_ne_bytes());
+    let unfit = read_within_bounds(&file).err().expect("a refusal");
+    assert!(unfit.expected.starts_with("a file for ") && unfit.found.starts_with("a file for "));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn random_bytes_never_hurt_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
+        let _ = read_within_bounds(&bytes);
+    }
+
+    #[test]
+    fn random_bytes_behind_a_good_header_never_hurt_the_reader(
+        bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+    ) {
+        let mut file = real_file()[..64].to_vec();
+        file.extend(bytes);
+        let _ = read_within_bounds(&file);
+    }
+
+    #[test]
+    fn random_descriptors_never_hurt_the_identity_check(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        prop_assert!(identity::check(Some(&bytes), "any").is_err());
+    }
+
+    #[test]
+    fn a_spoilt_descriptor_is_a_refusal_or_a_sound_identity(
+        at in 0..size_of::<NoteDesc>(), value in any::<u8>(),
+    ) {
+        let mut bytes = good_note().to_vec();
+        bytes[at] = value;
+        if let Ok(identity) = identity::check(Some(&bytes), "shm_cma") {
+            prop_assert_eq!(identity.name, "shm-cma");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn a_spoilt_real_file_never_hurts_the_reader(
+        changes in proptest::collection::vec((0usize..2000, any::<u8>()), 1..20),
+        // The section headers lie at the end.
+        late_changes in proptest::collection::vec((0usize..4000, any::<u8>()), 0..20),
+    ) {
+        let mut file = real_file().to_vec();
+        for (at, value) in changes {
+            file[at] = value;
+        }
+        let all = file.len();
+        for (at, value) in late_changes {
+            file[all - 1 - at] = value;
+        }
+        let _ = read_within_bounds(&file);
+    }
+}
+
+// ---- the note ----
+
+fn good_note() -> [u8; size_of::<NoteDesc>()] {
+    let mut bytes = [0; size_of::<NoteDesc>()];
+    for (at, value) in [(0, 76), (2, 1), (4, 1)] {
+        bytes[at..at + 2].copy_from_slice(&u16::to_ne_bytes(value));
+    }
+    bytes[12..19].copy_from_slice(b"shm-cma");
+    bytes[44..49].copy_from_slice(b"1.2.3");
+    bytes
+}
+
+fn note_with(at: usize, value: u16) -> [u8; size_of::<NoteDesc>()] {
+    let mut bytes = good_note();
+    bytes[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn a_good_note_gives_name_and_version() {
+    let identity = identity::check(Some(&good_note()), "shm_cma").expect("an identity");
+    assert_eq!(
+        (identity.name.as_str(), identity.version.to_string().as_str()),
+        ("shm-cma", "1.2.3")
+    );
+}
+
+#[test]
+fn a_file_without_a_note_is_refused() {
+    assert_eq!(identity::check(None, "x").unwrap_err().0, "note");
+}
+
+#[test]
+fn another_major_is_refused_with_both_numbers() {
+    let (phase, unfit) = identity::check(Some(&note_with(4, 2)), "shm_cma").unwrap_err();
+    assert_eq!((phase, unfit.found.as_str()), ("abi", "provider ABI 2.0"));
+    assert!(unfit.expected.contains("1.x"));
+}
+
+#[test]
+fn a_newer_minor_is_accepted_unless_it_needs_a_newer_core() {
+    assert_eq!(identity::check(Some(&note_with(6, 99)), "shm_cma").unwrap().abi_minor, 99);
+    assert_eq!(identity::check(Some(&note_with(8, 99)), "shm_cma").unwrap_err().0, "abi");
+}
+
+#[test]
+fn the_name_in_the_note_is_the_one_in_the_files_name() {
+    let (phase, unfit) = identity::check(Some(&good_note()), "verbs").unwrap_err();
+    assert_eq!((phase, unfit.found.as_str()), ("note", "`shm-cma` in the note"));
+    assert!(identity::check(Some(&good_note()), "shm-cma").is_ok());
+}
+
+#[test]
+fn only_provider_files_are_looked_at() {
+    assert_eq!(identity::name_in_file("libtieline_shm_cma.so"), Some("shm_cma"));
+    for other in
+        ["libtieline.so", "libtieline_.so", "libtieline_shm.so.1", "tieline_shm.so", "a.so"]
+    {
+        assert_eq!(identity::name_in_file(other), None);
+    }
+}
+
+// ---- the search and the cache ----
+
+#[test]
+fn a_set_uid_process_ignores_the_path_and_says_so() {
+    let (candidates, records) = SearchPath::named(Some("/a:/b"), true).candidates();
+    assert!(candidates.is_empty());
+    assert!(
+        matches!(&records[..], [Record { verdict: Verdict::Refused { phase, .. }, .. }] if phase == "search")
+    );
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
+    let (_, records) = SearchPath::named(Some("/nowhere/at/all:/nowhere/else"), false).candidates();
+    assert_eq!(records.len(), 2);
+}
