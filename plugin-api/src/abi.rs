@@ -16,6 +16,8 @@
 
 #![allow(unsafe_code)] // abi_stable's derive implements an unsafe trait
 
+#[doc(hidden)]
+pub mod golden;
 pub mod host;
 pub mod layout;
 pub mod shims;

@@ -1,0 +1,271 @@
+//! The layout of every record and table, as numbers that were written down once.
+//!
+//! The header repeats them as `_Static_assert`, so that a change that moves a field does not compile on
+//! either side. A line is added when a field is added at an end; no number ever changes.
+
+use super::*;
+
+/// One record: its name, its size, and each field with its offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// The name of the type.
+    pub name: &'static str,
+    /// `size_of`.
+    pub size: usize,
+    /// Fields in order, with `offset_of` each.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+macro_rules! golden {
+    ($( $type:ident = $size:literal { $( $field:ident = $offset:literal, )* } )*) => {
+        // The numbers hold where pointers have 64 bits, which is where Tieline runs.
+        #[cfg(target_pointer_width = "64")]
+        const _: () = {
+            $(
+                assert!(size_of::<$type>() == $size, stringify!($type));
+                $( assert!(core::mem::offset_of!($type, $field) == $offset, stringify!($type.$field)); )*
+            )*
+        };
+
+        /// Every record and table, in the order of the header.
+        pub const RECORDS: &[Record] = &[ $( Record {
+            name: stringify!($type),
+            size: $size,
+            fields: &[ $( (stringify!($field), $offset), )* ],
+        }, )* ];
+    };
+}
+
+golden! {
+    NoteDesc = 76 {
+        desc_len = 0,
+        note_rev = 2,
+        abi_major = 4,
+        abi_minor = 6,
+        min_core_minor = 8,
+        flags = 10,
+        name = 12,
+        version = 44,
+    }
+    Host = 72 {
+        size = 0,
+        abi_major = 8,
+        abi_minor = 12,
+        context = 16,
+        log = 24,
+        config_get = 32,
+        clock_ns = 40,
+        async_event = 48,
+        pages_alloc = 56,
+        pages_free = 64,
+    }
+    ProviderOps = 104 {
+        size = 0,
+        abi_minor = 8,
+        reserved = 12,
+        state = 16,
+        query_domains = 24,
+        open_domain = 32,
+        query_config = 40,
+        last_error = 48,
+        quiesce = 56,
+        layouts = 64,
+        domain = 72,
+        interface = 80,
+        endpoint = 88,
+        connector = 96,
+    }
+    ConfigVar = 72 {
+        size = 0,
+        name = 8,
+        name_len = 16,
+        default_value = 24,
+        default_value_len = 32,
+        doc = 40,
+        doc_len = 48,
+        kind = 56,
+        kind_len = 64,
+    }
+    DomainAttr = 104 {
+        size = 0,
+        name = 8,
+        caps = 72,
+        max_key_len = 80,
+        reserved = 84,
+        register_ns = 88,
+        register_ns_per_byte = 96,
+    }
+    DomainParams = 40 {
+        size = 0,
+        name = 8,
+        name_len = 16,
+        context_id = 24,
+    }
+    Cost = 24 {
+        overhead_ns = 0,
+        latency_ns = 8,
+        bytes_per_second = 16,
+    }
+    ModuleAttr = 264 {
+        size = 0,
+        name = 8,
+        role = 40,
+        connects = 44,
+        caps = 48,
+        priority = 56,
+        max_iov = 60,
+        max_short = 64,
+        max_packed = 72,
+        max_zcopy = 80,
+        max_put = 88,
+        max_get = 96,
+        atomic_post32 = 104,
+        atomic_post64 = 108,
+        atomic_fetch32 = 112,
+        atomic_fetch64 = 116,
+        cost = 120,
+        max_address_len = 240,
+        max_endpoint_address_len = 244,
+        max_identity_len = 248,
+        max_datagram = 252,
+        reliable = 256,
+        reserved = 260,
+    }
+    MemoryRegion = 32 {
+        size = 0,
+        handle = 8,
+        base = 16,
+        len = 24,
+    }
+    DomainOps = 72 {
+        size = 0,
+        close = 8,
+        query_modules = 16,
+        open_interface = 24,
+        open_connector = 32,
+        alloc = 40,
+        register = 48,
+        deregister = 56,
+        pack_key = 64,
+    }
+    InterfaceParams = 40 {
+        size = 0,
+        module = 8,
+        module_len = 16,
+        worker_id = 24,
+    }
+    EndpointParams = 48 {
+        size = 0,
+        address = 8,
+        address_len = 16,
+        identity = 24,
+        identity_len = 32,
+        cookie = 40,
+    }
+    Event = 64 {
+        kind = 0,
+        id = 4,
+        status = 8,
+        flags = 12,
+        peer = 16,
+        header = 24,
+        data = 32,
+        len = 40,
+        cookie = 48,
+        reserved = 56,
+    }
+    InterfaceOps = 80 {
+        size = 0,
+        poll = 8,
+        close = 16,
+        address = 24,
+        reachable = 32,
+        connect = 40,
+        arm = 48,
+        event_fd = 56,
+        release = 64,
+        memory = 72,
+    }
+    MemoryUse = 40 {
+        size = 0,
+        base_bytes = 8,
+        peer_bytes = 16,
+        peers = 24,
+        buffer_bytes = 32,
+    }
+    Iov = 16 {
+        base = 0,
+        len = 8,
+    }
+    Rma = 64 {
+        iov = 0,
+        iov_count = 8,
+        len = 16,
+        key = 24,
+        offset = 32,
+        cookie = 40,
+        flags = 48,
+        local_region = 56,
+    }
+    Atomic = 64 {
+        op = 0,
+        width = 4,
+        key = 8,
+        offset = 16,
+        operand = 24,
+        compare = 32,
+        result = 40,
+        cookie = 48,
+        flags = 56,
+    }
+    EndpointOps = 112 {
+        size = 0,
+        am_short = 8,
+        am_packed = 16,
+        am_zcopy = 24,
+        put = 32,
+        get = 40,
+        atomic = 48,
+        flush = 56,
+        fence = 64,
+        close = 72,
+        import_key = 80,
+        drop_key = 88,
+        address = 96,
+        connect = 104,
+    }
+    ConnectorOps = 64 {
+        size = 0,
+        poll = 8,
+        close = 16,
+        address = 24,
+        reachable = 32,
+        send = 40,
+        arm = 48,
+        event_fd = 56,
+    }
+    Layouts = 40 {
+        size = 0,
+        abi_stable = 8,
+        layouts = 24,
+        count = 32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_every_type_is_written_down() {
+        for layout in layout::LAYOUTS {
+            let record = RECORDS.iter().find(|record| record.name == layout.name());
+            let record = record.unwrap_or_else(|| panic!("{} is missing", layout.name()));
+            let fields = layout.get_fields().map(|fields| fields.to_vec()).unwrap_or_default();
+            let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+            let written: Vec<&str> = record.fields.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, written, "fields of {}", record.name);
+        }
+        assert_eq!(RECORDS.len(), layout::LAYOUTS.len());
+    }
+}
