@@ -1,20 +1,39 @@
 //! Tieline: a transport layer whose transports are found at run time.
 
+mod address;
+mod assist;
 #[allow(dead_code)] // until the context uses all of it
 mod compose;
 #[allow(dead_code)] // until the context uses all of it
 mod config;
+pub mod context;
+mod emulate;
+pub mod endpoint;
 pub mod error;
 pub mod explain;
 pub mod job;
+mod key;
+pub mod message;
 #[allow(dead_code)] // until the context uses all of it
 mod rank;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
+pub mod region;
 pub mod report;
+pub mod request;
 #[allow(dead_code)] // until the context uses all of it
 mod select;
+mod service;
+mod sys;
+mod wire;
+pub mod worker;
 
+pub use context::{Context, ContextBuilder};
+pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Width};
+pub use message::{KeptMessage, Message, PeerId};
+pub use region::{Access, Region};
+pub use request::{Outcome, Request};
+pub use worker::{Counters, MemoryUse, Worker};
 pub use config::configuration_markdown;
 pub use error::{Error, Kind};
 pub use job::Job;

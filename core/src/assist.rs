@@ -1,0 +1,515 @@
+//! Large transfers copied from both ends: while one process is in its put or get, the other, if it is
+//! making progress, copies too.
+//!
+//! The initiator splits the transfer into chunks and takes them from the front. It tells the peer in one
+//! message, and the peer takes chunks from the back, copying with its own single-copy module in the other
+//! direction. Who takes what is settled by one word in memory that both map (a job slot in a region of the
+//! initiator): `sequence | taken from the front | taken from the back`. A peer that does not look costs
+//! one message; one that looks late finds nothing left, or another sequence, and does nothing.
+
+use crate::emulate::Target;
+use crate::endpoint::rma::{KeyInner, Native};
+use crate::endpoint::{AtomicOp, Endpoint, Inner as EndpointInner, RemoteKey, State, Width};
+use crate::region::{Access, Region};
+use crate::request::{Landing, Outcome};
+use crate::wire::{Reader, Writer};
+use crate::worker::Inner as WorkerInner;
+use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SLOTS: usize = 16;
+const SLOT_BYTES: usize = 128;
+const CHUNK: usize = 64 * 1024;
+/// Words of a slot: claims, chunks the helper has finished, whether the helper failed.
+const CLAIMS: usize = 0;
+const FINISHED: usize = 8;
+const TROUBLE: usize = 16;
+/// Chunks that a helper copies in one progress call, so that the rest of its work goes on.
+const HELP_AT_ONCE: usize = 64;
+/// How often the initiator looks for the helper's last chunk before it turns to other work.
+const PATIENCE: usize = 20_000;
+const MOST_CHUNKS: u64 = (1 << 24) - 1;
+
+/// The word that both sides take chunks with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claims {
+    sequence: u16,
+    front: u64,
+    back: u64,
+}
+
+impl Claims {
+    fn unpack(word: u64) -> Claims {
+        Claims {
+            sequence: (word >> 48) as u16,
+            front: word >> 24 & MOST_CHUNKS,
+            back: word & MOST_CHUNKS,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.sequence) << 48 | self.front << 24 | self.back
+    }
+
+    /// One more from the front, if any of `chunks` is left: its number, and the new word.
+    fn take_front(self, chunks: u64) -> Option<(u64, Claims)> {
+        let left = self.front + self.back < chunks;
+        left.then_some((self.front, Claims { front: self.front + 1, ..self }))
+    }
+
+    /// One more from the back.
+    fn take_back(self, chunks: u64) -> Option<(u64, Claims)> {
+        let left = self.front + self.back < chunks;
+        left.then(|| (chunks - 1 - self.back, Claims { back: self.back + 1, ..self }))
+    }
+}
+
+/// A transfer as both sides see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    put: bool,
+    sequence: u16,
+    slot: u16,
+    len: u64,
+    /// Where in the initiator's region.
+    at: u64,
+    target: Target,
+}
+
+impl Plan {
+    fn chunks(&self) -> u64 {
+        self.len.div_ceil(CHUNK as u64)
+    }
+
+    fn chunk(&self, index: u64) -> (u64, u64) {
+        let from = index * CHUNK as u64;
+        (from, (CHUNK as u64).min(self.len - from))
+    }
+}
+
+/// A transfer of ours whose last chunks the helper still has.
+struct Job {
+    plan: Plan,
+    request: u64,
+    local: Region,
+    key: Rc<KeyInner>,
+}
+
+/// A transfer of a peer that we help with.
+struct Help {
+    plan: Plan,
+    control: RemoteKey,
+    memory: RemoteKey,
+}
+
+/// The worker's shared copies: ours and those that we help with.
+#[derive(Default)]
+pub(crate) struct Desk {
+    region: RefCell<Option<(Region, Vec<u8>)>>,
+    unavailable: Cell<bool>,
+    sequence: Cell<u16>,
+    taken: Cell<u32>,
+    jobs: RefCell<Vec<Job>>,
+    helps: RefCell<Vec<Help>>,
+    /// Keys that peers have sent lately, imported.
+    keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
+}
+
+impl Desk {
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.jobs.borrow().is_empty() || !self.helps.borrow().is_empty()
+    }
+
+    pub(crate) fn close(&self) {
+        self.jobs.borrow_mut().clear();
+        self.helps.borrow_mut().clear();
+        self.keys.borrow_mut().clear();
+        *self.region.borrow_mut() = None;
+    }
+
+    fn take_slot(&self) -> Option<u16> {
+        let free = (!self.taken.get()).trailing_zeros() as usize;
+        if free >= SLOTS {
+            return None;
+        }
+        self.taken.set(self.taken.get() | 1 << free);
+        Some(free as u16)
+    }
+
+    fn give_slot(&self, slot: u16) {
+        self.taken.set(self.taken.get() & !(1 << slot));
+    }
+
+    /// The region with the job slots and its key, allocated on first use.
+    fn slots(&self, worker: &WorkerInner) -> Option<(Region, Vec<u8>)> {
+        if self.unavailable.get() {
+            return None;
+        }
+        let mut region = self.region.borrow_mut();
+        if region.is_none() {
+            *region = worker
+                .core
+                .alloc(SLOTS * SLOT_BYTES, Access::ALL)
+                .ok()
+                .filter(Region::is_shared)
+                .and_then(|r| r.remote_key().ok().map(|key| (r, key)));
+            self.unavailable.set(region.is_none());
+        }
+        region.clone()
+    }
+}
+
+fn word(region: &Region, slot: u16, at: usize) -> Result<&AtomicU64, Error> {
+    region.atomic_u64(usize::from(slot) * SLOT_BYTES + at)
+}
+
+/// Shares a large transfer with the peer. `None`: it is not one to share, the caller copies alone.
+#[allow(clippy::too_many_arguments)] // the arguments of a put or get, plus its way
+pub(crate) fn start(
+    ep: &Rc<EndpointInner>,
+    put: bool,
+    local: &Region,
+    at: usize,
+    len: usize,
+    key: &RemoteKey,
+    native: &Native,
+    offset: u64,
+) -> Option<Result<Outcome, Error>> {
+    let worker = &ep.worker;
+    let needed = if put { Access::READ } else { Access::WRITE };
+    if len < worker.core.assist_size
+        || !native.copies_between_processes()
+        || !local.inner.access.allows(needed)
+        || ep.address.context == worker.core.id
+        || ep.state.get() != State::Ready
+        || len.div_ceil(CHUNK) as u64 > MOST_CHUNKS
+    {
+        return None;
+    }
+    let (region, control_key) = worker.assist.slots(worker)?;
+    let memory_key = local.remote_key().ok()?;
+    let slot = worker.assist.take_slot()?;
+    let sequence = worker.assist.sequence.get().wrapping_add(1).max(1);
+    worker.assist.sequence.set(sequence);
+    let target =
+        Target { region: key.inner.record.region, generation: key.inner.record.generation, offset };
+    let plan = Plan { put, sequence, slot, len: len as u64, at: at as u64, target };
+    let outcome = (|| {
+        word(&region, slot, FINISHED)?.store(0, Ordering::SeqCst);
+        word(&region, slot, TROUBLE)?.store(0, Ordering::SeqCst);
+        let claims = Claims { sequence, front: 0, back: 0 };
+        word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
+        let bytes = request_bytes(&plan, &control_key, &memory_key)?;
+        // A full queue only means that nobody helps.
+        let _ = ep.pack_now(crate::emulate::id::ASSIST, 0, bytes.len(), |out, _| {
+            crate::sys::copy_to(&bytes, out);
+            Ok(bytes.len())
+        });
+        let job = Job { plan, request: 0, local: local.clone(), key: key.inner.clone() };
+        copy_front(&job, &region)?;
+        conclude(worker, ep, job, &region)
+    })();
+    if !matches!(outcome, Ok(Outcome::Pending(_))) {
+        worker.assist.give_slot(slot);
+    }
+    Some(outcome)
+}
+
+/// Copies chunks from the front until none is left.
+fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
+    let claims = word(region, job.plan.slot, CLAIMS)?;
+    let chunks = job.plan.chunks();
+    loop {
+        let mut taken = None;
+        let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            let (index, next) = Claims::unpack(word).take_front(chunks)?;
+            taken = Some(index);
+            Some(next.pack())
+        });
+        let (Ok(_), Some(index)) = (updated, taken) else { return Ok(()) };
+        if let Err(status) = copy_chunk(job, index) {
+            // Nobody may take another chunk; what the helper has in its hands it finishes.
+            let stop = |word| {
+                let now = Claims::unpack(word);
+                Some(Claims { front: chunks - now.back, ..now }.pack())
+            };
+            let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
+            wait_for_helper(job, region);
+            return Err(job.key.endpoint.failure(status));
+        }
+    }
+}
+
+fn copy_chunk(job: &Job, index: u64) -> Result<(), Status> {
+    let (from, n) = job.plan.chunk(index);
+    let base = job.local.inner.span.range((job.plan.at + from) as usize, n as usize)?;
+    job.key.copy(job.plan.put, base, n as usize, job.plan.target.offset + from)
+}
+
+enum Helper {
+    Finished,
+    Working,
+    GaveUp,
+}
+
+fn helper(job: &Job, region: &Region) -> Helper {
+    let read = |at| word(region, job.plan.slot, at).map_or(0, |w| w.load(Ordering::SeqCst));
+    if read(TROUBLE) != 0 {
+        return Helper::GaveUp;
+    }
+    if read(FINISHED) >= Claims::unpack(read(CLAIMS)).back {
+        Helper::Finished
+    } else {
+        Helper::Working
+    }
+}
+
+fn wait_for_helper(job: &Job, region: &Region) {
+    for _ in 0..PATIENCE {
+        if !matches!(helper(job, region), Helper::Working) {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Ends the operation, or leaves it to progress when the helper still copies.
+fn conclude(
+    worker: &Rc<WorkerInner>,
+    ep: &Rc<EndpointInner>,
+    mut job: Job,
+    region: &Region,
+) -> Result<Outcome, Error> {
+    wait_for_helper(&job, region);
+    match helper(&job, region) {
+        Helper::Finished => Ok(Outcome::Done(0)),
+        Helper::GaveUp => {
+            redo_back(&job, region).map_err(|status| ep.failure(status))?;
+            Ok(Outcome::Done(0))
+        }
+        Helper::Working => {
+            let landing = Landing { region: job.local.clone(), offset: 0, len: 0, missing: 0 };
+            job.request = worker.requests.borrow_mut().open(ep.index, 1, Some(landing));
+            let request = job.request;
+            worker.assist.jobs.borrow_mut().push(job);
+            worker.note_work();
+            ep.outcome(request)
+        }
+    }
+}
+
+/// Copies what a helper had taken and gave up.
+fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
+    let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
+    let chunks = job.plan.chunks();
+    for index in chunks - Claims::unpack(now).back..chunks {
+        copy_chunk(job, index)?;
+    }
+    Ok(())
+}
+
+/// One round of progress over shared copies.
+pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
+    let mut count = 0;
+    let jobs = std::mem::take(&mut *worker.assist.jobs.borrow_mut());
+    for job in jobs {
+        let region = worker.assist.region.borrow().as_ref().map(|(region, _)| region.clone());
+        let open = worker.requests.borrow_mut().get(job.request).is_some();
+        let result = match region {
+            // Its endpoint failed meanwhile, and the request with it.
+            _ if !open => None,
+            None => Some(Err(Error::from_status(Status::Closed))),
+            Some(region) => match helper(&job, &region) {
+                Helper::Working => {
+                    worker.assist.jobs.borrow_mut().push(job);
+                    continue;
+                }
+                Helper::Finished => Some(Ok(0)),
+                Helper::GaveUp => Some(
+                    redo_back(&job, &region).map(|()| 0).map_err(|s| job.key.endpoint.failure(s)),
+                ),
+            },
+        };
+        worker.assist.give_slot(job.plan.slot);
+        if let Some(result) = result {
+            let _ = worker.requests.borrow_mut().part(job.request, result);
+        }
+        count += 1;
+    }
+    let helps = std::mem::take(&mut *worker.assist.helps.borrow_mut());
+    for help in helps {
+        count += 1;
+        if assist(worker, &help) {
+            worker.assist.helps.borrow_mut().push(help);
+        }
+    }
+    count
+}
+
+// ---- the helper's side ----
+
+fn request_bytes(plan: &Plan, control: &[u8], memory: &[u8]) -> Result<Vec<u8>, Status> {
+    let mut w = Writer::default();
+    let _ = w.u8(u8::from(plan.put)).u16(plan.sequence).u16(plan.slot).u64(plan.len).u64(plan.at);
+    plan.target.write(&mut w);
+    let _ = w.blob(control)?.blob(memory)?;
+    Ok(w.bytes)
+}
+
+fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status> {
+    let mut r = Reader::new(data);
+    let plan = Plan {
+        put: r.u8()? != 0,
+        sequence: r.u16()?,
+        slot: r.u16()?,
+        len: r.u64()?,
+        at: r.u64()?,
+        target: Target { region: r.u64()?, generation: r.u64()?, offset: r.u64()? },
+    };
+    if usize::from(plan.slot) >= SLOTS || plan.chunks() > MOST_CHUNKS {
+        return Err(Status::BadData);
+    }
+    Ok((plan, r.blob()?, r.blob()?))
+}
+
+/// A peer asks for help with its transfer. Help is voluntary: whatever is missing, the peer copies alone.
+pub(crate) fn on_request(
+    worker: &Rc<WorkerInner>,
+    _token: u64,
+    peer: u32,
+    data: &[u8],
+) -> Result<(), Status> {
+    let (plan, control, memory) = parse_request(data)?;
+    let Ok(endpoint) = worker.reply_endpoint(peer) else { return Ok(()) };
+    let endpoint = Endpoint { inner: endpoint };
+    let (Some(control), Some(memory)) = (
+        imported(worker, &endpoint, peer, control, true),
+        imported(worker, &endpoint, peer, memory, false),
+    ) else {
+        return Ok(());
+    };
+    let help = Help { plan, control, memory };
+    if assist(worker, &help) {
+        worker.assist.helps.borrow_mut().push(help);
+        worker.note_work();
+    }
+    Ok(())
+}
+
+/// A peer's key, imported once; `None` while it has no native path that fits its use.
+fn imported(
+    worker: &WorkerInner,
+    endpoint: &Endpoint,
+    peer: u32,
+    bytes: &[u8],
+    control: bool,
+) -> Option<RemoteKey> {
+    let mut keys = worker.assist.keys.borrow_mut();
+    let known = keys.iter().position(|(p, b, key)| {
+        *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
+    });
+    let index = match known {
+        Some(index) => index,
+        None => {
+            if keys.len() >= 16 {
+                let _ = keys.remove(0);
+            }
+            keys.push((peer, bytes.to_vec(), endpoint.import_key(bytes).ok()?));
+            keys.len() - 1
+        }
+    };
+    let key = keys[index].2.clone();
+    let native = key.inner.native_now()?;
+    let fits = if control { native.maps_memory() } else { native.copies_between_processes() };
+    fits.then_some(key)
+}
+
+/// Copies chunks from the back; `true`: there are more.
+fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
+    let endpoint = Endpoint { inner: help.memory.inner.endpoint.clone() };
+    if endpoint.inner.check_alive().is_err() {
+        return false;
+    }
+    let plan = &help.plan;
+    let base = u64::from(plan.slot) * SLOT_BYTES as u64;
+    let at = |word: usize| base + word as u64;
+    let done_now = |outcome: Result<Outcome, Error>| match outcome {
+        Ok(Outcome::Done(value)) => Some(value),
+        _ => None,
+    };
+    for _ in 0..HELP_AT_ONCE {
+        let read = endpoint.fetch(AtomicOp::Or, Width::Bits64, &help.control, at(CLAIMS), 0);
+        let Some(seen) = done_now(read) else { return false };
+        let claims = Claims::unpack(seen);
+        if claims.sequence != plan.sequence {
+            return false;
+        }
+        let Some((index, next)) = claims.take_back(plan.chunks()) else { return false };
+        let swapped =
+            endpoint.compare_swap(Width::Bits64, &help.control, at(CLAIMS), seen, next.pack());
+        match done_now(swapped) {
+            Some(before) if before == seen => {}
+            Some(_) => continue,
+            None => return false,
+        }
+        let (from, n) = plan.chunk(index);
+        let needed = if plan.put { Access::WRITE } else { Access::READ };
+        let copied = worker.core.regions.reach(
+            plan.target.region,
+            plan.target.generation,
+            (plan.target.offset.saturating_add(from), n),
+            needed,
+            |span, offset| {
+                let base = span.range(offset, n as usize)?;
+                // A put of the peer's is a get of ours.
+                help.memory.inner.copy(!plan.put, base, n as usize, plan.at + from)
+            },
+        );
+        let word = if copied.is_ok() { FINISHED } else { TROUBLE };
+        let told = endpoint.fetch(AtomicOp::Add, Width::Bits64, &help.control, at(word), 1);
+        if done_now(told).is_none() || copied.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chunk_is_taken_once_from_either_end() {
+        let mut claims = Claims { sequence: 9, front: 0, back: 0 };
+        let mut seen = [false; 7];
+        for turn in 0.. {
+            let taken = if turn % 3 == 0 { claims.take_back(7) } else { claims.take_front(7) };
+            let Some((index, next)) = taken else { break };
+            assert!(!std::mem::replace(&mut seen[index as usize], true));
+            claims = Claims::unpack(next.pack());
+            assert_eq!(claims.sequence, 9);
+        }
+        assert!(seen.iter().all(|&s| s));
+    }
+
+    #[test]
+    fn the_last_chunk_is_what_is_left() {
+        let target = Target { region: 0, generation: 0, offset: 0 };
+        let plan = Plan { put: true, sequence: 1, slot: 0, len: CHUNK as u64 + 5, at: 0, target };
+        assert_eq!(plan.chunks(), 2);
+        assert_eq!(plan.chunk(1), (CHUNK as u64, 5));
+    }
+
+    #[test]
+    fn a_request_survives_its_bytes_and_nonsense_does_not() {
+        let target = Target { region: 1, generation: 2, offset: 3 };
+        let plan = Plan { put: false, sequence: 4, slot: 5, len: 6, at: 7, target };
+        let bytes = request_bytes(&plan, b"control", b"memory").unwrap();
+        assert_eq!(parse_request(&bytes).unwrap(), (plan, &b"control"[..], &b"memory"[..]));
+        for end in 0..bytes.len() {
+            assert!(parse_request(&bytes[..end]).is_err());
+        }
+    }
+}

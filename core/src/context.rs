@@ -1,0 +1,481 @@
+//! Contexts: providers found, ranked and composed; the home of workers and registered memory.
+
+use crate::address::{Candidate as AddressCandidate, Place};
+use crate::compose::{self, Composition, Wishes};
+use crate::config::{Config, ConfigBuilder, ProviderVar, vars};
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
+use crate::region::{Access, Backing, Inner as RegionInner, Region, Registration, Table};
+use crate::registry::abi::objects::OpenDomain;
+use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
+use crate::service::Service;
+use crate::sys::{OwnedBuffer, Span};
+use crate::worker::{Roles, Worker};
+use crate::{Error, Status};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tieline_plugin_api::abi::{DomainAttr, ModuleAttr, fixed_str};
+use tieline_plugin_api::memory_caps;
+
+/// An open domain of a provider in use.
+pub(crate) struct DomainSlot {
+    pub(crate) provider: Arc<LoadedProvider>,
+    pub(crate) name: String,
+    pub(crate) attr: DomainAttr,
+    pub(crate) domain: OpenDomain,
+}
+
+/// A module that every worker opens.
+pub(crate) struct ModuleUse {
+    pub(crate) domain: usize,
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) roles: Roles,
+    pub(crate) attr: ModuleAttr,
+}
+
+/// Everything of a context that its workers and regions share. Immutable but for what is counted.
+pub(crate) struct Core {
+    pub(crate) id: [u8; 16],
+    pub(crate) place: Place,
+    pub(crate) config: Arc<Config>,
+    pub(crate) discovery: Discovery,
+    pub(crate) composition: Composition,
+    /// What else was decided while opening.
+    pub(crate) records: Vec<Record>,
+    pub(crate) modules: Vec<ModuleUse>,
+    pub(crate) queue_bytes: usize,
+    pub(crate) assist_size: usize,
+    pub(crate) regions: Table,
+    notes: Mutex<Vec<String>>,
+    service: OnceLock<([u8; 16], Vec<AddressCandidate>)>,
+    /// Last: everything above that points into a domain goes first.
+    pub(crate) domains: Vec<DomainSlot>,
+}
+
+/// Keeps the progress thread alive: every handle of the application holds one, the thread itself does not.
+pub(crate) struct Lease {
+    #[allow(dead_code)] // held for its drop, which ends the thread
+    service: Option<Service>,
+}
+
+/// What a program opens first. Clones are the same context; usable from every thread.
+#[derive(Clone)]
+pub struct Context {
+    core: Arc<Core>,
+    lease: Arc<Lease>,
+}
+
+/// How to open a context: values that the program sets beat the environment and the files.
+#[must_use]
+pub struct ContextBuilder {
+    config: ConfigBuilder,
+}
+
+const NOTES: usize = 256;
+
+impl Context {
+    /// Opens a context as environment and configuration files say.
+    ///
+    /// # Errors
+    /// A malformed variable, a `required:` provider that is missing, or no module at all that carries messages.
+    pub fn open() -> Result<Context, Error> {
+        Context::builder().open()
+    }
+
+    /// A builder, for programs that set something themselves.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder { config: Config::builder().process_environment() }
+    }
+
+    /// Opens a worker, which belongs to the calling thread.
+    ///
+    /// # Errors
+    /// When a module cannot be opened: descriptors or memory ran out.
+    pub fn worker(&self) -> Result<Worker, Error> {
+        Worker::open(self.core.clone(), Some(self.lease.clone()))
+    }
+
+    /// Allocates zeroed memory that is shared from birth where a provider offers that: local peers reach it
+    /// by load and store. All access.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn alloc(&self, len: usize) -> Result<Region, Error> {
+        self.core.alloc(len, Access::ALL)
+    }
+
+    /// [`Context::alloc`] with a choice of what peers may do.
+    ///
+    /// # Errors
+    /// As [`Context::alloc`].
+    pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, Error> {
+        self.core.alloc(len, access)
+    }
+
+    /// Registers a buffer, which the region owns from here on. All access.
+    ///
+    /// # Errors
+    /// When a provider refuses it.
+    pub fn register(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, Error> {
+        let buffer = OwnedBuffer::new(buffer.into());
+        self.core.register(buffer.span(), Access::ALL, Backing::Owned(buffer))
+    }
+
+    /// [`Context::register`] with a choice of what peers may do.
+    ///
+    /// # Errors
+    /// As [`Context::register`].
+    pub fn register_with(
+        &self,
+        buffer: impl Into<Box<[u8]>>,
+        access: Access,
+    ) -> Result<Region, Error> {
+        let buffer = OwnedBuffer::new(buffer.into());
+        self.core.register(buffer.span(), access, Backing::Owned(buffer))
+    }
+
+    /// Registers memory that the application owns.
+    ///
+    /// # Safety
+    /// `base` is valid for reads and writes of `len` bytes until the region is dropped, and no Rust
+    /// reference to the bytes is used while a peer may write them.
+    ///
+    /// # Errors
+    /// As [`Context::register`].
+    #[allow(unsafe_code)] // the promise is the caller's; nothing unsafe is done here
+    pub unsafe fn register_raw(
+        &self,
+        base: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, Error> {
+        // SAFETY: the caller's promise.
+        let span = unsafe { Span::new(base, len) };
+        self.core.register(span, access, Backing::Borrowed)
+    }
+}
+
+impl ContextBuilder {
+    /// Sets a variable: `.set("TIELINE_PROVIDERS", "^shm-cma")`.
+    pub fn set(mut self, name: &str, value: &str) -> ContextBuilder {
+        self.config = self.config.set(name, value);
+        self
+    }
+
+    /// Whether a thread of the library serves what peers ask of this context's memory while the
+    /// application computes. It sleeps when idle.
+    pub fn progress_thread(self, on: bool) -> ContextBuilder {
+        self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
+    }
+
+    /// Opens the context.
+    ///
+    /// # Errors
+    /// As [`Context::open`].
+    pub fn open(self) -> Result<Context, Error> {
+        let core = Core::open(self.config.build()?)?;
+        let service = if core.config.bool(vars::PROGRESS_THREAD)? {
+            Some(Service::start(core.clone())?)
+        } else {
+            None
+        };
+        Ok(Context { core, lease: Arc::new(Lease { service }) })
+    }
+}
+
+/// Lets the registry read the configuration, also on behalf of providers.
+struct ConfigSettings(Arc<Config>);
+
+impl Settings for ConfigSettings {
+    fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name)
+    }
+}
+
+fn builtin() -> Vec<Builtin> {
+    #[cfg(feature = "builtin")]
+    {
+        use tieline_plugin_api::abi::shims::entry;
+        vec![
+            Builtin {
+                name: "shm",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm::Shm>,
+            },
+            Builtin {
+                name: "shm-cma",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm_cma::ShmCma>,
+            },
+        ]
+    }
+    #[cfg(not(feature = "builtin"))]
+    Vec::new()
+}
+
+impl Core {
+    fn open(config: Config) -> Result<Arc<Core>, Error> {
+        let config = Arc::new(config);
+        let id = crate::sys::random_id()?;
+        let providers = config.selection(vars::PROVIDERS)?;
+        let wishes = Wishes::from_config(&config)?;
+        let settings = Arc::new(ConfigSettings(config.clone()));
+        let discovery = discover(settings, &builtin(), &|name, version| {
+            providers.admits(name, Some(version)).map(|_| ())
+        });
+        let mut records = Vec::new();
+        let seen: Vec<&str> = discovery.records.iter().map(|r| r.provider.as_str()).collect();
+        records.extend(providers.unmatched(&seen, &discovery.looked));
+        for provider in &discovery.providers {
+            let variables = provider.config_vars().into_iter().map(|v| ProviderVar {
+                name: v.name,
+                default: v.default,
+                kind: v.kind,
+                doc: v.doc,
+            });
+            config.declare(&provider.name, variables.collect());
+        }
+
+        let mut domains = Vec::new();
+        let mut found = Vec::new();
+        for provider in &discovery.providers {
+            if let Err(record) = open_domains(provider, id, &mut domains, &mut found, &mut records)
+            {
+                records.push(record);
+            }
+        }
+        let mut candidates = Vec::new();
+        for (at, attr, _) in &found {
+            let version = discovery.providers.iter().find(|p| p.name == at.provider);
+            let version = version.map(|p| &p.version);
+            candidates.push(compose::Candidate {
+                at: at.clone(),
+                facts: ModuleFacts::from(attr),
+                provider_preference: providers.admits(&at.provider, version).unwrap_or(0),
+                provider_asked_for: providers.asks_for(&at.provider),
+                priority: config.priority(&at.provider, &at.module)?,
+            });
+        }
+        let composition = compose::compose(&candidates, &wishes);
+        check_names(&wishes, &found, &discovery, &mut records);
+        let idle: Vec<&str> = discovery
+            .records
+            .iter()
+            .map(|r| r.provider.as_str())
+            .filter(|name| !discovery.providers.iter().any(|p| p.name == *name))
+            .collect();
+        let _ = config.check(&idle)?;
+        let loaded: Vec<&str> = discovery.providers.iter().map(|p| p.name.as_str()).collect();
+        let reason = |name: &str| {
+            let about = discovery.records.iter().chain(&records).find(|r| r.provider == name);
+            about.map(|record| record.verdict.to_string())
+        };
+        providers.check_required(&loaded, reason)?;
+        composition.check_required(&wishes)?;
+
+        let modules = modules_in_use(&composition, &found);
+        let queue_bytes = config.size(vars::QUEUE_BYTES)?;
+        let assist_size = config.size(vars::ASSIST_SIZE)?;
+        let core = Arc::new(Core {
+            id,
+            place: Place::here(),
+            config,
+            discovery,
+            composition,
+            records,
+            modules,
+            queue_bytes,
+            assist_size,
+            regions: Table::default(),
+            notes: Mutex::default(),
+            service: OnceLock::new(),
+            domains,
+        });
+        if !core.modules.iter().any(|m| m.roles.message) {
+            return Err(core.no_message_module());
+        }
+        Ok(core)
+    }
+
+    /// The error for a context that could send nothing.
+    fn no_message_module(&self) -> Error {
+        let all =
+            self.discovery.records.iter().chain(&self.records).chain(&self.composition.records);
+        let why: Vec<String> = all
+            .filter(|r| !matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. }))
+            .map(|r| format!("{}: {}", r.subject(), r.verdict))
+            .collect();
+        Error::new(
+            Status::NoDevice,
+            "no module that carries messages is usable",
+            if why.is_empty() { "no provider was found".to_string() } else { why.join("; ") },
+            "install a provider or loosen TIELINE_PROVIDERS, TIELINE_DOMAINS and TIELINE_MODULES",
+        )
+    }
+
+    /// Keeps a line for the report: a library does not print.
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < NOTES && !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    /// The lines kept so far.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The service worker's address, for every worker but itself.
+    pub(crate) fn service_address(
+        &self,
+        worker: &[u8; 16],
+    ) -> Option<([u8; 16], Vec<AddressCandidate>)> {
+        self.service.get().filter(|(id, _)| id != worker).cloned()
+    }
+
+    /// Publishes the service worker.
+    pub(crate) fn set_service(&self, worker: [u8; 16], candidates: Vec<AddressCandidate>) {
+        let _ = self.service.set((worker, candidates));
+    }
+
+    /// Memory from the first domain that provides some, else from the heap.
+    pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
+        let giver = self.domains.iter().position(|d| d.attr.caps & memory_caps::ALLOC != 0);
+        let Some(index) = giver else {
+            let buffer = OwnedBuffer::new(vec![0; len].into());
+            return self.register(buffer.span(), access, Backing::Owned(buffer));
+        };
+        let got = self.domains[index].domain.alloc(len, access.bits())?;
+        let first = Registration { domain: index, handle: got.handle as usize };
+        let span = Span::of_region(got.base, len);
+        self.complete(span, access, vec![first], Backing::Domain)
+    }
+
+    fn register(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+        backing: Backing,
+    ) -> Result<Region, Error> {
+        self.complete(span, access, Vec::new(), backing)
+    }
+
+    /// Registers a span with every domain that can, besides those that know it already.
+    fn complete(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+        registrations: Vec<Registration>,
+        backing: Backing,
+    ) -> Result<Region, Error> {
+        let core = self.clone();
+        let (id, generation) = self.regions.insert(span, access);
+        let mut inner = RegionInner { core, id, generation, span, access, registrations, backing };
+        for (index, slot) in self.domains.iter().enumerate() {
+            let known = inner.registrations.iter().any(|r| r.domain == index);
+            if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
+                continue;
+            }
+            // On failure `inner` is dropped, which undoes what was done so far.
+            let region = slot.domain.register(span.base(), span.len(), access.bits())?;
+            let handle = region.handle as usize;
+            inner.registrations.push(Registration { domain: index, handle });
+        }
+        Ok(Region { inner: Arc::new(inner) })
+    }
+}
+
+type FoundModule = (ModuleRef, ModuleAttr, usize);
+
+/// Opens a provider's domains and lists their modules.
+fn open_domains(
+    provider: &Arc<LoadedProvider>,
+    id: [u8; 16],
+    domains: &mut Vec<DomainSlot>,
+    found: &mut Vec<FoundModule>,
+    records: &mut Vec<Record>,
+) -> Result<(), Record> {
+    let refused = |expected: &str, error: &Error| {
+        let verdict = Verdict::Refused {
+            phase: "open".into(),
+            expected: expected.into(),
+            found: error.to_string(),
+        };
+        Record::provider(&provider.name, verdict)
+    };
+    for attr in provider.domains().map_err(|e| refused("a list of domains", &e))? {
+        let name = fixed_str(&attr.name).unwrap_or("?").to_string();
+        let with_domain = |mut record: Record| {
+            record.domain = Some(name.clone());
+            record
+        };
+        let opened = provider.open_domain(&name, id).and_then(|d| Ok((d.modules()?, d)));
+        let (modules, domain) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                records.push(with_domain(refused("a domain that opens", &error)));
+                continue;
+            }
+        };
+        let index = domains.len();
+        for module in modules {
+            let module_name = fixed_str(&module.name).unwrap_or("?").to_string();
+            let at = ModuleRef::new(&provider.name, &name, &module_name);
+            match provider.check_module(&module) {
+                Ok(()) => found.push((at, module, index)),
+                Err(verdict) => {
+                    records.push(Record::module(&provider.name, &name, &module_name, verdict));
+                }
+            }
+        }
+        domains.push(DomainSlot { provider: provider.clone(), name, attr, domain });
+    }
+    Ok(())
+}
+
+/// Records names in the lists of domains and modules that fit nothing.
+fn check_names(
+    wishes: &Wishes,
+    found: &[FoundModule],
+    discovery: &Discovery,
+    records: &mut Vec<Record>,
+) {
+    let domains: Vec<&str> = found.iter().map(|(at, _, _)| at.domain.as_str()).collect();
+    let modules: Vec<String> = found.iter().map(|(at, _, _)| at.to_string()).collect();
+    let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+    records.extend(wishes.domains.unmatched(&domains, &discovery.looked));
+    records.extend(wishes.modules.unmatched(&modules, &discovery.looked));
+}
+
+/// The modules that the usable paths consist of, best first.
+fn modules_in_use(composition: &Composition, found: &[FoundModule]) -> Vec<ModuleUse> {
+    let mut ranked: Vec<_> = composition
+        .usable()
+        .flat_map(|path| Role::DATA.into_iter().filter_map(|role| path.module(role)))
+        .filter_map(|at| composition.ranked(at))
+        .collect();
+    ranked.sort_by(|a, b| compare(a, b, Role::Rma).0);
+    ranked.dedup_by(|a, b| a.at == b.at);
+    let mut modules: Vec<ModuleUse> = Vec::new();
+    for ranked in ranked {
+        let Some((at, attr, domain)) = found.iter().find(|(at, _, _)| *at == ranked.at) else {
+            continue;
+        };
+        let plays = |role: Role| composition.usable().any(|path| path.module(role) == Some(at));
+        let roles = Roles {
+            message: plays(Role::Message),
+            memory: plays(Role::Rma) || plays(Role::Atomic),
+        };
+        let mut attr = *attr;
+        attr.priority = ranked.priority;
+        modules.push(ModuleUse {
+            domain: *domain,
+            name: at.module.clone(),
+            path: at.to_string(),
+            roles,
+            attr,
+        });
+    }
+    modules
+}

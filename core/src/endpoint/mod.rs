@@ -1,0 +1,538 @@
+//! Endpoints: messages, put, get and atomics to one peer.
+//!
+//! A connection is made by the first operation. Operations that the transport has no room for are queued
+//! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
+
+pub(crate) mod queue;
+pub(crate) mod rma;
+mod route;
+
+pub use rma::{AtomicOp, Completion, RemoteKey, Width};
+
+use crate::address::WorkerAddress;
+use crate::emulate;
+use crate::explain::Record;
+use crate::region::Region;
+use crate::registry::abi::RawEndpoint;
+use crate::request::{Outcome, Request};
+use crate::worker::Inner as WorkerInner;
+use crate::{Error, Status};
+use queue::Task;
+pub(crate) use route::Route;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+use tieline_plugin_api::OK;
+
+/// Where an endpoint stands. Only `Ready` takes the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Ready,
+    New,
+    Queueing,
+    Failed,
+    Closed,
+}
+
+/// An opened lane of this endpoint.
+pub(crate) struct Lane {
+    pub(crate) interface: usize,
+    pub(crate) raw: RawEndpoint,
+}
+
+pub(crate) struct Inner {
+    pub(crate) state: Cell<State>,
+    pub(crate) message: Cell<RawEndpoint>,
+    pub(crate) max_short: Cell<usize>,
+    max_packed: Cell<usize>,
+    pub(crate) worker: Rc<WorkerInner>,
+    /// Its place in the worker's list, which is also the cookie of its lanes.
+    pub(crate) index: usize,
+    pub(crate) address: WorkerAddress,
+    pub(crate) route: Route,
+    lanes: RefCell<Vec<Lane>>,
+    queue: RefCell<VecDeque<Task>>,
+    queued_bytes: Cell<usize>,
+    pub(crate) busy: Cell<bool>,
+    error: RefCell<Option<Error>>,
+    /// The endpoint to the peer's service worker, when it has one.
+    control: RefCell<Option<Rc<Inner>>>,
+    /// Whether an operation was ever emulated: a flush then asks the peer.
+    emulated: Cell<bool>,
+    /// The first failure of an operation that had completed locally: the next flush says it.
+    late_error: RefCell<Option<Error>>,
+}
+
+/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub(crate) inner: Rc<Inner>,
+}
+
+/// The largest message id that an application may use.
+pub const MAX_MESSAGE_ID: u16 = emulate::id::FIRST - 1;
+
+impl Endpoint {
+    /// Sends a message: `id` chooses the handler at the peer, `header` and `payload` are handed to it.
+    /// The payload is copied. `Done`: it is under way. `Pending`: it is queued, in order.
+    ///
+    /// # Errors
+    /// `Again` when the queue is full (nothing was sent: make progress), `TooLarge`, `PeerFailed` and
+    /// the other reasons for which an endpoint is finished.
+    #[inline]
+    pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, Error> {
+        let ep = &*self.inner;
+        if ep.state.get() == State::Ready
+            && payload.len() <= ep.max_short.get()
+            && id <= MAX_MESSAGE_ID
+            && ep.worker.same_process()
+        {
+            let code = ep.message.get().am_short(u32::from(id), header, payload);
+            if code == OK {
+                return Ok(Outcome::Done(0));
+            }
+            return ep.send_refused(code, id, header, payload);
+        }
+        ep.send_slow(id, header, payload)
+    }
+
+    /// Sends a message that `pack` writes straight into the transport's buffer: it gets room for
+    /// `max_len` bytes and returns how many it wrote.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn send_packed(
+        &self,
+        id: u16,
+        header: u64,
+        max_len: usize,
+        pack: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<Outcome, Error> {
+        let ep = &*self.inner;
+        ep.check_message(id, max_len)?;
+        let mut pack = Some(pack);
+        if ep.ready_or_opened()? {
+            let result = ep.pack_now(id, header, max_len, |at, capacity| {
+                let pack = pack.take().ok_or(Status::Invalid)?;
+                Ok(pack(crate::sys::buffer_at(at, capacity.min(max_len))))
+            });
+            match result {
+                Ok(()) => return Ok(Outcome::Done(0)),
+                Err(Status::Again) => {}
+                Err(status) => return Err(ep.failed_with(status)),
+            }
+        }
+        let Some(pack) = pack else {
+            // The provider ran the callback and then had no room: its promise is broken.
+            return Err(ep.failed_with(Status::ProviderFailed));
+        };
+        if !ep.has_room(max_len) {
+            return Err(Status::Again.into());
+        }
+        let mut buffer = vec![0; max_len];
+        let len = pack(&mut buffer);
+        buffer.truncate(len);
+        ep.queue_message(id, header, buffer.into())
+    }
+
+    /// Sends a message gathered from pieces of regions, which must not change until it is done.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`], and `OutOfRange`.
+    pub fn send_regions(
+        &self,
+        id: u16,
+        header: u64,
+        pieces: &[(&Region, Range<usize>)],
+    ) -> Result<Outcome, Error> {
+        let ep = &*self.inner;
+        let mut len = 0usize;
+        for (region, range) in pieces {
+            let n = range.end.checked_sub(range.start).ok_or(Status::Invalid)?;
+            let _ = region.inner.span.range(range.start, n)?;
+            len = len.saturating_add(n);
+        }
+        ep.check_message(id, len)?;
+        let pieces = pieces.iter().map(|(region, range)| ((*region).clone(), range.clone()));
+        let task =
+            Task::Gather { id, header, pieces: pieces.collect(), len, request: ep.open_request(1) };
+        ep.submit(task)
+    }
+
+    /// The longest message that this endpoint carries.
+    ///
+    /// # Errors
+    /// When there is no path to the peer.
+    pub fn max_message(&self) -> Result<usize, Error> {
+        let ep = &*self.inner;
+        let _ = ep.ready_or_opened()?;
+        Ok(ep.max_packed.get().max(ep.max_short.get()))
+    }
+
+    /// Completes when every put, get and atomic posted before is complete at the target, and every message
+    /// posted before is in the transport's hands, in order.
+    ///
+    /// # Errors
+    /// The first failure of what it waited for.
+    pub fn flush(&self) -> Result<Outcome, Error> {
+        self.inner.flush()
+    }
+
+    /// Completes when the peer's handlers have run for every message posted before: a round trip.
+    ///
+    /// # Errors
+    /// As [`Endpoint::flush`].
+    pub fn flush_messages(&self) -> Result<Outcome, Error> {
+        let ep = &*self.inner;
+        ep.check_alive()?;
+        let request = ep.open_request(1);
+        ep.enqueue(Task::control(emulate::id::PING, request, Vec::new()));
+        ep.outcome(request)
+    }
+
+    /// Orders every put, get and atomic posted before ahead of those posted after.
+    ///
+    /// # Errors
+    /// As [`Endpoint::flush`].
+    pub fn fence(&self) -> Result<(), Error> {
+        self.inner.fence()
+    }
+
+    /// What was decided for this peer, module by module.
+    #[must_use]
+    pub fn report(&self) -> Vec<Record> {
+        self.inner.route.records.clone()
+    }
+
+    /// The reason why this endpoint is finished, if it is.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.inner.error.borrow().clone()
+    }
+}
+
+impl Inner {
+    pub(crate) fn new(
+        worker: Rc<WorkerInner>,
+        index: usize,
+        address: WorkerAddress,
+        route: Route,
+    ) -> Inner {
+        Inner {
+            state: Cell::new(State::New),
+            message: Cell::new(RawEndpoint::nowhere()),
+            max_short: Cell::new(0),
+            max_packed: Cell::new(0),
+            worker,
+            index,
+            address,
+            route,
+            lanes: RefCell::default(),
+            queue: RefCell::default(),
+            queued_bytes: Cell::new(0),
+            busy: Cell::new(false),
+            error: RefCell::default(),
+            control: RefCell::default(),
+            emulated: Cell::new(false),
+            late_error: RefCell::default(),
+        }
+    }
+
+    // ---- the slow ways of a message ----
+
+    #[cold]
+    fn send_refused(
+        &self,
+        code: i32,
+        id: u16,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<Outcome, Error> {
+        match Status::from_code(code) {
+            Status::Again => self.queue_message(id, header, payload.into()),
+            status => Err(self.failed_with(status)),
+        }
+    }
+
+    #[cold]
+    fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, Error> {
+        self.check_message(id, payload.len())?;
+        if self.ready_or_opened()? {
+            let sent = if payload.len() <= self.max_short.get() {
+                self.short_now(id, header, payload)
+            } else {
+                self.pack_now(id, header, payload.len(), |at, _| {
+                    crate::sys::copy_to(payload, at);
+                    Ok(payload.len())
+                })
+            };
+            match sent {
+                Ok(()) => return Ok(Outcome::Done(0)),
+                Err(Status::Again) => {}
+                Err(status) => return Err(self.failed_with(status)),
+            }
+        }
+        if !self.has_room(payload.len()) {
+            return Err(Status::Again.into());
+        }
+        self.queue_message(id, header, payload.into())
+    }
+
+    fn queue_message(&self, id: u16, header: u64, payload: Box<[u8]>) -> Result<Outcome, Error> {
+        if !self.has_room(payload.len()) {
+            return Err(Status::Again.into());
+        }
+        let request = Some(self.open_request(1));
+        self.submit(Task::Message { id, header, payload, request })
+    }
+
+    /// Sends or queues a task that has a request, and says how it stands.
+    pub(crate) fn submit(&self, task: Task) -> Result<Outcome, Error> {
+        self.check_alive()?;
+        let request = task.request();
+        self.enqueue(task);
+        request.map_or(Ok(Outcome::Done(0)), |request| self.outcome(request))
+    }
+
+    /// How a request stands right after it was posted.
+    pub(crate) fn outcome(&self, request: u64) -> Result<Outcome, Error> {
+        let ended = self.worker.requests.borrow_mut().take(request);
+        match ended {
+            Some(result) => {
+                self.worker.requests.borrow_mut().forget(request);
+                result.map(Outcome::Done)
+            }
+            None => Ok(Outcome::Pending(Request { worker: self.worker.clone(), id: request })),
+        }
+    }
+
+    pub(crate) fn open_request(&self, parts: u32) -> u64 {
+        self.worker.requests.borrow_mut().open(self.index, parts, None)
+    }
+
+    fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
+        self.check_alive()?;
+        if id > MAX_MESSAGE_ID {
+            return Err(Error::new(
+                Status::Invalid,
+                format!("message id {id:#x}"),
+                format!("ids above {MAX_MESSAGE_ID:#x} belong to the library"),
+                "use a smaller id",
+            ));
+        }
+        let _ = self.ready_or_opened()?;
+        let max = self.max_packed.get().max(self.max_short.get());
+        if len > max && self.state.get() != State::New {
+            return Err(Error::new(
+                Status::TooLarge,
+                format!("a message of {len} bytes"),
+                format!("{} carries at most {max}", self.message_path()),
+                "split it, or put it into the peer's memory",
+            ));
+        }
+        Ok(())
+    }
+
+    /// `true` when a message may be sent right now; `false` when it has to queue.
+    fn ready_or_opened(&self) -> Result<bool, Error> {
+        self.check_alive()?;
+        if self.state.get() == State::New {
+            match self.open_message_lane() {
+                Ok(()) => {}
+                Err(error) if error.status() == Status::Again => return Ok(false),
+                Err(error) => {
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.state.get() == State::Ready)
+    }
+
+    /// Posts a short message to the lane; the queue is not looked at.
+    pub(crate) fn short_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
+        match self.message.get().am_short(u32::from(id), header, payload) {
+            OK => Ok(()),
+            code => Err(Status::from_code(code)),
+        }
+    }
+
+    /// Posts a packed message to the lane; the queue is not looked at.
+    pub(crate) fn pack_now(
+        &self,
+        id: u16,
+        header: u64,
+        max: usize,
+        mut pack: impl FnMut(*mut u8, usize) -> Result<usize, Status>,
+    ) -> Result<(), Status> {
+        self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
+    }
+
+    pub(crate) fn max_packed(&self) -> usize {
+        self.max_packed.get()
+    }
+
+    // ---- order and completion ----
+
+    fn flush(&self) -> Result<Outcome, Error> {
+        self.check_alive()?;
+        let late = self.late_error.borrow_mut().take();
+        let control = self.control.borrow().clone();
+        let ask = self.emulated.get();
+        let queued = !self.queue.borrow().is_empty();
+        let lanes: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
+        let parts = 1 + u32::from(ask) + u32::from(queued) + lanes.len() as u32;
+        let request = self.open_request(parts);
+        let part = |result| {
+            let _ = self.worker.requests.borrow_mut().part(request, result);
+        };
+        part(late.map_or(Ok(0), Err));
+        if queued {
+            self.enqueue(Task::Mark { request });
+        }
+        if ask {
+            let ping = Task::control(emulate::id::PING, request, Vec::new());
+            match &control {
+                Some(control) => control.enqueue(ping),
+                None => self.enqueue(ping),
+            }
+        }
+        for raw in lanes {
+            match raw.flush(request) {
+                tieline_plugin_api::PENDING => {}
+                OK => part(Ok(0)),
+                code => part(Err(self.failure(Status::from_code(code)))),
+            }
+        }
+        self.outcome(request)
+    }
+
+    fn fence(&self) -> Result<(), Error> {
+        self.check_alive()?;
+        for lane in self.lanes.borrow().iter() {
+            let code = lane.raw.fence();
+            if code != OK {
+                return Err(self.failure(Status::from_code(code)));
+            }
+        }
+        if self.emulated.get() || !self.queue.borrow().is_empty() {
+            if let Outcome::Pending(request) = self.flush()? {
+                self.enqueue(Task::Barrier { request: request.id });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn note_emulated(&self) {
+        self.emulated.set(true);
+    }
+
+    /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
+    pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
+        if let Some(control) = self.control.borrow().as_ref() {
+            return Ok(Some(control.clone()));
+        }
+        let Some(address) = self.address.service_address() else { return Ok(None) };
+        let control = self.worker.connect_internal(address)?;
+        *self.control.borrow_mut() = Some(control.clone());
+        Ok(Some(control))
+    }
+
+    // ---- failure ----
+
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        if !self.worker.same_process() {
+            return Err(Error::new(
+                Status::Invalid,
+                "an endpoint was used in a forked child",
+                "connections belong to the process that made them",
+                "open a new Context in the child",
+            ));
+        }
+        match self.state.get() {
+            State::Failed | State::Closed => Err(self.dead_error()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn dead_error(&self) -> Error {
+        self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
+    }
+
+    /// The error for a status that a lane returned, in words.
+    pub(crate) fn failure(&self, status: Status) -> Error {
+        if let Some(error) = self.error.borrow().as_ref() {
+            return error.clone();
+        }
+        match status {
+            Status::Again => Error::from_status(status),
+            Status::KeyRejected | Status::OutOfRange | Status::Misaligned => {
+                emulate::refused(status)
+            }
+            _ => Error::new(
+                status,
+                format!("{} through {}", self.address.label(), self.message_path()),
+                status.text(),
+                "",
+            ),
+        }
+    }
+
+    /// Handles a status that ends the endpoint and returns its error.
+    #[cold]
+    fn failed_with(&self, status: Status) -> Error {
+        let error = self.failure(status);
+        self.endpoint_status(status, error.clone());
+        error
+    }
+
+    /// Ends the endpoint when that is what the status means.
+    pub(crate) fn endpoint_status(&self, status: Status, error: Error) {
+        match status {
+            Status::PeerFailed | Status::Closed | Status::BadData | Status::Io => self.fail(error),
+            Status::ProviderFailed => {
+                self.worker.provider_failed(self);
+                self.fail(error);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the endpoint: everything outstanding completes with `error`.
+    pub(crate) fn fail(&self, error: Error) {
+        if matches!(self.state.get(), State::Failed | State::Closed) {
+            return;
+        }
+        self.state.set(State::Failed);
+        self.message.set(RawEndpoint::nowhere());
+        *self.error.borrow_mut() = Some(error.clone());
+        self.queue.borrow_mut().clear();
+        self.queued_bytes.set(0);
+        self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        let control = self.control.borrow_mut().take();
+        if let Some(control) = control {
+            control.fail(error);
+        }
+    }
+
+    /// What a person calls the message lane.
+    pub(crate) fn message_path(&self) -> String {
+        match self.route.message {
+            Some(interface) => self.worker.interfaces[interface].path.clone(),
+            None => "no message module".into(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.state.set(State::Closed);
+        let error = Error::from_status(Status::Canceled);
+        self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        for lane in self.lanes.borrow_mut().drain(..) {
+            lane.raw.close();
+        }
+        self.worker.remove_endpoint(self.index);
+    }
+}

@@ -1,0 +1,253 @@
+//! What an endpoint could not send at once: a queue in order, bounded by bytes, that progress drains.
+
+use super::{Inner, State};
+use crate::emulate::{self, PUT_HEAD, Target, id};
+use crate::region::Region;
+use crate::wire::Writer;
+use crate::{Error, Status};
+use std::ops::Range;
+
+/// Where the bytes of an emulated put come from.
+pub(crate) enum Source {
+    Region(Region, usize),
+    Bytes(Box<[u8]>),
+}
+
+impl Source {
+    fn copy_to(&self, at: usize, out: *mut u8, len: usize) -> Result<(), Status> {
+        match self {
+            Source::Region(region, start) => region.inner.span.read_to(start + at, out, len),
+            Source::Bytes(bytes) => {
+                crate::sys::copy_to(&bytes[at..at + len], out);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// One queued operation.
+pub(crate) enum Task {
+    /// A message whose payload was copied.
+    Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<u64> },
+    /// A message gathered from regions.
+    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: u64 },
+    /// An emulated put; `request` is answered for the last piece when `remote`, else it ends with the last piece sent.
+    Put { source: Source, len: usize, sent: usize, target: Target, request: u64, remote: bool },
+    /// The answer to a peer's get.
+    GetReply { token: u64, target: Target, len: u64, sent: u64 },
+    /// Ends `request` when everything before it has been sent.
+    Mark { request: u64 },
+    /// Holds back what follows until `request` has ended.
+    Barrier { request: u64 },
+    /// A native put or get that the provider had no room for.
+    Native(super::rma::NativeOp),
+}
+
+impl Task {
+    /// One of the core's own messages; never held back by the bound, since peers bound how many there are.
+    pub(crate) fn control(id: u16, token: u64, bytes: Vec<u8>) -> Task {
+        Task::Message { id, header: token, payload: bytes.into(), request: None }
+    }
+
+    /// Bytes of copied payload that count against the bound.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Task::Message { payload, .. } => payload.len() + 64,
+            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len() + 64,
+            _ => 64,
+        }
+    }
+
+    /// The operation that fails with this task.
+    pub(crate) fn request(&self) -> Option<u64> {
+        match self {
+            Task::Message { request, .. } => *request,
+            Task::Gather { request, .. } | Task::Put { request, .. } | Task::Mark { request } => {
+                Some(*request)
+            }
+            Task::Native(op) => Some(op.request),
+            Task::GetReply { .. } | Task::Barrier { .. } => None,
+        }
+    }
+}
+
+impl Inner {
+    /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
+    pub(crate) fn attempt(&self, task: &mut Task) -> Result<bool, Status> {
+        let sent = match task {
+            Task::Message { id, header, payload, .. } => {
+                if payload.len() <= self.max_short.get() {
+                    self.short_now(*id, *header, payload)
+                } else {
+                    let pack = |out: *mut u8, _: usize| {
+                        crate::sys::copy_to(payload, out);
+                        Ok(payload.len())
+                    };
+                    self.pack_now(*id, *header, payload.len(), pack)
+                }
+            }
+            Task::Gather { id, header, pieces, len, .. } => {
+                let pack = |out: *mut u8, _: usize| {
+                    let mut at = 0;
+                    for (region, range) in pieces.iter() {
+                        let n = range.end - range.start;
+                        region.inner.span.read_to(range.start, out.wrapping_add(at), n)?;
+                        at += n;
+                    }
+                    Ok(at)
+                };
+                self.pack_now(*id, *header, *len, pack)
+            }
+            Task::Put { source, len, sent, target, request, remote } => {
+                self.send_put(source, *len, sent, target, if *remote { *request } else { 0 })
+            }
+            Task::GetReply { token, target, len, sent } => {
+                emulate::stream(self, *token, target, *len, sent)
+            }
+            Task::Mark { .. } => Ok(()),
+            Task::Barrier { request } => {
+                return Ok(self.worker.requests.borrow_mut().get(*request).is_none());
+            }
+            Task::Native(op) => return self.attempt_native(op),
+        };
+        match sent {
+            Ok(()) => Ok(true),
+            Err(Status::Again) => Ok(false),
+            Err(status) => Err(status),
+        }
+    }
+
+    fn send_put(
+        &self,
+        source: &Source,
+        len: usize,
+        sent: &mut usize,
+        target: &Target,
+        token: u64,
+    ) -> Result<(), Status> {
+        let piece = self.max_packed() - PUT_HEAD;
+        loop {
+            let n = piece.min(len - *sent);
+            let last = *sent + n == len;
+            let pack = |out: *mut u8, _: usize| {
+                let mut w = Writer::default();
+                Target { offset: target.offset + *sent as u64, ..*target }.write(&mut w);
+                crate::sys::copy_to(&w.bytes, out);
+                source.copy_to(*sent, out.wrapping_add(PUT_HEAD), n)?;
+                Ok(PUT_HEAD + n)
+            };
+            self.pack_now(id::PUT, if last { token } else { 0 }, PUT_HEAD + n, pack)?;
+            *sent += n;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a task that has been sent has thereby ended its operation.
+    fn ends_when_sent(task: &Task) -> bool {
+        match task {
+            Task::Put { remote, .. } => !remote,
+            Task::Message { .. } | Task::Gather { .. } | Task::Mark { .. } => true,
+            _ => false,
+        }
+    }
+
+    fn settle(&self, task: &Task, result: Result<u64, Error>) {
+        if let Some(request) = task.request() {
+            let _ = self.worker.requests.borrow_mut().part(request, result);
+        }
+    }
+
+    /// Sends a task now if nothing is queued before it, otherwise queues it.
+    pub(crate) fn enqueue(&self, mut task: Task) {
+        if self.state.get() == State::New {
+            if let Err(error) = self.open_message_lane() {
+                if error.status() != Status::Again {
+                    self.fail(error);
+                }
+            }
+        }
+        match self.state.get() {
+            State::Failed | State::Closed => {
+                let error = self.dead_error();
+                return self.settle(&task, Err(error));
+            }
+            State::Ready => match self.attempt(&mut task) {
+                Ok(true) => {
+                    if Self::ends_when_sent(&task) {
+                        self.settle(&task, Ok(0));
+                    }
+                    return;
+                }
+                Ok(false) => {}
+                Err(status) => return self.task_failed(&task, status),
+            },
+            State::New | State::Queueing => {}
+        }
+        self.queued_bytes.set(self.queued_bytes.get() + task.bytes());
+        self.queue.borrow_mut().push_back(task);
+        if self.state.get() == State::Ready {
+            self.state.set(State::Queueing);
+        }
+        self.worker.make_busy(self);
+    }
+
+    fn task_failed(&self, task: &Task, status: Status) {
+        let error = self.failure(status);
+        self.settle(task, Err(error.clone()));
+        self.endpoint_status(status, error);
+    }
+
+    /// Whether another payload of this length may be queued.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        let bytes = self.queued_bytes.get();
+        bytes == 0 || bytes + len + 64 <= self.worker.core.queue_bytes
+    }
+
+    pub(crate) fn queue_len(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
+    /// Drains up to `budget` tasks; returns how many were done and whether some are left.
+    pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
+        if self.state.get() == State::New {
+            match self.open_message_lane() {
+                Ok(()) => self.state.set(State::Queueing),
+                Err(error) if error.status() == Status::Again => return (0, true),
+                Err(error) => {
+                    self.fail(error);
+                    return (1, false);
+                }
+            }
+        }
+        let mut done = 0;
+        while done < budget {
+            // Taken out while it runs: what it triggers may queue more.
+            let Some(mut task) = self.queue.borrow_mut().pop_front() else { break };
+            match self.attempt(&mut task) {
+                Ok(true) => {
+                    self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.bytes()));
+                    done += 1;
+                    if Self::ends_when_sent(&task) {
+                        self.settle(&task, Ok(0));
+                    }
+                }
+                Ok(false) => {
+                    self.queue.borrow_mut().push_front(task);
+                    return (done, true);
+                }
+                Err(status) => {
+                    self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.bytes()));
+                    self.task_failed(&task, status);
+                    done += 1;
+                }
+            }
+        }
+        let left = !self.queue.borrow().is_empty();
+        if !left && self.state.get() == State::Queueing {
+            self.state.set(State::Ready);
+        }
+        (done, left)
+    }
+}

@@ -1,0 +1,120 @@
+//! Remote keys: the bytes of [`crate::Region::remote_key`].
+//!
+//! A key names the region by context, number and generation, its length and access rights, and carries
+//! one part for every domain that the memory is registered in. The importing side checks range and rights
+//! on every operation; the target (or its key table) checks number and generation again, so a forged or
+//! outdated key is refused there too.
+
+use crate::region::Access;
+use crate::wire::{Reader, Writer, checksum};
+use crate::{Error, Status};
+
+const MAGIC: &[u8; 4] = b"TLK1";
+const MAX_PARTS: usize = 32;
+
+/// A remote key, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRecord {
+    pub(crate) context: [u8; 16],
+    pub(crate) region: u64,
+    pub(crate) generation: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    /// (provider, domain, that domain's key)
+    pub(crate) parts: Vec<(String, String, Vec<u8>)>,
+}
+
+impl KeyRecord {
+    pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
+        let mut w = Writer::default();
+        let _ = w.raw(MAGIC).raw(&self.context).u64(self.region).u64(self.generation);
+        let _ = w.u64(self.len).u8(self.access.bits() as u8).u8(self.parts.len() as u8);
+        for (provider, domain, bytes) in &self.parts {
+            let _ = w.name(provider).name(domain).blob(bytes)?;
+        }
+        let sum = checksum(&w.bytes);
+        let _ = w.u32(sum);
+        Ok(w.bytes)
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<KeyRecord, Error> {
+        Self::parse_fields(bytes).map_err(|why| {
+            Error::new(
+                Status::KeyRejected,
+                "this is no remote key",
+                format!("{why} ({} bytes)", bytes.len()),
+                "pass the bytes of Region::remote_key() unchanged",
+            )
+        })
+    }
+
+    fn parse_fields(bytes: &[u8]) -> Result<KeyRecord, &'static str> {
+        let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
+        let (body, sum) = bytes.split_at(body);
+        if !body.starts_with(MAGIC) {
+            return Err("it does not begin with TLK1");
+        }
+        if sum != checksum(body).to_le_bytes() {
+            return Err("its checksum is wrong");
+        }
+        let mut r = Reader::new(&body[MAGIC.len()..]);
+        let record = Self::parse_body(&mut r).map_err(|_| "a field is cut off or malformed")?;
+        if r.rest().is_empty() { Ok(record) } else { Err("there are bytes after its end") }
+    }
+
+    fn parse_body(r: &mut Reader<'_>) -> Result<KeyRecord, Status> {
+        let context = r.id()?;
+        let (region, generation, len) = (r.u64()?, r.u64()?, r.u64()?);
+        let access = Access::from_bits(u64::from(r.u8()?));
+        let count = usize::from(r.u8()?);
+        if count > MAX_PARTS {
+            return Err(Status::BadData);
+        }
+        let mut parts = Vec::with_capacity(count);
+        for _ in 0..count {
+            parts.push((r.name()?.to_string(), r.name()?.to_string(), r.blob()?.to_vec()));
+        }
+        Ok(KeyRecord { context, region, generation, len, access, parts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> KeyRecord {
+        KeyRecord {
+            context: [7; 16],
+            region: 3,
+            generation: 9,
+            len: 4096,
+            access: Access::READ | Access::ATOMIC,
+            parts: vec![("shm".into(), "shm".into(), vec![1, 2, 3])],
+        }
+    }
+
+    #[test]
+    fn a_key_survives_its_bytes_and_no_damaged_one_does() {
+        let bytes = example().pack().unwrap();
+        assert_eq!(KeyRecord::parse(&bytes).unwrap(), example());
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(KeyRecord::parse(&damaged).is_err(), "byte {at}");
+            assert!(KeyRecord::parse(&bytes[..at]).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_with_a_right_checksum_are_parsed_or_refused(
+            mut body in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut bytes = MAGIC.to_vec();
+            bytes.append(&mut body);
+            bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+            let _ = KeyRecord::parse(&bytes);
+        }
+    }
+}

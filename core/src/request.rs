@@ -1,0 +1,241 @@
+//! Operations that have not ended when the call that posted them returns.
+
+use crate::region::Region;
+use crate::worker::Inner as WorkerInner;
+use crate::{Error, Status};
+use std::fmt;
+use std::rc::Rc;
+
+/// How a posted operation stands.
+///
+/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either.
+#[must_use = "an operation may still be pending, or may have brought a value"]
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is complete.
+    Done(u64),
+    /// It completes later; dropping the request does not cancel it.
+    Pending(Request),
+}
+
+impl Outcome {
+    /// Whether it is complete already.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done(_))
+    }
+}
+
+/// A pending operation of one worker.
+pub struct Request {
+    pub(crate) worker: Rc<WorkerInner>,
+    pub(crate) id: u64,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({:#x})", self.id)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.worker.requests.borrow_mut().forget(self.id);
+    }
+}
+
+/// What a get in flight writes to.
+pub(crate) struct Landing {
+    pub(crate) region: Region,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+    pub(crate) missing: usize,
+}
+
+pub(crate) struct Slot {
+    generation: u32,
+    state: State,
+    /// The endpoint whose failure ends this operation.
+    pub(crate) endpoint: usize,
+    /// Events that must arrive before it is complete.
+    parts: u32,
+    pub(crate) landing: Option<Landing>,
+    error: Option<Error>,
+    detached: bool,
+}
+
+enum State {
+    Free,
+    Open,
+    Ended(Result<u64, Error>),
+}
+
+/// The open operations of a worker.
+#[derive(Default)]
+pub(crate) struct Requests {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    open: usize,
+}
+
+fn split(id: u64) -> (usize, u32) {
+    ((id & 0xffff_ffff) as usize, (id >> 32) as u32)
+}
+
+impl Requests {
+    /// Opens an operation that ends after `parts` events.
+    pub(crate) fn open(&mut self, endpoint: usize, parts: u32, landing: Option<Landing>) -> u64 {
+        let fresh = |generation| Slot {
+            generation,
+            state: State::Open,
+            endpoint,
+            parts,
+            landing,
+            error: None,
+            detached: false,
+        };
+        self.open += 1;
+        let index = match self.free.pop() {
+            Some(index) => {
+                let slot = &mut self.slots[index as usize];
+                *slot = fresh(slot.generation.wrapping_add(1));
+                index
+            }
+            None => {
+                self.slots.push(fresh(1));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        u64::from(index) | u64::from(self.slots[index as usize].generation) << 32
+    }
+
+    pub(crate) fn get(&mut self, id: u64) -> Option<&mut Slot> {
+        let (index, generation) = split(id);
+        self.slots
+            .get_mut(index)
+            .filter(|s| s.generation == generation && matches!(s.state, State::Open))
+    }
+
+    /// One of its events has arrived; `true` when that was the last one.
+    pub(crate) fn part(&mut self, id: u64, result: Result<u64, Error>) -> bool {
+        let Some(slot) = self.get(id) else { return false };
+        let value = match result {
+            Ok(value) => value,
+            Err(error) => {
+                let _ = slot.error.get_or_insert(error);
+                0
+            }
+        };
+        slot.parts = slot.parts.saturating_sub(1);
+        if slot.parts > 0 {
+            return false;
+        }
+        slot.landing = None;
+        let result = slot.error.take().map_or(Ok(value), Err);
+        self.end(id, result);
+        true
+    }
+
+    fn end(&mut self, id: u64, result: Result<u64, Error>) {
+        let (index, _) = split(id);
+        let slot = &mut self.slots[index];
+        self.open -= 1;
+        if slot.detached {
+            slot.state = State::Free;
+            self.free.push(index as u32);
+        } else {
+            slot.state = State::Ended(result);
+        }
+    }
+
+    /// The result, once there is one; it is handed out once.
+    pub(crate) fn take(&mut self, id: u64) -> Option<Result<u64, Error>> {
+        let (index, generation) = split(id);
+        let slot = self.slots.get_mut(index).filter(|s| s.generation == generation)?;
+        match std::mem::replace(&mut slot.state, State::Free) {
+            State::Ended(result) => {
+                slot.state = State::Ended(result.clone());
+                Some(result)
+            }
+            State::Open => {
+                slot.state = State::Open;
+                None
+            }
+            State::Free => Some(Err(Error::from_status(Status::Closed))),
+        }
+    }
+
+    /// Nobody will ask for the result any more.
+    pub(crate) fn forget(&mut self, id: u64) {
+        let (index, generation) = split(id);
+        let Some(slot) = self.slots.get_mut(index).filter(|s| s.generation == generation) else {
+            return;
+        };
+        match slot.state {
+            State::Open => slot.detached = true,
+            State::Ended(_) => {
+                slot.state = State::Free;
+                self.free.push(index as u32);
+            }
+            State::Free => {}
+        }
+    }
+
+    /// Ends every operation of an endpoint with its error.
+    pub(crate) fn fail_endpoint(&mut self, endpoint: usize, error: &Error) {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if slot.endpoint == endpoint && matches!(slot.state, State::Open) {
+                slot.landing = None;
+                let id = index as u64 | u64::from(slot.generation) << 32;
+                self.end(id, Err(error.clone()));
+            }
+        }
+    }
+
+    /// How many operations are open.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_ends_once_and_its_number_is_not_mistaken_for_the_next() {
+        let mut requests = Requests::default();
+        let first = requests.open(0, 2, None);
+        assert!(!requests.part(first, Ok(1)));
+        assert!(requests.take(first).is_none());
+        assert!(requests.part(first, Ok(7)));
+        assert!(!requests.part(first, Ok(8)));
+        assert_eq!(requests.take(first), Some(Ok(7)));
+        requests.forget(first);
+        let second = requests.open(0, 1, None);
+        assert_ne!(first, second);
+        assert!(!requests.part(first, Ok(9)));
+        assert!(requests.take(second).is_none());
+        assert_eq!(requests.open_count(), 1);
+    }
+
+    #[test]
+    fn a_failed_endpoint_ends_its_operations_and_no_others() {
+        let mut requests = Requests::default();
+        let (mine, other) = (requests.open(4, 1, None), requests.open(5, 1, None));
+        requests.fail_endpoint(4, &Error::from_status(Status::PeerFailed));
+        assert_eq!(requests.take(mine).unwrap().unwrap_err().status(), Status::PeerFailed);
+        assert!(requests.take(other).is_none());
+    }
+
+    #[test]
+    fn a_forgotten_operation_frees_its_place_when_it_ends() {
+        let mut requests = Requests::default();
+        let id = requests.open(0, 1, None);
+        requests.forget(id);
+        assert!(requests.part(id, Ok(0)));
+        let next = requests.open(0, 1, None);
+        assert_eq!(next & 0xffff_ffff, id & 0xffff_ffff);
+    }
+}

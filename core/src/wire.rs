@@ -1,0 +1,119 @@
+//! Reading and writing of the bytes that cross between processes: little-endian, every length checked.
+
+use tieline_plugin_api::Status;
+
+/// Takes fields off the front of a byte string; whatever does not fit is `BadData`.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Status> {
+        if len > self.rest.len() {
+            return Err(Status::BadData);
+        }
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Status> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.bytes(N)?);
+        Ok(out)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Status> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, Status> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Status> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Status> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn i32(&mut self) -> Result<i32, Status> {
+        Ok(i32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn id(&mut self) -> Result<[u8; 16], Status> {
+        self.array()
+    }
+
+    /// Text with a one-byte length.
+    pub(crate) fn name(&mut self) -> Result<&'a str, Status> {
+        let len = usize::from(self.u8()?);
+        std::str::from_utf8(self.bytes(len)?).map_err(|_| Status::BadData)
+    }
+
+    /// Bytes with a two-byte length.
+    pub(crate) fn blob(&mut self) -> Result<&'a [u8], Status> {
+        let len = usize::from(self.u16()?);
+        self.bytes(len)
+    }
+
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+/// Appends fields.
+#[derive(Default)]
+pub(crate) struct Writer {
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Writer {
+        self.raw(&[value])
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(crate) fn i32(&mut self, value: i32) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Text with a one-byte length; names are at most 255 bytes by their types.
+    pub(crate) fn name(&mut self, text: &str) -> &mut Writer {
+        let bytes = &text.as_bytes()[..text.len().min(255)];
+        self.u8(bytes.len() as u8).raw(bytes)
+    }
+
+    /// Bytes with a two-byte length; an address or key is shorter than 64 KiB by the ABI's limits.
+    pub(crate) fn blob(&mut self, bytes: &[u8]) -> Result<&mut Writer, Status> {
+        let len = u16::try_from(bytes.len()).map_err(|_| Status::TooLarge)?;
+        Ok(self.u16(len).raw(bytes))
+    }
+}
+
+/// FNV-1a: tells a damaged byte string from a whole one. It is no protection against forgery.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}

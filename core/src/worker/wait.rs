@@ -1,0 +1,126 @@
+//! Sleeping: a program need not spin.
+
+use super::{Inner, Worker};
+use crate::request::Request;
+use crate::{Error, Status};
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+use tieline_plugin_api::Armed;
+use tieline_plugin_api::caps;
+
+/// How often `finish` looks before it sleeps: some microseconds, the time in which a running peer answers.
+const SPINS: usize = 2000;
+/// While work is queued that no descriptor announces, a sleep is no longer than this.
+const QUEUED_NAP: Duration = Duration::from_millis(1);
+
+impl Worker {
+    /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that
+    /// [`Worker::arm`] said so before.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.inner.poller.as_raw_fd()
+    }
+
+    /// Prepares to sleep on [`Worker::fd`]: `true` when that is safe, `false` when there is something to
+    /// do right now.
+    ///
+    /// # Errors
+    /// When an interface cannot be waited for.
+    pub fn arm(&self) -> Result<bool, Error> {
+        self.inner.arm()
+    }
+
+    /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
+    /// makes progress again. `true`: something happened.
+    ///
+    /// # Errors
+    /// `Busy` inside a handler, or when the system refuses to wait.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.inner.wait(timeout)
+    }
+}
+
+impl Inner {
+    fn arm(&self) -> Result<bool, Error> {
+        for slot in &self.interfaces {
+            if slot.attr.caps & caps::NEEDS_POLL == 0 {
+                continue;
+            }
+            match slot.interface.arm() {
+                Ok(Armed::Sleep) => {}
+                Ok(Armed::Ready) => return Ok(false),
+                Err(status) => {
+                    return Err(Error::new(
+                        status,
+                        format!("{} cannot be waited for", slot.path),
+                        status.text(),
+                        "call progress in a loop instead",
+                    ));
+                }
+            }
+        }
+        Ok(!self.has_work.get() || self.only_blocked_work())
+    }
+
+    /// Whether what is queued waits for a peer, so that its descriptor will say when to go on.
+    fn only_blocked_work(&self) -> bool {
+        !self.assist.is_busy()
+    }
+
+    /// Lets another thread end a wait.
+    pub(crate) fn watch(&self, wakeup: &crate::sys::Wakeup) -> Result<(), Error> {
+        self.poller.add(wakeup.as_raw_fd())
+    }
+
+    fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
+        if self.in_progress.get() {
+            return Err(Error::new(
+                Status::Busy,
+                "a wait inside a message handler",
+                "handlers run inside progress",
+                "return from the handler first",
+            ));
+        }
+        if self.progress() > 0 {
+            return Ok(true);
+        }
+        if self.arm()? {
+            let queued = !self.busy.borrow().is_empty();
+            let nap = match (timeout, queued) {
+                (timeout, false) => timeout,
+                (None, true) => Some(QUEUED_NAP),
+                (Some(timeout), true) => Some(timeout.min(QUEUED_NAP)),
+            };
+            let _ = self.poller.wait(nap)?;
+        }
+        Ok(self.progress() > 0)
+    }
+
+    pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, Error> {
+        let mut quiet = 0;
+        loop {
+            if let Some(result) = self.requests.borrow_mut().take(request.id) {
+                return result;
+            }
+            if self.in_progress.get() {
+                return Err(Error::new(
+                    Status::Busy,
+                    "finish inside a message handler",
+                    "handlers run inside progress",
+                    "keep the request and finish it outside",
+                ));
+            }
+            if self.progress() > 0 {
+                quiet = 0;
+                continue;
+            }
+            quiet += 1;
+            if quiet < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            let _ = self.wait(Some(Duration::from_millis(100)))?;
+        }
+    }
+}
