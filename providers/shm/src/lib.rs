@@ -1,34 +1,36 @@
 //! Provider shm.
 
-use tieline_plugin_api::{Absent, Domain, DomainInfo, Failure, HostHandle, Provider, Status, abi};
+#[cfg(not(loom))]
+mod channel;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+mod domain;
+#[cfg(not(loom))]
+mod endpoint;
+#[cfg(not(loom))]
+mod hello;
+#[cfg(all(feature = "test-hooks", not(loom)))]
+mod hooks;
+#[cfg(not(loom))]
+mod host;
+#[cfg(not(loom))]
+mod interface;
+#[cfg(not(loom))]
+mod keys;
+#[cfg(not(loom))]
+mod listener;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod provider;
+#[cfg(not(loom))]
+mod receiver;
+mod ring;
+#[cfg(not(loom))]
+mod sender;
+#[cfg(not(loom))]
+mod sys;
 
-/// The provider.
-pub struct Shm;
-
-impl Provider for Shm {
-    type Domain = Nothing;
-    fn open(_: HostHandle) -> Result<Shm, Failure> {
-        Err(Failure::new(Status::Unsupported, "not written yet"))
-    }
-    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(Vec::new())
-    }
-    fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<Nothing, Failure> {
-        Err(Status::Unsupported.into())
-    }
-}
-
-/// No domain yet.
-pub struct Nothing;
-
-impl Domain for Nothing {
-    type Interface = Absent;
-    type Connector = Absent;
-    type Region = ();
-    fn modules(&self) -> Vec<abi::ModuleAttr> {
-        Vec::new()
-    }
-    fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<Absent, Failure> {
-        Err(Status::Unsupported.into())
-    }
-}
+#[cfg(not(loom))]
+pub use provider::Shm;

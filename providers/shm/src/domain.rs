@@ -1,0 +1,131 @@
+//! The domain `shm`: memory that other processes of this host reach by load and store.
+
+use std::sync::Arc;
+
+use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::{
+    Absent, Allocation, Domain, Failure, Status, caps, connects, cost_class, role,
+};
+
+use crate::config::Settings;
+use crate::hello::{Id, MAX_ADDRESS, MAX_IDENTITY};
+use crate::host::HostFacts;
+use crate::interface::RingInterface;
+use crate::keys::{Exports, Imports, KEY_LEN, Region};
+use crate::pool::MAX_CHUNK;
+use crate::sys;
+
+/// The longest payload of `am_short`.
+const MAX_SHORT: usize = 8 << 10;
+/// The name of the one module.
+pub(crate) const MODULE: &str = "ring";
+
+/// What the interfaces of a domain share. Any thread.
+pub(crate) struct DomainState {
+    pub(crate) id: Id,
+    pub(crate) host: HostFacts,
+    pub(crate) exports: Exports,
+    pub(crate) imports: Imports,
+}
+
+/// An open domain.
+pub struct ShmDomain {
+    state: Arc<DomainState>,
+    settings: Settings,
+}
+
+impl ShmDomain {
+    pub(crate) fn open(settings: Settings) -> Result<ShmDomain, Failure> {
+        let state = DomainState {
+            id: sys::random()?,
+            host: HostFacts::read(),
+            exports: Exports::default(),
+            imports: Imports::default(),
+        };
+        Ok(ShmDomain { state: Arc::new(state), settings })
+    }
+}
+
+fn costs() -> [Cost; 5] {
+    let mut costs = [Cost::default(); 5];
+    let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
+        overhead_ns,
+        latency_ns,
+        bytes_per_second,
+    };
+    costs[cost_class::SMALL_MESSAGE] = cost(10.0, 60.0, 5e9);
+    costs[cost_class::BULK_MESSAGE] = cost(60.0, 100.0, 30e9);
+    costs[cost_class::SMALL_RMA] = cost(5.0, 50.0, 10e9);
+    costs[cost_class::BULK_RMA] = cost(10.0, 50.0, 30e9);
+    costs[cost_class::ATOMIC] = cost(20.0, 50.0, 0.0);
+    costs
+}
+
+impl Domain for ShmDomain {
+    type Interface = RingInterface;
+    type Connector = Absent;
+    type Region = Region;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        let atomics = 0xff; // every operation of `atomic_op`
+        vec![ModuleAttr {
+            name: fixed(MODULE),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps: caps::AM_SHORT
+                | caps::AM_PACKED
+                | caps::AM_ZCOPY
+                | caps::PUT
+                | caps::GET
+                | caps::ATOMICS
+                | caps::REMOTE_COMPLETION
+                | caps::PASSIVE_TARGET
+                | caps::PEER_FAILURE
+                | caps::EVENT_FD
+                | caps::NEEDS_POLL
+                | caps::LOCAL_ONLY
+                | caps::OWN_MEMORY_ONLY
+                | caps::CHECKS_KEYS
+                | caps::CONNECTED_SEND,
+            priority: 50,
+            max_iov: 16,
+            max_short: MAX_SHORT,
+            max_packed: MAX_CHUNK,
+            max_zcopy: MAX_CHUNK,
+            atomic_post32: atomics,
+            atomic_post64: atomics,
+            atomic_fetch32: atomics,
+            atomic_fetch64: atomics,
+            cost: costs(),
+            max_address_len: MAX_ADDRESS as u32,
+            max_identity_len: MAX_IDENTITY as u32,
+            ..ModuleAttr::empty()
+        }]
+    }
+
+    fn open_interface(&self, module: &str, _worker: [u8; 16]) -> Result<RingInterface, Failure> {
+        if module != MODULE {
+            return Err(Failure::new(Status::NoDevice, format!("shm has no module {module:?}")));
+        }
+        RingInterface::open(self.state.clone(), self.settings.clone())
+    }
+
+    fn alloc(&self, len: usize, access: u64) -> Result<Allocation<Region>, Failure> {
+        let region = self.state.exports.alloc(self.state.id, len, access)?;
+        Ok(Allocation { base: region.base(), len, region })
+    }
+
+    fn deregister(&self, region: Region) -> Result<(), Failure> {
+        self.state.exports.free(&region);
+        Ok(())
+    }
+
+    fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
+        let key = region.key().pack();
+        match out.get_mut(..key.len()) {
+            Some(out) => out.copy_from_slice(&key),
+            None => return Err(Status::TooLarge.into()),
+        }
+        Ok(KEY_LEN)
+    }
+}

@@ -1,0 +1,87 @@
+//! An endpoint: the application's handle of one outgoing channel.
+
+use std::rc::Rc;
+
+use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
+
+use crate::interface::Shared;
+use crate::keys::{ImportedKey, Key};
+use crate::sender::SendChannel;
+
+/// A connection from an interface to one peer.
+pub struct RingEndpoint {
+    channel: Rc<SendChannel>,
+    shared: Rc<Shared>,
+}
+
+impl RingEndpoint {
+    pub(crate) fn new(channel: Rc<SendChannel>, shared: Rc<Shared>) -> RingEndpoint {
+        RingEndpoint { channel, shared }
+    }
+}
+
+impl Endpoint for RingEndpoint {
+    type Key = ImportedKey;
+
+    #[inline]
+    fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.channel.send(id, header, payload)
+    }
+
+    #[inline]
+    fn am_packed(&self, id: u32, header: u64, packer: Packer<'_>, max: usize) -> Result<usize, Status> {
+        self.channel.send_packed(id, header, packer, max)
+    }
+
+    #[inline]
+    fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], _cookie: u64) -> Posted {
+        self.channel.send_gathered(id, header, iov)
+    }
+
+    #[inline]
+    fn put(&self, key: &ImportedKey, op: &RmaOp<'_>) -> Posted {
+        self.channel.status()?;
+        key.put(op)
+    }
+
+    #[inline]
+    fn get(&self, key: &ImportedKey, op: &RmaOp<'_>) -> Posted {
+        self.channel.status()?;
+        key.get(op)
+    }
+
+    #[inline]
+    fn atomic(&self, key: &ImportedKey, op: &Atomic, result: &mut u64) -> Posted {
+        self.channel.status()?;
+        key.atomic(op, result)
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<ImportedKey, Failure> {
+        let Some(key) = Key::parse(bytes) else {
+            return Err(Failure::new(Status::KeyRejected, "a malformed shm key"));
+        };
+        if key.domain != self.channel.peer_domain {
+            let text = "the key belongs to another process than this endpoint leads to";
+            return Err(Failure::new(Status::KeyRejected, text));
+        }
+        match ImportedKey::find(key, &self.shared.domain) {
+            Err(failure) if failure.status == Status::Again => {
+                let status = self.channel.request_key(key.segment);
+                let text = match status {
+                    Status::KeyRejected => "the peer knows no such region: the key is forged or stale",
+                    _ => "",
+                };
+                Err(Failure::new(status, text))
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for RingEndpoint {
+    fn drop(&mut self) {
+        self.channel.close();
+        self.shared.call_attention();
+    }
+}

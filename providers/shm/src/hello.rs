@@ -1,0 +1,346 @@
+//! The records of the wire: the interface's address and what passes over a channel's socket.
+//!
+//! Bulk and messages go through shared memory; the socket carries descriptors, first contact, wake-ups and
+//! good-byes. Every parser takes whatever bytes came and answers `None` for what makes no sense.
+
+use tieline_plugin_api::{Failure, Status};
+
+/// Raised whenever a record or the layout of a channel changes.
+pub(crate) const VERSION: u8 = 1;
+/// The longest identity that a connection carries.
+pub(crate) const MAX_IDENTITY: usize = 4096;
+/// Room for the longest record.
+pub(crate) const MAX_RECORD: usize = MAX_IDENTITY + 128;
+/// The longest address.
+pub(crate) const MAX_ADDRESS: usize = 256;
+
+/// 128 random bits.
+pub(crate) type Id = [u8; 16];
+
+/// Takes fields off the front of a record.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        if len > self.0.len() {
+            return None;
+        }
+        let (head, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Some(head)
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[b]| b)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+/// What lets a peer reach an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Must be presented by whoever connects.
+    pub(crate) cookie: Id,
+    /// Which boot of which kernel.
+    pub(crate) boot: Id,
+    /// The inode of the network namespace; 0 when it is not known.
+    pub(crate) network: u64,
+    /// The domain, for remote keys.
+    pub(crate) domain: Id,
+    /// `sun_path`: with a leading zero an abstract name.
+    pub(crate) socket: Vec<u8>,
+}
+
+impl Address {
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.cookie);
+        out.extend(self.boot);
+        out.extend(self.network.to_le_bytes());
+        out.extend(self.domain);
+        out.push(self.socket.len() as u8);
+        out.extend(&self.socket);
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Address, Failure> {
+        match bytes.first() {
+            Some(&VERSION) => {}
+            Some(v) => {
+                return Err(Failure::new(
+                    Status::Unreachable,
+                    format!("the peer's shm speaks version {v}, this one {VERSION}"),
+                ));
+            }
+            None => return Err(Failure::new(Status::BadData, "an empty shm address")),
+        }
+        let fields = |mut r: Reader<'_>| {
+            let address = Address {
+                cookie: r.array()?,
+                boot: r.array()?,
+                network: r.u64()?,
+                domain: r.array()?,
+                socket: {
+                    let len = r.u8()?;
+                    r.bytes(len as usize)?.to_vec()
+                },
+            };
+            r.end()?;
+            (!address.socket.is_empty() && address.socket.len() < 108).then_some(address)
+        };
+        fields(Reader(&bytes[1..]))
+            .ok_or_else(|| Failure::new(Status::BadData, "a malformed shm address"))
+    }
+}
+
+/// Why a connection was closed by the side that was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Refusal {
+    Cookie = 1,
+    Version = 2,
+    User = 3,
+    Malformed = 4,
+    Resources = 5,
+    BadChannel = 6,
+    Closing = 7,
+}
+
+impl Refusal {
+    fn from_byte(byte: u8) -> Option<Refusal> {
+        use Refusal::*;
+        [Cookie, Version, User, Malformed, Resources, BadChannel, Closing]
+            .into_iter()
+            .find(|&r| r as u8 == byte)
+    }
+
+    /// In words, as the refused side tells it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Refusal::Cookie => "the peer refused the connection: the address is forged or stale",
+            Refusal::Version => "the peer refused the connection: it speaks another version of shm",
+            Refusal::User => "the peer refused the connection: it belongs to another user",
+            Refusal::Malformed => "the peer refused the connection: it did not understand the greeting",
+            Refusal::Resources => {
+                "the peer refused the connection: it has no memory or descriptors left (ulimit -n)"
+            }
+            Refusal::BadChannel => "the peer gave up the channel: it found bytes in it that make no sense",
+            Refusal::Closing => "the peer closed its interface",
+        }
+    }
+}
+
+/// The first record of a connection, with the channel's memory file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) cookie: Id,
+    /// The sender has asked the kernel to be ordered by membarrier.
+    pub(crate) asymmetric: bool,
+    /// Bytes of the fast box.
+    pub(crate) fastbox: u32,
+    pub(crate) identity: Vec<u8>,
+}
+
+/// What passes over a channel's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    Hello(Hello),
+    /// To the sender: accepted, here is the doorbell page, this is your bit.
+    Ack { asymmetric: bool, bell: u32 },
+    /// To the sender: closed, and why.
+    Refused(Refusal),
+    /// Look at your rings.
+    Wake,
+    /// To the receiver: a pool segment, with its descriptor.
+    Segment { number: u32, len: u64 },
+    /// To the receiver: nothing more will come.
+    Bye,
+    /// To the receiver: the segment of a remote key, please.
+    KeyRequest { segment: u64 },
+    /// To the sender: the segment's descriptor and the key table's; without descriptors: no such segment.
+    KeyReply { segment: u64, len: u64, table_len: u64, writable: bool },
+}
+
+impl Record {
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(32);
+        match self {
+            Record::Hello(hello) => {
+                out.extend([1, VERSION]);
+                out.extend(hello.cookie);
+                out.push(u8::from(hello.asymmetric));
+                out.extend(hello.fastbox.to_le_bytes());
+                out.extend((hello.identity.len() as u32).to_le_bytes());
+                out.extend(&hello.identity);
+            }
+            Record::Ack { asymmetric, bell } => {
+                out.extend([2, u8::from(*asymmetric)]);
+                out.extend(bell.to_le_bytes());
+            }
+            Record::Refused(refusal) => out.extend([3, *refusal as u8]),
+            Record::Wake => out.push(4),
+            Record::Segment { number, len } => {
+                out.push(5);
+                out.extend(number.to_le_bytes());
+                out.extend(len.to_le_bytes());
+            }
+            Record::Bye => out.push(6),
+            Record::KeyRequest { segment } => {
+                out.push(7);
+                out.extend(segment.to_le_bytes());
+            }
+            Record::KeyReply { segment, len, table_len, writable } => {
+                out.push(8);
+                out.extend(segment.to_le_bytes());
+                out.extend(len.to_le_bytes());
+                out.extend(table_len.to_le_bytes());
+                out.push(u8::from(*writable));
+            }
+        }
+        out
+    }
+
+    /// `Err` says how to refuse whoever sent that.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Refusal> {
+        let mut r = Reader(bytes);
+        let kind = r.u8().ok_or(Refusal::Malformed)?;
+        if kind == 1 && bytes.get(1).is_some_and(|&v| v != VERSION) {
+            return Err(Refusal::Version);
+        }
+        Record::fields(kind, r).ok_or(Refusal::Malformed)
+    }
+
+    fn fields(kind: u8, mut r: Reader<'_>) -> Option<Record> {
+        let record = match kind {
+            1 => {
+                let _version = r.u8()?;
+                let (cookie, asymmetric, fastbox) = (r.array()?, r.u8()? == 1, r.u32()?);
+                let len = r.u32()? as usize;
+                if len > MAX_IDENTITY {
+                    return None;
+                }
+                Record::Hello(Hello { cookie, asymmetric, fastbox, identity: r.bytes(len)?.to_vec() })
+            }
+            2 => Record::Ack { asymmetric: r.u8()? == 1, bell: r.u32()? },
+            3 => Record::Refused(Refusal::from_byte(r.u8()?)?),
+            4 => Record::Wake,
+            5 => Record::Segment { number: r.u32()?, len: r.u64()? },
+            6 => Record::Bye,
+            7 => Record::KeyRequest { segment: r.u64()? },
+            8 => Record::KeyReply {
+                segment: r.u64()?,
+                len: r.u64()?,
+                table_len: r.u64()?,
+                writable: r.u8()? == 1,
+            },
+            _ => return None,
+        };
+        r.end()?;
+        Some(record)
+    }
+}
+
+/// Compares secrets in a time that does not depend on where they differ.
+pub(crate) fn same_secret(a: &Id, b: &Id) -> bool {
+    a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn records() -> Vec<Record> {
+        vec![
+            Record::Hello(Hello {
+                cookie: [7; 16],
+                asymmetric: true,
+                fastbox: 4096,
+                identity: b"me".to_vec(),
+            }),
+            Record::Ack { asymmetric: false, bell: 77 },
+            Record::Refused(Refusal::User),
+            Record::Wake,
+            Record::Segment { number: 3, len: 1 << 20 },
+            Record::Bye,
+            Record::KeyRequest { segment: 9 },
+            Record::KeyReply { segment: 9, len: 4096, table_len: 4096, writable: true },
+        ]
+    }
+
+    fn address() -> Address {
+        Address {
+            cookie: [1; 16],
+            boot: [2; 16],
+            network: 3,
+            domain: [4; 16],
+            socket: b"\0tieline-x".to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_record_survives_the_wire() {
+        for record in records() {
+            assert_eq!(Record::parse(&record.pack()), Ok(record.clone()));
+            assert!(record.pack().len() <= MAX_RECORD);
+        }
+        assert_eq!(Address::parse(&address().pack()), Ok(address()));
+        assert!(address().pack().len() <= MAX_ADDRESS);
+    }
+
+    #[test]
+    fn a_record_that_is_cut_or_too_long_is_malformed() {
+        for record in records() {
+            let mut bytes = record.pack();
+            bytes.push(0);
+            assert_eq!(Record::parse(&bytes), Err(Refusal::Malformed), "{record:?}");
+            for cut in 0..bytes.len() - 1 {
+                assert_ne!(Record::parse(&bytes[..cut]), Ok(record.clone()));
+            }
+        }
+        let bytes = address().pack();
+        for cut in 0..bytes.len() {
+            assert!(Address::parse(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_apart_from_nonsense() {
+        let mut bytes = records()[0].pack();
+        bytes[1] = VERSION + 1;
+        assert_eq!(Record::parse(&bytes), Err(Refusal::Version));
+        let mut bytes = address().pack();
+        bytes[0] = VERSION + 1;
+        assert_eq!(Address::parse(&bytes).unwrap_err().status, Status::Unreachable);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_a_parser(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Record::parse(&bytes);
+            let _ = Address::parse(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_record_is_refused_or_another_record(
+            which in 0usize..8, at in 0usize..64, value in any::<u8>()
+        ) {
+            let mut bytes = records()[which].pack();
+            let at = at % bytes.len();
+            bytes[at] = value;
+            if let Ok(record) = Record::parse(&bytes) {
+                prop_assert!(Record::parse(&record.pack()).is_ok());
+            }
+        }
+    }
+}

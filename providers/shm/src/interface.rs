@@ -1,0 +1,782 @@
+//! An interface: a listening socket, the channels that end here, the channels that begin here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{
+    Armed, Events, Failure, Interface, MemoryReport, Status, event,
+};
+
+use crate::config::Settings;
+use crate::domain::DomainState;
+use crate::endpoint::RingEndpoint;
+use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
+use crate::listener::Listener;
+use crate::pool::Pool;
+use crate::receiver::{Drained, RecvChannel};
+use crate::sender::{HUNG_UP, SendChannel, status_of};
+use crate::sys::{self, Epoll, Mapping, Ticker};
+
+/// What the epoll descriptor says is ready.
+pub(crate) mod token {
+    pub(crate) const LISTENER: u64 = 0;
+    pub(crate) const TICKER: u64 = 1;
+    const OUTBOUND: u64 = 1 << 62;
+    const INBOUND: u64 = 2 << 62;
+    const ARRIVAL: u64 = 3 << 62;
+
+    pub(crate) const fn outbound(index: usize) -> u64 {
+        OUTBOUND | index as u64
+    }
+    pub(crate) const fn inbound(index: usize) -> u64 {
+        INBOUND | index as u64
+    }
+    pub(crate) const fn arrival(index: usize) -> u64 {
+        ARRIVAL | index as u64
+    }
+    /// The class (0 to 3) and the index.
+    pub(crate) const fn split(token: u64) -> (u64, usize) {
+        (token >> 62, (token & !ARRIVAL) as usize)
+    }
+}
+
+/// Most channels that end in one interface: the bits of the doorbell page.
+const MAX_INBOUND: usize = sys::PAGE * 8;
+/// Most connections whose greeting has not come yet, and how long it may take.
+const MAX_ARRIVALS: usize = 256;
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
+/// How often sockets are looked at while the application polls.
+const MAINTENANCE: Duration = Duration::from_micros(100);
+/// Most polls between two looks at the clock.
+const CLOCK_EVERY: u32 = 64;
+/// Maintenances between two sweeps over channels whose bell was not rung.
+const SWEEP_EVERY: u32 = 16;
+
+/// What an interface's endpoints and channels share with it.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) domain: Arc<DomainState>,
+    pub(crate) user: u32,
+    pub(crate) epoll: Epoll,
+    pub(crate) pool: Pool,
+    /// Somebody found the pool empty.
+    pub(crate) pool_starved: Cell<bool>,
+    /// Something waits for the slow part of poll.
+    attention: Cell<bool>,
+    fast_boxes: Cell<u64>,
+    notices: RefCell<VecDeque<Notice>>,
+    /// Connections that this interface turned away.
+    refused: Cell<u64>,
+}
+
+/// An event that waits for room, and the bytes that it points to.
+struct Notice {
+    event: Event,
+    data: Box<[u8]>,
+}
+
+impl Shared {
+    fn notify(&self, event: Event, data: &[u8]) {
+        self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
+        self.attention.set(true);
+    }
+
+    pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
+        let event = Event {
+            kind: event::ENDPOINT_FAILED,
+            status: status as i32,
+            cookie,
+            ..Event::empty()
+        };
+        self.notify(event, why.as_bytes());
+    }
+
+    /// One fast box more, unless the bound is reached.
+    pub(crate) fn grant_fast_box(&self) -> bool {
+        let granted = self.fast_boxes.get() < self.settings.fastbox_max;
+        if granted {
+            self.fast_boxes.set(self.fast_boxes.get() + 1);
+        }
+        granted
+    }
+
+    /// Asks the next poll to look at sockets and notices.
+    pub(crate) fn call_attention(&self) {
+        self.attention.set(true);
+    }
+}
+
+/// A connection whose greeting has not come yet.
+struct Arrival {
+    socket: OwnedFd,
+    since: Instant,
+}
+
+struct State {
+    inbound: Vec<Option<RecvChannel>>,
+    /// Channels that every poll looks at.
+    direct: Vec<u32>,
+    /// Where the next round over them begins.
+    start: usize,
+    /// Local copies of doorbell words whose channels are not drained yet.
+    rung: Vec<u64>,
+    /// Channels off the direct list that were drained by the poll before.
+    touched: Vec<u32>,
+    doorbell: Option<(OwnedFd, Mapping)>,
+    /// Who comes first in the next poll: it changes when the events did not suffice.
+    bells_first: bool,
+    outbound: Vec<Option<Rc<SendChannel>>>,
+    arrivals: Vec<Option<Arrival>>,
+    /// Channels that may still be pointed to by events of the poll before.
+    graveyard: Vec<RecvChannel>,
+    told: Vec<Notice>,
+    leaving: Vec<u32>,
+    listener: Listener,
+    spare: Option<OwnedFd>,
+    ticker: Option<Ticker>,
+    armed: bool,
+    countdown: u32,
+    clock_every: u32,
+    looked: Instant,
+    maintained: Instant,
+    sweep: u32,
+}
+
+/// The module `ring`, opened for one worker.
+pub struct RingInterface {
+    state: RefCell<State>,
+    shared: Rc<Shared>,
+    address: Address,
+}
+
+impl RingInterface {
+    /// Opens the interface: binds its socket; everything else is made when it is needed.
+    pub(crate) fn open(domain: Arc<DomainState>, settings: Settings) -> Result<RingInterface, Failure> {
+        let epoll = Epoll::new()?;
+        let listener = Listener::open(settings.dir.as_deref())?;
+        epoll.add(listener.socket(), token::LISTENER)?;
+        let _ = sys::asymmetric();
+        let address = Address {
+            cookie: sys::random()?,
+            boot: domain.host.boot,
+            network: domain.host.network,
+            domain: domain.id,
+            socket: listener.name().to_vec(),
+        };
+        let pool = Pool::new(settings.pool_max);
+        let now = Instant::now();
+        let shared = Rc::new(Shared {
+            settings,
+            domain,
+            user: sys::user(),
+            epoll,
+            pool,
+            pool_starved: Cell::new(false),
+            attention: Cell::new(false),
+            fast_boxes: Cell::new(0),
+            notices: RefCell::default(),
+            refused: Cell::new(0),
+        });
+        let state = State {
+            inbound: Vec::new(),
+            direct: Vec::new(),
+            start: 0,
+            rung: Vec::new(),
+            touched: Vec::new(),
+            doorbell: None,
+            bells_first: false,
+            outbound: Vec::new(),
+            arrivals: Vec::new(),
+            graveyard: Vec::new(),
+            told: Vec::new(),
+            leaving: Vec::new(),
+            listener,
+            spare: sys::spare(),
+            ticker: None,
+            armed: false,
+            countdown: 1,
+            clock_every: 1,
+            looked: now,
+            maintained: now,
+            sweep: 0,
+        };
+        Ok(RingInterface { state: RefCell::new(state), shared, address })
+    }
+
+    /// How many connections were turned away (wrong user, cookie or version, or no resources).
+    #[must_use]
+    pub fn refused_connections(&self) -> u64 {
+        self.shared.refused.get()
+    }
+}
+
+/// The first free place of a list, which grows by one when there is none.
+fn vacancy<T>(list: &mut Vec<Option<T>>) -> usize {
+    match list.iter().position(Option::is_none) {
+        Some(index) => index,
+        None => {
+            list.push(None);
+            list.len() - 1
+        }
+    }
+}
+
+impl Interface for RingInterface {
+    type Endpoint = RingEndpoint;
+
+    fn address(&self) -> Vec<u8> {
+        self.address.pack()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        let peer = Address::parse(address)?;
+        self.shared.domain.host.can_reach(&peer, self.shared.settings.dir.as_deref())
+    }
+
+    fn connect(&self, address: &[u8], identity: &[u8], cookie: u64) -> Result<RingEndpoint, Failure> {
+        let peer = Address::parse(address)?;
+        if identity.len() > MAX_IDENTITY {
+            let text = format!("an identity of {} bytes is beyond {MAX_IDENTITY}", identity.len());
+            return Err(Failure::new(Status::TooLarge, text));
+        }
+        let own_dir = self.shared.settings.dir.as_deref();
+        self.shared.domain.host.can_reach(&peer, own_dir)?;
+        let mut state = self.state.borrow_mut();
+        let index = vacancy(&mut state.outbound);
+        let channel = SendChannel::open(
+            &self.shared,
+            crate::listener::targets(&peer.socket, own_dir),
+            peer.cookie,
+            peer.domain,
+            identity,
+            cookie,
+            index,
+        )?;
+        if channel.is_connecting() {
+            self.shared.call_attention();
+        }
+        state.outbound[index] = Some(channel.clone());
+        Ok(RingEndpoint::new(channel, self.shared.clone()))
+    }
+
+    #[inline]
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        let state = &mut *self.state.borrow_mut();
+        let shared = &*self.shared;
+        state.countdown -= 1;
+        if state.countdown == 0 || shared.attention.get() {
+            state.slow_part(shared, &self.address.cookie, events);
+        }
+        if !state.touched.is_empty() {
+            state.release_touched();
+        }
+        if state.bells_first {
+            state.poll_bells(shared, events);
+        }
+        state.poll_direct(shared, events);
+        if !state.bells_first {
+            state.poll_bells(shared, events);
+        }
+        if events.room() == 0 {
+            state.bells_first = !state.bells_first;
+        }
+        Ok(())
+    }
+
+    fn arm(&self) -> Result<Armed, Status> {
+        let state = &mut *self.state.borrow_mut();
+        Ok(state.arm(&self.shared, &self.address.cookie))
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        Some(self.shared.epoll.raw())
+    }
+
+    fn memory(&self) -> MemoryReport {
+        let state = self.state.borrow();
+        let sending: u64 = state.outbound.iter().flatten().map(|c| c.memory()).sum();
+        let receiving: u64 = state.inbound.iter().flatten().map(RecvChannel::memory).sum();
+        let peers = state.outbound.iter().flatten().count().max(state.inbound.iter().flatten().count());
+        let doorbell = if state.doorbell.is_some() { sys::PAGE } else { 0 };
+        MemoryReport {
+            base_bytes: (size_of::<RingInterface>() + size_of::<Shared>() + doorbell) as u64,
+            peer_bytes: sending + receiving,
+            peers: peers as u64,
+            buffer_bytes: self.shared.pool.committed() as u64,
+        }
+    }
+}
+
+impl State {
+    #[inline(always)]
+    fn poll_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let mut at = self.start;
+        let mut left = self.direct.len();
+        while left > 0 {
+            if at >= self.direct.len() {
+                at = 0;
+            }
+            let index = self.direct[at];
+            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
+            match channel.drain(shared, events) {
+                Drained::Quiet if !channel.turned => {}
+                Drained::Full if !channel.turned => {
+                    self.start = at + 1; // the next one first, so that nobody is starved
+                    return;
+                }
+                end => return self.changed(index, end, shared),
+            }
+            at += 1;
+            left -= 1;
+        }
+    }
+
+    #[inline(always)]
+    fn poll_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        for word in 0..self.rung.len() {
+            let Some((_, page)) = &self.doorbell else { return };
+            let Some(bell) = page.word(word * 8) else { return };
+            if bell.load(Ordering::Relaxed) != 0 {
+                self.rung[word] |= bell.swap(0, Ordering::AcqRel);
+            }
+            if self.rung[word] != 0 {
+                self.answer_bells(word, shared, events);
+            }
+        }
+    }
+
+    /// Drains the channels whose bits are set in a word.
+    #[inline(never)]
+    fn answer_bells(&mut self, word: usize, shared: &Shared, events: &mut Events<'_>) {
+        while self.rung[word] != 0 && events.room() > 0 {
+            let bit = self.rung[word].trailing_zeros();
+            let index = word as u32 * 64 + bit;
+            // Anybody who has the page can ring any bell: it is a hint, no more.
+            if let Some(Some(channel)) = self.inbound.get_mut(index as usize) {
+                if channel.bell && !channel.fast {
+                    let end = channel.drain(shared, events);
+                    if channel.is_behind() {
+                        self.touched.push(index);
+                    }
+                    match end {
+                        Drained::Full if !channel.turned => return,
+                        Drained::Quiet if !channel.turned => {}
+                        end => self.changed(index, end, shared),
+                    }
+                }
+            }
+            self.rung[word] &= !(1 << bit);
+        }
+    }
+
+    /// What the poll before delivered from channels that are not looked at by themselves is released now.
+    #[cold]
+    fn release_touched(&mut self) {
+        for index in self.touched.drain(..) {
+            if let Some(Some(channel)) = self.inbound.get_mut(index as usize) {
+                channel.publish();
+            }
+        }
+    }
+
+    /// A channel goes on in another way. Nothing of what this poll delivered is released here.
+    #[cold]
+    fn changed(&mut self, index: u32, end: Drained, shared: &Shared) {
+        let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
+        if end == Drained::Broken {
+            channel.leaving = Some(Status::BadData as i32);
+            channel.hang_up(shared, Some(Refusal::BadChannel));
+            return self.bury(index, shared);
+        }
+        channel.turned = false;
+        let (by_bell, full) = (channel.bell && !channel.fast, end == Drained::Full);
+        self.direct.retain(|&i| i != index);
+        self.touched.retain(|&i| i != index);
+        if by_bell {
+            self.touched.push(index);
+            if full {
+                self.rung[index as usize / 64] |= 1 << (index % 64);
+            }
+        } else {
+            self.direct.push(index);
+        }
+    }
+
+    /// The channel is over: nothing of it is looked at any more, and the application is told.
+    fn bury(&mut self, index: u32, shared: &Shared) {
+        let Some(Some(channel)) = self.inbound.get(index as usize) else { return };
+        let status = channel.leaving.unwrap_or(Status::PeerFailed as i32);
+        if channel.fast {
+            shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
+        }
+        self.direct.retain(|&i| i != index);
+        self.touched.retain(|&i| i != index);
+        self.leaving.retain(|&i| i != index);
+        self.graveyard.extend(self.inbound[index as usize].take());
+        let event =
+            Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
+        shared.notify(event, &[]);
+    }
+
+    // ---- the slow part ----
+
+    #[cold]
+    fn slow_part(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
+        shared.attention.set(false);
+        self.graveyard.clear();
+        self.told.clear();
+        if self.armed {
+            self.disarm();
+            self.maintain(shared, cookie);
+        } else if self.countdown == 0 {
+            self.look_at_clock(shared, cookie);
+        }
+        self.countdown = self.countdown.max(1);
+        self.farewells(shared, events);
+        while events.room() > 0 {
+            let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };
+            let event = Event {
+                data: if notice.data.is_empty() { std::ptr::null() } else { notice.data.as_ptr() },
+                len: notice.data.len(),
+                ..notice.event
+            };
+            let _ = events.push(event);
+            self.told.push(notice);
+        }
+        // Somebody must release what these events point to, and deliver what did not fit.
+        if !self.told.is_empty() || !self.graveyard.is_empty() || !shared.notices.borrow().is_empty() {
+            shared.attention.set(true);
+        }
+    }
+
+    /// Maintains as often as [`MAINTENANCE`] says, whether the application polls in a tight loop or now
+    /// and then.
+    fn look_at_clock(&mut self, shared: &Shared, cookie: &Id) {
+        let now = Instant::now();
+        let slow = now.duration_since(self.looked) > MAINTENANCE / 2;
+        self.looked = now;
+        self.clock_every = if slow { 1 } else { (self.clock_every * 2).min(CLOCK_EVERY) };
+        self.countdown = self.clock_every;
+        if now.duration_since(self.maintained) >= MAINTENANCE {
+            self.maintained = now;
+            self.maintain(shared, cookie);
+        }
+    }
+
+    /// Looks at the sockets.
+    fn maintain(&mut self, shared: &Shared, cookie: &Id) {
+        let mut tokens = [0u64; 64];
+        loop {
+            let ready = shared.epoll.ready(&mut tokens);
+            for &token in &tokens[..ready] {
+                match token::split(token) {
+                    (0, 0) => self.accept_all(shared),
+                    (0, _) => {
+                        if let Some(ticker) = &self.ticker {
+                            ticker.set(false);
+                        }
+                    }
+                    (1, index) => self.hear_outbound(index),
+                    (2, index) => self.hear_inbound(index, shared),
+                    (_, index) => self.hear_arrival(index, shared, cookie),
+                }
+            }
+            if ready < tokens.len() {
+                break;
+            }
+        }
+        self.look_after_outbound();
+        self.look_after_arrivals(shared);
+        self.sweep += 1;
+        if self.sweep >= SWEEP_EVERY {
+            self.sweep = 0;
+            self.sweep();
+        }
+    }
+
+    /// Doorbell words can be overwritten by any peer: what lies in a ring is found without them.
+    fn sweep(&mut self) {
+        for (index, channel) in self.inbound.iter().enumerate() {
+            if channel.as_ref().is_some_and(|c| c.bell && !c.fast && c.has_news()) {
+                self.rung[index / 64] |= 1 << (index % 64);
+            }
+        }
+    }
+
+    fn look_after_outbound(&mut self) {
+        for place in &mut self.outbound {
+            let Some(channel) = place else { continue };
+            if channel.is_connecting() {
+                if let Err(failure) = channel.advance() {
+                    channel.fail(failure.status, &failure.text);
+                }
+            }
+            channel.catch_up();
+            // Only this list holds it: the endpoint is closed, and nothing is left to wait for.
+            if Rc::strong_count(channel) == 1 && channel.is_done() {
+                *place = None;
+            }
+        }
+    }
+
+    fn look_after_arrivals(&mut self, shared: &Shared) {
+        for place in &mut self.arrivals {
+            if place.as_ref().is_some_and(|a| a.since.elapsed() > ARRIVAL_DEADLINE) {
+                if let Some(arrival) = place.take() {
+                    shared.epoll.remove(&arrival.socket);
+                    shared.refused.set(shared.refused.get() + 1);
+                }
+            }
+        }
+    }
+
+    fn accept_all(&mut self, shared: &Shared) {
+        loop {
+            match sys::accept(self.listener.socket()) {
+                Ok(socket) => {
+                    if sys::peer_user(&socket) != Some(shared.user) {
+                        refuse(shared, &socket, Refusal::User);
+                        continue;
+                    }
+                    let index = vacancy(&mut self.arrivals);
+                    if index >= MAX_ARRIVALS
+                        || shared.epoll.add(&socket, token::arrival(index)).is_err()
+                    {
+                        refuse(shared, &socket, Refusal::Resources);
+                        continue;
+                    }
+                    self.arrivals[index] = Some(Arrival { socket, since: Instant::now() });
+                }
+                Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
+                    // Give up the place that was kept free, to say no instead of nothing.
+                    self.spare = None;
+                    if let Ok(socket) = sys::accept(self.listener.socket()) {
+                        refuse(shared, &socket, Refusal::Resources);
+                    }
+                    self.spare = sys::spare();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.spare = self.spare.take().or_else(sys::spare);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn hear_arrival(&mut self, index: usize, shared: &Shared, cookie: &Id) {
+        let Some(Some(arrival)) = self.arrivals.get(index) else { return };
+        let mut buffer = [0u8; MAX_RECORD];
+        let got = match sys::receive(&arrival.socket, &mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            other => other,
+        };
+        let Some(Arrival { socket, .. }) = self.arrivals[index].take() else { return };
+        shared.epoll.remove(&socket);
+        let refusal = match got {
+            Ok(got) if got.len > 0 => match Record::parse(&buffer[..got.len]) {
+                Ok(Record::Hello(hello)) if !same_secret(&hello.cookie, cookie) => Refusal::Cookie,
+                Ok(Record::Hello(_)) if got.cut && got.fds.is_empty() => Refusal::Resources,
+                Ok(Record::Hello(hello)) => match got.fds.first() {
+                    Some(memory) => return self.admit(&hello, memory, socket, shared),
+                    None => Refusal::Malformed,
+                },
+                Ok(_) => Refusal::Malformed,
+                Err(refusal) => refusal,
+            },
+            _ => return, // gone again
+        };
+        refuse(shared, &socket, refusal);
+    }
+
+    /// A greeting that is in order: makes the receiving end.
+    fn admit(&mut self, hello: &Hello, memory: &OwnedFd, socket: OwnedFd, shared: &Shared) {
+        let index = vacancy(&mut self.inbound);
+        if index >= MAX_INBOUND || self.ensure_doorbell(index).is_err() {
+            return refuse(shared, &socket, Refusal::Resources);
+        }
+        let channel = match RecvChannel::accept(hello, memory, socket, index as u64) {
+            Ok(channel) => channel,
+            Err((socket, refusal)) => return refuse(shared, &socket, refusal),
+        };
+        let (Some(socket), Some((page, _))) = (&channel.socket, &self.doorbell) else { return };
+        if shared.epoll.add(socket, token::inbound(index)).is_err() {
+            return refuse(shared, socket, Refusal::Resources);
+        }
+        let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
+        // A peer that does not get this goes on with fences and without bell.
+        let _ = sys::send(socket, &ack.pack(), &[page.as_fd()]);
+        self.inbound[index] = Some(channel);
+        self.direct.push(index as u32);
+        let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
+        shared.notify(event, &hello.identity);
+    }
+
+    fn ensure_doorbell(&mut self, index: usize) -> Result<(), Failure> {
+        if self.doorbell.is_none() {
+            let fd = sys::memory_file(c"tieline-shm-doorbell", sys::PAGE)?;
+            sys::reserve(&fd, 0, sys::PAGE)?;
+            let map = Mapping::new(fd.as_fd(), sys::PAGE, true)?;
+            self.doorbell = Some((fd, map));
+        }
+        if self.rung.len() <= index / 64 {
+            self.rung.resize(index / 64 + 1, 0);
+        }
+        Ok(())
+    }
+
+    fn hear_inbound(&mut self, index: usize, shared: &Shared) {
+        let Some(Some(channel)) = self.inbound.get_mut(index) else { return };
+        channel.read_socket(shared);
+        if channel.leaving.is_some() && !self.leaving.contains(&(index as u32)) {
+            self.leaving.push(index as u32);
+        }
+    }
+
+    /// Delivers what is left of channels whose sender is gone, and then says so.
+    fn farewells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        // Their arrival must be told first.
+        if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
+            if !self.leaving.is_empty() {
+                shared.attention.set(true);
+            }
+            return;
+        }
+        for index in self.leaving.clone() {
+            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { continue };
+            loop {
+                match channel.drain(shared, events) {
+                    Drained::Full => {
+                        shared.attention.set(true);
+                        return;
+                    }
+                    Drained::Broken => {
+                        channel.leaving = Some(Status::BadData as i32);
+                        break;
+                    }
+                    Drained::Quiet => break,
+                }
+            }
+            self.bury(index, shared);
+        }
+    }
+
+    fn hear_outbound(&mut self, index: usize) {
+        let Some(Some(channel)) = self.outbound.get(index) else { return };
+        let Some(socket) = channel.socket() else { return };
+        let mut buffer = [0u8; MAX_RECORD];
+        loop {
+            let outcome = match sys::receive(socket, &mut buffer) {
+                Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
+                Ok(got) => match Record::parse(&buffer[..got.len]) {
+                    Ok(Record::Refused(refusal)) => {
+                        Err((status_of(refusal), refusal.text().to_string()))
+                    }
+                    Ok(record) => {
+                        channel.handle(record, &got.fds).map_err(|why| (Status::BadData, why))
+                    }
+                    Err(_) => Err((Status::BadData, "the peer sent a malformed record".to_string())),
+                },
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
+                Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
+            };
+            if let Err((status, why)) = outcome {
+                return channel.fail(status, &why);
+            }
+        }
+    }
+
+    // ---- sleep ----
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        for channel in self.inbound.iter().flatten() {
+            channel.set_sleeping(false);
+        }
+        if let Some(ticker) = &self.ticker {
+            ticker.set(false);
+        }
+    }
+
+    fn arm(&mut self, shared: &Shared, cookie: &Id) -> Armed {
+        // What lies on the sockets would make the descriptor readable at once.
+        self.maintain(shared, cookie);
+        self.sweep();
+        if self.is_busy(shared) {
+            return Armed::Ready;
+        }
+        for channel in self.inbound.iter_mut().flatten() {
+            if channel.is_behind() {
+                channel.publish();
+            }
+            channel.set_sleeping(true);
+        }
+        for channel in self.outbound.iter().flatten() {
+            channel.ask_for_wake();
+        }
+        sys::barrier();
+        self.armed = true;
+        shared.attention.set(true);
+        let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
+            (0..self.rung.len())
+                .any(|word| page.word(word * 8).is_some_and(|w| w.load(Ordering::Acquire) != 0))
+        });
+        let inbound = self.inbound.iter().flatten().any(RecvChannel::has_news);
+        let outbound = self.outbound.iter().flatten().filter(|c| c.has_news()).count() > 0;
+        if rung || inbound || outbound {
+            shared.pool_starved.set(false);
+            return Armed::Ready;
+        }
+        if self.needs_ticks() && !self.tick(shared) {
+            return Armed::Ready;
+        }
+        Armed::Sleep
+    }
+
+    /// Whether poll would do something right now.
+    fn is_busy(&self, shared: &Shared) -> bool {
+        !shared.notices.borrow().is_empty()
+            || !self.leaving.is_empty()
+            || self.rung.iter().any(|&word| word != 0)
+    }
+
+    /// Whether something must be tried again that no descriptor tells of.
+    fn needs_ticks(&self) -> bool {
+        self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
+            || self.arrivals.iter().any(Option::is_some)
+    }
+
+    fn tick(&mut self, shared: &Shared) -> bool {
+        if self.ticker.is_none() {
+            self.ticker = Ticker::new()
+                .ok()
+                .filter(|ticker| shared.epoll.add(ticker.fd(), token::TICKER).is_ok());
+        }
+        if let Some(ticker) = &self.ticker {
+            ticker.set(true);
+        }
+        self.ticker.is_some()
+    }
+}
+
+/// Tells a connection why it is closed.
+fn refuse(shared: &Shared, socket: &OwnedFd, refusal: Refusal) {
+    shared.refused.set(shared.refused.get() + 1);
+    let _ = sys::send(socket, &Record::Refused(refusal).pack(), &[]);
+}
+
+impl Drop for RingInterface {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        for channel in state.inbound.iter_mut().flatten() {
+            channel.hang_up(&self.shared, Some(Refusal::Closing));
+        }
+    }
+}

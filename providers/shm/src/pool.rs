@@ -1,0 +1,284 @@
+//! Message buffers: chunks of a few sizes in memory files that the sender owns.
+//!
+//! A payload that does not fit into a slot is written to a chunk, and the slot says where it lies. Chunks
+//! are taken last-in-first-out, because the one that was freed last is the one in the cache. The pool grows
+//! by whole segments up to a bound; peers map a segment read-only when its first message comes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use tieline_plugin_api::{Failure, Status};
+
+use crate::sys::{self, Mapping};
+
+/// The sizes of chunks.
+pub(crate) const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
+/// The largest chunk, and with it the longest message.
+pub(crate) const MAX_CHUNK: usize = CLASSES[CLASSES.len() - 1];
+const FIRST_SEGMENT: usize = 256 << 10;
+const LARGEST_SEGMENT: usize = 8 << 20;
+/// Most segments of one pool; a peer refuses to map more.
+pub(crate) const MAX_SEGMENTS: usize = 4096;
+
+/// A piece of a segment, on loan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) segment: u32,
+    pub(crate) offset: u32,
+    class: u8,
+}
+
+impl Chunk {
+    /// How many bytes it holds.
+    pub(crate) fn capacity(self) -> usize {
+        CLASSES[self.class as usize]
+    }
+}
+
+struct Segment {
+    map: Mapping,
+    fd: OwnedFd,
+}
+
+/// The chunks of one interface.
+pub(crate) struct Pool {
+    free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
+    segments: RefCell<Vec<Segment>>,
+    /// Bytes of the last segment that were cut into chunks.
+    used: Cell<usize>,
+    committed: Cell<usize>,
+    max: usize,
+}
+
+impl Pool {
+    /// An empty pool that grows up to `max` bytes.
+    pub(crate) fn new(max: usize) -> Pool {
+        Pool {
+            free: RefCell::default(),
+            segments: RefCell::default(),
+            used: Cell::new(0),
+            committed: Cell::new(0),
+            max,
+        }
+    }
+
+    /// Bytes of shared memory that the pool has taken.
+    pub(crate) fn committed(&self) -> usize {
+        self.committed.get()
+    }
+
+    /// A chunk for `len` bytes. [`Status::Again`]: the pool is at its bound; chunks come back with progress.
+    /// [`Status::NoMemory`]: the system has none, and no chunk is on its way back either.
+    pub(crate) fn take(&self, len: usize) -> Result<Chunk, Status> {
+        let class = CLASSES.iter().position(|&c| len <= c).ok_or(Status::TooLarge)?;
+        if let Some(chunk) = self.free.borrow_mut()[class].pop() {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.cut(class) {
+            return Ok(chunk);
+        }
+        match self.grow() {
+            Ok(true) => self.cut(class).ok_or(Status::NoMemory),
+            // At the bound: a larger chunk will do. Its class stays what it was cut as.
+            Ok(false) => self.larger(class).ok_or(Status::Again),
+            Err(_) if self.committed.get() > 0 => self.larger(class).ok_or(Status::Again),
+            Err(failure) => Err(failure.status),
+        }
+    }
+
+    fn larger(&self, class: usize) -> Option<Chunk> {
+        let found = self.free.borrow_mut()[class..].iter_mut().find_map(Vec::pop);
+        found.or_else(|| self.merge())
+    }
+
+    /// Makes one chunk of the largest class from small ones that fill its place and are all free, so that
+    /// a time of small messages does not end large ones.
+    fn merge(&self) -> Option<Chunk> {
+        let mut free = self.free.borrow_mut();
+        let mut bytes: HashMap<(u32, u32), usize> = HashMap::new();
+        let block = |chunk: &Chunk| (chunk.segment, chunk.offset / MAX_CHUNK as u32);
+        let mut whole = None;
+        for chunk in free.iter().flatten() {
+            let sum = bytes.entry(block(chunk)).or_default();
+            *sum += chunk.capacity();
+            if *sum == MAX_CHUNK {
+                whole = Some(block(chunk));
+                break;
+            }
+        }
+        let whole = whole?;
+        for list in free.iter_mut() {
+            list.retain(|chunk| block(chunk) != whole);
+        }
+        let class = CLASSES.len() as u8 - 1;
+        Some(Chunk { segment: whole.0, offset: whole.1 * MAX_CHUNK as u32, class })
+    }
+
+    fn cut(&self, class: usize) -> Option<Chunk> {
+        let segments = self.segments.borrow();
+        let segment = segments.len().checked_sub(1)?;
+        let used = self.used.get();
+        let offset = used.next_multiple_of(CLASSES[class]);
+        if offset + CLASSES[class] > segments[segment].map.len() {
+            return None;
+        }
+        self.scatter(segment as u32, used, offset);
+        self.used.set(offset + CLASSES[class]);
+        Some(Chunk { segment: segment as u32, offset: offset as u32, class: class as u8 })
+    }
+
+    /// Frees a range as the largest chunks that are aligned to their own size: none lies across a place
+    /// of the largest class.
+    fn scatter(&self, segment: u32, mut from: usize, to: usize) {
+        let mut free = self.free.borrow_mut();
+        while let Some(class) =
+            (0..CLASSES.len()).rev().find(|&c| from % CLASSES[c] == 0 && from + CLASSES[c] <= to)
+        {
+            free[class].push(Chunk { segment, offset: from as u32, class: class as u8 });
+            from += CLASSES[class];
+        }
+    }
+
+    /// Adds a segment; `false` at the bound.
+    fn grow(&self) -> Result<bool, Failure> {
+        let committed = self.committed.get();
+        let len = committed.clamp(FIRST_SEGMENT, LARGEST_SEGMENT).min(self.max - committed);
+        let len = len / MAX_CHUNK * MAX_CHUNK;
+        let number = self.segments.borrow().len();
+        if len == 0 || number == MAX_SEGMENTS {
+            return Ok(false);
+        }
+        let fd = sys::memory_file(c"tieline-shm-pool", len)?;
+        sys::reserve(&fd, 0, len)?;
+        let map = Mapping::new(fd.as_fd(), len, true)?;
+        sys::seal(&fd, sys::SEAL_WRITERS)?;
+        if let Some(last) = self.segments.borrow().last() {
+            self.scatter(number as u32 - 1, self.used.get(), last.map.len());
+        }
+        self.segments.borrow_mut().push(Segment { map, fd });
+        self.used.set(0);
+        self.committed.set(committed + len);
+        Ok(true)
+    }
+
+    /// Gives a chunk back.
+    pub(crate) fn give(&self, chunk: Chunk) {
+        self.free.borrow_mut()[chunk.class as usize].push(chunk);
+    }
+
+    /// Where a chunk's bytes are: `capacity()` of them, until it is given back.
+    pub(crate) fn bytes(&self, chunk: Chunk) -> *mut u8 {
+        self.segments.borrow().get(chunk.segment as usize).map_or(std::ptr::null_mut(), |s| {
+            s.map.as_ptr().wrapping_add(chunk.offset as usize)
+        })
+    }
+
+    /// Shows a segment to `send`: its length and its descriptor.
+    pub(crate) fn with_segment<R>(
+        &self,
+        segment: u32,
+        send: impl FnOnce(usize, &OwnedFd) -> R,
+    ) -> Option<R> {
+        self.segments.borrow().get(segment as usize).map(|s| send(s.map.len(), &s.fd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_pool_at_its_bound_says_again_until_a_chunk_comes_back() {
+        let pool = Pool::new(256 << 10);
+        let chunks: Vec<Chunk> = std::iter::from_fn(|| pool.take(64 << 10).ok()).collect();
+        assert_eq!(chunks.len(), 4);
+        assert_eq!(pool.take(1), Err(Status::Again));
+        pool.give(chunks[2]);
+        assert_eq!(pool.take(60_000), Ok(chunks[2]));
+        assert_eq!(pool.take(MAX_CHUNK + 1), Err(Status::TooLarge));
+        assert_eq!(pool.committed(), 256 << 10);
+    }
+
+    #[test]
+    fn the_chunk_that_was_given_back_last_is_taken_first() {
+        let pool = Pool::new(1 << 20);
+        let (a, b) = (pool.take(4096).unwrap(), pool.take(4096).unwrap());
+        pool.give(a);
+        pool.give(b);
+        assert_eq!(pool.take(4000), Ok(b));
+    }
+
+    #[test]
+    fn a_time_of_small_messages_does_not_end_large_ones() {
+        let pool = Pool::new(256 << 10);
+        let small: Vec<Chunk> = std::iter::from_fn(|| pool.take(100).ok()).collect();
+        assert_eq!(small.len(), 1024);
+        assert_eq!(pool.take(MAX_CHUNK), Err(Status::Again));
+        for &chunk in &small {
+            pool.give(chunk);
+        }
+        for _ in 0..4 {
+            let _ = pool.take(MAX_CHUNK).unwrap();
+        }
+        assert_eq!(pool.take(1), Err(Status::Again));
+    }
+
+    #[test]
+    fn an_unused_pool_takes_no_memory() {
+        assert_eq!(Pool::new(1 << 30).committed(), 0);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Take(usize),
+        Give(usize),
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_on_loan_never_overlap(
+            operations in prop::collection::vec(
+                prop_oneof![
+                    (1usize..=MAX_CHUNK).prop_map(Operation::Take),
+                    (1usize..=300).prop_map(Operation::Take),
+                    (0usize..64).prop_map(Operation::Give),
+                ],
+                1..300,
+            )
+        ) {
+            let pool = Pool::new(1 << 20);
+            let mut loans: Vec<Chunk> = Vec::new();
+            let mut pages: HashMap<(u32, u32), usize> = HashMap::new();
+            for operation in operations {
+                match operation {
+                    Operation::Take(len) => match pool.take(len) {
+                        Ok(chunk) => {
+                            prop_assert!(chunk.capacity() >= len);
+                            for at in (0..chunk.capacity()).step_by(256) {
+                                let unit = (chunk.segment, chunk.offset + at as u32);
+                                prop_assert_eq!(pages.insert(unit, loans.len()), None);
+                            }
+                            let last = pool.bytes(chunk).wrapping_add(chunk.capacity());
+                            let end = pool.with_segment(chunk.segment, |len, _| len).unwrap();
+                            prop_assert!(chunk.offset as usize + chunk.capacity() <= end);
+                            prop_assert!(!last.is_null());
+                            loans.push(chunk);
+                        }
+                        Err(status) => prop_assert_eq!(status, Status::Again),
+                    },
+                    Operation::Give(which) if !loans.is_empty() => {
+                        let chunk = loans.swap_remove(which % loans.len());
+                        for at in (0..chunk.capacity()).step_by(256) {
+                            let _ = pages.remove(&(chunk.segment, chunk.offset + at as u32));
+                        }
+                        pool.give(chunk);
+                    }
+                    Operation::Give(_) => {}
+                }
+            }
+            prop_assert!(pool.committed() <= 1 << 20);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The receiving end of a channel.
+//!
+//! Every byte here was written by a peer. What makes no sense ends this channel, and nothing else.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+use tieline_plugin_api::{Events, Status};
+
+use crate::channel::{self, kind};
+use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
+use crate::interface::Shared;
+use crate::pool::{MAX_CHUNK, MAX_SEGMENTS};
+use crate::ring::{INLINE, Peek, RecvRing};
+use crate::sender::word;
+use crate::sys::{self, Mapping};
+
+/// Consumed bytes of pooled messages after which the sender is told.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// How a look at a channel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// All that was published is delivered.
+    Quiet,
+    /// The event array is full.
+    Full,
+    /// The peer wrote nonsense.
+    Broken,
+}
+
+/// The receiving end.
+pub(crate) struct RecvChannel {
+    ring: RecvRing,
+    chunk_bytes: usize,
+    number: u64,
+    segments: Vec<Mapping>,
+    map: Rc<Mapping>,
+    fenced: bool,
+    fastbox: usize,
+    /// The sender rings when it has written: no need to look here.
+    pub(crate) bell: bool,
+    /// The sender writes to the fast box: to be looked at in every poll.
+    pub(crate) fast: bool,
+    /// One of the two has just changed.
+    pub(crate) turned: bool,
+    pub(crate) socket: Option<OwnedFd>,
+    /// How the sender ended; what it published is drained first.
+    pub(crate) leaving: Option<i32>,
+}
+
+impl RecvChannel {
+    /// Maps the channel that a greeting brought.
+    pub(crate) fn accept(
+        hello: &Hello,
+        memory: &OwnedFd,
+        socket: OwnedFd,
+        number: u64,
+    ) -> Result<RecvChannel, (OwnedFd, Refusal)> {
+        let fastbox = hello.fastbox as usize;
+        let valid = (1 << 10..=1 << 20).contains(&fastbox) && fastbox.is_power_of_two();
+        if !valid || sys::sealed_len(memory) != Some(channel::memory_len(fastbox)) {
+            return Err((socket, Refusal::Malformed));
+        }
+        let Ok(map) = Mapping::new(memory.as_fd(), channel::memory_len(fastbox), true) else {
+            return Err((socket, Refusal::Resources));
+        };
+        let map = Rc::new(map);
+        let Some(ring) = RecvRing::over(map.clone(), channel::COLD) else {
+            return Err((socket, Refusal::Malformed));
+        };
+        Ok(RecvChannel {
+            ring,
+            chunk_bytes: 0,
+            number,
+            segments: Vec::new(),
+            map,
+            fenced: !(hello.asymmetric && sys::asymmetric()),
+            fastbox,
+            bell: false,
+            fast: false,
+            turned: false,
+            socket: Some(socket),
+            leaving: None,
+        })
+    }
+
+    /// Delivers what was published. Payloads of earlier calls are released first.
+    #[inline(always)]
+    pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
+        let mut next = self.ring.peek();
+        if next == Peek::Empty {
+            if self.ring.unpublished() != 0 {
+                self.publish();
+            }
+            return Drained::Quiet;
+        }
+        if self.ring.unpublished() >= self.ring.quarter() || self.chunk_bytes >= CHUNK_BYTES {
+            self.publish();
+        }
+        loop {
+            let Peek::Slot(head) = next else {
+                return if next == Peek::Empty { Drained::Quiet } else { Drained::Broken };
+            };
+            let len = (head >> 16 & 0xff) as usize;
+            let id = head & 0xffff;
+            if (head >> 24) as u8 == kind::INLINE && len <= INLINE {
+                let (header, data) = (self.ring.header(), self.ring.payload());
+                if !events.push_message(self.number, id, header, data, len) {
+                    return Drained::Full;
+                }
+                self.ring.advance();
+            } else if let Some(end) = self.uncommon((head >> 24) as u8, id, shared, events) {
+                return end;
+            }
+            next = self.ring.peek();
+        }
+    }
+
+    #[inline(never)]
+    fn uncommon(
+        &mut self,
+        kind: u8,
+        id: u32,
+        shared: &Shared,
+        events: &mut Events<'_>,
+    ) -> Option<Drained> {
+        match kind {
+            kind::POOLED => {
+                if events.room() == 0 {
+                    return Some(Drained::Full);
+                }
+                let (first, offset) = (self.ring.word(1), self.ring.word(2));
+                let (segment, len) = (first as u32 as usize, (first >> 32) as usize);
+                if segment >= self.segments.len() {
+                    self.read_socket(shared);
+                }
+                match self.segments.get(segment) {
+                    Some(map) if len <= MAX_CHUNK && map.holds(offset, len as u64) => {
+                        let data = map.as_ptr().wrapping_add(offset as usize);
+                        let _ = events.push_message(
+                            self.number,
+                            id,
+                            self.ring.header(),
+                            data.cast_const(),
+                            len,
+                        );
+                        self.chunk_bytes += len;
+                        self.ring.advance();
+                        None
+                    }
+                    _ => Some(Drained::Broken),
+                }
+            }
+            kind::BELL_ON => {
+                self.ring.advance();
+                self.turned |= !self.fast && !self.bell;
+                self.bell = true;
+                None
+            }
+            kind::WANT_FAST => {
+                let request = self.ring.header();
+                self.ring.advance();
+                let answer =
+                    if shared.grant_fast_box() { channel::GRANTED } else { channel::REFUSED };
+                let verdict = (request << 2) | answer;
+                word(&self.map, channel::VERDICT).store(verdict, Ordering::Release);
+                None
+            }
+            kind::SWITCH if !self.fast => {
+                self.ring.advance();
+                if !self.ring.switch(channel::fast(self.fastbox)) {
+                    return Some(Drained::Broken);
+                }
+                self.fast = true;
+                self.turned = true;
+                None
+            }
+            _ => Some(Drained::Broken),
+        }
+    }
+
+    /// Tells the sender what was consumed, and wakes it if it waits for that.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        self.ring.publish();
+        self.chunk_bytes = 0;
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        }
+        if word(&self.map, channel::WAITING).load(Ordering::Relaxed) != 0 {
+            self.wake_sender();
+        }
+    }
+
+    #[cold]
+    fn wake_sender(&self) {
+        if word(&self.map, channel::WAITING).swap(0, Ordering::SeqCst) != 0 {
+            if let Some(socket) = &self.socket {
+                let _ = sys::send(socket, &Record::Wake.pack(), &[]);
+            }
+        }
+    }
+
+    /// Whether something consumed is not yet told.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.ring.unpublished() != 0
+    }
+
+    /// Whether something lies here that [`RecvChannel::drain`] has not seen.
+    pub(crate) fn has_news(&self) -> bool {
+        self.ring.peek() != Peek::Empty
+    }
+
+    pub(crate) fn set_sleeping(&self, sleeping: bool) {
+        let flag = word(&self.map, channel::SLEEPING);
+        if sleeping {
+            flag.store(1, Ordering::SeqCst);
+        } else if flag.load(Ordering::Relaxed) != 0 {
+            flag.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Handles every record that waits on the socket.
+    pub(crate) fn read_socket(&mut self, shared: &Shared) {
+        let mut buffer = [0u8; MAX_RECORD];
+        while let Some(socket) = &self.socket {
+            let (status, refusal) = match sys::receive(socket, &mut buffer) {
+                Ok(got) if got.len == 0 => (Status::PeerFailed as i32, None),
+                Ok(got) => {
+                    let record = Record::parse(&buffer[..got.len]);
+                    match self.handle(record, got.fds, got.cut, shared) {
+                        Ok(()) => continue,
+                        Err(end) => end,
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => (Status::PeerFailed as i32, None),
+            };
+            self.hang_up(shared, refusal);
+            self.leaving = Some(status);
+        }
+    }
+
+    /// Closes the socket, with a word of farewell if there is one.
+    pub(crate) fn hang_up(&mut self, shared: &Shared, refusal: Option<Refusal>) {
+        if let Some(socket) = self.socket.take() {
+            shared.epoll.remove(&socket);
+            if let Some(refusal) = refusal {
+                let _ = sys::send(&socket, &Record::Refused(refusal).pack(), &[]);
+            }
+        }
+    }
+
+    /// `Err`: the connection ends with this status, and this is said to the peer.
+    fn handle(
+        &mut self,
+        record: Result<Record, Refusal>,
+        mut fds: Vec<OwnedFd>,
+        cut: bool,
+        shared: &Shared,
+    ) -> Result<(), (i32, Option<Refusal>)> {
+        let nonsense = (Status::BadData as i32, Some(Refusal::BadChannel));
+        match record {
+            Ok(Record::Wake) => Ok(()),
+            Ok(Record::Bye) => Err((0, None)),
+            Ok(Record::Segment { number, len }) => {
+                if cut && fds.is_empty() {
+                    return Err((Status::NoMemory as i32, Some(Refusal::Resources)));
+                }
+                let expected = self.segments.len();
+                let len = usize::try_from(len).unwrap_or(0);
+                let (Some(fd), true) =
+                    (fds.pop(), number as usize == expected && expected < MAX_SEGMENTS)
+                else {
+                    return Err(nonsense);
+                };
+                match sys::map_peer(&fd, len, false) {
+                    Some(map) => self.segments.push(map),
+                    None if sys::sealed_len(&fd).is_some_and(|real| real >= len && len > 0) => {
+                        return Err((Status::NoMemory as i32, Some(Refusal::Resources)));
+                    }
+                    None => return Err(nonsense),
+                }
+                Ok(())
+            }
+            Ok(Record::KeyRequest { segment }) => {
+                if let Some(socket) = &self.socket {
+                    shared.domain.exports.answer(socket, segment);
+                }
+                Ok(())
+            }
+            _ => Err(nonsense),
+        }
+    }
+
+    /// Bytes of memory that this end holds mapped and may have touched.
+    pub(crate) fn memory(&self) -> u64 {
+        let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
+        (sys::PAGE + fast + size_of::<RecvChannel>()) as u64
+    }
+}

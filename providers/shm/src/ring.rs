@@ -1,0 +1,413 @@
+//! The ring that messages cross in: single producer, single consumer, slots of one cache line.
+//!
+//! A slot is an 8-byte control word, an 8-byte header and 48 bytes of payload. The control word is written
+//! last, by one release store, and is the only thing the consumer polls; the consumer never writes to a
+//! slot, so a message costs one cache line that crosses once. The word carries the *lap* (how often the
+//! producer has gone round), so that a slot of an earlier lap, or fresh zeroed memory, is never taken for
+//! news. What was consumed is told through `tail`, a word on another line, every now and then; the producer
+//! reads it only when the ring looks full.
+//!
+//! Nothing that is read here is trusted: a control word that can be neither news nor leftovers is
+//! [`Peek::Corrupt`], a tail that cannot be is [`TailIsNonsense`].
+//!
+//! The same source runs under loom (`--cfg loom`), which checks every interleaving of the two sides.
+#![allow(unsafe_code)] // the ring itself: slots in memory that two processes share
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+/// The longest payload that lies in the slot itself.
+pub(crate) const INLINE: usize = 48;
+/// The size of a slot.
+#[cfg(not(loom))]
+pub(crate) const SLOT: usize = 64;
+
+/// Where the rest of a slot lies: loom wants to see each access, real memory is used as it is.
+#[cfg(loom)]
+type Body = loom::cell::UnsafeCell<[u64; 7]>;
+#[cfg(not(loom))]
+struct Body(std::cell::UnsafeCell<[u64; 7]>);
+
+#[cfg(not(loom))]
+impl Body {
+    #[inline(always)]
+    fn with<R>(&self, f: impl FnOnce(*const [u64; 7]) -> R) -> R {
+        f(self.0.get())
+    }
+    #[inline(always)]
+    fn with_mut<R>(&self, f: impl FnOnce(*mut [u64; 7]) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// One cache line.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    control: AtomicU64,
+    body: Body,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() == SLOT);
+
+/// The low half of a control word: `id | len << 16 | kind << 24`.
+#[inline(always)]
+pub(crate) const fn head(kind: u8, len: usize, id: u16) -> u32 {
+    id as u32 | (len as u32) << 16 | (kind as u32) << 24
+}
+
+/// The lap of a position: 1 for the first, so that zeroed memory is no lap.
+#[inline(always)]
+fn lap(position: u64, shift: u32) -> u32 {
+    ((position >> shift) as u32).wrapping_add(1)
+}
+
+/// The consumer's count went backwards or beyond what was produced.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TailIsNonsense;
+
+/// What keeps the memory of a ring mapped.
+#[cfg(not(loom))]
+type Keep = std::rc::Rc<crate::sys::Mapping>;
+#[cfg(loom)]
+type Keep = std::sync::Arc<tests::Memory>;
+
+/// The producer's side.
+pub(crate) struct SendRing {
+    slots: Cell<NonNull<Slot>>,
+    mask: Cell<u64>,
+    shift: Cell<u32>,
+    /// Slots written since the channel began.
+    position: Cell<u64>,
+    /// The position at which the ring looks full; equal to `position` while the ring is closed.
+    limit: Cell<u64>,
+    /// Where the current ring began.
+    origin: Cell<u64>,
+    /// The tail that was read last.
+    seen: Cell<u64>,
+    tail: NonNull<AtomicU64>,
+    #[allow(dead_code)] // held, not read
+    keep: Keep,
+}
+
+impl SendRing {
+    /// Whether a slot is free without looking at the tail.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.position.get() != self.limit.get()
+    }
+
+    /// Slots written since the channel began.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> u64 {
+        self.position.get()
+    }
+
+    /// Writes and publishes one slot.
+    ///
+    /// There must be room, and `payload` must fit: both are the caller's duty, and a caller that forgets
+    /// finds nothing sent.
+    #[inline(always)]
+    pub(crate) fn push(&self, head: u32, header: u64, payload: &[u8]) {
+        if !self.has_room() || payload.len() > INLINE {
+            return;
+        }
+        let position = self.position.get();
+        let index = (position & self.mask.get()) as usize;
+        // SAFETY: `index <= mask`, and `over` checked that so many slots lie in `keep`.
+        let slot = unsafe { self.slots.get().add(index).as_ref() };
+        slot.body.with_mut(|body| {
+            let body = body.cast::<u64>();
+            // SAFETY: seven words; this slot is the producer's alone until the control word is stored,
+            // because the consumer has passed it (`limit` follows the tail that the consumer published).
+            unsafe {
+                body.write(header);
+                copy_small(payload.as_ptr(), body.add(1).cast(), payload.len());
+            }
+        });
+        #[cfg(feature = "test-hooks")]
+        crate::hooks::between_write_and_publish();
+        let lap = lap(position, self.shift.get());
+        slot.control.store(u64::from(lap) << 32 | u64::from(head), Ordering::Release);
+        self.position.set(position + 1);
+    }
+
+    /// Starts to fetch the line of the next slot for writing.
+    #[inline(always)]
+    pub(crate) fn prefetch_next(&self) {
+        #[cfg(all(not(loom), target_arch = "x86_64"))]
+        {
+            let index = (self.position.get() & self.mask.get()) as usize;
+            // SAFETY: an address inside the ring; a prefetch reads nothing.
+            unsafe {
+                let at = self.slots.get().add(index).as_ptr();
+                std::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// Reads how far the consumer is and makes room.
+    pub(crate) fn refresh(&self) -> Result<u64, TailIsNonsense> {
+        // SAFETY: `over` took the address from `keep`.
+        let tail = unsafe { self.tail.as_ref() }.load(Ordering::Acquire);
+        if tail < self.seen.get() || tail > self.position.get() {
+            return Err(TailIsNonsense);
+        }
+        self.seen.set(tail);
+        // A consumer that is still in the ring before this one has not passed its first slot.
+        let limit = tail.max(self.origin.get()) + self.mask.get() + 1;
+        self.limit.set(limit);
+        Ok(tail)
+    }
+
+    /// The tail that [`SendRing::refresh`] read last.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.get()
+    }
+
+    /// The tail as it is now, unchecked: only for seeing whether it has moved.
+    pub(crate) fn tail_now(&self) -> u64 {
+        // SAFETY: `over` took the address from `keep`.
+        unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// Nothing can be pushed any more (or not yet, until the next [`SendRing::refresh`]).
+    pub(crate) fn shut(&self) {
+        self.limit.set(self.position.get());
+    }
+}
+
+/// What lies at the consumer's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peek {
+    /// Nothing new.
+    Empty,
+    /// A message: the low half of its control word.
+    Slot(u32),
+    /// Neither news nor leftovers: the producer is broken or hostile.
+    Corrupt,
+}
+
+/// The consumer's side.
+pub(crate) struct RecvRing {
+    current: NonNull<Slot>,
+    expected: u32,
+    shift: u32,
+    slots: NonNull<Slot>,
+    mask: u64,
+    position: u64,
+    published: u64,
+    tail: NonNull<AtomicU64>,
+    #[allow(dead_code)] // held, not read
+    keep: Keep,
+}
+
+impl RecvRing {
+    /// Looks at the next slot; its control word is read once.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Peek {
+        // SAFETY: `current` always points into the ring that `keep` holds.
+        let word = unsafe { self.current.as_ref() }.control.load(Ordering::Acquire);
+        let lap = (word >> 32) as u32;
+        if lap == self.expected && word as u32 != 0 {
+            Peek::Slot(word as u32)
+        } else if word == 0 || lap == self.expected.wrapping_sub(1) {
+            Peek::Empty
+        } else {
+            Peek::Corrupt
+        }
+    }
+
+    /// The header of the slot that [`RecvRing::peek`] has shown.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> u64 {
+        self.word(0)
+    }
+
+    /// A word of the slot's body: 0 is the header, 1 to 6 the payload.
+    #[inline(always)]
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        // SAFETY: `current` points into the ring; a broken producer may write meanwhile, hence volatile.
+        unsafe {
+            self.current.as_ref().body.with(|body| body.cast::<u64>().add(index.min(6)).read_volatile())
+        }
+    }
+
+    /// Where the slot's payload begins: [`INLINE`] bytes, valid until the slot is published.
+    #[inline(always)]
+    pub(crate) fn payload(&self) -> *const u8 {
+        // SAFETY: `current` points into the ring; the second of seven words.
+        unsafe { self.current.as_ref().body.with(|body| body.cast::<u64>().add(1).cast()) }
+    }
+
+    /// Steps over the slot. Its memory stays as it is until [`RecvRing::publish`].
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        self.position += 1;
+        let index = self.position & self.mask;
+        if index == 0 {
+            self.expected = self.expected.wrapping_add(1);
+        }
+        // SAFETY: `index <= mask`.
+        self.current = unsafe { self.slots.add(index as usize) };
+    }
+
+    /// Consumed slots that the producer has not been told of.
+    #[inline(always)]
+    pub(crate) fn unpublished(&self) -> u64 {
+        self.position - self.published
+    }
+
+    /// A quarter of the ring: after so many slots the producer should be told.
+    #[inline(always)]
+    pub(crate) fn quarter(&self) -> u64 {
+        (self.mask + 1) >> 2
+    }
+
+    /// Tells the producer what was consumed; payloads of those slots are gone from now on.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        self.published = self.position;
+        // SAFETY: `over` took the address from `keep`.
+        unsafe { self.tail.as_ref() }.store(self.position, Ordering::Release);
+    }
+}
+
+/// Where a ring lies in its memory.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Offset of the slots: a multiple of [`SLOT`].
+    pub(crate) slots: usize,
+    /// How many: a power of two.
+    pub(crate) count: usize,
+    /// Offset of the tail word.
+    pub(crate) tail: usize,
+}
+
+#[cfg(not(loom))]
+fn locate(keep: &Keep, place: Place) -> Option<(NonNull<Slot>, NonNull<AtomicU64>)> {
+    let fits = place.slots % SLOT == 0
+        && place.count.is_power_of_two()
+        && keep.holds(place.slots as u64, (place.count * SLOT) as u64)
+        && keep.is_writable();
+    let tail = NonNull::from(keep.word(place.tail)?);
+    let slots = keep.as_ptr().wrapping_add(place.slots).cast::<Slot>();
+    if fits { Some((NonNull::new(slots)?, tail)) } else { None }
+}
+
+/// The first position at or after `position` that begins a lap of `count` slots.
+#[cfg(not(loom))]
+fn next_lap(position: u64, count: usize) -> u64 {
+    position.next_multiple_of(count as u64)
+}
+
+#[cfg(not(loom))]
+impl SendRing {
+    /// A ring over a part of the mapping; `None` when it does not fit in.
+    pub(crate) fn over(keep: Keep, place: Place) -> Option<SendRing> {
+        let (slots, tail) = locate(&keep, place)?;
+        Some(SendRing {
+            slots: Cell::new(slots),
+            mask: Cell::new(place.count as u64 - 1),
+            shift: Cell::new(place.count.trailing_zeros()),
+            position: Cell::new(0),
+            limit: Cell::new(0),
+            origin: Cell::new(0),
+            seen: Cell::new(0),
+            tail,
+            keep,
+        })
+    }
+
+    /// Goes on in another ring of the same mapping and tail word. Positions go on counting, from the next
+    /// multiple of the new ring's size: the consumer does the same at the same slot.
+    pub(crate) fn switch(&self, place: Place) -> bool {
+        let Some((slots, _)) = locate(&self.keep, place) else { return false };
+        let origin = next_lap(self.position.get(), place.count);
+        self.slots.set(slots);
+        self.mask.set(place.count as u64 - 1);
+        self.shift.set(place.count.trailing_zeros());
+        self.position.set(origin);
+        self.origin.set(origin);
+        self.limit.set(origin + place.count as u64);
+        true
+    }
+}
+
+#[cfg(not(loom))]
+impl RecvRing {
+    /// A ring over a part of the mapping; `None` when it does not fit in.
+    pub(crate) fn over(keep: Keep, place: Place) -> Option<RecvRing> {
+        let (slots, tail) = locate(&keep, place)?;
+        Some(RecvRing {
+            current: slots,
+            expected: 1,
+            shift: place.count.trailing_zeros(),
+            slots,
+            mask: place.count as u64 - 1,
+            position: 0,
+            published: 0,
+            tail,
+            keep,
+        })
+    }
+
+    /// See [`SendRing::switch`].
+    pub(crate) fn switch(&mut self, place: Place) -> bool {
+        let Some((slots, _)) = locate(&self.keep, place) else { return false };
+        self.position = next_lap(self.position, place.count);
+        self.slots = slots;
+        self.current = slots;
+        self.mask = place.count as u64 - 1;
+        self.shift = place.count.trailing_zeros();
+        self.expected = lap(self.position, self.shift);
+        true
+    }
+}
+
+/// Copies up to [`INLINE`] bytes without a call: pieces may overlap each other.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len <= INLINE` bytes, and they do not overlap.
+#[inline(always)]
+unsafe fn copy_small(from: *const u8, to: *mut u8, len: usize) {
+    /// # Safety
+    /// As above, for `N` bytes at both offsets.
+    #[inline(always)]
+    unsafe fn piece<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(at).cast::<[u8; N]>().write(from.add(at).cast::<[u8; N]>().read()) }
+    }
+    // SAFETY: each piece ends at or before `len`.
+    unsafe {
+        if len == 8 {
+            piece::<8>(from, to, 0);
+        } else if len >= 16 {
+            piece::<16>(from, to, 0);
+            if len > 32 {
+                piece::<16>(from, to, 16);
+            }
+            piece::<16>(from, to, len - 16);
+        } else if len > 8 {
+            piece::<8>(from, to, 0);
+            piece::<8>(from, to, len - 8);
+        } else if len >= 4 {
+            piece::<4>(from, to, 0);
+            piece::<4>(from, to, len - 4);
+        } else {
+            for at in 0..len {
+                piece::<1>(from, to, at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,688 @@
+//! The sending end of a channel.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
+
+use crate::channel::{self, kind};
+use crate::hello::{Hello, Id, Record, Refusal};
+use crate::interface::Shared;
+use crate::pool::{Chunk, MAX_CHUNK};
+use crate::ring::{INLINE, SendRing, head};
+use crate::sys::{self, Mapping};
+
+/// What is to be done after a slot was published; 0 once the channel is fast.
+mod after {
+    /// A full fence: one of the sides has no membarrier, or is not known to have it yet.
+    pub(super) const FENCE: u32 = 1;
+    /// Ring the doorbell.
+    pub(super) const BELL: u32 = 2;
+    /// Count messages towards a fast box, and see what the receiver answered.
+    pub(super) const COUNT: u32 = 4;
+    /// The doorbell page has come, but the slot that says so is not written yet.
+    pub(super) const BELL_DUE: u32 = 8;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The socket is not connected yet, or the greeting is not sent.
+    Connecting,
+    /// Messages flow.
+    Open,
+    /// No more messages: with the reason.
+    Over(Status),
+    /// The application closed the endpoint; the receiver drains.
+    Closing,
+}
+
+struct Doorbell {
+    map: Mapping,
+    word: usize,
+    bit: u64,
+}
+
+/// The sending end.
+pub(crate) struct SendChannel {
+    // What every message touches.
+    ring: SendRing,
+    after: Cell<u32>,
+    map: Rc<Mapping>,
+    // What larger messages touch.
+    flight: RefCell<VecDeque<(u64, Chunk)>>,
+    flight_bytes: Cell<usize>,
+    segments_sent: Cell<u32>,
+    /// The tail when a message last found no room; `None` while there is room.
+    starved: Cell<Option<u64>>,
+    // The rest.
+    shared: Rc<Shared>,
+    stage: Cell<Stage>,
+    socket: OnceCell<OwnedFd>,
+    greeting: RefCell<Option<(OwnedFd, Vec<u8>)>>,
+    targets: Vec<Vec<u8>>,
+    bell: OnceCell<Doorbell>,
+    messages: Cell<u64>,
+    ask_at: Cell<u64>,
+    asked: Cell<u64>,
+    answered: Cell<u64>,
+    fast: Cell<bool>,
+    bye_due: Cell<bool>,
+    gone: Cell<bool>,
+    refused_key: Cell<Option<u64>>,
+    pub(crate) asked_key: Cell<Option<u64>>,
+    /// Comes back in the event when the endpoint fails.
+    pub(crate) cookie: u64,
+    /// The peer's domain.
+    pub(crate) peer_domain: Id,
+    pub(crate) index: usize,
+}
+
+impl SendChannel {
+    /// Makes the channel and tries to connect; `targets` are the socket names to try, best first.
+    pub(crate) fn open(
+        shared: &Rc<Shared>,
+        targets: Vec<Vec<u8>>,
+        peer_cookie: Id,
+        peer_domain: Id,
+        identity: &[u8],
+        cookie: u64,
+        index: usize,
+    ) -> Result<Rc<SendChannel>, Failure> {
+        let fastbox = shared.settings.fastbox_size;
+        let len = channel::memory_len(fastbox);
+        let file = sys::memory_file(c"tieline-shm-channel", len)?;
+        sys::reserve(&file, 0, sys::PAGE)?;
+        let map = Rc::new(Mapping::new(file.as_fd(), len, true)?);
+        let ring = SendRing::over(map.clone(), channel::COLD).ok_or(Status::Invalid)?;
+        let hello = Record::Hello(Hello {
+            cookie: peer_cookie,
+            asymmetric: sys::asymmetric(),
+            fastbox: fastbox as u32,
+            identity: identity.to_vec(),
+        });
+        let this = Rc::new(SendChannel {
+            ring,
+            after: Cell::new(after::FENCE | after::COUNT),
+            map,
+            flight: RefCell::default(),
+            flight_bytes: Cell::new(0),
+            segments_sent: Cell::new(0),
+            starved: Cell::new(None),
+            shared: shared.clone(),
+            stage: Cell::new(Stage::Connecting),
+            socket: OnceCell::new(),
+            greeting: RefCell::new(Some((file, hello.pack()))),
+            targets,
+            bell: OnceCell::new(),
+            messages: Cell::new(0),
+            ask_at: Cell::new(shared.settings.threshold),
+            asked: Cell::new(0),
+            answered: Cell::new(0),
+            fast: Cell::new(false),
+            bye_due: Cell::new(false),
+            gone: Cell::new(false),
+            refused_key: Cell::new(None),
+            asked_key: Cell::new(None),
+            cookie,
+            peer_domain,
+            index,
+        });
+        let _ = this.advance()?;
+        Ok(this)
+    }
+
+    /// Goes on connecting. `Ok(false)`: not yet.
+    pub(crate) fn advance(&self) -> Result<bool, Failure> {
+        if self.stage.get() != Stage::Connecting {
+            return Ok(true);
+        }
+        let socket = match self.socket.get() {
+            Some(socket) => socket,
+            None => {
+                let Some(socket) = self.dial()? else { return Ok(false) };
+                if sys::peer_user(&socket) != Some(self.shared.user) {
+                    return Err(Failure::new(
+                        Status::Permission,
+                        "the socket at the peer's address belongs to another user",
+                    ));
+                }
+                self.shared.epoll.add(&socket, crate::interface::token::outbound(self.index))?;
+                self.socket.get_or_init(|| socket)
+            }
+        };
+        let greeting = self.greeting.borrow_mut().take();
+        if let Some((file, hello)) = greeting {
+            match sys::send(socket, &hello, &[file.as_fd()]) {
+                Ok(()) => {}
+                Err(error) if sys::is_temporary(&error) => {
+                    *self.greeting.borrow_mut() = Some((file, hello));
+                    return Ok(false);
+                }
+                Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
+            }
+        }
+        self.stage.set(Stage::Open);
+        let _ = self.ring.refresh();
+        Ok(true)
+    }
+
+    /// One attempt at every name; `None`: the listener's queue is full.
+    fn dial(&self) -> Result<Option<OwnedFd>, Failure> {
+        let mut failure = Failure::new(Status::Unreachable, "no socket name to connect to");
+        for target in &self.targets {
+            match sys::connect(target) {
+                Ok(socket) => return Ok(Some(socket)),
+                Err(f) if f.status == Status::Again => return Ok(None),
+                Err(f) => failure = f,
+            }
+        }
+        if failure.status == Status::PeerFailed {
+            failure.text = "nobody listens at the peer's address: the peer has exited".into();
+        }
+        Err(failure)
+    }
+
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.stage.get() == Stage::Connecting
+    }
+
+    // ---- messages ----
+
+    /// Sends a payload that is in one piece.
+    #[inline(always)]
+    pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        if payload.len() <= INLINE && id <= u32::from(u16::MAX) && self.ring.has_room() {
+            self.ring.push(head(kind::INLINE, payload.len(), id as u16), header, payload);
+            if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+                self.after_send();
+            }
+            self.ring.prefetch_next();
+            return Ok(Posting::Done);
+        }
+        self.send_slow(id, header, payload)
+    }
+
+    #[inline(never)]
+    fn send_slow(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        if payload.len() > INLINE {
+            let fill = |at: *mut u8, _: usize| {
+                sys::copy(payload.as_ptr(), at, payload.len());
+                Ok(payload.len())
+            };
+            return self.send_pooled(id, header, payload.len(), fill).map(|_| Posting::Done);
+        }
+        let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
+        self.make_room()?;
+        self.ring.push(head(kind::INLINE, payload.len(), id), header, payload);
+        self.after_send();
+        Ok(Posting::Done)
+    }
+
+    /// Sends what a callback packs.
+    #[inline]
+    pub(crate) fn send_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
+        if max <= INLINE {
+            let mut buffer = [0u8; INLINE];
+            let len = packer.pack(&mut buffer[..max])?;
+            return self.send(id, header, &buffer[..len]).map(|_| len);
+        }
+        let max = max.min(MAX_CHUNK);
+        self.send_pooled(id, header, max, |at, _| packer.pack_at(at, max))
+    }
+
+    /// Sends gathered pieces.
+    #[inline]
+    pub(crate) fn send_gathered(&self, id: u32, header: u64, iov: &[Iov]) -> Posted {
+        let len = iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
+        let len = len.ok_or(Status::TooLarge)?;
+        let gather = |at: *mut u8, _: usize| {
+            let mut done = 0;
+            for piece in iov {
+                sys::copy(piece.base, at.wrapping_add(done), piece.len);
+                done += piece.len;
+            }
+            Ok(len)
+        };
+        if len <= INLINE {
+            let mut buffer = [0u8; INLINE];
+            let _ = gather(buffer.as_mut_ptr(), len);
+            return self.send(id, header, &buffer[..len]);
+        }
+        self.send_pooled(id, header, len, gather).map(|_| Posting::Done)
+    }
+
+    /// Sends a message whose payload `fill` writes into a chunk of at least `len` bytes.
+    fn send_pooled(
+        &self,
+        id: u32,
+        header: u64,
+        len: usize,
+        fill: impl FnOnce(*mut u8, usize) -> Result<usize, Status>,
+    ) -> Result<usize, Status> {
+        let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
+        if len > MAX_CHUNK {
+            return Err(Status::TooLarge);
+        }
+        if !self.ring.has_room() {
+            self.make_room()?;
+        }
+        let chunk = self.take_chunk(len)?;
+        let pool = &self.shared.pool;
+        if chunk.segment >= self.segments_sent.get() {
+            if let Err(status) = self.show_segments(chunk.segment) {
+                pool.give(chunk);
+                return Err(status);
+            }
+        }
+        // The callback is the application's: nothing is borrowed while it runs.
+        let written = match fill(pool.bytes(chunk), len) {
+            Ok(written) if self.ring.has_room() => written,
+            other => {
+                pool.give(chunk);
+                return other.and(Err(Status::Again));
+            }
+        };
+        let position = self.ring.position();
+        let words = [u64::from(chunk.segment) | (written as u64) << 32, u64::from(chunk.offset)];
+        let mut payload = [0u8; 16];
+        payload[..8].copy_from_slice(&words[0].to_ne_bytes());
+        payload[8..].copy_from_slice(&words[1].to_ne_bytes());
+        self.ring.push(head(kind::POOLED, 16, id), header, &payload);
+        self.flight.borrow_mut().push_back((position, chunk));
+        self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
+        if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+            self.after_send();
+        }
+        Ok(written)
+    }
+
+    #[inline]
+    fn take_chunk(&self, len: usize) -> Result<Chunk, Status> {
+        let window = self.shared.settings.window;
+        if self.flight_bytes.get() + len > window {
+            self.reap()?;
+            if self.flight_bytes.get() + len > window {
+                self.starved.set(Some(self.ring.seen()));
+                return Err(Status::Again);
+            }
+        }
+        match self.shared.pool.take(len) {
+            Err(Status::Again) => {}
+            other => return other,
+        }
+        self.reap()?;
+        self.shared.pool.take(len).inspect_err(|_| {
+            self.starved.set(Some(self.ring.seen()));
+            self.shared.pool_starved.set(true);
+        })
+    }
+
+    /// Reads the receiver's progress, and takes back the chunks that it is done with.
+    fn reap(&self) -> Result<(), Status> {
+        let Ok(tail) = self.ring.refresh() else {
+            self.fail(Status::BadData, "the peer wrote nonsense into the channel");
+            return Err(Status::BadData);
+        };
+        if self.is_shut() {
+            self.ring.shut();
+        }
+        let mut flight = self.flight.borrow_mut();
+        while let Some(&(position, chunk)) = flight.front() {
+            if position >= tail {
+                break;
+            }
+            let _ = flight.pop_front();
+            self.flight_bytes.set(self.flight_bytes.get() - chunk.capacity());
+            self.shared.pool.give(chunk);
+        }
+        Ok(())
+    }
+
+    fn is_shut(&self) -> bool {
+        self.stage.get() != Stage::Open
+    }
+
+    /// Looks for a free slot, or says why there is none.
+    fn make_room(&self) -> Result<(), Status> {
+        match self.stage.get() {
+            Stage::Open => {}
+            Stage::Connecting => return Err(Status::Again),
+            Stage::Over(status) => return Err(status),
+            Stage::Closing => return Err(Status::Closed),
+        }
+        self.reap()?;
+        if self.ring.has_room() {
+            self.starved.set(None);
+            return Ok(());
+        }
+        self.starved.set(Some(self.ring.seen()));
+        Err(Status::Again)
+    }
+
+    /// Sends the descriptors of the pool's segments up to `last`.
+    #[cold]
+    fn show_segments(&self, last: u32) -> Result<(), Status> {
+        let socket = self.socket.get().ok_or(Status::Again)?;
+        while self.segments_sent.get() <= last {
+            let number = self.segments_sent.get();
+            let sent = self.shared.pool.with_segment(number, |len, fd| {
+                let record = Record::Segment { number, len: len as u64 };
+                sys::send(socket, &record.pack(), &[fd.as_fd()])
+            });
+            match sent {
+                Some(Ok(())) => self.segments_sent.set(number + 1),
+                Some(Err(error)) if sys::is_temporary(&error) => return Err(Status::Again),
+                _ => return Err(Status::PeerFailed), // the hang-up is seen by the next poll
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn sleeping(&self) -> &AtomicU64 {
+        word(&self.map, channel::SLEEPING)
+    }
+
+    /// What the fast path leaves out: fence, doorbell, wake-up, the way to a fast box.
+    #[inline(never)]
+    fn after_send(&self) {
+        let todo = self.after.get();
+        if todo & after::FENCE != 0 {
+            fence(Ordering::SeqCst);
+        }
+        if todo & after::BELL != 0 {
+            self.ring_bell();
+        }
+        self.wake();
+        if todo & after::BELL_DUE != 0 {
+            self.announce_bell();
+        }
+        if todo & after::COUNT != 0 {
+            self.messages.set(self.messages.get() + 1);
+            self.towards_fast_box();
+        }
+    }
+
+    fn ring_bell(&self) {
+        if let Some(bell) = self.bell.get() {
+            if let Some(word) = bell.map.word(bell.word) {
+                let _ = word.fetch_or(bell.bit, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Wakes a receiver that sleeps.
+    fn wake(&self) {
+        if self.sleeping().load(Ordering::Relaxed) != 0 && self.sleeping().swap(0, Ordering::SeqCst) != 0
+        {
+            if let Some(socket) = self.socket.get() {
+                // A full socket is readable already; a dead peer is seen by the next poll.
+                let _ = sys::send(socket, &Record::Wake.pack(), &[]);
+            }
+        }
+    }
+
+    fn set_after(&self, bit: u32, on: bool) {
+        let now = self.after.get();
+        self.after.set(if on { now | bit } else { now & !bit });
+    }
+
+    /// A slot that is no message; `false` when there is no room now.
+    fn push_note(&self, kind: u8, header: u64) -> bool {
+        if self.is_shut() || (!self.ring.has_room() && self.reap().is_err()) || !self.ring.has_room() {
+            return false;
+        }
+        self.ring.push(head(kind, 0, 0), header, &[]);
+        fence(Ordering::SeqCst);
+        if self.after.get() & after::BELL != 0 {
+            self.ring_bell();
+        }
+        self.wake();
+        true
+    }
+
+    /// Tells the receiver that it need not look at this ring any more unless the bell was rung.
+    pub(crate) fn announce_bell(&self) {
+        if self.bell.get().is_none() || self.fast.get() || self.after.get() & after::BELL != 0 {
+            self.set_after(after::BELL_DUE, false);
+        } else if self.push_note(kind::BELL_ON, 0) {
+            self.set_after(after::BELL_DUE, false);
+            self.set_after(after::BELL, true);
+        } else {
+            self.set_after(after::BELL_DUE, true);
+        }
+    }
+
+    fn towards_fast_box(&self) {
+        if self.asked.get() == self.answered.get() {
+            if self.messages.get() >= self.ask_at.get()
+                && self.push_note(kind::WANT_FAST, self.asked.get() + 1)
+            {
+                self.asked.set(self.asked.get() + 1);
+            }
+            return;
+        }
+        let verdict = word(&self.map, channel::VERDICT).load(Ordering::Acquire);
+        if verdict >> 2 != self.asked.get() {
+            return;
+        }
+        let size = self.shared.settings.fastbox_size;
+        if verdict & 3 != channel::GRANTED || self.map.populate(sys::PAGE, size).is_err() {
+            // Ask again, ever more rarely.
+            self.answered.set(self.asked.get());
+            self.ask_at.set(self.messages.get().saturating_mul(2).max(64));
+        } else if self.push_note(kind::SWITCH, 0) {
+            self.answered.set(self.asked.get());
+            if self.ring.switch(channel::fast(size)) {
+                self.fast.set(true);
+                self.after.set(self.after.get() & after::FENCE);
+            }
+        }
+    }
+
+    // ---- control ----
+
+    /// A record from the receiver; `Err`: the endpoint has failed, with the reason.
+    pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd]) -> Result<(), String> {
+        match record {
+            Record::Ack { asymmetric, bell } => {
+                if asymmetric && sys::asymmetric() {
+                    self.set_after(after::FENCE, false);
+                }
+                let page = fds.first().and_then(|fd| sys::map_peer(fd, sys::PAGE, true));
+                if let (Some(map), true) = (page, (bell as usize) < sys::PAGE * 8) {
+                    let word = bell as usize / 64 * 8;
+                    let _ = self.bell.set(Doorbell { map, word, bit: 1 << (bell % 64) });
+                    self.announce_bell();
+                }
+                Ok(())
+            }
+            Record::Wake => Ok(()),
+            Record::Refused(refusal) => Err(refusal.text().to_string()),
+            Record::KeyReply { segment, len, table_len, writable } => {
+                self.asked_key.set(None);
+                let [memory, table] = fds else {
+                    self.refused_key.set(Some(segment));
+                    return Ok(());
+                };
+                let imports = &self.shared.domain.imports;
+                if !imports.add(&self.peer_domain, segment, memory, len, table, table_len, writable) {
+                    self.refused_key.set(Some(segment));
+                }
+                Ok(())
+            }
+            _ => Err("the peer sent a record that makes no sense".to_string()),
+        }
+    }
+
+    /// Asks the peer for a segment of its domain; the answer comes with progress.
+    pub(crate) fn request_key(&self, segment: u64) -> Status {
+        if self.refused_key.get() == Some(segment) {
+            self.refused_key.set(None);
+            return Status::KeyRejected;
+        }
+        match self.stage.get() {
+            Stage::Over(status) => return status,
+            Stage::Closing => return Status::Closed,
+            _ => {}
+        }
+        if self.asked_key.get().is_none() {
+            if let (Some(socket), Stage::Open) = (self.socket.get(), self.stage.get()) {
+                if sys::send(socket, &Record::KeyRequest { segment }.pack(), &[]).is_ok() {
+                    self.asked_key.set(Some(segment));
+                }
+            }
+        }
+        Status::Again
+    }
+
+    /// The endpoint is finished: later sends say `status`, and an event tells the application.
+    pub(crate) fn fail(&self, status: Status, why: &str) {
+        if matches!(self.stage.get(), Stage::Over(_)) {
+            return;
+        }
+        let closing = self.stage.get() == Stage::Closing;
+        self.stage.set(if closing { Stage::Closing } else { Stage::Over(status) });
+        self.ring.shut();
+        self.gone.set(true);
+        self.hang_up();
+        self.recover_chunks();
+        if status == Status::PeerFailed {
+            crate::listener::bury(&self.targets);
+        }
+        if !closing {
+            self.shared.endpoint_failed(self.cookie, status, why);
+        }
+    }
+
+    fn hang_up(&self) {
+        if let Some(socket) = self.socket.get() {
+            self.shared.epoll.remove(socket);
+        }
+    }
+
+    /// The receiver is gone: what it has not read comes back.
+    fn recover_chunks(&self) {
+        for (_, chunk) in self.flight.borrow_mut().drain(..) {
+            self.shared.pool.give(chunk);
+        }
+        self.flight_bytes.set(0);
+    }
+
+    #[inline]
+    pub(crate) fn status(&self) -> Result<(), Status> {
+        match self.stage.get() {
+            Stage::Over(status) => Err(status),
+            Stage::Closing => Err(Status::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// The application closes the endpoint: what was sent stays until the receiver has drained it and
+    /// hangs up.
+    pub(crate) fn close(&self) {
+        let was = self.stage.replace(Stage::Closing);
+        self.ring.shut();
+        match (was, self.socket.get()) {
+            (Stage::Open, Some(socket)) => self.say_bye(socket),
+            _ => self.gone.set(true),
+        }
+    }
+
+    /// Closed, and nothing is left to wait for.
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage.get() == Stage::Closing && self.gone.get()
+    }
+
+    /// Whether something must be said that could not be said yet.
+    pub(crate) fn owes(&self) -> bool {
+        self.bye_due.get() && !self.gone.get()
+    }
+
+    /// Says that nothing more will come; when the socket is full, again later.
+    fn say_bye(&self, socket: &OwnedFd) {
+        let sent = sys::send(socket, &Record::Bye.pack(), &[]);
+        self.bye_due.set(sent.is_err_and(|error| sys::is_temporary(&error)));
+    }
+
+    /// What could not be said when it was due.
+    pub(crate) fn catch_up(&self) {
+        if let (true, Some(socket)) = (self.owes(), self.socket.get()) {
+            self.say_bye(socket);
+        }
+    }
+
+    pub(crate) fn socket(&self) -> Option<&OwnedFd> {
+        self.socket.get()
+    }
+
+    // ---- sleep ----
+
+    /// Before the interface sleeps: asks to be woken when there is room again, if somebody waits for that.
+    pub(crate) fn ask_for_wake(&self) {
+        let wants = self.starved.get().is_some()
+            || self.shared.pool_starved.get() && self.flight_bytes.get() > 0;
+        if wants {
+            word(&self.map, channel::WAITING).store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether there is room again for somebody who found none.
+    pub(crate) fn has_news(&self) -> bool {
+        let moved = |since: u64| self.ring.tail_now() != since;
+        match self.starved.get() {
+            Some(since) if moved(since) => {
+                self.starved.set(None);
+                true
+            }
+            None if self.shared.pool_starved.get() && self.flight_bytes.get() > 0 => {
+                moved(self.ring.seen())
+            }
+            _ => false,
+        }
+    }
+
+    /// Bytes of memory that this end has made.
+    pub(crate) fn memory(&self) -> u64 {
+        let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };
+        (sys::PAGE + fast + size_of::<SendChannel>()) as u64
+    }
+}
+
+impl Drop for SendChannel {
+    fn drop(&mut self) {
+        self.hang_up();
+        self.recover_chunks();
+    }
+}
+
+/// A word of the control page, which every channel mapping holds.
+#[inline(always)]
+pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
+    static NOWHERE: AtomicU64 = AtomicU64::new(0);
+    map.word(offset).unwrap_or(&NOWHERE)
+}
+
+/// The words of a refusal that arrives as a closed socket.
+pub(crate) const HUNG_UP: &str = "the peer process is gone: its end of the channel was closed";
+
+/// The status that an endpoint ends with after a refusal.
+pub(crate) fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Cookie | Refusal::User => Status::Permission,
+        Refusal::Version => Status::Unreachable,
+        Refusal::Resources => Status::NoMemory,
+        Refusal::Malformed | Refusal::BadChannel => Status::BadData,
+        Refusal::Closing => Status::PeerFailed,
+    }
+}

@@ -1,0 +1,458 @@
+//! Drives the provider through its C tables, as the core does, with a host that has a given configuration.
+#![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)] // the C side of the ABI, for tests and examples
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+use tieline_plugin_api::abi::{
+    self, Atomic, DomainOps, DomainParams, EndpointOps, EndpointParams, Event, Host, InterfaceOps,
+    InterfaceParams, Iov, MemoryRegion, MemoryUse, ProviderOps, Rma,
+};
+use tieline_plugin_api::{Status, abi::shims};
+
+pub type Pairs = Vec<(String, String)>;
+
+unsafe extern "C" fn config_get(
+    context: *mut c_void,
+    name: *const u8,
+    len: usize,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    // SAFETY: the context is the leaked list; the name is the provider's text; out is its buffer.
+    unsafe {
+        let pairs = &*context.cast::<Pairs>();
+        let name = std::slice::from_raw_parts(name, len);
+        match pairs.iter().find(|(key, _)| key.as_bytes() == name) {
+            Some((_, value)) => {
+                std::ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity));
+                value.len() as i64
+            }
+            None => i64::from(Status::NoDevice as i32),
+        }
+    }
+}
+
+/// A status with its words.
+#[derive(Debug)]
+pub struct Error {
+    pub status: Status,
+    pub text: String,
+}
+
+pub struct Provider {
+    ops: ProviderOps,
+}
+
+impl Provider {
+    pub fn open(config: &[(&str, &str)]) -> Result<Provider, Error> {
+        let pairs: Pairs = config.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let host = Box::leak(Box::new(Host {
+            abi_major: u32::from(abi::ABI_MAJOR),
+            abi_minor: u32::from(abi::ABI_MINOR),
+            context: Box::into_raw(Box::new(pairs)).cast(),
+            config_get: Some(config_get),
+            ..Host::empty()
+        }));
+        let mut ops = ProviderOps::empty();
+        // SAFETY: a host table that lives for ever, and a table to fill.
+        let status = unsafe { shims::entry::<tieline_provider_shm::Shm>(host, &mut ops) };
+        if status != 0 {
+            return Err(Error { status: Status::from_code(status), text: String::new() });
+        }
+        Ok(Provider { ops })
+    }
+
+    fn error(&self, code: i64) -> Error {
+        let mut text = vec![0u8; 512];
+        // SAFETY: the provider's function and our buffer.
+        let len =
+            unsafe { self.ops.last_error.unwrap()(self.ops.state, text.as_mut_ptr(), text.len()) };
+        text.truncate(len.max(0) as usize);
+        Error {
+            status: Status::from_code(code as i32),
+            text: String::from_utf8_lossy(&text).into(),
+        }
+    }
+
+    pub fn domain(&self) -> Domain<'_> {
+        let params = DomainParams { name: "shm".as_ptr(), name_len: 3, ..DomainParams::empty() };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the provider's table.
+        let status = unsafe { self.ops.open_domain.unwrap()(self.ops.state, &params, &mut handle) };
+        assert_eq!(status, 0);
+        // SAFETY: the provider's tables live as long as the process.
+        Domain { provider: self, handle, ops: unsafe { &*self.ops.domain } }
+    }
+}
+
+pub struct Domain<'p> {
+    provider: &'p Provider,
+    handle: *mut c_void,
+    ops: &'static DomainOps,
+}
+
+// SAFETY: domain functions may be called by any thread; the provider's table is constant.
+unsafe impl Send for Domain<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Domain<'_> {}
+
+impl Domain<'_> {
+    pub fn interface(&self) -> Result<Interface<'_>, Error> {
+        let params =
+            InterfaceParams { module: "ring".as_ptr(), module_len: 4, ..InterfaceParams::empty() };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the provider's table.
+        let status = unsafe { self.ops.open_interface.unwrap()(self.handle, &params, &mut handle) };
+        if status != 0 {
+            return Err(self.provider.error(i64::from(status)));
+        }
+        // SAFETY: the provider's tables live as long as the process.
+        let (ops, ep_ops) =
+            unsafe { (&*self.provider.ops.interface, &*self.provider.ops.endpoint) };
+        Ok(Interface { provider: self.provider, handle, ops, ep_ops })
+    }
+
+    pub fn alloc(&self, len: usize, access: u64) -> Result<Memory, Error> {
+        let mut region = MemoryRegion::empty();
+        // SAFETY: the provider's table.
+        let status = unsafe { self.ops.alloc.unwrap()(self.handle, len, access, &mut region) };
+        if status != 0 {
+            return Err(self.provider.error(i64::from(status)));
+        }
+        Ok(Memory { region })
+    }
+
+    pub fn deregister(&self, memory: Memory) {
+        // SAFETY: a region of this domain, ended once.
+        let status = unsafe { self.ops.deregister.unwrap()(self.handle, memory.region.handle) };
+        assert_eq!(status, 0);
+    }
+
+    pub fn key(&self, memory: &Memory) -> Vec<u8> {
+        let mut key = vec![0u8; 128];
+        // SAFETY: a region of this domain and our buffer.
+        let len = unsafe {
+            self.ops.pack_key.unwrap()(
+                self.handle,
+                memory.region.handle,
+                key.as_mut_ptr(),
+                key.len(),
+            )
+        };
+        assert!(len > 0);
+        key.truncate(len as usize);
+        key
+    }
+}
+
+impl Drop for Domain<'_> {
+    fn drop(&mut self) {
+        // SAFETY: everything opened from it is closed: their lifetimes say so.
+        unsafe { self.ops.close.unwrap()(self.handle) }
+    }
+}
+
+pub struct Memory {
+    pub region: MemoryRegion,
+}
+
+impl Memory {
+    pub fn load(&self, offset: usize) -> u64 {
+        assert!(offset + 8 <= self.region.len);
+        // SAFETY: inside the region.
+        unsafe { self.region.base.add(offset).cast::<u64>().read_volatile() }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        // SAFETY: the region's bytes; nobody writes in the tests that call this.
+        unsafe { std::slice::from_raw_parts(self.region.base, self.region.len) }.to_vec()
+    }
+}
+
+pub struct Interface<'p> {
+    provider: &'p Provider,
+    handle: *mut c_void,
+    ops: &'static InterfaceOps,
+    ep_ops: &'static EndpointOps,
+}
+
+impl<'p> Interface<'p> {
+    pub fn address(&self) -> Vec<u8> {
+        let mut out = vec![0u8; 512];
+        // SAFETY: our buffer.
+        let len = unsafe { self.ops.address.unwrap()(self.handle, out.as_mut_ptr(), out.len()) };
+        out.truncate(len as usize);
+        out
+    }
+
+    pub fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<Endpoint<'_>, Error> {
+        let params = EndpointParams {
+            address: address.as_ptr(),
+            address_len: address.len(),
+            identity: identity.as_ptr(),
+            identity_len: identity.len(),
+            cookie,
+            ..EndpointParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the provider's table.
+        let status = unsafe { self.ops.connect.unwrap()(self.handle, &params, &mut handle) };
+        if status != 0 {
+            return Err(self.provider.error(i64::from(status)));
+        }
+        Ok(Endpoint { provider: self.provider, handle, ops: self.ep_ops, _interface: self })
+    }
+
+    pub fn reachable(&self, address: &[u8]) -> Result<(), Error> {
+        let mut reason = [0u8; 512];
+        // SAFETY: our buffers.
+        let status = unsafe {
+            self.ops.reachable.unwrap()(
+                self.handle,
+                address.as_ptr(),
+                address.len(),
+                reason.as_mut_ptr(),
+                reason.len(),
+            )
+        };
+        if status == 0 { Ok(()) } else { Err(self.provider.error(i64::from(status))) }
+    }
+
+    #[inline(always)]
+    pub fn poll<'e>(&self, events: &'e mut [MaybeUninit<Event>]) -> &'e [Event] {
+        // SAFETY: our array; the provider initialises as many as it returns.
+        unsafe {
+            let n = self.ops.poll.unwrap()(
+                self.handle,
+                events.as_mut_ptr().cast(),
+                events.len() as u32,
+            );
+            assert!(n >= 0, "poll: {n}");
+            std::slice::from_raw_parts(events.as_ptr().cast(), n as usize)
+        }
+    }
+
+    pub fn arm(&self) -> i32 {
+        // SAFETY: the provider's table.
+        unsafe { self.ops.arm.unwrap()(self.handle) }
+    }
+
+    pub fn event_fd(&self) -> i32 {
+        // SAFETY: the provider's table.
+        unsafe { self.ops.event_fd.unwrap()(self.handle) }
+    }
+
+    pub fn memory(&self) -> MemoryUse {
+        let mut out = MemoryUse::empty();
+        // SAFETY: the provider's table.
+        assert_eq!(unsafe { self.ops.memory.unwrap()(self.handle, &mut out) }, 0);
+        out
+    }
+
+    /// Waits until the descriptor is readable; `false` after `ms` milliseconds.
+    pub fn wait(&self, ms: i32) -> bool {
+        let mut fd = libc::pollfd { fd: self.event_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one record.
+        unsafe { libc::poll(&mut fd, 1, ms) == 1 }
+    }
+}
+
+impl Drop for Interface<'_> {
+    fn drop(&mut self) {
+        // SAFETY: its endpoints are closed: their lifetimes say so.
+        unsafe { self.ops.close.unwrap()(self.handle) }
+    }
+}
+
+pub struct Endpoint<'i> {
+    provider: &'i Provider,
+    handle: *mut c_void,
+    ops: &'static EndpointOps,
+    _interface: &'i Interface<'i>,
+}
+
+fn status(code: i64) -> Result<u64, Status> {
+    if code < 0 { Err(Status::from_code(code as i32)) } else { Ok(code as u64) }
+}
+
+unsafe extern "C" fn pack(argument: *mut c_void, at: *mut u8, capacity: usize) -> i64 {
+    // SAFETY: the argument is the slice that `packed` was given.
+    unsafe {
+        let bytes = &*argument.cast::<&[u8]>();
+        assert!(bytes.len() <= capacity);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        bytes.len() as i64
+    }
+}
+
+impl Endpoint<'_> {
+    #[inline(always)]
+    pub fn short(&self, id: u32, header: u64, payload: &[u8]) -> Result<u64, Status> {
+        // SAFETY: the payload is borrowed for the call.
+        let code = unsafe {
+            self.ops.am_short.unwrap()(self.handle, id, header, payload.as_ptr(), payload.len())
+        };
+        status(i64::from(code))
+    }
+
+    #[inline(always)]
+    pub fn packed(
+        &self,
+        id: u32,
+        header: u64,
+        mut payload: &[u8],
+        max: usize,
+    ) -> Result<u64, Status> {
+        // SAFETY: the callback gets the slice back.
+        let code = unsafe {
+            let argument = (&raw mut payload).cast();
+            self.ops.am_packed.unwrap()(self.handle, id, header, Some(pack), argument, max)
+        };
+        status(code)
+    }
+
+    #[inline(always)]
+    pub fn gathered(&self, id: u32, header: u64, pieces: &[&[u8]]) -> Result<u64, Status> {
+        let iov: Vec<Iov> =
+            pieces.iter().map(|p| Iov { base: p.as_ptr().cast_mut(), len: p.len() }).collect();
+        // SAFETY: the pieces are borrowed for the call, and the provider is done when it returns.
+        let code = unsafe {
+            self.ops.am_zcopy.unwrap()(self.handle, id, header, iov.as_ptr(), iov.len(), 0)
+        };
+        status(i64::from(code))
+    }
+
+    pub fn import(&self, key: &[u8]) -> Result<Key, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the bytes are borrowed for the call.
+        let code = unsafe {
+            self.ops.import_key.unwrap()(self.handle, key.as_ptr(), key.len(), &mut handle)
+        };
+        if code != 0 {
+            return Err(self.provider.error(i64::from(code)));
+        }
+        Ok(Key { handle })
+    }
+
+    pub fn drop_key(&self, key: Key) {
+        // SAFETY: a key of this endpoint, dropped once.
+        unsafe { self.ops.drop_key.unwrap()(self.handle, key.handle) }
+    }
+
+    fn rma(&self, key: &Key, base: *mut u8, len: usize, offset: u64) -> (Rma, Box<Iov>) {
+        let iov = Box::new(Iov { base, len });
+        let rma = Rma {
+            iov: &*iov,
+            iov_count: 1,
+            len,
+            key: key.handle,
+            offset,
+            cookie: 0,
+            flags: 0,
+            local_region: std::ptr::null_mut(),
+        };
+        (rma, iov)
+    }
+
+    pub fn put(&self, key: &Key, offset: u64, bytes: &[u8]) -> Result<u64, Status> {
+        let (rma, _iov) = self.rma(key, bytes.as_ptr().cast_mut(), bytes.len(), offset);
+        // SAFETY: the pieces are borrowed for the call.
+        status(i64::from(unsafe { self.ops.put.unwrap()(self.handle, &rma) }))
+    }
+
+    pub fn get(&self, key: &Key, offset: u64, bytes: &mut [u8]) -> Result<u64, Status> {
+        let (rma, _iov) = self.rma(key, bytes.as_mut_ptr(), bytes.len(), offset);
+        // SAFETY: the pieces are borrowed for the call.
+        status(i64::from(unsafe { self.ops.get.unwrap()(self.handle, &rma) }))
+    }
+
+    pub fn atomic(
+        &self,
+        key: &Key,
+        (op, width): (u32, u32),
+        offset: u64,
+        operand: u64,
+        compare: u64,
+    ) -> Result<u64, Status> {
+        let mut result = 0u64;
+        let record = Atomic {
+            op,
+            width,
+            key: key.handle,
+            offset,
+            operand,
+            compare,
+            result: &mut result,
+            cookie: 0,
+            flags: 1,
+        };
+        // SAFETY: the record is borrowed for the call.
+        let _ = status(i64::from(unsafe { self.ops.atomic.unwrap()(self.handle, &record) }))?;
+        Ok(result)
+    }
+}
+
+impl Drop for Endpoint<'_> {
+    fn drop(&mut self) {
+        // SAFETY: closed once.
+        unsafe { self.ops.close.unwrap()(self.handle) }
+    }
+}
+
+pub struct Key {
+    handle: *mut c_void,
+}
+
+/// Room for events.
+pub fn events<const N: usize>() -> [MaybeUninit<Event>; N] {
+    [const { MaybeUninit::uninit() }; N]
+}
+
+/// The bytes that an event points to.
+pub fn data(event: &Event) -> &[u8] {
+    if event.data.is_null() || event.len == 0 {
+        return &[];
+    }
+    // SAFETY: valid until the next poll, which the callers await.
+    unsafe { std::slice::from_raw_parts(event.data, event.len) }
+}
+
+/// Puts this process on one CPU.
+pub fn pin(cpu: usize) {
+    // SAFETY: a plain record; all zero is an empty set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        let _ = libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// Sends a signal to a process that the caller started.
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: takes numbers only.
+    let _ = unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Becomes another user for good; needs root.
+pub fn become_user(uid: u32) -> bool {
+    // SAFETY: takes numbers only.
+    unsafe { libc::setgid(uid) == 0 && libc::setuid(uid) == 0 }
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Sets the limit on descriptors.
+pub fn limit_files(most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: an initialised record.
+    let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}
