@@ -1,0 +1,965 @@
+/*
+ * The provider ABI of Tieline: everything that a provider in C needs. docs/abi.md gives the rules,
+ * docs/writing-a-provider.md a complete example.
+ *
+ * Made by `cargo xtask header` from plugin-api/src. Do not edit.
+ */
+#ifndef TIELINE_PROVIDER_H
+#define TIELINE_PROVIDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Only equal majors work together. */
+#define TIELINE_ABI_MAJOR 1
+/* What this header added at the ends of records and tables. */
+#define TIELINE_ABI_MINOR 0
+/* The owner of the ELF note. */
+#define TIELINE_NOTE_OWNER "tieline"
+/* The type of the ELF note. */
+#define TIELINE_NOTE_TYPE 1
+/* The section of the ELF note. */
+#define TIELINE_NOTE_SECTION ".note.tieline.provider"
+
+/* ---- Statuses ---- */
+
+/* done: buffers may be reused, and no completion follows */
+#define TIELINE_OK (0)
+/* accepted: a completion event with the cookie follows */
+#define TIELINE_PENDING (1)
+/* no resources now, nothing was sent: make progress and try again */
+#define TIELINE_AGAIN (-1)
+/* not supported */
+#define TIELINE_UNSUPPORTED (-2)
+/* invalid argument */
+#define TIELINE_INVALID (-3)
+/* out of memory or of another bounded resource */
+#define TIELINE_NO_MEMORY (-4)
+/* no such device */
+#define TIELINE_NO_DEVICE (-5)
+/* permission denied */
+#define TIELINE_PERMISSION (-6)
+/* the peer failed */
+#define TIELINE_PEER_FAILED (-7)
+/* peer not reachable */
+#define TIELINE_UNREACHABLE (-8)
+/* remote key rejected */
+#define TIELINE_KEY_REJECTED (-9)
+/* range outside the region */
+#define TIELINE_OUT_OF_RANGE (-10)
+/* too large */
+#define TIELINE_TOO_LARGE (-11)
+/* timed out */
+#define TIELINE_TIMED_OUT (-12)
+/* closed */
+#define TIELINE_CLOSED (-13)
+/* the provider failed */
+#define TIELINE_PROVIDER_FAILED (-14)
+/* input/output error */
+#define TIELINE_IO (-15)
+/* malformed data from a peer */
+#define TIELINE_BAD_DATA (-16)
+/* unknown non-zero field in a parameter record */
+#define TIELINE_UNSUPPORTED_PARAM (-17)
+/* busy */
+#define TIELINE_BUSY (-18)
+/* cancelled */
+#define TIELINE_CANCELED (-19)
+/* not connected */
+#define TIELINE_NOT_CONNECTED (-20)
+/* misaligned */
+#define TIELINE_MISALIGNED (-21)
+
+/* ---- What a module can do (module_attr.caps) ---- */
+
+/* am_short: short active messages, copied before the call returns */
+#define TIELINE_CAP_AM_SHORT UINT64_C(0x1)
+/* am_packed: a callback packs into the transport's buffer */
+#define TIELINE_CAP_AM_PACKED UINT64_C(0x2)
+/* am_zcopy: gathered from an iov */
+#define TIELINE_CAP_AM_ZCOPY UINT64_C(0x4)
+/* put */
+#define TIELINE_CAP_PUT UINT64_C(0x8)
+/* get */
+#define TIELINE_CAP_GET UINT64_C(0x10)
+/* atomics; which ones is said by the four masks of module_attr */
+#define TIELINE_CAP_ATOMICS UINT64_C(0x20)
+/* a put or atomic that has completed is visible at the target */
+#define TIELINE_CAP_REMOTE_COMPLETION UINT64_C(0x40)
+/* put, get and atomics need nothing from the target's threads */
+#define TIELINE_CAP_PASSIVE_TARGET UINT64_C(0x80)
+/* a dead peer is reported as EVENT_ENDPOINT_FAILED or EVENT_PEER_LEFT */
+#define TIELINE_CAP_PEER_FAILURE UINT64_C(0x100)
+/* event_fd and arm: the interface can be waited for */
+#define TIELINE_CAP_EVENT_FD UINT64_C(0x200)
+/* poll must be called for progress */
+#define TIELINE_CAP_NEEDS_POLL UINT64_C(0x400)
+/* reaches processes under the same kernel only */
+#define TIELINE_CAP_LOCAL_ONLY UINT64_C(0x800)
+/* put, get and atomics reach only memory from this domain's own alloc */
+#define TIELINE_CAP_OWN_MEMORY_ONLY UINT64_C(0x1000)
+/* the accessing path refuses forged, foreign and revoked keys */
+#define TIELINE_CAP_CHECKS_KEYS UINT64_C(0x2000)
+/* a received payload can be kept and given back later (release) */
+#define TIELINE_CAP_LENDS_BUFFERS UINT64_C(0x4000)
+/* messages may be posted as soon as connect has returned */
+#define TIELINE_CAP_CONNECTED_SEND UINT64_C(0x8000)
+/* put, get and atomics are complete when the call returns: never PENDING */
+#define TIELINE_CAP_SYNCHRONOUS UINT64_C(0x10000)
+
+/* ---- What a memory domain can do (domain_attr.caps) ---- */
+
+/* alloc: the domain provides memory of its own */
+#define TIELINE_MEMORY_CAP_ALLOC UINT64_C(0x1)
+/* register: any memory of the process */
+#define TIELINE_MEMORY_CAP_REGISTER UINT64_C(0x2)
+
+/* ---- What a module is for (module_attr.role) ---- */
+
+/* moves user data */
+#define TIELINE_ROLE_DATA 1
+/* only forms connections: it is opened through the connector table, which has no data slots */
+#define TIELINE_ROLE_CONNECTION_ONLY 2
+
+/* ---- How a data-path module connects (module_attr.connects) ---- */
+
+/* the peer's interface address is enough */
+#define TIELINE_CONNECTS_TO_INTERFACE 1
+/* both sides create an endpoint and exchange endpoint addresses first */
+#define TIELINE_CONNECTS_TO_ENDPOINT 2
+
+/* ---- Kinds of event ---- */
+
+/* an active message: id, header, data, length, peer */
+#define TIELINE_EVENT_MESSAGE 1
+/* a pending operation ended: cookie, status, and the fetched value in header */
+#define TIELINE_EVENT_COMPLETION 2
+/* first contact from a peer: data is its identity, peer the number that its messages will carry */
+#define TIELINE_EVENT_PEER_ARRIVED 3
+/* that peer's connection to us ended: status says how */
+#define TIELINE_EVENT_PEER_LEFT 4
+/* an endpoint of ours failed: cookie is the endpoint's, data the reason in words */
+#define TIELINE_EVENT_ENDPOINT_FAILED 5
+/* connectors only: a datagram arrived: data, length; header is unused */
+#define TIELINE_EVENT_DATAGRAM 6
+
+/* ---- Flags of an event ---- */
+
+/* the payload may be kept: hand the event's cookie to release when done */
+#define TIELINE_EVENT_FLAG_LENT 1
+
+/* ---- Atomic operations ---- */
+
+/* addition, wrapping */
+#define TIELINE_ATOMIC_ADD 0
+/* bitwise and */
+#define TIELINE_ATOMIC_AND 1
+/* bitwise or */
+#define TIELINE_ATOMIC_OR 2
+/* bitwise exclusive or */
+#define TIELINE_ATOMIC_XOR 3
+/* exchange */
+#define TIELINE_ATOMIC_SWAP 4
+/* exchange if equal to compare */
+#define TIELINE_ATOMIC_COMPARE_SWAP 5
+/* unsigned minimum */
+#define TIELINE_ATOMIC_MIN 6
+/* unsigned maximum */
+#define TIELINE_ATOMIC_MAX 7
+
+/* ---- Access rights of a region ---- */
+
+/* peers may get */
+#define TIELINE_ACCESS_REMOTE_READ UINT64_C(0x1)
+/* peers may put */
+#define TIELINE_ACCESS_REMOTE_WRITE UINT64_C(0x2)
+/* peers may do atomics */
+#define TIELINE_ACCESS_REMOTE_ATOMIC UINT64_C(0x4)
+
+/* ---- Flags of an operation ---- */
+
+/* atomics: return the value from before */
+#define TIELINE_OP_FETCH UINT64_C(0x1)
+/* complete only when visible at the target */
+#define TIELINE_OP_REMOTE_COMPLETION UINT64_C(0x2)
+
+/* ---- Log levels ---- */
+
+/* something asked for cannot be done */
+#define TIELINE_LOG_ERROR 1
+/* something is not as it should be */
+#define TIELINE_LOG_WARN 2
+/* a choice that was made */
+#define TIELINE_LOG_INFO 3
+/* for the author of the provider */
+#define TIELINE_LOG_DEBUG 4
+
+/* ---- Flags of the ELF note ---- */
+
+/* built with unwinding panics: a panic is caught on the provider's side */
+#define TIELINE_NOTE_UNWIND 1
+/* built from the Rust traits: layouts can be compared */
+#define TIELINE_NOTE_RUST 2
+
+/* ---- Cost classes: indices into module_attr.cost ---- */
+
+/* a message of 8 bytes */
+#define TIELINE_COST_SMALL_MESSAGE 0
+/* a message of 8 KiB */
+#define TIELINE_COST_BULK_MESSAGE 1
+/* a put or get of 8 bytes */
+#define TIELINE_COST_SMALL_RMA 2
+/* a put or get of 256 KiB, registration included */
+#define TIELINE_COST_BULK_RMA 3
+/* a fetching atomic */
+#define TIELINE_COST_ATOMIC 4
+
+/* ---- Records and tables ---- */
+
+/* What the ELF note says: a provider's identity, read from the file before any of its code runs. */
+struct tieline_note_desc {
+    /* Size of this record as the provider compiled it. */
+    uint16_t desc_len;
+    /* Revision of the record: 1. */
+    uint16_t note_rev;
+    /* ABI major that the provider was built for. */
+    uint16_t abi_major;
+    /* ABI minor that the provider was built for. */
+    uint16_t abi_minor;
+    /* The least minor of the core that it can work with. */
+    uint16_t min_core_minor;
+    /* `TIELINE_NOTE_*`. */
+    uint16_t flags;
+    /* Provider name, zero-padded: `verbs`. */
+    uint8_t name[32];
+    /* Provider version, zero-padded, semver: `1.2.0`. */
+    uint8_t version[32];
+};
+
+/* What the host offers a provider. Stays valid for the life of the process. */
+struct tieline_host {
+    /* Size of this table as the core compiled it. */
+    size_t size;
+    /* The core's ABI major. */
+    uint32_t abi_major;
+    /* The core's ABI minor. */
+    uint32_t abi_minor;
+    /* Passed back as the first argument of every function below. */
+    void *context;
+    /* Log one line: `(context, TIELINE_LOG_*, text, length)`. */
+    void (*log)(void*, uint32_t, const uint8_t*, size_t);
+    /*
+     * The value of a configuration variable: `(context, name, name length, buffer, capacity)` returns
+     * the value's length (which may exceed the capacity: nothing more than that is written), or
+     * `NO_DEVICE` when it is not set anywhere and has no default.
+     */
+    int64_t (*config_get)(void*, const uint8_t*, size_t, uint8_t*, size_t);
+    /* Nanoseconds of a clock that never goes backwards. */
+    uint64_t (*clock_ns)(void*);
+    /* Reports something that no call is waiting for, from any thread: `(context, status, text, length)`. */
+    void (*async_event)(void*, int32_t, const uint8_t*, size_t);
+    /*
+     * Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
+     * `(context, length)`; null when there is none.
+     */
+    void *(*pages_alloc)(void*, size_t);
+    /* Gives memory of `pages_alloc` back: `(context, pointer, length)`. */
+    void (*pages_free)(void*, void*, size_t);
+};
+
+/* What a domain is. */
+struct tieline_domain_attr {
+    /* Size of this record, set by the caller. */
+    size_t size;
+    /* The domain's full name, zero-padded: `shm`, `verbs:mlx5_0`. */
+    uint8_t name[64];
+    /* `TIELINE_MEMORY_CAP_*`. */
+    uint64_t caps;
+    /* The longest packed key. */
+    uint32_t max_key_len;
+    /* Zero. */
+    uint32_t reserved;
+    /* Fixed cost of registering memory, ns. */
+    double register_ns;
+    /* Cost of registering per byte, ns. */
+    double register_ns_per_byte;
+};
+
+/* How to open a domain. */
+struct tieline_domain_params {
+    /* Size of this record. */
+    size_t size;
+    /* Name, as `query_domains` gave it. */
+    const uint8_t *name;
+    /* Its length. */
+    size_t name_len;
+    /* A number that is different for every context on the machine, for telling lives apart. */
+    uint8_t context_id[16];
+};
+
+/* One configuration variable of a provider: the report, the docs and the check for unknown names use it. */
+struct tieline_config_var {
+    /* Size of this record. */
+    size_t size;
+    /* `TIELINE_SHM_FASTBOX_SIZE`. */
+    const uint8_t *name;
+    /* Its length. */
+    size_t name_len;
+    /* The default, as a user would write it: `4k`. */
+    const uint8_t *default_value;
+    /* Its length. */
+    size_t default_value_len;
+    /* What it does, in one sentence. */
+    const uint8_t *doc;
+    /* Its length. */
+    size_t doc_len;
+    /* `size`, `count`, `duration`, `bool`, `text` or `list`. */
+    const uint8_t *kind;
+    /* Its length. */
+    size_t kind_len;
+};
+
+/* Where a Rust-built provider's abi_stable layouts lie. Compared only when `abi_stable` is the core's own version. */
+struct tieline_layouts {
+    /* Size of this record. */
+    size_t size;
+    /* The version of abi_stable, zero-padded text: `0.11`. */
+    uint8_t abi_stable[16];
+    /* Array of `count` pointers to `abi_stable::type_layout::TypeLayout`. */
+    const void *const *layouts;
+    /* Length of the array. */
+    size_t count;
+};
+
+/* Overhead, latency and bandwidth of one class of operation. */
+struct tieline_cost {
+    /* Time of the calling CPU, ns. */
+    double overhead_ns;
+    /* Time on the way, ns. */
+    double latency_ns;
+    /* Bytes per second; 0 when size does not matter. */
+    double bytes_per_second;
+};
+
+/* What a module is and can do. */
+struct tieline_module_attr {
+    /* Size of this record, set by the caller. */
+    size_t size;
+    /* Name within its domain, zero-padded: `rc`. */
+    uint8_t name[32];
+    /* `TIELINE_ROLE_*`. */
+    uint32_t role;
+    /* `TIELINE_CONNECTS_*`. */
+    uint32_t connects;
+    /* `TIELINE_CAP_*`. */
+    uint64_t caps;
+    /* Rank among the modules that can do the same; higher first; negative: not used unless asked for. */
+    int32_t priority;
+    /* Most entries of an iov. */
+    uint32_t max_iov;
+    /* Longest payload of am_short. */
+    size_t max_short;
+    /* Longest payload of am_packed. */
+    size_t max_packed;
+    /* Longest payload of am_zcopy. */
+    size_t max_zcopy;
+    /* Longest put; 0: no limit. */
+    size_t max_put;
+    /* Longest get; 0: no limit. */
+    size_t max_get;
+    /* Masks of `1 << TIELINE_ATOMIC_*` without a result: 32 bit. */
+    uint32_t atomic_post32;
+    /* 64 bit, without a result. */
+    uint32_t atomic_post64;
+    /* 32 bit, with the value from before. */
+    uint32_t atomic_fetch32;
+    /* 64 bit, with the value from before. */
+    uint32_t atomic_fetch64;
+    /* Cost by class: `TIELINE_COST_*`. */
+    struct tieline_cost cost[5];
+    /* Longest interface (or connector) address. */
+    uint32_t max_address_len;
+    /* Longest endpoint address; connect-to-endpoint only. */
+    uint32_t max_endpoint_address_len;
+    /* Longest identity that connect can carry. */
+    uint32_t max_identity_len;
+    /* Connectors: longest datagram. */
+    uint32_t max_datagram;
+    /* Connectors: 1 if datagrams arrive exactly once and in order while the peer lives. */
+    uint32_t reliable;
+    /* Zero. */
+    uint32_t reserved;
+};
+
+/* How to open an interface or a connector. */
+struct tieline_interface_params {
+    /* Size of this record. */
+    size_t size;
+    /* Module name within the domain. */
+    const uint8_t *module;
+    /* Its length. */
+    size_t module_len;
+    /* The worker's number, different for every worker of every context. */
+    uint8_t worker_id[16];
+};
+
+/* A piece of memory that a domain knows. */
+struct tieline_memory_region {
+    /* Size of this record, set by the caller. */
+    size_t size;
+    /* The domain's handle. */
+    void *handle;
+    /* First byte. */
+    uint8_t *base;
+    /* Length in bytes. */
+    size_t len;
+};
+
+/* Functions of a domain. Any thread. */
+struct tieline_domain_ops {
+    /* Size of this table as the provider compiled it. */
+    size_t size;
+    /* Closes the domain; everything opened from it is closed already. */
+    void (*close)(void*);
+    /* Lists modules: `(domain, out, capacity, count)`. */
+    int32_t (*query_modules)(void*, struct tieline_module_attr*, size_t, size_t*);
+    /* Opens a data-path module. The interface belongs to the calling thread's worker. */
+    int32_t (*open_interface)(void*, const struct tieline_interface_params*, void**);
+    /* Opens a connection-only module. */
+    int32_t (*open_connector)(void*, const struct tieline_interface_params*, void**);
+    /* Provides memory that this domain's peers reach best: `(domain, length, access, out)`. */
+    int32_t (*alloc)(void*, size_t, uint64_t, struct tieline_memory_region*);
+    /* Registers memory of the process: `(domain, base, length, access, out)`. */
+    int32_t (*register_)(void*, uint8_t*, size_t, uint64_t, struct tieline_memory_region*);
+    /* Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. */
+    int32_t (*deregister)(void*, void*);
+    /* Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length. */
+    int64_t (*pack_key)(void*, void*, uint8_t*, size_t);
+};
+
+/* What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`. */
+struct tieline_event {
+    /* `TIELINE_EVENT_*`. */
+    uint32_t kind;
+    /* Message id. */
+    uint32_t id;
+    /* 0 or a negative status. */
+    int32_t status;
+    /* `TIELINE_EVENT_FLAG_*`. */
+    uint32_t flags;
+    /* The sender's number on this interface. */
+    uint64_t peer;
+    /* Message header, or fetched value. */
+    uint64_t header;
+    /* Payload: valid until the next poll or close of this interface. */
+    const uint8_t *data;
+    /* Its length. */
+    size_t len;
+    /* The operation's or endpoint's cookie, or the number to release a lent buffer with. */
+    uint64_t cookie;
+    /* Zero. */
+    uint64_t reserved;
+};
+
+/* How to make an endpoint. */
+struct tieline_endpoint_params {
+    /* Size of this record. */
+    size_t size;
+    /* Connect-to-interface: the peer's interface address; connect-to-endpoint: null. */
+    const uint8_t *address;
+    /* Its length. */
+    size_t address_len;
+    /* Who we are: handed to the peer in EVENT_PEER_ARRIVED. */
+    const uint8_t *identity;
+    /* Its length. */
+    size_t identity_len;
+    /* Comes back in EVENT_ENDPOINT_FAILED. */
+    uint64_t cookie;
+};
+
+/* Memory that an interface holds. */
+struct tieline_memory_use {
+    /* Size of this record, set by the caller. */
+    size_t size;
+    /* Bytes that do not depend on the number of peers. */
+    uint64_t base_bytes;
+    /* Bytes for all peers together. */
+    uint64_t peer_bytes;
+    /* Peers that these bytes are for. */
+    uint64_t peers;
+    /* Bytes of message buffers that have been committed. */
+    uint64_t buffer_bytes;
+};
+
+/* Functions of an interface. One thread at a time. */
+struct tieline_interface_ops {
+    /* Size of this table as the provider compiled it. */
+    size_t size;
+    /*
+     * Progress: writes up to `max` events and returns how many, or a negative status. What the events
+     * of the call before pointed to is released by this call.
+     */
+    int64_t (*poll)(void*, struct tieline_event*, uint32_t);
+    /* Closes the interface; its endpoints are closed already. */
+    void (*close)(void*);
+    /* Writes the interface's address: `(interface, buffer, capacity)` returns its length. */
+    int64_t (*address)(void*, uint8_t*, size_t);
+    /*
+     * Can a peer with this address be reached? `(interface, address, length, reason, reason capacity)`:
+     * 0, or a negative status with the reason in words.
+     */
+    int32_t (*reachable)(void*, const uint8_t*, size_t, uint8_t*, size_t);
+    /* Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is. */
+    int32_t (*connect)(void*, const struct tieline_endpoint_params*, void**);
+    /*
+     * Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
+     * something to poll right now.
+     */
+    int32_t (*arm)(void*);
+    /* A descriptor for poll(2) or epoll, or a negative status. */
+    int32_t (*event_fd)(void*);
+    /* Gives a lent payload back. */
+    void (*release)(void*, uint64_t);
+    /* Memory held by the interface and its endpoints. */
+    int32_t (*memory)(void*, struct tieline_memory_use*);
+};
+
+/*
+ * Packs a message: `(argument, buffer, capacity)` returns how many bytes were written, or a negative status.
+ * The buffer is initialised memory (its content does not matter), the callback's alone during the call.
+ */
+typedef int64_t (*tieline_pack_fn)(void*, uint8_t*, size_t);
+
+/* One piece of a gathered buffer. */
+struct tieline_iov {
+    /* First byte. */
+    uint8_t *base;
+    /* Length in bytes. */
+    size_t len;
+};
+
+/* A put or get: frozen. */
+struct tieline_rma {
+    /* Local pieces: read by put, written by get. */
+    const struct tieline_iov *iov;
+    /* How many. */
+    size_t iov_count;
+    /* Sum of their lengths. */
+    size_t len;
+    /* The key, from `import_key` on the same endpoint. */
+    void *key;
+    /* Offset into the remote region. */
+    uint64_t offset;
+    /* Comes back in EVENT_COMPLETION when the call returned PENDING. */
+    uint64_t cookie;
+    /* `TIELINE_OP_*`. */
+    uint64_t flags;
+    /* The local region that the pieces lie in, or null. */
+    void *local_region;
+};
+
+/* A remote atomic: frozen. */
+struct tieline_atomic {
+    /* `TIELINE_ATOMIC_*`. */
+    uint32_t op;
+    /* 4 or 8 bytes. */
+    uint32_t width;
+    /* The key, from `import_key` on the same endpoint. */
+    void *key;
+    /* Offset into the remote region, a multiple of the width. */
+    uint64_t offset;
+    /* The operand. */
+    uint64_t operand;
+    /* What COMPARE_SWAP compares with. */
+    uint64_t compare;
+    /* Where the value from before goes when the call returns 0 and FETCH is set; a pending one brings it in the event. */
+    uint64_t *result;
+    /* Comes back in EVENT_COMPLETION when the call returned PENDING. */
+    uint64_t cookie;
+    /* `TIELINE_OP_*`. */
+    uint64_t flags;
+};
+
+/*
+ * Functions of an endpoint. One thread at a time, the interface's.
+ *
+ * Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
+ */
+struct tieline_endpoint_ops {
+    /* Size of this table as the provider compiled it. */
+    size_t size;
+    /* `(endpoint, id, header, payload, length)`. */
+    int32_t (*am_short)(void*, uint32_t, uint64_t, const uint8_t*, size_t);
+    /* `(endpoint, id, header, pack, argument, most bytes)` returns the packed length or a negative status. */
+    int64_t (*am_packed)(void*, uint32_t, uint64_t, tieline_pack_fn, void*, size_t);
+    /* `(endpoint, id, header, iov, count, cookie)`. */
+    int32_t (*am_zcopy)(void*, uint32_t, uint64_t, const struct tieline_iov*, size_t, uint64_t);
+    /* Writes remote memory. */
+    int32_t (*put)(void*, const struct tieline_rma*);
+    /* Reads remote memory. */
+    int32_t (*get)(void*, const struct tieline_rma*);
+    /* Does a remote atomic. */
+    int32_t (*atomic)(void*, const struct tieline_atomic*);
+    /* `(endpoint, cookie)`: completes when all that was posted before is complete at the target. */
+    int32_t (*flush)(void*, uint64_t);
+    /* Orders what was posted before ahead of what is posted after. */
+    int32_t (*fence)(void*);
+    /* Closes the endpoint. Pending operations are dropped without an event. */
+    void (*close)(void*);
+    /* Makes a packed key usable on this endpoint: `(endpoint, bytes, length, out)`. AGAIN: ask again after progress. */
+    int32_t (*import_key)(void*, const uint8_t*, size_t, void**);
+    /* Lets go of an imported key. */
+    void (*drop_key)(void*, void*);
+    /* Connect-to-endpoint: writes this endpoint's address: returns its length. */
+    int64_t (*address)(void*, uint8_t*, size_t);
+    /* Connect-to-endpoint: the peer's endpoint address. */
+    int32_t (*connect)(void*, const uint8_t*, size_t);
+};
+
+/* Functions of a connector: datagrams that form connections, and nothing else. One thread at a time. */
+struct tieline_connector_ops {
+    /* Size of this table as the provider compiled it. */
+    size_t size;
+    /* Progress: EVENT_DATAGRAM and EVENT_PEER_LEFT; see `tieline_interface_ops.poll`. */
+    int64_t (*poll)(void*, struct tieline_event*, uint32_t);
+    /* Closes the connector. */
+    void (*close)(void*);
+    /* Writes the connector's address: returns its length. */
+    int64_t (*address)(void*, uint8_t*, size_t);
+    /* Can that address be reached? Like `tieline_interface_ops.reachable`. */
+    int32_t (*reachable)(void*, const uint8_t*, size_t, uint8_t*, size_t);
+    /* `(connector, address, address length, datagram, length)`: 0, AGAIN or another negative status. */
+    int32_t (*send)(void*, const uint8_t*, size_t, const uint8_t*, size_t);
+    /* Prepares to sleep, like `tieline_interface_ops.arm`. */
+    int32_t (*arm)(void*);
+    /* A descriptor to wait on, or a negative status. */
+    int32_t (*event_fd)(void*);
+};
+
+/* The provider's table: written by the entry function. */
+struct tieline_provider_ops {
+    /* In: the core's size. Out: the size as the provider compiled it. */
+    size_t size;
+    /* The minor that the provider was compiled for. */
+    uint32_t abi_minor;
+    /* Zero. */
+    uint32_t reserved;
+    /* Passed back as the first argument of the functions below. */
+    void *state;
+    /*
+     * Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and to `count`
+     * how many there are. Each record's `size` is set by the caller.
+     */
+    int32_t (*query_domains)(void*, struct tieline_domain_attr*, size_t, size_t*);
+    /* Opens a domain by name. */
+    int32_t (*open_domain)(void*, const struct tieline_domain_params*, void**);
+    /* Lists the provider's configuration variables, like `query_domains`. */
+    int32_t (*query_config)(void*, struct tieline_config_var*, size_t, size_t*);
+    /* The calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
+    int64_t (*last_error)(void*, uint8_t*, size_t);
+    /* Stops threads and lets go of system resources. No other call follows. The code stays mapped. */
+    void (*quiesce)(void*);
+    /* Rust-built providers: the layouts of the ABI's types as the provider compiled them; otherwise null. */
+    int32_t (*layouts)(void*, struct tieline_layouts*);
+    /* The domain functions. */
+    const struct tieline_domain_ops *domain;
+    /* The interface functions; null when the provider has no data-path module. */
+    const struct tieline_interface_ops *interface;
+    /* The endpoint functions; null when the provider has no data-path module. */
+    const struct tieline_endpoint_ops *endpoint;
+    /* The connector functions; null when the provider has no connection-only module. */
+    const struct tieline_connector_ops *connector;
+};
+
+/*
+ * The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set; 0 or a negative status.
+ * On failure the text goes to `host->async_event`.
+ */
+typedef int32_t (*tieline_entry_fn)(const struct tieline_host *host,
+                                    struct tieline_provider_ops *out);
+
+/* ---- Identity ---- */
+
+/* The ELF note as it lies in the file. */
+struct tieline_note {
+    uint32_t owner_len;
+    uint32_t desc_len;
+    uint32_t type;
+    char owner[8];
+    struct tieline_note_desc desc;
+};
+
+/*
+ * Says who a provider is; read from the file before any of its code runs. Once per provider, at file scope:
+ *
+ *     TIELINE_PROVIDER_NOTE("verbs", "1.2.0", 0);
+ *
+ * The name is the one in the file's name (libtieline_verbs.so): a-z, 0-9 and '-', at most 31 bytes. The
+ * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none.
+ */
+#define TIELINE_PROVIDER_NOTE(name_, version_, flags_) \
+    __attribute__((section(TIELINE_NOTE_SECTION), used, aligned(4))) \
+    static const struct tieline_note tieline_provider_note = { \
+        sizeof TIELINE_NOTE_OWNER, sizeof(struct tieline_note_desc), TIELINE_NOTE_TYPE, TIELINE_NOTE_OWNER, \
+        { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, 0, flags_, \
+          name_, version_ } \
+    }
+
+/* The one symbol that a provider exports: fills `out`, whose `size` the core has set; 0 or a negative status.
+ * On failure the text goes to host->async_event. Called once for every context that the process opens. */
+__attribute__((visibility("default")))
+int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out);
+
+/* ---- The tail rules ---- */
+
+/* Writes an attribute record, or the provider's table: no more than both sides know, `size` kept.
+ *
+ *     struct tieline_domain_attr attr = { .size = sizeof attr, ... };
+ *     tieline_write_record(out, &attr, sizeof attr);
+ */
+static inline void tieline_write_record(void *out, const void *value, size_t known)
+{
+    size_t size = *(const size_t *)out;
+    size_t len = size < known ? size : known;
+    if (len > sizeof size) {
+        memcpy((char *)out + sizeof size, (const char *)value + sizeof size, len - sizeof size);
+    }
+}
+
+/* Reads a parameter record: what is missing is zero, what is unknown must be.
+ *
+ *     struct tieline_domain_params params;
+ *     int32_t status = tieline_read_params(&params, sizeof params, in);
+ */
+static inline int32_t tieline_read_params(void *params, size_t known, const void *in)
+{
+    size_t at, size;
+    if (!in) {
+        return TIELINE_INVALID;
+    }
+    size = *(const size_t *)in;
+    memset(params, 0, known);
+    memcpy(params, in, size < known ? size : known);
+    for (at = known; at < size; at++) {
+        if (((const char *)in)[at]) {
+            return TIELINE_UNSUPPORTED_PARAM;
+        }
+    }
+    return TIELINE_OK;
+}
+
+/* ---- The layout, checked ---- */
+
+#ifdef __cplusplus
+#define TIELINE_CHECK(what) static_assert(what, #what)
+#else
+#define TIELINE_CHECK(what) _Static_assert(what, #what)
+#endif
+
+#if UINTPTR_MAX == UINT64_MAX
+TIELINE_CHECK(sizeof(struct tieline_note_desc) == 76);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, desc_len) == 0);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, note_rev) == 2);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, abi_major) == 4);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, abi_minor) == 6);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, min_core_minor) == 8);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, flags) == 10);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, name) == 12);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, version) == 44);
+TIELINE_CHECK(sizeof(struct tieline_host) == 72);
+TIELINE_CHECK(offsetof(struct tieline_host, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_host, abi_major) == 8);
+TIELINE_CHECK(offsetof(struct tieline_host, abi_minor) == 12);
+TIELINE_CHECK(offsetof(struct tieline_host, context) == 16);
+TIELINE_CHECK(offsetof(struct tieline_host, log) == 24);
+TIELINE_CHECK(offsetof(struct tieline_host, config_get) == 32);
+TIELINE_CHECK(offsetof(struct tieline_host, clock_ns) == 40);
+TIELINE_CHECK(offsetof(struct tieline_host, async_event) == 48);
+TIELINE_CHECK(offsetof(struct tieline_host, pages_alloc) == 56);
+TIELINE_CHECK(offsetof(struct tieline_host, pages_free) == 64);
+TIELINE_CHECK(sizeof(struct tieline_provider_ops) == 104);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, abi_minor) == 8);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, reserved) == 12);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, state) == 16);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, query_domains) == 24);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, open_domain) == 32);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, query_config) == 40);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, last_error) == 48);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, quiesce) == 56);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, layouts) == 64);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, domain) == 72);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, interface) == 80);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, endpoint) == 88);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, connector) == 96);
+TIELINE_CHECK(sizeof(struct tieline_config_var) == 72);
+TIELINE_CHECK(offsetof(struct tieline_config_var, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_config_var, name) == 8);
+TIELINE_CHECK(offsetof(struct tieline_config_var, name_len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_config_var, default_value) == 24);
+TIELINE_CHECK(offsetof(struct tieline_config_var, default_value_len) == 32);
+TIELINE_CHECK(offsetof(struct tieline_config_var, doc) == 40);
+TIELINE_CHECK(offsetof(struct tieline_config_var, doc_len) == 48);
+TIELINE_CHECK(offsetof(struct tieline_config_var, kind) == 56);
+TIELINE_CHECK(offsetof(struct tieline_config_var, kind_len) == 64);
+TIELINE_CHECK(sizeof(struct tieline_domain_attr) == 104);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, name) == 8);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, caps) == 72);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, max_key_len) == 80);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, reserved) == 84);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, register_ns) == 88);
+TIELINE_CHECK(offsetof(struct tieline_domain_attr, register_ns_per_byte) == 96);
+TIELINE_CHECK(sizeof(struct tieline_domain_params) == 40);
+TIELINE_CHECK(offsetof(struct tieline_domain_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_domain_params, name) == 8);
+TIELINE_CHECK(offsetof(struct tieline_domain_params, name_len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_domain_params, context_id) == 24);
+TIELINE_CHECK(sizeof(struct tieline_cost) == 24);
+TIELINE_CHECK(offsetof(struct tieline_cost, overhead_ns) == 0);
+TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 8);
+TIELINE_CHECK(offsetof(struct tieline_cost, bytes_per_second) == 16);
+TIELINE_CHECK(sizeof(struct tieline_module_attr) == 264);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, name) == 8);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, role) == 40);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, connects) == 44);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, caps) == 48);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, priority) == 56);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_iov) == 60);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_short) == 64);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_packed) == 72);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_zcopy) == 80);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_put) == 88);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_get) == 96);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_post32) == 104);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_post64) == 108);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_fetch32) == 112);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_fetch64) == 116);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, cost) == 120);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_address_len) == 240);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_endpoint_address_len) == 244);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_identity_len) == 248);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_datagram) == 252);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, reliable) == 256);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, reserved) == 260);
+TIELINE_CHECK(sizeof(struct tieline_memory_region) == 32);
+TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);
+TIELINE_CHECK(offsetof(struct tieline_memory_region, base) == 16);
+TIELINE_CHECK(offsetof(struct tieline_memory_region, len) == 24);
+TIELINE_CHECK(sizeof(struct tieline_domain_ops) == 72);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, close) == 8);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, query_modules) == 16);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, open_interface) == 24);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, open_connector) == 32);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, alloc) == 40);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, register) == 48);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, deregister) == 56);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, pack_key) == 64);
+TIELINE_CHECK(sizeof(struct tieline_interface_params) == 40);
+TIELINE_CHECK(offsetof(struct tieline_interface_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_interface_params, module) == 8);
+TIELINE_CHECK(offsetof(struct tieline_interface_params, module_len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_interface_params, worker_id) == 24);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_params) == 48);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, address) == 8);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, address_len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, identity) == 24);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, identity_len) == 32);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, cookie) == 40);
+TIELINE_CHECK(sizeof(struct tieline_event) == 64);
+TIELINE_CHECK(offsetof(struct tieline_event, kind) == 0);
+TIELINE_CHECK(offsetof(struct tieline_event, id) == 4);
+TIELINE_CHECK(offsetof(struct tieline_event, status) == 8);
+TIELINE_CHECK(offsetof(struct tieline_event, flags) == 12);
+TIELINE_CHECK(offsetof(struct tieline_event, peer) == 16);
+TIELINE_CHECK(offsetof(struct tieline_event, header) == 24);
+TIELINE_CHECK(offsetof(struct tieline_event, data) == 32);
+TIELINE_CHECK(offsetof(struct tieline_event, len) == 40);
+TIELINE_CHECK(offsetof(struct tieline_event, cookie) == 48);
+TIELINE_CHECK(offsetof(struct tieline_event, reserved) == 56);
+TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 80);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, poll) == 8);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, close) == 16);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, address) == 24);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, reachable) == 32);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, connect) == 40);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, arm) == 48);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, event_fd) == 56);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, release) == 64);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, memory) == 72);
+TIELINE_CHECK(sizeof(struct tieline_memory_use) == 40);
+TIELINE_CHECK(offsetof(struct tieline_memory_use, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);
+TIELINE_CHECK(offsetof(struct tieline_memory_use, peer_bytes) == 16);
+TIELINE_CHECK(offsetof(struct tieline_memory_use, peers) == 24);
+TIELINE_CHECK(offsetof(struct tieline_memory_use, buffer_bytes) == 32);
+TIELINE_CHECK(sizeof(struct tieline_iov) == 16);
+TIELINE_CHECK(offsetof(struct tieline_iov, base) == 0);
+TIELINE_CHECK(offsetof(struct tieline_iov, len) == 8);
+TIELINE_CHECK(sizeof(struct tieline_rma) == 64);
+TIELINE_CHECK(offsetof(struct tieline_rma, iov) == 0);
+TIELINE_CHECK(offsetof(struct tieline_rma, iov_count) == 8);
+TIELINE_CHECK(offsetof(struct tieline_rma, len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_rma, key) == 24);
+TIELINE_CHECK(offsetof(struct tieline_rma, offset) == 32);
+TIELINE_CHECK(offsetof(struct tieline_rma, cookie) == 40);
+TIELINE_CHECK(offsetof(struct tieline_rma, flags) == 48);
+TIELINE_CHECK(offsetof(struct tieline_rma, local_region) == 56);
+TIELINE_CHECK(sizeof(struct tieline_atomic) == 64);
+TIELINE_CHECK(offsetof(struct tieline_atomic, op) == 0);
+TIELINE_CHECK(offsetof(struct tieline_atomic, width) == 4);
+TIELINE_CHECK(offsetof(struct tieline_atomic, key) == 8);
+TIELINE_CHECK(offsetof(struct tieline_atomic, offset) == 16);
+TIELINE_CHECK(offsetof(struct tieline_atomic, operand) == 24);
+TIELINE_CHECK(offsetof(struct tieline_atomic, compare) == 32);
+TIELINE_CHECK(offsetof(struct tieline_atomic, result) == 40);
+TIELINE_CHECK(offsetof(struct tieline_atomic, cookie) == 48);
+TIELINE_CHECK(offsetof(struct tieline_atomic, flags) == 56);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 112);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_short) == 8);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_packed) == 16);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_zcopy) == 24);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, put) == 32);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, get) == 40);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, atomic) == 48);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, flush) == 56);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, fence) == 64);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, close) == 72);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, import_key) == 80);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, drop_key) == 88);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, address) == 96);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, connect) == 104);
+TIELINE_CHECK(sizeof(struct tieline_connector_ops) == 64);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, poll) == 8);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, close) == 16);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, address) == 24);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, reachable) == 32);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, send) == 40);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, arm) == 48);
+TIELINE_CHECK(offsetof(struct tieline_connector_ops, event_fd) == 56);
+TIELINE_CHECK(sizeof(struct tieline_layouts) == 40);
+TIELINE_CHECK(offsetof(struct tieline_layouts, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_layouts, abi_stable) == 8);
+TIELINE_CHECK(offsetof(struct tieline_layouts, layouts) == 24);
+TIELINE_CHECK(offsetof(struct tieline_layouts, count) == 32);
+#endif
+
+#undef TIELINE_CHECK
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TIELINE_PROVIDER_H */
