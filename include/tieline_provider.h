@@ -860,7 +860,7 @@ TIELINE_CHECK(offsetof(struct tieline_domain_ops, query_modules) == 16);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, open_interface) == 24);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, open_connector) == 32);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, alloc) == 40);
-TIELINE_CHECK(offsetof(struct tieline_domain_ops, register) == 48);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, register_) == 48);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, deregister) == 56);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, pack_key) == 64);
 TIELINE_CHECK(sizeof(struct tieline_interface_params) == 40);

@@ -307,6 +307,8 @@ fn layout() -> String {
         let name = c_name(record.name);
         out.push_str(&format!("TIELINE_CHECK(sizeof(struct {name}) == {});\n", record.size));
         for (field, offset) in record.fields {
+            // A keyword of C: cbindgen writes it with an underscore.
+            let field = if *field == "register" { "register_" } else { field };
             out.push_str(&format!(
                 "TIELINE_CHECK(offsetof(struct {name}, {field}) == {offset});\n"
             ));
