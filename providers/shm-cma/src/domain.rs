@@ -50,6 +50,7 @@ impl Domain for CmaDomain {
                 | caps::GET
                 | caps::REMOTE_COMPLETION
                 | caps::PASSIVE_TARGET
+                | caps::SYNCHRONOUS
                 | caps::LOCAL_ONLY
                 | caps::CHECKS_KEYS,
             priority: 40,
