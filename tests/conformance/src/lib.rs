@@ -1,1 +1,18 @@
-//! Conformance.
+//! What every Tieline provider must do, as checks that run against a provider file.
+//!
+//! ```text
+//! tieline-conformance target/debug/libmine.so
+//! ```
+//!
+//! The checks know the provider only through the C ABI and ask for its capabilities: a module is held to
+//! what it claims, and a check that needs more is skipped by name. Each check runs in a process of its own, so
+//! that a provider which crashes or hangs fails that check and no other.
+
+pub mod case;
+pub mod checks;
+mod load;
+mod note;
+pub mod peer;
+pub mod report;
+pub mod runner;
+mod sys;

@@ -1,0 +1,427 @@
+//! What a check gets: one module of one provider, opened.
+
+use crate::report::{Stop, fail, succeeds};
+use crate::sys::{Domain, Endpoint, Interface, Key, Memory, Provider, Received};
+use crate::{load, note};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
+use tieline_plugin_api::{Named, Status, access, caps, connects, event};
+
+/// Every right that a region can give.
+pub(crate) const ALL_RIGHTS: u64 =
+    access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+
+/// One module of one domain of a provider file.
+pub struct Case {
+    pub(crate) path: PathBuf,
+    pub(crate) provider: &'static Provider,
+    pub(crate) domain_attr: DomainAttr,
+    pub(crate) attr: ModuleAttr,
+    pub(crate) domain: Arc<Domain>,
+    /// The program to start as the peer; it takes the arguments of [`crate::peer::ARGUMENT`].
+    pub(crate) peer_program: PathBuf,
+}
+
+/// `domain/module` of every data-path module in the file.
+///
+/// # Errors
+/// Why the file cannot be used at all.
+pub fn modules(path: &Path) -> Result<Vec<String>, String> {
+    let provider = enter(path)?;
+    let mut names = Vec::new();
+    for attr in provider.domains().map_err(|e| format!("query_domains: {e}"))? {
+        let domain_name = fixed_str(&attr.name).ok_or("a domain's name is not UTF-8")?;
+        let domain = provider
+            .open_domain(domain_name)
+            .map_err(|e| format!("domain {domain_name} cannot be opened: {e}"))?;
+        for module in domain.modules().map_err(|e| format!("query_modules: {e}"))? {
+            if module.role == tieline_plugin_api::role::DATA {
+                let name = fixed_str(&module.name).ok_or("a module's name is not UTF-8")?;
+                names.push(format!("{domain_name}/{name}"));
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn enter(path: &Path) -> Result<&'static Provider, String> {
+    let file =
+        std::fs::read(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+    let _ = note::read(&file)?;
+    let entry = load::entry(path)?;
+    Provider::enter(entry).map_err(|e| format!("the entry function failed: {e}"))
+}
+
+impl Case {
+    /// Loads the file and opens the domain of `module`, which is `domain/module`.
+    ///
+    /// # Errors
+    /// What is not there or could not be opened.
+    pub fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
+        let (domain_name, module_name) =
+            module.rsplit_once('/').ok_or("a module is named DOMAIN/MODULE")?;
+        let provider = enter(path)?;
+        let domain_attr = provider
+            .domains()
+            .map_err(|e| format!("query_domains: {e}"))?
+            .into_iter()
+            .find(|d| fixed_str(&d.name) == Some(domain_name))
+            .ok_or_else(|| format!("there is no domain {domain_name}"))?;
+        let domain = provider
+            .open_domain(domain_name)
+            .map_err(|e| format!("domain {domain_name} cannot be opened: {e}"))?;
+        let attr = domain
+            .modules()
+            .map_err(|e| format!("query_modules: {e}"))?
+            .into_iter()
+            .find(|m| fixed_str(&m.name) == Some(module_name))
+            .ok_or_else(|| format!("there is no module {module}"))?;
+        let peer_program = peer_program.to_path_buf();
+        Ok(Case { path: path.to_path_buf(), provider, domain_attr, attr, domain, peer_program })
+    }
+
+    /// `domain/module`.
+    pub(crate) fn name(&self) -> String {
+        let text = |name| fixed_str(name).unwrap_or("?").to_string();
+        format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
+    }
+
+    pub(crate) fn has(&self, capability: u64) -> bool {
+        self.attr.caps & capability == capability
+    }
+
+    /// Skips the check unless the module has all of `capabilities`.
+    pub(crate) fn needs(&self, capabilities: u64) -> Result<(), Stop> {
+        let missing: Vec<String> = caps::ALL
+            .iter()
+            .filter(|c| c.value & capabilities & !self.attr.caps != 0)
+            .map(short_name)
+            .collect();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(Stop::Skip(format!("lacks capability {}", missing.join(", "))))
+        }
+    }
+
+    pub(crate) fn interface(&self) -> Result<Interface, Stop> {
+        let module = fixed_str(&self.attr.name).unwrap_or("");
+        succeeds("open_interface", self.domain.open_interface(module))
+    }
+
+    pub(crate) fn address_of(&self, interface: &Interface) -> Result<Vec<u8>, Stop> {
+        succeeds("the interface's address", interface.address(self.attr.max_address_len as usize))
+    }
+
+    /// Memory for local pieces and for targets.
+    pub(crate) fn memory(&self, len: usize, rights: u64) -> Result<Memory, Stop> {
+        let register = if self.has(caps::OWN_MEMORY_ONLY) { 0 } else { self.domain_attr.caps };
+        succeeds("register or alloc", self.domain.memory(register, len, rights))
+    }
+
+    pub(crate) fn key_of(&self, memory: &Memory) -> Result<Vec<u8>, Stop> {
+        succeeds("pack_key", memory.key(self.domain_attr.max_key_len as usize))
+    }
+
+    /// As much of an identity as the module carries.
+    pub(crate) fn identity(&self) -> Vec<u8> {
+        let len = (self.attr.max_identity_len as usize).min(32);
+        (0..len).map(|i| 0xc0 ^ i as u8).collect()
+    }
+
+    /// An interface connected to itself.
+    pub(crate) fn self_desk(&self) -> Result<Desk, Stop> {
+        let interface = self.interface()?;
+        self.join(interface.clone(), interface)
+    }
+
+    /// Two interfaces of the domain, connected; one connected to itself when the module reaches no other.
+    pub(crate) fn desk(&self) -> Result<Desk, Stop> {
+        let (near, far) = (self.interface()?, self.interface()?);
+        let reach = |address| near.reachable(address).is_ok();
+        if self.attr.connects & connects::TO_ENDPOINT == 0 && !reach(&self.address_of(&far)?) {
+            return self.join(near.clone(), near);
+        }
+        self.join(near, far)
+    }
+
+    fn join(&self, near: Interface, far: Interface) -> Result<Desk, Stop> {
+        let to_self = near.same(&far);
+        let mut boxes = vec![Mailbox::new(near)];
+        if !to_self {
+            boxes.push(Mailbox::new(far));
+        }
+        let mut desk =
+            Desk { boxes, endpoint: None, back: None, synchronous: self.has(caps::SYNCHRONOUS) };
+        let to_endpoint = self.attr.connects & connects::TO_ENDPOINT != 0;
+        let address =
+            if to_endpoint { Vec::new() } else { self.address_of(&desk.far().interface)? };
+        if !to_endpoint {
+            if let Err((why, _)) = desk.boxes[0].interface.reachable(&address) {
+                return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
+            }
+        }
+        let endpoint = desk.connect(0, &address, &self.identity(), NEAR_COOKIE)?;
+        if to_endpoint {
+            let capacity = self.attr.max_endpoint_address_len as usize;
+            let here = succeeds("the endpoint's address", endpoint.address(capacity))?;
+            if to_self {
+                succeeds("connecting an endpoint to itself", endpoint.connect(&here))?;
+            } else {
+                let back = desk.connect(1, &[], &self.identity(), NEAR_COOKIE + 1)?;
+                let there = succeeds("the endpoint's address", back.address(capacity))?;
+                succeeds("connecting to the endpoint", endpoint.connect(&there))?;
+                succeeds("connecting to the endpoint", back.connect(&here))?;
+                desk.back = Some(back);
+            }
+        }
+        desk.endpoint = Some(endpoint);
+        Ok(desk)
+    }
+}
+
+/// The cookie of the endpoint that [`Case::desk`] makes.
+pub(crate) const NEAR_COOKIE: u64 = 0xe0;
+
+/// `put` for `TIELINE_CAP_PUT`.
+pub(crate) fn short_name(named: &Named) -> String {
+    named.c_name.trim_start_matches("TIELINE_CAP_").to_lowercase()
+}
+
+/// An interface and what came in through it, sorted.
+pub(crate) struct Mailbox {
+    pub(crate) interface: Interface,
+    pub(crate) messages: VecDeque<Received>,
+    pub(crate) completions: Vec<Received>,
+    pub(crate) arrived: Vec<Received>,
+    pub(crate) left: Vec<Received>,
+    pub(crate) failed: Vec<Received>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(interface: Interface) -> Mailbox {
+        Mailbox {
+            interface,
+            messages: VecDeque::new(),
+            completions: Vec::new(),
+            arrived: Vec::new(),
+            left: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// One poll; `false` when it brought nothing.
+    pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
+        let events = succeeds("poll", self.interface.poll(16))?;
+        let any = !events.is_empty();
+        for received in events {
+            match received.kind {
+                event::MESSAGE => {
+                    if !self.arrived.iter().any(|a| a.peer == received.peer) {
+                        return Err(fail(
+                            format!("a message from peer {}", received.peer),
+                            "PEER_ARRIVED with that number first",
+                            format!("{} arrivals", self.arrived.len()),
+                        ));
+                    }
+                    self.messages.push_back(received);
+                }
+                event::COMPLETION => self.completions.push(received),
+                event::PEER_ARRIVED => self.arrived.push(received),
+                event::PEER_LEFT => self.left.push(received),
+                event::ENDPOINT_FAILED => self.failed.push(received),
+                kind => return Err(fail("the kind of an event", "one that exists", kind)),
+            }
+        }
+        Ok(any)
+    }
+}
+
+/// Two ends (or one that is both) and the endpoint from the near to the far one.
+pub(crate) struct Desk {
+    pub(crate) boxes: Vec<Mailbox>,
+    pub(crate) endpoint: Option<Endpoint>,
+    back: Option<Endpoint>,
+    synchronous: bool,
+}
+
+impl Desk {
+    /// One interface that is not connected yet.
+    pub(crate) fn of(case: &Case, mailbox: Mailbox) -> Desk {
+        Desk {
+            boxes: vec![mailbox],
+            endpoint: None,
+            back: None,
+            synchronous: case.has(caps::SYNCHRONOUS),
+        }
+    }
+
+    /// Connects it to a peer's address; an empty one for a module that connects to an endpoint.
+    pub(crate) fn connect_to(&mut self, case: &Case, address: &[u8]) -> Result<(), Stop> {
+        self.endpoint = Some(self.connect(0, address, &case.identity(), NEAR_COOKIE)?);
+        Ok(())
+    }
+
+    pub(crate) fn far(&mut self) -> &mut Mailbox {
+        let last = self.boxes.len() - 1;
+        &mut self.boxes[last]
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
+    }
+
+    /// Closes the endpoints; the interfaces stay open.
+    pub(crate) fn close_endpoints(&mut self) {
+        self.endpoint = None;
+        self.back = None;
+    }
+
+    /// Polls every end once.
+    pub(crate) fn turn(&mut self) -> Result<(), Stop> {
+        let mut any = false;
+        for mailbox in &mut self.boxes {
+            any |= mailbox.turn()?;
+        }
+        if !any {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Repeats a call until it says something else than AGAIN, with progress in between.
+    pub(crate) fn retry<T>(
+        &mut self,
+        mut call: impl FnMut() -> Result<T, Status>,
+    ) -> Result<Result<T, Status>, Stop> {
+        loop {
+            match call() {
+                Err(Status::Again) => self.turn()?,
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn connect(
+        &mut self,
+        end: usize,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<Endpoint, Stop> {
+        let interface = self.boxes[end].interface.clone();
+        loop {
+            match interface.connect(address, identity, cookie) {
+                Err(failure) if failure.status == Status::Again => self.turn()?,
+                other => return succeeds("connect", other),
+            }
+        }
+    }
+
+    /// Sends a short message, making progress while the provider says AGAIN.
+    pub(crate) fn send(&mut self, id: u32, header: u64, data: &[u8]) -> Result<(), Stop> {
+        let endpoint = self.endpoint();
+        let code = self.retry(|| endpoint.am_short(id, header, data))?;
+        let code = succeeds(format!("am_short of {} bytes", data.len()), code)?;
+        crate::report::equal("what am_short returns", 0, code)
+    }
+
+    /// The next message at the far end.
+    pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
+        loop {
+            if let Some(message) = self.far().messages.pop_front() {
+                return Ok(message);
+            }
+            self.turn()?;
+        }
+    }
+
+    /// Turns until a call that returned `code` has completed; the fetched value, or how it failed.
+    pub(crate) fn complete(
+        &mut self,
+        code: Result<i64, Status>,
+        cookie: u64,
+    ) -> Result<Result<u64, Status>, Stop> {
+        match code {
+            Ok(0) => Ok(Ok(0)),
+            Ok(1) => loop {
+                let done = &mut self.boxes[0].completions;
+                if let Some(at) = done.iter().position(|c| c.cookie == cookie) {
+                    let completion = done.remove(at);
+                    return Ok(match completion.status {
+                        0 => Ok(completion.header),
+                        status => Err(Status::from_code(status)),
+                    });
+                }
+                self.turn()?;
+            },
+            Ok(other) => Err(fail("what a data call returns", "0, 1 or a negative status", other)),
+            Err(status) => Ok(Err(status)),
+        }
+    }
+
+    /// Imports a key, with progress while the provider says AGAIN.
+    pub(crate) fn import(
+        &mut self,
+        packed: &[u8],
+    ) -> Result<Result<Key, tieline_plugin_api::Failure>, Stop> {
+        let endpoint = self.endpoint();
+        loop {
+            match endpoint.import(packed) {
+                Err(failure) if failure.status == Status::Again => self.turn()?,
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// A module that claims to be synchronous never says PENDING.
+    pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
+        if self.synchronous && code == Ok(1) {
+            return Err(fail(
+                format!("a {verb} of a synchronous module"),
+                "0 or an error",
+                "PENDING",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A put (or get) from start to completion.
+    pub(crate) fn rma(
+        &mut self,
+        put: bool,
+        iov: &[Iov],
+        key: &Key,
+        offset: u64,
+        local: &Memory,
+    ) -> Result<Result<(), Status>, Stop> {
+        const COOKIE: u64 = 0x0f0f_1234;
+        let endpoint = self.endpoint();
+        let target = crate::sys::Target { key, offset, cookie: COOKIE };
+        let code = self.retry(|| endpoint.rma(put, iov, target, local))?;
+        self.synchronous(code, if put { "put" } else { "get" })?;
+        Ok(self.complete(code, COOKIE)?.map(|_| ()))
+    }
+}
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        if limit == 0 { 0 } else { (self.next() >> 11) as usize % limit }
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}

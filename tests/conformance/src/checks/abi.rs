@@ -1,0 +1,290 @@
+//! The size rules of the ABI: older and newer cores, short and long records. Records end at a page that
+//! cannot be touched, so a provider that looks behind the size it was given dies and fails the check.
+
+#![allow(unsafe_code)]
+
+use crate::case::Case;
+use crate::load;
+use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use crate::sys::{Guarded, Provider};
+use core::ffi::c_void;
+use core::mem::offset_of;
+use core::ptr;
+use tieline_plugin_api::Status;
+use tieline_plugin_api::abi::*;
+
+/// A record of a newer minor: ours and a tail that an older side does not know.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Longer<T> {
+    record: T,
+    tail: [u8; 64],
+}
+
+const UNTOUCHED: u8 = 0x5a;
+
+fn entry(case: &Case) -> Result<EntryFn, Stop> {
+    load::entry(&case.path).map_err(Stop::Fail)
+}
+
+pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> Checked {
+    let len = offset_of!(Host, async_event);
+    let host = Guarded::new(&Host { size: len, ..load::host() }, len);
+    let mut ops = ProviderOps::empty();
+    // SAFETY: a host table of the length that it states, and a record whose size is set.
+    let code = unsafe { entry(case)?(host.as_ptr(), &mut ops) };
+    host.leak();
+    equal("the entry function with a shorter host table", 0, code)?;
+    count_of_domains(&ops).map(|_| ())
+}
+
+fn count_of_domains(ops: &ProviderOps) -> Result<usize, Stop> {
+    let query =
+        ops.query_domains.ok_or_else(|| fail("slot query_domains", "a function", "none"))?;
+    let mut count = 0;
+    // SAFETY: the provider's state, no records, a place for the count.
+    let code = unsafe { query(ops.state, ptr::null_mut(), 0, &mut count) };
+    equal("query_domains without records", 0, code)?;
+    holds(count > 0, "the number of domains", "more than 0", count)?;
+    Ok(count)
+}
+
+pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked {
+    let size = size_of::<Longer<Host>>();
+    let host = Longer { record: Host { size, ..load::host() }, tail: [UNTOUCHED; 64] };
+    let host = Guarded::new(&host, size);
+    let mut ops = Longer { record: ProviderOps::empty(), tail: [UNTOUCHED; 64] };
+    ops.record.size = size_of::<Longer<ProviderOps>>();
+    // SAFETY: tables of the lengths that they state.
+    let code = unsafe { entry(case)?(host.as_ptr(), ptr::from_mut(&mut ops).cast()) };
+    host.leak();
+    equal("the entry function with longer tables", 0, code)?;
+    holds(
+        ops.record.size <= size_of::<ProviderOps>() || ops.record.abi_minor > u32::from(ABI_MINOR),
+        "the size that the provider states",
+        format!("its own, {} for this minor", size_of::<ProviderOps>()),
+        ops.record.size,
+    )?;
+    if ops.record.size == size_of::<ProviderOps>() {
+        let touched = ops.tail.iter().filter(|&&b| b != UNTOUCHED).count();
+        equal("bytes written behind the provider's own table", 0, touched)?;
+    }
+    let _ = count_of_domains(&ops.record)?;
+    // Tables name their own sizes.
+    let least = size_of::<usize>() * 2;
+    for (name, table) in
+        [("domain", ops.record.domain.cast::<usize>()), ("interface", ops.record.interface.cast())]
+    {
+        if !table.is_null() {
+            // SAFETY: every table begins with its size.
+            let size = unsafe { *table };
+            holds(
+                size >= least && size < 1 << 16,
+                format!("the {name} table's size"),
+                "a possible one",
+                size,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Calls an open function with a record of every wrong and right shape.
+fn params<T: Copy>(
+    what: &str,
+    record: T,
+    short: usize,
+    mut open: impl FnMut(*const T) -> (i32, Option<Box<dyn FnOnce()>>),
+) -> Checked {
+    let sized = |mut longer: Longer<T>, size: usize| {
+        // SAFETY: every parameter record begins with its size.
+        unsafe { ptr::from_mut(&mut longer.record).cast::<usize>().write(size) };
+        longer
+    };
+    let whole = size_of::<Longer<T>>();
+    let mut try_one = |longer: Longer<T>, len: usize| {
+        let guarded = Guarded::new(&sized(longer, len), len);
+        let (code, close) = open(guarded.as_ptr());
+        if let Some(close) = close {
+            close();
+        }
+        code
+    };
+    equal(
+        format!("{what} with a tail of zeros"),
+        0,
+        try_one(Longer { record, tail: [0; 64] }, whole),
+    )?;
+    equal(
+        format!("{what} with a short record"),
+        0,
+        try_one(Longer { record, tail: [0; 64] }, short),
+    )?;
+    for at in [0, 63] {
+        let mut tail = [0; 64];
+        tail[at] = 1;
+        let code = try_one(Longer { record, tail }, whole);
+        equal(format!("{what} with an unknown field set"), Status::UnsupportedParam as i32, code)?;
+    }
+    Ok(())
+}
+
+pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
+    let name = fixed_str(&case.domain_attr.name).unwrap_or("");
+    let module = fixed_str(&case.attr.name).unwrap_or("");
+    let provider = case.provider;
+    let open =
+        provider.ops.open_domain.ok_or_else(|| fail("slot open_domain", "a function", "none"))?;
+    let closer = |close: Option<unsafe extern "C" fn(*mut c_void)>, handle: *mut c_void| {
+        Box::new(move || {
+            if let Some(close) = close {
+                // SAFETY: a handle that was opened a moment ago, from which nothing was opened.
+                unsafe { close(handle) }
+            }
+        }) as Box<dyn FnOnce()>
+    };
+    let record =
+        DomainParams { name: name.as_ptr(), name_len: name.len(), ..DomainParams::empty() };
+    params("open_domain", record, offset_of!(DomainParams, context_id), |params| {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the provider's state, a record of the size that it states, a place for the handle.
+        let code = unsafe { open(provider.ops.state, params, &mut handle) };
+        (code, (code == 0).then(|| closer(provider.domain.close, handle)))
+    })?;
+    let open = provider
+        .domain
+        .open_interface
+        .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
+    let record = InterfaceParams {
+        module: module.as_ptr(),
+        module_len: module.len(),
+        ..InterfaceParams::empty()
+    };
+    params("open_interface", record, offset_of!(InterfaceParams, worker_id), |params| {
+        let mut handle = ptr::null_mut();
+        // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+        let code = unsafe { open(case.domain.handle, params, &mut handle) };
+        (code, (code == 0).then(|| closer(provider.interface.close, handle)))
+    })?;
+    let interface = case.interface()?;
+    let address = case.address_of(&interface)?;
+    if let Err((why, _)) = interface.reachable(&address) {
+        return Err(Stop::Skip(format!("connect: its own process is not reachable: {why}")));
+    }
+    let connect =
+        provider.interface.connect.ok_or_else(|| fail("slot connect", "a function", "none"))?;
+    let record = EndpointParams {
+        address: address.as_ptr(),
+        address_len: address.len(),
+        ..EndpointParams::empty()
+    };
+    params("connect", record, offset_of!(EndpointParams, identity), |params| {
+        loop {
+            let mut handle = ptr::null_mut();
+            // SAFETY: an open interface, a record of the size that it states, a place for the handle.
+            let code = unsafe { connect(interface.handle(), params, &mut handle) };
+            if code == Status::Again as i32 {
+                let _ = interface.poll(16);
+                continue;
+            }
+            return (code, (code == 0).then(|| closer(provider.endpoint.close, handle)));
+        }
+    })
+}
+
+/// Asks for a list with records of another size; returns the bytes of the first record.
+fn first_record<T: Copy>(
+    what: &str,
+    empty: T,
+    len: usize,
+    ask: impl Fn(*mut T, usize, *mut usize) -> i32,
+) -> Result<Vec<u8>, Stop> {
+    let longer = Longer { record: empty, tail: [0; 64] };
+    let record = Guarded::new(&longer, len);
+    let mut count = 0;
+    // SAFETY: the record begins with its size, and is at least that long.
+    unsafe { record.as_ptr::<usize>().write(len) };
+    equal(format!("{what} with records of {len} bytes"), 0, ask(record.as_ptr(), 1, &mut count))?;
+    holds(count > 0, format!("the count of {what}"), "more than 0", count)?;
+    // SAFETY: `len` readable bytes.
+    Ok(unsafe { core::slice::from_raw_parts(record.as_ptr::<u8>(), len) }.to_vec())
+}
+
+pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
+    let (provider, domain) = (case.provider, &case.domain);
+    let domains = provider
+        .ops
+        .query_domains
+        .ok_or_else(|| fail("slot query_domains", "a function", "none"))?;
+    // SAFETY: the provider's state and what `first_record` passes: a record, its number, a place for the count.
+    let ask = |out, capacity, count: *mut usize| unsafe {
+        domains(provider.ops.state, out, capacity, count)
+    };
+    let name = succeeds("query_domains", provider.domains())?[0].name;
+    for len in [
+        offset_of!(DomainAttr, max_key_len),
+        size_of::<DomainAttr>(),
+        size_of::<Longer<DomainAttr>>(),
+    ] {
+        let bytes = first_record("query_domains", DomainAttr::empty(), len, ask)?;
+        crate::report::same_bytes("the domain's name", &name, &bytes[8..72])?;
+        let tail = bytes.get(size_of::<DomainAttr>()..).unwrap_or(&[]);
+        untouched(provider, "query_domains", tail)?;
+    }
+    let modules = provider
+        .domain
+        .query_modules
+        .ok_or_else(|| fail("slot query_modules", "a function", "none"))?;
+    // SAFETY: an open domain and what `first_record` passes.
+    let ask =
+        |out, capacity, count: *mut usize| unsafe { modules(domain.handle, out, capacity, count) };
+    let name = succeeds("query_modules", domain.modules())?[0].name;
+    for len in
+        [offset_of!(ModuleAttr, priority), size_of::<ModuleAttr>(), size_of::<Longer<ModuleAttr>>()]
+    {
+        let bytes = first_record("query_modules", ModuleAttr::empty(), len, ask)?;
+        crate::report::same_bytes("the module's name", &name, &bytes[8..40])?;
+        untouched(provider, "query_modules", bytes.get(size_of::<ModuleAttr>()..).unwrap_or(&[]))?;
+    }
+    Ok(())
+}
+
+/// A provider of this minor knows no field behind the records of this minor.
+fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
+    if provider.ops.abi_minor > u32::from(ABI_MINOR) {
+        return Ok(());
+    }
+    equal(
+        format!("bytes that {what} wrote behind its record"),
+        0,
+        tail.iter().filter(|&&b| b != 0).count(),
+    )
+}
+
+pub(super) fn names_that_do_not_exist_are_refused(case: &Case) -> Checked {
+    let refused = |what: &str, failed: bool| holds(failed, what, "a refusal", "success");
+    refused(
+        "opening a domain `no-such-domain`",
+        case.provider.open_domain("no-such-domain").is_err(),
+    )?;
+    refused("opening a domain without a name", case.provider.open_domain("").is_err())?;
+    refused(
+        "opening a module `no-such-module`",
+        case.domain.open_interface("no-such-module").is_err(),
+    )
+}
+
+pub(super) fn quiesce_leaves_no_thread_behind(case: &Case) -> Checked {
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let before = threads();
+    let second = succeeds("a second entry", Provider::enter(entry(case)?))?;
+    let domain = succeeds(
+        "open_domain",
+        second.open_domain(fixed_str(&case.domain_attr.name).unwrap_or("")),
+    )?;
+    let interface = domain.open_interface(fixed_str(&case.attr.name).unwrap_or(""));
+    drop(succeeds("open_interface", interface)?);
+    drop(domain);
+    second.quiesce();
+    equal("threads after quiesce", before, threads())
+}

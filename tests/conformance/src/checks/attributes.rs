@@ -1,0 +1,307 @@
+//! What a provider says about itself must be possible, and addresses must be taken with suspicion.
+
+use crate::case::{Case, Random, short_name};
+use crate::load;
+use crate::note;
+use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use tieline_plugin_api::abi::{ABI_MAJOR, ENTRY_SYMBOL, NoteDesc, fixed_str};
+use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};
+
+pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
+    let file = std::fs::read(&case.path).map_err(|e| Stop::Fail(e.to_string()))?;
+    let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
+    holds(
+        note.desc_len >= size_of::<NoteDesc>(),
+        "the note's length",
+        size_of::<NoteDesc>(),
+        note.desc_len,
+    )?;
+    equal("the note's revision", 1, note.revision)?;
+    equal("the note's ABI major", ABI_MAJOR, note.abi_major)?;
+    holds(
+        note.min_core_minor <= note.abi_minor,
+        "the least minor of the core",
+        format!("at most the provider's own {}", note.abi_minor),
+        note.min_core_minor,
+    )?;
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    holds(
+        !note.name.is_empty() && note.name.chars().all(allowed),
+        "the provider's name",
+        "lower-case letters, digits and hyphens",
+        format!("`{}`", note.name),
+    )?;
+    let parts: Vec<&str> = note.version.splitn(3, '.').collect();
+    let is_number = |part: &&str| part.parse::<u64>().is_ok();
+    let versioned = parts.len() == 3
+        && parts[..2].iter().all(is_number)
+        && parts[2].starts_with(|c: char| c.is_ascii_digit());
+    holds(versioned, "the provider's version", "MAJOR.MINOR.PATCH", format!("`{}`", note.version))?;
+    let known = note_flags::UNWIND | note_flags::RUST;
+    equal("unknown flags of the note", 0, note.flags & !known)
+}
+
+pub(super) fn the_entry_symbol_is_there(case: &Case) -> Checked {
+    load::entry(&case.path).map(|_| ()).map_err(|why| fail("the entry symbol", ENTRY_SYMBOL, why))
+}
+
+pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
+    let (endpoint, interface) = (&case.provider.endpoint, &case.provider.interface);
+    let domain = &case.provider.domain;
+    let slots = [
+        (caps::AM_SHORT, "am_short", endpoint.am_short.is_some()),
+        (caps::AM_PACKED, "am_packed", endpoint.am_packed.is_some()),
+        (caps::AM_ZCOPY, "am_zcopy", endpoint.am_zcopy.is_some()),
+        (caps::PUT, "put", endpoint.put.is_some()),
+        (caps::GET, "get", endpoint.get.is_some()),
+        (caps::ATOMICS, "atomic", endpoint.atomic.is_some()),
+        (caps::PUT | caps::GET | caps::ATOMICS, "import_key", endpoint.import_key.is_some()),
+        (caps::PUT | caps::GET | caps::ATOMICS, "drop_key", endpoint.drop_key.is_some()),
+        (caps::PUT | caps::GET | caps::ATOMICS, "pack_key", domain.pack_key.is_some()),
+        (caps::EVENT_FD, "arm", interface.arm.is_some()),
+        (caps::EVENT_FD, "event_fd", interface.event_fd.is_some()),
+        (caps::LENDS_BUFFERS, "release", interface.release.is_some()),
+        (caps::NEEDS_POLL, "poll", interface.poll.is_some()),
+        (caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY, "poll", interface.poll.is_some()),
+    ];
+    for (capability, slot, present) in slots {
+        if case.attr.caps & capability != 0 {
+            holds(
+                present,
+                format!("slot {slot} of a module that claims it"),
+                "a function",
+                "none",
+            )?;
+        }
+    }
+    let memory = case.domain_attr.caps;
+    let slots = [
+        (memory_caps::ALLOC, "alloc", domain.alloc.is_some() && domain.deregister.is_some()),
+        (
+            memory_caps::REGISTER,
+            "register",
+            domain.register.is_some() && domain.deregister.is_some(),
+        ),
+    ];
+    for (capability, slot, present) in slots {
+        if memory & capability != 0 {
+            holds(present, format!("slots {slot} and deregister"), "functions", "none")?;
+        }
+    }
+    let always = [
+        ("domain close", domain.close.is_some()),
+        ("query_modules", domain.query_modules.is_some()),
+        ("open_interface", domain.open_interface.is_some()),
+        ("interface close", interface.close.is_some()),
+        ("interface address", interface.address.is_some()),
+        ("reachable", interface.reachable.is_some()),
+        ("interface connect", interface.connect.is_some()),
+        ("endpoint close", endpoint.close.is_some()),
+    ];
+    for (slot, present) in always {
+        holds(
+            present,
+            format!("slot {slot}, which every data-path module has"),
+            "a function",
+            "none",
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
+    for (what, name) in [("domain", &case.domain_attr.name[..]), ("module", &case.attr.name[..])] {
+        let text = fixed_str(name)
+            .ok_or_else(|| fail(format!("the {what}'s name"), "UTF-8", "other bytes"))?;
+        holds(
+            !text.is_empty() && text.len() < name.len(),
+            format!("the {what}'s name"),
+            "a terminated name",
+            text,
+        )?;
+        equal(
+            format!("bytes behind the {what}'s name"),
+            true,
+            name[text.len()..].iter().all(|&b| b == 0),
+        )?;
+    }
+    let mut names: Vec<[u8; 32]> =
+        succeeds("query_modules", case.domain.modules())?.iter().map(|m| m.name).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    equal("different module names", count, names.len())?;
+    let attr = &case.attr;
+    equal("the role", role::DATA, attr.role)?;
+    let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
+    holds(
+        attr.connects != 0 && attr.connects & !ways == 0,
+        "connects",
+        "TO_INTERFACE or TO_ENDPOINT",
+        attr.connects,
+    )?;
+    let known: u64 = caps::ALL.iter().map(|c| c.value).sum();
+    equal("unknown capabilities", 0, attr.caps & !known)?;
+    let limits = [
+        (caps::AM_SHORT, "max_short", attr.max_short),
+        (caps::AM_PACKED, "max_packed", attr.max_packed),
+        (caps::AM_ZCOPY, "max_zcopy", attr.max_zcopy),
+        (caps::AM_ZCOPY | caps::PUT | caps::GET, "max_iov", attr.max_iov as usize),
+    ];
+    for (capability, name, limit) in limits {
+        if attr.caps & capability != 0 {
+            holds(limit > 0, name, "more than 0", limit)?;
+        }
+    }
+    let masks = [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64];
+    let any = masks.iter().any(|&mask| mask != 0);
+    equal("atomic masks beside the capability", case.has(caps::ATOMICS), any)?;
+    equal("atomics that do not exist", 0, masks.iter().fold(0, |all, mask| all | mask) & !0xff)?;
+    for (class, cost) in attr.cost.iter().enumerate() {
+        let sane = |n: f64| n.is_finite() && n >= 0.0;
+        let fine = sane(cost.overhead_ns) && sane(cost.latency_ns) && sane(cost.bytes_per_second);
+        holds(
+            fine,
+            format!("cost of class {class}"),
+            "finite numbers, not negative",
+            format!("{cost:?}"),
+        )?;
+    }
+    holds(attr.max_address_len <= 4096, "max_address_len", "at most 4096", attr.max_address_len)?;
+    if attr.connects & connects::TO_INTERFACE != 0 {
+        holds(attr.max_address_len > 0, "max_address_len", "more than 0", 0)?;
+    }
+    if attr.caps & (caps::PUT | caps::GET | caps::ATOMICS) != 0 {
+        let len = case.domain_attr.max_key_len;
+        holds(len > 0 && len <= 4096, "max_key_len", "1 to 4096", len)?;
+        let ways = memory_caps::ALLOC | memory_caps::REGISTER;
+        holds(
+            case.domain_attr.caps & ways != 0,
+            "the domain's memory",
+            "alloc or register",
+            "neither",
+        )?;
+    }
+    for capability in caps::ALL {
+        let implied = match capability.value {
+            caps::CHECKS_KEYS
+            | caps::PASSIVE_TARGET
+            | caps::REMOTE_COMPLETION
+            | caps::SYNCHRONOUS => caps::PUT | caps::GET | caps::ATOMICS,
+            caps::LENDS_BUFFERS | caps::CONNECTED_SEND => {
+                caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY
+            }
+            _ => continue,
+        };
+        if case.has(capability.value) {
+            let name = short_name(capability);
+            holds(
+                attr.caps & implied != 0,
+                format!("capability {name}"),
+                "one that it is about",
+                "none",
+            )?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn configuration_variables_carry_the_prefix(case: &Case) -> Checked {
+    for (name, doc) in succeeds("query_config", case.provider.configuration())? {
+        let shape = name.starts_with("TIELINE_")
+            && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+        holds(shape, "a variable's name", "TIELINE_<PROVIDER>_...", &name)?;
+        holds(!doc.is_empty(), format!("what {name} does"), "a sentence", "nothing")?;
+    }
+    Ok(())
+}
+
+pub(super) fn an_address_fits_its_stated_length(case: &Case) -> Checked {
+    let interface = case.interface()?;
+    let whole = case.address_of(&interface)?;
+    same(&whole, &case.address_of(&interface)?)?;
+    for capacity in [0, 1, whole.len().saturating_sub(1), whole.len()] {
+        let (len, overrun) = interface.address_into(capacity);
+        equal(format!("the address's length with room for {capacity}"), whole.len() as i64, len)?;
+        holds(
+            !overrun,
+            format!("an address into {capacity} bytes"),
+            "no byte beyond them",
+            "some",
+        )?;
+    }
+    Ok(())
+}
+
+fn same(first: &[u8], second: &[u8]) -> Checked {
+    crate::report::same_bytes("the address, asked for again", first, second)
+}
+
+pub(super) fn bytes_that_are_no_address_do_no_harm(case: &Case) -> Checked {
+    let interface = case.interface()?;
+    let good = case.address_of(&interface)?;
+    let mut random = Random(10);
+    let mut suspects: Vec<Vec<u8>> = (0..good.len()).map(|len| good[..len].to_vec()).collect();
+    suspects.extend((0..150).map(|n| random.bytes(n)));
+    suspects.extend((0..good.len()).map(|at| {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1 << (at % 8);
+        flipped
+    }));
+    suspects.extend((0..100).map(|_| {
+        let mut noisy = good.clone();
+        for _ in 0..4 {
+            let at = random.below(noisy.len());
+            noisy[at] = random.next() as u8;
+        }
+        noisy
+    }));
+    suspects.push([good.as_slice(), &[0; 17]].concat());
+    suspects.push(vec![0xff; 4096]);
+    for address in suspects {
+        if let Err((failure, fault)) = interface.reachable(&address) {
+            if let Some(fault) = fault {
+                return Err(fail(
+                    "the reason of a refusal",
+                    "a terminated text in its buffer",
+                    fault,
+                ));
+            }
+            holds(
+                !failure.text.is_empty(),
+                "the reason of a refusal",
+                "words",
+                failure.status.constant(),
+            )?;
+        }
+        // A connection to nowhere may be refused at once or fail later; it must not do harm.
+        if let Ok(endpoint) = interface.connect(&address, &case.identity(), 3) {
+            if case.has(caps::AM_SHORT) {
+                let _ = endpoint.am_short(1, 1, b"anybody?");
+            }
+            drop(endpoint);
+        }
+        let _ = succeeds("poll", interface.poll(16))?;
+    }
+    // The interface still works.
+    case.self_desk().map(|_| ()).or_else(|stop| match stop {
+        Stop::Skip(_) => Ok(()),
+        failed => Err(failed),
+    })
+}
+
+pub(super) fn opening_and_closing_leaves_no_descriptor_open(case: &Case) -> Checked {
+    let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    // The first one may open what stays for the life of the process.
+    drop(case.desk()?);
+    let before = open();
+    for _ in 0..30 {
+        let mut desk = case.desk()?;
+        if case.has(caps::AM_SHORT) {
+            desk.send(1, 1, b"x")?;
+            let _ = desk.receive()?;
+        }
+    }
+    let after = open();
+    holds(after <= before + 2, "open descriptors after 30 interfaces", before, after)
+}

@@ -1,0 +1,116 @@
+//! The list of checks, in the order in which they run.
+
+mod abi;
+mod atomics;
+mod attributes;
+mod messages;
+mod processes;
+mod rma;
+mod waiting;
+
+pub(crate) use atomics::count as count_remotely;
+
+use crate::case::Case;
+use crate::report::{Checked, Verdict};
+use tieline_plugin_api::caps;
+
+/// One thing that a provider must do.
+pub struct Check {
+    /// A sentence without spaces.
+    pub name: &'static str,
+    /// `TIELINE_CAP_*` without which it is skipped.
+    pub needs: u64,
+    run: fn(&Case) -> Checked,
+}
+
+impl Check {
+    /// Runs it in this process.
+    #[must_use]
+    pub fn run(&self, case: &Case) -> Verdict {
+        case.needs(self.needs).and_then(|()| (self.run)(case)).into()
+    }
+}
+
+macro_rules! checks {
+    ($( $module:ident { $( $name:ident: $needs:expr; )* } )*) => {
+        /// Every check.
+        pub const CHECKS: &[Check] = &[
+            $( $( Check { name: stringify!($name), needs: $needs, run: $module::$name }, )* )*
+        ];
+    };
+}
+
+checks! {
+    attributes {
+        the_note_says_who_it_is: 0;
+        the_entry_symbol_is_there: 0;
+        every_claimed_capability_has_its_slot: 0;
+        names_and_limits_are_possible: 0;
+        configuration_variables_carry_the_prefix: 0;
+    }
+    abi {
+        an_older_core_with_a_shorter_host_table_is_served: 0;
+        a_newer_core_with_longer_tables_is_served: 0;
+        parameter_records_follow_the_tail_rule: 0;
+        attribute_records_respect_their_size: 0;
+        names_that_do_not_exist_are_refused: 0;
+        quiesce_leaves_no_thread_behind: 0;
+    }
+    attributes {
+        an_address_fits_its_stated_length: 0;
+        bytes_that_are_no_address_do_no_harm: 0;
+        opening_and_closing_leaves_no_descriptor_open: 0;
+    }
+    messages {
+        an_interface_reaches_and_connects_to_itself: 0;
+        a_message_to_oneself_arrives: messages::SHORT;
+        a_peer_arrives_with_its_identity_before_its_first_message: messages::SHORT;
+        short_messages_of_every_length_arrive_whole: messages::SHORT;
+        a_message_longer_than_the_limit_is_refused: messages::SHORT;
+        ten_thousand_messages_keep_their_order: messages::SHORT;
+        a_flood_is_answered_again_and_loses_nothing: messages::SHORT;
+        a_packed_message_is_what_the_callback_wrote: messages::PACKED;
+        an_error_of_the_pack_callback_comes_back_and_sends_nothing: messages::PACKED;
+        a_pack_callback_that_claims_too_much_is_refused: messages::PACKED;
+        a_gathered_message_arrives_in_the_order_of_its_pieces: messages::ZCOPY;
+        a_lent_payload_stays_until_it_is_released: messages::SHORT | caps::LENDS_BUFFERS;
+        closing_with_messages_in_flight_harms_nobody: messages::SHORT;
+        polling_after_a_peer_has_left_brings_nothing_twice: messages::SHORT;
+        the_memory_report_is_sane: messages::SHORT;
+    }
+    waiting {
+        an_endpoint_that_is_closed_at_once_harms_nobody: 0;
+        a_message_wakes_a_sleeping_interface: waiting::WAITS;
+        a_first_contact_wakes_a_sleeping_interface: waiting::WAITS;
+        two_threads_exchange_messages: messages::SHORT;
+    }
+    rma {
+        flush_and_fence_complete: 0;
+        a_key_fits_its_stated_length: caps::PUT;
+        a_put_writes_exactly_its_range: rma::BOTH;
+        a_get_reads_exactly_its_range: rma::BOTH;
+        an_iov_of_the_greatest_length_works: rma::BOTH;
+        operations_longer_than_the_limit_are_refused: rma::BOTH;
+        a_range_outside_the_region_is_refused: rma::BOTH;
+        a_key_with_any_byte_changed_is_rejected: rma::CHECKED;
+        bytes_that_are_no_key_do_no_harm: rma::BOTH;
+        a_revoked_key_is_rejected: rma::CHECKED;
+        rights_that_a_region_does_not_give_are_refused: rma::CHECKED;
+        a_key_of_another_domain_is_rejected: rma::CHECKED;
+        a_passive_target_needs_no_poll: rma::PASSIVE;
+    }
+    atomics {
+        every_claimed_atomic_does_what_its_name_says: atomics::ATOMICS;
+        misaligned_and_out_of_range_atomics_are_refused: atomics::ATOMICS;
+        an_atomic_without_the_right_or_after_deregister_is_rejected: atomics::ATOMICS | caps::CHECKS_KEYS;
+        two_threads_that_count_together_lose_nothing: atomics::ATOMICS;
+    }
+    processes {
+        two_processes_exchange_messages: messages::SHORT;
+        put_and_get_reach_another_process: rma::BOTH;
+        two_processes_that_count_together_lose_nothing: atomics::ATOMICS;
+        a_killed_peer_is_reported_and_posting_to_it_fails: messages::SHORT | caps::PEER_FAILURE;
+        a_peer_killed_in_mid_stream_leaves_whole_messages: messages::SHORT | caps::PEER_FAILURE;
+        a_put_to_a_killed_peer_fails: rma::BOTH;
+    }
+}

@@ -1,0 +1,287 @@
+//! Two processes: this program starts itself again, with the same module of the same file.
+
+use super::atomics;
+use super::messages::check;
+use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE, Random};
+use crate::peer::{ARGUMENT, FILL, REGION, hex, is_hard, unhex};
+use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use tieline_plugin_api::{caps, connects};
+
+/// The other process, killed when dropped.
+struct Partner {
+    child: Child,
+    input: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Partner {
+    fn start(case: &Case) -> Result<Partner, Stop> {
+        let failed =
+            |e: std::io::Error| Stop::Fail(format!("the peer process does not start: {e}"));
+        let mut child = Command::new(&case.peer_program)
+            .arg(ARGUMENT)
+            .arg(&case.path)
+            .arg(case.name())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Stop::Fail("the peer process has no pipes".to_string()));
+        };
+        let (lines, answers) = channel();
+        let _ = std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Partner { child, input, answers })
+    }
+
+    fn tell(&mut self, command: &str) -> Checked {
+        writeln!(self.input, "{command}")
+            .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
+    }
+
+    /// Waits for an answer and makes progress meanwhile.
+    fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
+        loop {
+            match self.answers.try_recv() {
+                Ok(line) if line.starts_with("error: ") => {
+                    return Err(Stop::Fail(format!("peer process: {line}")));
+                }
+                Ok(line) => return Ok(line),
+                Err(TryRecvError::Empty) => desk.turn()?,
+                Err(TryRecvError::Disconnected) => {
+                    return Err(Stop::Fail("the peer process ended without an answer".to_string()));
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, desk: &mut Desk, command: &str) -> Result<String, Stop> {
+        self.tell(command)?;
+        self.answer(desk)
+    }
+
+    /// Kills the process; returns when it is dead.
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Both processes, connected in both directions.
+fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
+    let mut partner = Partner::start(case)?;
+    let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
+    if case.attr.connects & connects::TO_ENDPOINT != 0 {
+        desk.connect_to(case, &[])?;
+        let there = unhex(&partner.ask(&mut desk, "connect ")?[1..]);
+        let capacity = case.attr.max_endpoint_address_len as usize;
+        let here = succeeds("the endpoint's address", desk.endpoint().address(capacity))?;
+        let _ = partner.ask(&mut desk, &format!("bind {}", hex(&here)))?;
+        succeeds("connecting to the endpoint", desk.endpoint().connect(&there))?;
+    } else {
+        let there = unhex(&partner.ask(&mut desk, "address")?);
+        if let Err((why, _)) = desk.boxes[0].interface.reachable(&there) {
+            return Err(Stop::Skip(format!("another process is not reachable: {}", why.text)));
+        }
+        desk.connect_to(case, &there)?;
+        let here = case.address_of(&desk.boxes[0].interface)?;
+        let _ = partner.ask(&mut desk, &format!("connect {}", hex(&here)))?;
+    }
+    Ok((desk, partner))
+}
+
+pub(super) fn two_processes_exchange_messages(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    let mut random = Random(11);
+    let messages: Vec<Vec<u8>> = (0..2000)
+        .map(|_| {
+            let len = random.below(case.attr.max_short.min(2048) + 1);
+            random.bytes(len)
+        })
+        .collect();
+    partner.tell(&format!("echo {}", messages.len()))?;
+    let mut echoed = 0;
+    for (n, data) in messages.iter().enumerate() {
+        desk.send(40, n as u64, data)?;
+        // At most a few on the way: neither end may fill the other's queue for good.
+        while echoed + 8 < n {
+            check(&desk.receive()?, 41, !(echoed as u64), &messages[echoed])?;
+            echoed += 1;
+        }
+    }
+    for (n, data) in messages.iter().enumerate().skip(echoed) {
+        check(&desk.receive()?, 41, !(n as u64), data)?;
+    }
+    let _ = partner.answer(&mut desk)?;
+    equal("arrivals", 1, desk.boxes[0].arrived.len())?;
+    same_bytes("the peer's identity", &case.identity(), &desk.boxes[0].arrived[0].data)
+}
+
+pub(super) fn put_and_get_reach_another_process(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    let packed = unhex(&partner.ask(&mut desk, "key")?);
+    let key = desk.import(&packed)?;
+    let key = succeeds("import_key", key)?;
+    let local = case.memory(REGION, ALL_RIGHTS)?;
+    let (mut random, mut model) = (Random(12), vec![FILL; REGION]);
+    for n in 0..40 {
+        let limit = |max: usize| if max == 0 { REGION } else { max.min(REGION) };
+        let len = random.below(limit(case.attr.max_put).min(limit(case.attr.max_get)) + 1);
+        let offset = random.below(REGION - len + 1);
+        let data = random.bytes(len);
+        local.write(0, &data);
+        let put = desk.rma(true, &[local.piece(0..len)], &key, offset as u64, &local)?;
+        equal(format!("put {n} of {len} bytes"), Ok(()), put)?;
+        model[offset..offset + len].copy_from_slice(&data);
+        if !case.has(caps::REMOTE_COMPLETION) {
+            let endpoint = desk.endpoint();
+            let code = desk.retry(|| endpoint.flush(9))?;
+            equal("flush", Ok(()), desk.complete(code, 9)?.map(|_| ()))?;
+        }
+        let there = unhex(&partner.ask(&mut desk, "dump")?);
+        same_bytes("the other process's memory", &model, &there)?;
+        local.write(0, &vec![0; len]);
+        let got = desk.rma(false, &[local.piece(0..len)], &key, offset as u64, &local)?;
+        equal(format!("get {n} of {len} bytes"), Ok(()), got)?;
+        same_bytes("what was read back", &data, &local.read(0..len))?;
+    }
+    Ok(())
+}
+
+pub(super) fn two_processes_that_count_together_lose_nothing(case: &Case) -> Checked {
+    const EACH: u64 = 5_000;
+    let (mut desk, mut partner) = meet(case)?;
+    let counter = case.memory(64, ALL_RIGHTS)?;
+    counter.write(0, &[0; 64]);
+    let packed = case.key_of(&counter)?;
+    partner.tell(&format!("count {} {EACH}", hex(&packed)))?;
+    // This process counts through an endpoint to itself, while it serves the other.
+    let mut own = case.self_desk()?;
+    let mut counted = 0;
+    let answer = loop {
+        if counted < EACH {
+            atomics::count(case, &mut own, &packed, 10)?;
+            counted += 10;
+        }
+        desk.turn()?;
+        match partner.answers.try_recv() {
+            Ok(line) => break line,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                return Err(Stop::Fail("the peer process ended while it counted".to_string()));
+            }
+        }
+    };
+    equal("the peer process's answer", "done", answer.as_str())?;
+    while counted < EACH {
+        atomics::count(case, &mut own, &packed, 10)?;
+        counted += 10;
+    }
+    let mut sum = [0; 8];
+    let width = atomics::add_width(case)?;
+    sum[..width].copy_from_slice(&counter.read(8..8 + width));
+    equal("the sum of two processes", 2 * EACH, u64::from_ne_bytes(sum))
+}
+
+/// Turns until the peer's death is reported one way or the other.
+fn await_death(desk: &mut Desk) -> Checked {
+    loop {
+        let near = &desk.boxes[0];
+        if let Some(event) = near.failed.first() {
+            equal("the cookie of ENDPOINT_FAILED", NEAR_COOKIE, event.cookie)?;
+            holds(!event.data.is_empty(), "the reason in ENDPOINT_FAILED", "words", "nothing")?;
+            return holds(
+                event.status < 0,
+                "the status of ENDPOINT_FAILED",
+                "an error",
+                event.status,
+            );
+        }
+        if !near.left.is_empty() {
+            return Ok(());
+        }
+        desk.turn()?;
+    }
+}
+
+pub(super) fn a_killed_peer_is_reported_and_posting_to_it_fails(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    partner.tell("echo 1")?;
+    desk.send(1, 1, b"are you there?")?;
+    check(&desk.receive()?, 2, !1, b"are you there?")?;
+    let _ = partner.answer(&mut desk)?;
+    partner.kill();
+    await_death(&mut desk)?;
+    // Posting is refused for good, at the latest when the queue towards the dead peer would be full.
+    let endpoint = desk.endpoint();
+    for n in 0.. {
+        match endpoint.am_short(1, n, b"hello?") {
+            Err(status) if is_hard(status) => break,
+            _ => desk.turn()?,
+        }
+    }
+    let again = endpoint.am_short(1, 0, b"hello?").err();
+    holds(again.is_some_and(is_hard), "posting once more", "a hard error", format!("{again:?}"))?;
+    desk.close_endpoints();
+    desk.turn()
+}
+
+pub(super) fn a_peer_killed_in_mid_stream_leaves_whole_messages(case: &Case) -> Checked {
+    for kill_after in [1u64, 500, 3000] {
+        let (mut desk, mut partner) = meet(case)?;
+        partner.tell("send 1000000000")?;
+        let mut received = 0;
+        while received < kill_after {
+            check(&desk.receive()?, 2, received, &received.to_le_bytes())?;
+            received += 1;
+        }
+        partner.kill();
+        await_death(&mut desk)?;
+        for _ in 0..100 {
+            desk.turn()?;
+        }
+        while let Some(message) = desk.boxes[0].messages.pop_front() {
+            check(&message, 2, received, &received.to_le_bytes())?;
+            received += 1;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn a_put_to_a_killed_peer_fails(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    let packed = unhex(&partner.ask(&mut desk, "key")?);
+    let key = desk.import(&packed)?;
+    let key = succeeds("import_key", key)?;
+    let local = case.memory(64, ALL_RIGHTS)?;
+    let put = desk.rma(true, &[local.piece(0..8)], &key, 0, &local)?;
+    equal("put before", Ok(()), put)?;
+    partner.kill();
+    if case.has(caps::PEER_FAILURE) {
+        await_death(&mut desk)?;
+    }
+    loop {
+        match desk.rma(true, &[local.piece(0..8)], &key, 0, &local)? {
+            Ok(()) if case.has(caps::SYNCHRONOUS) && !case.has(caps::PEER_FAILURE) => {
+                return Err(fail("a put to a dead process", "an error", "success"));
+            }
+            Ok(()) => desk.turn()?,
+            Err(_) => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Put and get: exactly the range, only with the right key.
+
+use super::messages::cut;
+use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
+use crate::sys::{Key, Memory};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Status, access, caps};
+
+/// A region of this length, whose first and last bytes no check addresses.
+const TARGET: usize = 64 << 10;
+const GUARD: usize = 512;
+
+/// A desk, a target at the far end with its key, and local memory.
+pub(super) struct Bench {
+    pub(super) desk: Desk,
+    pub(super) target: Memory,
+    pub(super) packed: Vec<u8>,
+    pub(super) key: Key,
+    pub(super) local: Memory,
+}
+
+pub(super) fn bench(case: &Case, rights: u64) -> Result<Bench, Stop> {
+    let mut desk = case.desk()?;
+    let target = case.memory(TARGET, rights)?;
+    target.write(0, &[0xee; TARGET]);
+    let local = case.memory(TARGET, access::REMOTE_READ | access::REMOTE_WRITE)?;
+    let packed = case.key_of(&target)?;
+    let key = desk.import(&packed)?;
+    let key = succeeds("import_key", key)?;
+    Ok(Bench { desk, target, packed, key, local })
+}
+
+impl Bench {
+    /// Puts `len` local bytes (or gets them) at `offset`, in `count` pieces.
+    fn move_bytes(
+        &mut self,
+        put: bool,
+        len: usize,
+        offset: u64,
+        count: usize,
+    ) -> Result<Result<(), Status>, Stop> {
+        let mut random = Random(offset | 77);
+        let pieces = cut(&mut random, len, count);
+        let iov: Vec<Iov> = pieces.into_iter().map(|range| self.local.piece(range)).collect();
+        let Bench { desk, key, local, .. } = self;
+        desk.rma(put, &iov, key, offset, local)
+    }
+}
+
+/// The longest single operation that checks use.
+fn most(case: &Case) -> usize {
+    let limit = |max: usize| if max == 0 { usize::MAX } else { max };
+    limit(case.attr.max_put).min(limit(case.attr.max_get)).min(TARGET - 2 * GUARD)
+}
+
+pub(super) fn a_put_writes_exactly_its_range(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let (mut random, mut model) = (Random(5), vec![0xee; TARGET]);
+    for n in 0..300 {
+        let len = if n < 20 { n } else { random.below(most(case) + 1) };
+        let offset = GUARD + random.below(TARGET - 2 * GUARD - len + 1);
+        let data = random.bytes(len);
+        bench.local.write(0, &data);
+        let count = 1 + n % case.attr.max_iov.clamp(1, 40) as usize;
+        let put = bench.move_bytes(true, len, offset as u64, count)?;
+        equal(format!("put of {len} bytes in {count} pieces"), Ok(()), put)?;
+        model[offset..offset + len].copy_from_slice(&data);
+        settle(case, &mut bench.desk)?;
+        same_bytes("the target after a put", &model, &bench.target.all())?;
+    }
+    Ok(())
+}
+
+/// Without remote completion a put may be visible only after a flush.
+fn settle(case: &Case, desk: &mut Desk) -> Checked {
+    if case.has(caps::REMOTE_COMPLETION) {
+        return Ok(());
+    }
+    flush(desk)
+}
+
+fn flush(desk: &mut Desk) -> Checked {
+    let endpoint = desk.endpoint();
+    let code = desk.retry(|| endpoint.flush(4711))?;
+    equal("flush", Ok(()), desk.complete(code, 4711)?.map(|_| ()))
+}
+
+pub(super) fn a_get_reads_exactly_its_range(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let mut random = Random(6);
+    let model = random.bytes(TARGET);
+    bench.target.write(0, &model);
+    for n in 0..300 {
+        let len = if n < 20 { n } else { random.below(most(case) + 1) };
+        let offset = random.below(TARGET - len + 1);
+        bench.local.write(0, &[0x11; TARGET]);
+        let count = 1 + n % case.attr.max_iov.clamp(1, 40) as usize;
+        let got = bench.move_bytes(false, len, offset as u64, count)?;
+        equal(format!("get of {len} bytes in {count} pieces"), Ok(()), got)?;
+        let mut expected = vec![0x11; TARGET];
+        expected[..len].copy_from_slice(&model[offset..offset + len]);
+        same_bytes("local memory after a get", &expected, &bench.local.all())?;
+    }
+    same_bytes("the target after gets", &model, &bench.target.all())
+}
+
+pub(super) fn an_iov_of_the_greatest_length_works(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let count = case.attr.max_iov.min(4096) as usize;
+    let len = most(case).min(count * 3);
+    let data = Random(7).bytes(len);
+    bench.local.write(0, &data);
+    equal("put with max_iov pieces", Ok(()), bench.move_bytes(true, len, 0, count)?)?;
+    settle(case, &mut bench.desk)?;
+    same_bytes("the target", &data, &bench.target.read(0..len))?;
+    bench.local.write(0, &vec![0; len]);
+    equal("get with max_iov pieces", Ok(()), bench.move_bytes(false, len, 0, count)?)?;
+    same_bytes("local memory", &data, &bench.local.read(0..len))
+}
+
+pub(super) fn a_range_outside_the_region_is_refused(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let end = TARGET as u64;
+    for (offset, len) in
+        [(end, 1), (end - 7, 8), (end + 4096, 8), (u64::MAX - 3, 8), (u64::MAX, 1), (1 << 63, 8)]
+    {
+        for put in [true, false] {
+            let what = format!("{} of {len} bytes at {offset:#x}", if put { "put" } else { "get" });
+            let done = bench.move_bytes(put, len, offset, 1)?;
+            refused(what, done, &[Status::OutOfRange, Status::Invalid])?;
+        }
+    }
+    same_bytes("the target", &[0xee; TARGET], &bench.target.all())?;
+    equal("the endpoint afterwards: a put", Ok(()), bench.move_bytes(true, 8, 0, 1)?)
+}
+
+const WRONG_KEY: &[Status] =
+    &[Status::KeyRejected, Status::OutOfRange, Status::Invalid, Status::BadData];
+
+pub(super) fn a_key_with_any_byte_changed_is_rejected(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let good = bench.packed.clone();
+    bench.local.write(0, &[0x33; TARGET]);
+    for at in 0..good.len() {
+        for flip in [0x01, 0x80, 0xff, 1 << (at % 8)] {
+            let mut forged = good.clone();
+            forged[at] ^= flip;
+            let key = match bench.desk.import(&forged)? {
+                Ok(key) => key,
+                Err(failure) => {
+                    refused(
+                        format!("a key with byte {at} changed"),
+                        Err::<(), _>(failure),
+                        WRONG_KEY,
+                    )?;
+                    continue;
+                }
+            };
+            for put in [true, false] {
+                let piece = bench.local.piece(0..16);
+                let Bench { desk, local, .. } = &mut bench;
+                let done = desk.rma(put, &[piece], &key, 0, local)?;
+                let verb = if put { "put" } else { "get" };
+                refused(format!("{verb} with byte {at} of the key changed"), done, WRONG_KEY)?;
+            }
+        }
+    }
+    flush(&mut bench.desk)?;
+    same_bytes("the target", &[0xee; TARGET], &bench.target.all())?;
+    equal("put with the true key afterwards", Ok(()), bench.move_bytes(true, 8, 0, 1)?)
+}
+
+pub(super) fn bytes_that_are_no_key_do_no_harm(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let (good, mut random) = (bench.packed.clone(), Random(8));
+    let cuts = (0..good.len()).map(|len| good[..len].to_vec());
+    let noise: Vec<Vec<u8>> = (0..200).map(|n| random.bytes(n)).collect();
+    let longer = [good.as_slice(), &[0; 9]].concat();
+    for bytes in cuts.chain(noise).chain([longer]) {
+        if let Ok(key) = bench.desk.import(&bytes)? {
+            drop(key);
+            if case.has(caps::CHECKS_KEYS) {
+                let found = format!("{} bytes imported", bytes.len());
+                return Err(fail("bytes that are no key of this region", "a refusal", found));
+            }
+        }
+    }
+    equal("put with the true key afterwards", Ok(()), bench.move_bytes(true, 8, 0, 1)?)
+}
+
+pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    equal("put before deregister", Ok(()), bench.move_bytes(true, 8, 0, 1)?)?;
+    succeeds("deregister", bench.target.revoke())?;
+    // Another region takes the place of the old one, where the domain lets it.
+    let next = case.memory(TARGET, ALL_RIGHTS)?;
+    next.write(0, &[0xdd; TARGET]);
+    for put in [true, false] {
+        let done = bench.move_bytes(put, 8, 0, 1)?;
+        refused("an operation with a revoked key", done, &[Status::KeyRejected])?;
+    }
+    let packed = bench.packed.clone();
+    if let Ok(key) = bench.desk.import(&packed)? {
+        let piece = bench.local.piece(0..8);
+        let Bench { desk, local, .. } = &mut bench;
+        let done = desk.rma(true, &[piece], &key, 0, local)?;
+        refused("a put with a revoked key, imported again", done, &[Status::KeyRejected])?;
+    }
+    same_bytes("the region that came after", &[0xdd; TARGET], &next.all())
+}
+
+pub(super) fn rights_that_a_region_does_not_give_are_refused(case: &Case) -> Checked {
+    for (rights, put) in [(access::REMOTE_READ, true), (access::REMOTE_WRITE, false)] {
+        let mut bench = bench(case, rights)?;
+        let verb = if put { "put" } else { "get" };
+        let done = bench.move_bytes(put, 8, 0, 1)?;
+        refused(
+            format!("{verb} without the right to"),
+            done,
+            &[Status::KeyRejected, Status::Permission],
+        )?;
+        same_bytes("the target", &[0xee; TARGET], &bench.target.all())?;
+        equal("the other direction", Ok(()), bench.move_bytes(!put, 8, 0, 1)?)?;
+    }
+    Ok(())
+}
+
+pub(super) fn a_key_of_another_domain_is_rejected(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let name = tieline_plugin_api::abi::fixed_str(&case.domain_attr.name).unwrap_or("");
+    let other = succeeds("opening the domain a second time", case.provider.open_domain(name))?;
+    let register = if case.has(caps::OWN_MEMORY_ONLY) { 0 } else { case.domain_attr.caps };
+    let foreign = succeeds("register", other.memory(register, TARGET, ALL_RIGHTS))?;
+    foreign.write(0, &[0xaa; TARGET]);
+    let packed = case.key_of(&foreign)?;
+    if let Ok(key) = bench.desk.import(&packed)? {
+        let piece = bench.local.piece(0..8);
+        let Bench { desk, local, .. } = &mut bench;
+        let done = desk.rma(true, &[piece], &key, 0, local)?;
+        refused("a put with another domain's key", done, WRONG_KEY)?;
+    }
+    same_bytes("the other domain's memory", &[0xaa; TARGET], &foreign.all())
+}
+
+pub(super) fn a_key_fits_its_stated_length(case: &Case) -> Checked {
+    let memory = case.memory(64, ALL_RIGHTS)?;
+    let packed = case.key_of(&memory)?;
+    holds(!packed.is_empty(), "the length of a key", "more than 0", packed.len())?;
+    for capacity in [0, packed.len() - 1] {
+        refused(
+            format!("pack_key into {capacity} bytes"),
+            memory.key(capacity),
+            &[Status::TooLarge],
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn operations_longer_than_the_limit_are_refused(case: &Case) -> Checked {
+    for (put, limit) in [(true, case.attr.max_put), (false, case.attr.max_get)] {
+        if limit == 0 || limit >= 64 << 20 {
+            continue;
+        }
+        let mut desk = case.desk()?;
+        let target = case.memory(limit + 8, ALL_RIGHTS)?;
+        let local = case.memory(limit + 8, ALL_RIGHTS)?;
+        let packed = case.key_of(&target)?;
+        let key = desk.import(&packed)?;
+        let key = succeeds("import_key", key)?;
+        let done = desk.rma(put, &[local.piece(0..limit)], &key, 0, &local)?;
+        equal("an operation of the greatest length", Ok(()), done)?;
+        let done = desk.rma(put, &[local.piece(0..limit + 1)], &key, 0, &local)?;
+        refused("an operation one byte longer", done, &[Status::TooLarge, Status::Invalid])?;
+    }
+    Ok(())
+}
+
+pub(super) fn a_passive_target_needs_no_poll(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    // Only the near end makes progress from here on.
+    let far_end = if bench.desk.boxes.len() == 2 { bench.desk.boxes.pop() } else { None };
+    bench.local.write(0, &[0x42; 4096]);
+    equal("put", Ok(()), bench.move_bytes(true, 4096, 8, 1)?)?;
+    flush(&mut bench.desk)?;
+    same_bytes("the target", &[0x42; 4096], &bench.target.read(8..4104))?;
+    bench.local.write(0, &[0; 4096]);
+    equal("get", Ok(()), bench.move_bytes(false, 4096, 8, 1)?)?;
+    same_bytes("local memory", &[0x42; 4096], &bench.local.read(0..4096))?;
+    drop(far_end);
+    Ok(())
+}
+
+pub(super) fn flush_and_fence_complete(case: &Case) -> Checked {
+    let mut desk = case.desk()?;
+    flush(&mut desk)?;
+    let endpoint = desk.endpoint();
+    let fence = desk.retry(|| endpoint.fence())?;
+    equal("fence", Ok(0), fence)?;
+    flush(&mut desk)
+}
+
+pub(super) const BOTH: u64 = caps::PUT | caps::GET;
+pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
+pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;

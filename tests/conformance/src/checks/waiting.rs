@@ -1,0 +1,157 @@
+//! Sleeping on a descriptor, and interfaces in threads of their own.
+
+use super::messages::check;
+use crate::case::{Case, Desk, Mailbox};
+use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use crate::sys::{Interface, readable};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tieline_plugin_api::{Status, caps, connects};
+
+/// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
+const PATIENCE_MS: i32 = 20_000;
+
+/// Polls until the interface agrees to sleep.
+fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
+    let fd = succeeds("event_fd", mailbox.interface.event_fd())?;
+    holds(fd >= 0, "event_fd", "a descriptor", fd)?;
+    for _ in 0..10_000 {
+        while mailbox.turn()? {}
+        if succeeds("arm", mailbox.interface.arm())? {
+            return Ok(fd);
+        }
+    }
+    Err(fail("arm with nothing to poll", "0 (sleep) in 10000 tries", "1 (poll first)"))
+}
+
+pub(super) fn a_message_wakes_a_sleeping_interface(case: &Case) -> Checked {
+    let mut desk = case.desk()?;
+    desk.send(1, 0, b"first contact")?;
+    let _ = desk.receive()?;
+    for n in 0..100u64 {
+        let fd = fall_asleep(desk.far())?;
+        desk.send(1, n, b"wake up")?;
+        holds(
+            readable(fd, PATIENCE_MS),
+            format!("the descriptor after message {n}"),
+            "readable",
+            "silent",
+        )?;
+        check(&desk.receive()?, 1, n, b"wake up")?;
+    }
+    Ok(())
+}
+
+pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked {
+    let mut far = Mailbox::new(case.interface()?);
+    let address = case.address_of(&far.interface)?;
+    let near = case.interface()?;
+    reach(&near, &address)?;
+    let fd = fall_asleep(&mut far)?;
+    let endpoint = connect(case, &near, &address, &mut [&mut far])?;
+    while let Err(status) = endpoint.am_short(1, 1, b"hello") {
+        equal("am_short", Status::Again, status)?;
+        let _ = succeeds("poll", near.poll(16))?;
+        if readable(fd, 0) {
+            let _ = far.turn()?;
+        }
+    }
+    while far.messages.is_empty() {
+        let fd = fall_asleep(&mut far)?;
+        if far.messages.is_empty() {
+            let _ = succeeds("poll", near.poll(16))?;
+            holds(
+                readable(fd, PATIENCE_MS),
+                "the descriptor after a first contact",
+                "readable",
+                "silent",
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn reach(near: &Interface, address: &[u8]) -> Checked {
+    near.reachable(address).map_err(|(why, _)| Stop::Skip(format!("not reachable: {why}")))
+}
+
+fn connect(
+    case: &Case,
+    near: &Interface,
+    address: &[u8],
+    others: &mut [&mut Mailbox],
+) -> Result<crate::sys::Endpoint, Stop> {
+    loop {
+        match near.connect(address, &case.identity(), 1) {
+            Err(failure) if failure.status == Status::Again => {
+                let _ = succeeds("poll", near.poll(16))?;
+                for other in others.iter_mut() {
+                    let _ = other.turn()?;
+                }
+            }
+            other => return succeeds("connect", other),
+        }
+    }
+}
+
+pub(super) fn two_threads_exchange_messages(case: &Case) -> Checked {
+    if case.attr.connects & connects::TO_INTERFACE == 0 {
+        return Err(Stop::Skip("connects to an endpoint".to_string()));
+    }
+    let (to_a, from_b) = channel();
+    let (to_b, from_a) = channel();
+    std::thread::scope(|scope| {
+        let a = scope.spawn(|| converse(case, to_b, from_b));
+        let b = scope.spawn(|| converse(case, to_a, from_a));
+        [a, b].into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
+        })
+    })
+}
+
+/// One of two threads: tells its address, sends 10 000 messages, checks as many.
+fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
+    const MESSAGES: u64 = 10_000;
+    let gone = || Stop::Fail("the other thread gave up".to_string());
+    let interface = case.interface()?;
+    let mut mailbox = Mailbox::new(interface.clone());
+    mine.send(case.address_of(&interface)?).map_err(|_| gone())?;
+    let address = theirs.recv().map_err(|_| gone())?;
+    reach(&interface, &address)?;
+    let endpoint = connect(case, &interface, &address, &mut [&mut mailbox])?;
+    let (mut sent, mut received) = (0, 0);
+    while sent < MESSAGES || received < MESSAGES {
+        if sent < MESSAGES {
+            match endpoint.am_short(1, sent, &sent.to_le_bytes()) {
+                Ok(_) => sent += 1,
+                Err(Status::Again) => {}
+                Err(status) => return Err(fail("am_short between threads", "success", status)),
+            }
+        }
+        if !mailbox.turn()? && sent == MESSAGES {
+            std::thread::yield_now();
+        }
+        while let Some(message) = mailbox.messages.pop_front() {
+            check(&message, 1, received, &received.to_le_bytes())?;
+            received += 1;
+        }
+    }
+    // Neither closes while the other still waits for its messages.
+    mine.send(Vec::new()).map_err(|_| gone())?;
+    while theirs.try_recv().is_err() {
+        if !mailbox.turn()? {
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn an_endpoint_that_is_closed_at_once_harms_nobody(case: &Case) -> Checked {
+    for _ in 0..50 {
+        let mut desk: Desk = case.desk()?;
+        desk.close_endpoints();
+        desk.turn()?;
+    }
+    Ok(())
+}
+
+pub(super) const WAITS: u64 = caps::EVENT_FD | caps::AM_SHORT;

@@ -1,0 +1,124 @@
+//! Loads the file and calls its entry function with a host table of our own.
+
+#![allow(unsafe_code)]
+
+use core::ffi::{CStr, c_void};
+use core::ptr;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+use tieline_plugin_api::Status;
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL, EntryFn, Host};
+
+/// The text of the last asynchronous event: an entry function that fails says why in one.
+static LAST_EVENT: Mutex<String> = Mutex::new(String::new());
+
+pub(crate) fn last_event() -> String {
+    LAST_EVENT.lock().map(|text| text.clone()).unwrap_or_default()
+}
+
+/// Maps the file, for good, and returns its entry function.
+pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
+    let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path holds a zero")?;
+    let symbol = CString::new(ENTRY_SYMBOL).map_err(|_| "the symbol holds a zero")?;
+    // SAFETY: a terminated path. The object is never unloaded, so what it exports stays valid. That its
+    // constructors do no harm is what this process was started to find out.
+    let handle = unsafe {
+        libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
+    };
+    if handle.is_null() {
+        return Err(dl_error());
+    }
+    // SAFETY: a handle from dlopen and a terminated name.
+    let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
+    if address.is_null() {
+        return Err(dl_error());
+    }
+    // SAFETY: a file that exports this name promises this type.
+    Ok(unsafe { core::mem::transmute::<*mut c_void, EntryFn>(address) })
+}
+
+fn dl_error() -> String {
+    // SAFETY: dlerror returns null or a terminated text that lives until the next dl call of this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            "no reason given".to_string()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}
+
+/// The host table: configuration from the environment, everything else the least that is useful.
+pub(crate) fn host() -> Host {
+    Host {
+        size: size_of::<Host>(),
+        abi_major: u32::from(ABI_MAJOR),
+        abi_minor: u32::from(ABI_MINOR),
+        context: ptr::null_mut(),
+        log: Some(log),
+        config_get: Some(config_get),
+        clock_ns: Some(clock_ns),
+        async_event: Some(async_event),
+        pages_alloc: Some(pages_alloc),
+        pages_free: Some(pages_free),
+    }
+}
+
+unsafe extern "C" fn log(_: *mut c_void, _level: u32, _text: *const u8, _len: usize) {}
+
+unsafe extern "C" fn config_get(
+    _: *mut c_void,
+    name: *const u8,
+    name_len: usize,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    // SAFETY: the provider's name, borrowed for the call.
+    let name = unsafe { core::slice::from_raw_parts(name, name_len) };
+    let value = core::str::from_utf8(name).ok().and_then(|name| std::env::var(name).ok());
+    let Some(value) = value else { return i64::from(Status::NoDevice as i32) };
+    // SAFETY: at most `capacity` bytes into the provider's buffer.
+    unsafe { ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity)) };
+    value.len() as i64
+}
+
+unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+unsafe extern "C" fn async_event(_: *mut c_void, _status: i32, text: *const u8, len: usize) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the provider's text, borrowed for the call.
+    let text = unsafe { core::slice::from_raw_parts(text, len) };
+    if let Ok(mut last) = LAST_EVENT.lock() {
+        *last = String::from_utf8_lossy(text).into_owned();
+    }
+}
+
+unsafe extern "C" fn pages_alloc(_: *mut c_void, len: usize) -> *mut c_void {
+    // SAFETY: an anonymous mapping of its own.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED { ptr::null_mut() } else { at }
+}
+
+unsafe extern "C" fn pages_free(_: *mut c_void, at: *mut c_void, len: usize) {
+    // SAFETY: the provider gives back what pages_alloc gave it.
+    let _ = unsafe { libc::munmap(at, len) };
+}

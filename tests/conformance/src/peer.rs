@@ -1,0 +1,143 @@
+//! The other process: opens the same module of the same file and does what its standard input says.
+//!
+//! One command a line, one line of answer. Between commands it makes progress.
+
+use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
+use crate::checks::count_remotely;
+use crate::report::{Stop, succeeds};
+use crate::sys::Memory;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use tieline_plugin_api::{Status, caps};
+
+/// The first argument of a process that is to call [`serve`]; the file and `domain/module` follow.
+pub const ARGUMENT: &str = "--peer";
+/// Bytes of the region that the peer offers.
+pub(crate) const REGION: usize = 32 << 10;
+/// What the region holds at first.
+pub(crate) const FILL: u8 = 0x6c;
+
+/// Serves until standard input closes.
+///
+/// # Errors
+/// What went wrong; it was also the answer to the command.
+pub fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
+    let case = Case::open(path, module, program)?;
+    let (lines, commands) = channel();
+    let _ = std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut peer = Peer::new(&case).map_err(text)?;
+    loop {
+        match commands.recv_timeout(Duration::from_millis(1)) {
+            Ok(line) => {
+                let answer =
+                    peer.obey(&line).unwrap_or_else(|stop| format!("error: {}", text(stop)));
+                println!("{answer}");
+                let _ = std::io::stdout().flush();
+            }
+            Err(RecvTimeoutError::Timeout) => peer.desk.turn().map_err(text)?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn text(stop: Stop) -> String {
+    match stop {
+        Stop::Skip(why) | Stop::Fail(why) => why,
+    }
+}
+
+struct Peer<'a> {
+    case: &'a Case,
+    desk: Desk,
+    memory: Option<Memory>,
+}
+
+impl<'a> Peer<'a> {
+    fn new(case: &'a Case) -> Result<Peer<'a>, Stop> {
+        let desk = Desk::of(case, Mailbox::new(case.interface()?));
+        let memory = if case.attr.caps & (caps::PUT | caps::GET | caps::ATOMICS) != 0 {
+            let memory = case.memory(REGION, ALL_RIGHTS)?;
+            memory.write(0, &[FILL; REGION]);
+            Some(memory)
+        } else {
+            None
+        };
+        Ok(Peer { case, desk, memory })
+    }
+
+    fn obey(&mut self, line: &str) -> Result<String, Stop> {
+        let (command, argument) = line.split_once(' ').unwrap_or((line, ""));
+        let number = || argument.parse::<u64>().map_err(|e| Stop::Fail(format!("{line}: {e}")));
+        let memory = || self.memory.as_ref().ok_or_else(|| Stop::Fail("no memory".to_string()));
+        match command {
+            "address" => Ok(hex(&self.case.address_of(&self.desk.boxes[0].interface)?)),
+            "key" => Ok(hex(&self.case.key_of(memory()?)?)),
+            "dump" => Ok(hex(&memory()?.all())),
+            "zero" => {
+                memory()?.write(0, &[0; REGION]);
+                Ok("done".to_string())
+            }
+            // Connect-to-endpoint modules answer with the endpoint's address, others with nothing.
+            "connect" => {
+                self.desk.connect_to(self.case, &unhex(argument))?;
+                let capacity = self.case.attr.max_endpoint_address_len as usize;
+                let address = if capacity == 0 {
+                    Vec::new()
+                } else {
+                    succeeds("the endpoint's address", self.desk.endpoint().address(capacity))?
+                };
+                Ok(format!("-{}", hex(&address)))
+            }
+            "bind" => {
+                succeeds("connect", self.desk.endpoint().connect(&unhex(argument)))?;
+                Ok("done".to_string())
+            }
+            "echo" => {
+                for _ in 0..number()? {
+                    let message = self.desk.receive()?;
+                    self.desk.send(message.id + 1, !message.header, &message.data)?;
+                }
+                Ok("done".to_string())
+            }
+            "send" => {
+                for n in 0..number()? {
+                    self.desk.send(2, n, &n.to_le_bytes())?;
+                }
+                Ok("done".to_string())
+            }
+            "count" => {
+                let (key, times) = argument.split_once(' ').unwrap_or((argument, "0"));
+                let times = times.parse().unwrap_or(0);
+                count_remotely(self.case, &mut self.desk, &unhex(key), times)?;
+                Ok("done".to_string())
+            }
+            other => Err(Stop::Fail(format!("no such command: {other}"))),
+        }
+    }
+}
+
+/// Whether a status is a hard error: one that trying again does not help.
+pub(crate) fn is_hard(status: Status) -> bool {
+    status != Status::Again
+}
+
+/// Bytes as text.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The reverse; what is no hexadecimal digit ends it.
+pub(crate) fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .chunks_exact(2)
+        .map_while(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
