@@ -143,8 +143,7 @@ mod tests {
             ("TIELINE_SHM_POOL_MAX", "lots"),
             ("TIELINE_SHM_WINDOW", "1"),
         ] {
-            let failure =
-                Settings::read(|n| (n == name).then(|| value.to_string())).unwrap_err();
+            let failure = Settings::read(|n| (n == name).then(|| value.to_string())).unwrap_err();
             assert!(failure.text.contains(name), "{}", failure.text);
         }
     }

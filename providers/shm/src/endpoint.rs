@@ -30,7 +30,13 @@ impl Endpoint for RingEndpoint {
     }
 
     #[inline]
-    fn am_packed(&self, id: u32, header: u64, packer: Packer<'_>, max: usize) -> Result<usize, Status> {
+    fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
         self.channel.send_packed(id, header, packer, max)
     }
 
@@ -69,7 +75,9 @@ impl Endpoint for RingEndpoint {
             Err(failure) if failure.status == Status::Again => {
                 let status = self.channel.request_key(key.segment);
                 let text = match status {
-                    Status::KeyRejected => "the peer knows no such region: the key is forged or stale",
+                    Status::KeyRejected => {
+                        "the peer knows no such region: the key is forged or stale"
+                    }
                     _ => "",
                 };
                 Err(Failure::new(status, text))

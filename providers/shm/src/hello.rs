@@ -130,11 +130,15 @@ impl Refusal {
             Refusal::Cookie => "the peer refused the connection: the address is forged or stale",
             Refusal::Version => "the peer refused the connection: it speaks another version of shm",
             Refusal::User => "the peer refused the connection: it belongs to another user",
-            Refusal::Malformed => "the peer refused the connection: it did not understand the greeting",
+            Refusal::Malformed => {
+                "the peer refused the connection: it did not understand the greeting"
+            }
             Refusal::Resources => {
                 "the peer refused the connection: it has no memory or descriptors left (ulimit -n)"
             }
-            Refusal::BadChannel => "the peer gave up the channel: it found bytes in it that make no sense",
+            Refusal::BadChannel => {
+                "the peer gave up the channel: it found bytes in it that make no sense"
+            }
             Refusal::Closing => "the peer closed its interface",
         }
     }
@@ -156,19 +160,32 @@ pub(crate) struct Hello {
 pub(crate) enum Record {
     Hello(Hello),
     /// To the sender: accepted, here is the doorbell page, this is your bit.
-    Ack { asymmetric: bool, bell: u32 },
+    Ack {
+        asymmetric: bool,
+        bell: u32,
+    },
     /// To the sender: closed, and why.
     Refused(Refusal),
     /// Look at your rings.
     Wake,
     /// To the receiver: a pool segment, with its descriptor.
-    Segment { number: u32, len: u64 },
+    Segment {
+        number: u32,
+        len: u64,
+    },
     /// To the receiver: nothing more will come.
     Bye,
     /// To the receiver: the segment of a remote key, please.
-    KeyRequest { segment: u64 },
+    KeyRequest {
+        segment: u64,
+    },
     /// To the sender: the segment's descriptor and the key table's; without descriptors: no such segment.
-    KeyReply { segment: u64, len: u64, table_len: u64, writable: bool },
+    KeyReply {
+        segment: u64,
+        len: u64,
+        table_len: u64,
+        writable: bool,
+    },
 }
 
 impl Record {
@@ -229,7 +246,12 @@ impl Record {
                 if len > MAX_IDENTITY {
                     return None;
                 }
-                Record::Hello(Hello { cookie, asymmetric, fastbox, identity: r.bytes(len)?.to_vec() })
+                Record::Hello(Hello {
+                    cookie,
+                    asymmetric,
+                    fastbox,
+                    identity: r.bytes(len)?.to_vec(),
+                })
             }
             2 => Record::Ack { asymmetric: r.u8()? == 1, bell: r.u32()? },
             3 => Record::Refused(Refusal::from_byte(r.u8()?)?),

@@ -9,9 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{
-    Armed, Events, Failure, Interface, MemoryReport, Status, event,
-};
+use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status, event};
 
 use crate::config::Settings;
 use crate::domain::DomainState;
@@ -88,12 +86,8 @@ impl Shared {
     }
 
     pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
-        let event = Event {
-            kind: event::ENDPOINT_FAILED,
-            status: status as i32,
-            cookie,
-            ..Event::empty()
-        };
+        let event =
+            Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
         self.notify(event, why.as_bytes());
     }
 
@@ -157,7 +151,10 @@ pub struct RingInterface {
 
 impl RingInterface {
     /// Opens the interface: binds its socket; everything else is made when it is needed.
-    pub(crate) fn open(domain: Arc<DomainState>, settings: Settings) -> Result<RingInterface, Failure> {
+    pub(crate) fn open(
+        domain: Arc<DomainState>,
+        settings: Settings,
+    ) -> Result<RingInterface, Failure> {
         let epoll = Epoll::new()?;
         let listener = Listener::open(settings.dir.as_deref())?;
         epoll.add(listener.socket(), token::LISTENER)?;
@@ -239,7 +236,12 @@ impl Interface for RingInterface {
         self.shared.domain.host.can_reach(&peer, self.shared.settings.dir.as_deref())
     }
 
-    fn connect(&self, address: &[u8], identity: &[u8], cookie: u64) -> Result<RingEndpoint, Failure> {
+    fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<RingEndpoint, Failure> {
         let peer = Address::parse(address)?;
         if identity.len() > MAX_IDENTITY {
             let text = format!("an identity of {} bytes is beyond {MAX_IDENTITY}", identity.len());
@@ -302,7 +304,8 @@ impl Interface for RingInterface {
         let state = self.state.borrow();
         let sending: u64 = state.outbound.iter().flatten().map(|c| c.memory()).sum();
         let receiving: u64 = state.inbound.iter().flatten().map(RecvChannel::memory).sum();
-        let peers = state.outbound.iter().flatten().count().max(state.inbound.iter().flatten().count());
+        let peers =
+            state.outbound.iter().flatten().count().max(state.inbound.iter().flatten().count());
         let doorbell = if state.doorbell.is_some() { sys::PAGE } else { 0 };
         MemoryReport {
             base_bytes: (size_of::<RingInterface>() + size_of::<Shared>() + doorbell) as u64,
@@ -450,7 +453,10 @@ impl State {
             self.told.push(notice);
         }
         // Somebody must release what these events point to, and deliver what did not fit.
-        if !self.told.is_empty() || !self.graveyard.is_empty() || !shared.notices.borrow().is_empty() {
+        if !self.told.is_empty()
+            || !self.graveyard.is_empty()
+            || !shared.notices.borrow().is_empty()
+        {
             shared.attention.set(true);
         }
     }
@@ -681,7 +687,9 @@ impl State {
                     Ok(record) => {
                         channel.handle(record, &got.fds).map_err(|why| (Status::BadData, why))
                     }
-                    Err(_) => Err((Status::BadData, "the peer sent a malformed record".to_string())),
+                    Err(_) => {
+                        Err((Status::BadData, "the peer sent a malformed record".to_string()))
+                    }
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),

@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tieline_plugin_api::abi::Atomic;
-use tieline_plugin_api::{
-    Failure, Posted, Posting, RmaOp, Status, access, atomic_op,
-};
+use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
 use crate::hello::{Id, Record};
 use crate::sys::{self, Mapping};
@@ -72,7 +70,9 @@ impl Key {
     /// Whether the table says the same as the key.
     fn matches(&self, table: &Mapping) -> bool {
         let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
-        field(0) == Some(self.segment) && field(1) == Some(self.len) && field(2) == Some(self.access)
+        field(0) == Some(self.segment)
+            && field(1) == Some(self.len)
+            && field(2) == Some(self.access)
     }
 }
 
@@ -196,8 +196,7 @@ impl Exports {
                 sys::send(socket, &record.pack(), &[region.fd.as_fd(), table.fd.as_fd()])
             }
             None => {
-                let record =
-                    Record::KeyReply { segment, len: 0, table_len: 0, writable: false };
+                let record = Record::KeyReply { segment, len: 0, table_len: 0, writable: false };
                 sys::send(socket, &record.pack(), &[])
             }
         };

@@ -167,9 +167,10 @@ fn remove_if_dead(path: &Path) {
 pub(crate) fn bury(names: &[Vec<u8>]) {
     for name in names.iter().filter(|name| file_name(name).is_some()) {
         let path = Path::new(OsStr::from_bytes(name));
-        let ours = path.file_name().and_then(OsStr::to_str).is_some_and(|file| {
-            file.starts_with(PREFIX) && file.ends_with(SUFFIX)
-        });
+        let ours = path
+            .file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(|file| file.starts_with(PREFIX) && file.ends_with(SUFFIX));
         if ours {
             remove_if_dead(path);
         }

@@ -169,9 +169,10 @@ impl Pool {
 
     /// Where a chunk's bytes are: `capacity()` of them, until it is given back.
     pub(crate) fn bytes(&self, chunk: Chunk) -> *mut u8 {
-        self.segments.borrow().get(chunk.segment as usize).map_or(std::ptr::null_mut(), |s| {
-            s.map.as_ptr().wrapping_add(chunk.offset as usize)
-        })
+        self.segments
+            .borrow()
+            .get(chunk.segment as usize)
+            .map_or(std::ptr::null_mut(), |s| s.map.as_ptr().wrapping_add(chunk.offset as usize))
     }
 
     /// Shows a segment to `send`: its length and its descriptor.

@@ -12,6 +12,7 @@
 //!
 //! The same source runs under loom (`--cfg loom`), which checks every interleaving of the two sides.
 #![allow(unsafe_code)] // the ring itself: slots in memory that two processes share
+#![cfg_attr(loom, allow(dead_code))] // under loom only the ring and its tests are built
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -234,7 +235,10 @@ impl RecvRing {
     pub(crate) fn word(&self, index: usize) -> u64 {
         // SAFETY: `current` points into the ring; a broken producer may write meanwhile, hence volatile.
         unsafe {
-            self.current.as_ref().body.with(|body| body.cast::<u64>().add(index.min(6)).read_volatile())
+            self.current
+                .as_ref()
+                .body
+                .with(|body| body.cast::<u64>().add(index.min(6)).read_volatile())
         }
     }
 

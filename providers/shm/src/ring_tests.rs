@@ -1,0 +1,304 @@
+//! The ring against a model (property tests) and against every interleaving (loom).
+
+use super::*;
+
+#[cfg(loom)]
+mod with_loom {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A ring's memory under loom: real memory would hide what loom must see.
+    pub(in super::super) struct Memory {
+        slots: Vec<Slot>,
+        tail: AtomicU64,
+        sleeping: AtomicU64,
+    }
+
+    struct Shared(Arc<Memory>);
+    // SAFETY: the two sides touch slots by the ring's protocol only, which is what loom checks here.
+    unsafe impl Send for Shared {}
+
+    fn memory(slots: usize) -> Arc<Memory> {
+        let slot = || Slot { control: AtomicU64::new(0), body: Body::new([0; 7]) };
+        Arc::new(Memory {
+            slots: (0..slots).map(|_| slot()).collect(),
+            tail: AtomicU64::new(0),
+            sleeping: AtomicU64::new(0),
+        })
+    }
+
+    fn sender(keep: Arc<Memory>) -> SendRing {
+        let count = keep.slots.len();
+        SendRing {
+            slots: Cell::new(NonNull::from(&keep.slots[0])),
+            mask: Cell::new(count as u64 - 1),
+            shift: Cell::new(count.trailing_zeros()),
+            position: Cell::new(0),
+            limit: Cell::new(count as u64),
+            origin: Cell::new(0),
+            seen: Cell::new(0),
+            tail: NonNull::from(&keep.tail),
+            keep,
+        }
+    }
+
+    fn receiver(keep: Arc<Memory>) -> RecvRing {
+        let count = keep.slots.len();
+        let slots = NonNull::from(&keep.slots[0]);
+        RecvRing {
+            current: slots,
+            expected: 1,
+            shift: count.trailing_zeros(),
+            slots,
+            mask: count as u64 - 1,
+            position: 0,
+            published: 0,
+            tail: NonNull::from(&keep.tail),
+            keep,
+        }
+    }
+
+    /// Sends 1..=n, waiting for room where there is none.
+    fn produce(ring: &SendRing, n: u64) {
+        for i in 1..=n {
+            while !ring.has_room() {
+                let _ = ring.refresh().unwrap();
+                if !ring.has_room() {
+                    thread::yield_now();
+                }
+            }
+            ring.push(head(1, 8, 7), i, &(i * 3).to_ne_bytes());
+        }
+    }
+
+    /// Takes one message if there is one, and publishes every `every` slots.
+    fn consume(ring: &mut RecvRing, every: u64) -> Option<(u64, u64)> {
+        match ring.peek() {
+            Peek::Empty => None,
+            Peek::Corrupt => panic!("corrupt"),
+            Peek::Slot(word) => {
+                assert_eq!(word, head(1, 8, 7));
+                let got = (ring.header(), ring.word(1));
+                ring.advance();
+                if ring.unpublished() >= every {
+                    ring.publish();
+                }
+                Some(got)
+            }
+        }
+    }
+
+    #[test]
+    fn loom_every_message_arrives_once_whole_and_in_order() {
+        for every in [1, 2] {
+            let mut model = loom::model::Builder::new();
+            model.preemption_bound = Some(3);
+            model.check(move || {
+                let memory = memory(2);
+                let shared = Shared(memory.clone());
+                let producer = thread::spawn(move || {
+                    let shared = shared;
+                    produce(&sender(shared.0), 4);
+                });
+                let mut ring = receiver(memory);
+                let mut next = 1;
+                while next <= 4 {
+                    match consume(&mut ring, every) {
+                        Some(got) => {
+                            assert_eq!(got, (next, next * 3));
+                            next += 1;
+                        }
+                        None => thread::yield_now(),
+                    }
+                }
+                assert_eq!(ring.peek(), Peek::Empty);
+                producer.join().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn loom_a_receiver_that_goes_to_sleep_sees_the_message_or_is_woken() {
+        loom::model(|| {
+            let memory = memory(2);
+            let shared = Shared(memory.clone());
+            let producer = thread::spawn(move || {
+                let memory = { shared }.0;
+                let ring = sender(memory.clone());
+                ring.push(head(1, 0, 7), 1, &[]);
+                loom::sync::atomic::fence(Ordering::SeqCst);
+                memory.sleeping.load(Ordering::Relaxed) != 0
+            });
+            let ring = receiver(memory.clone());
+            memory.sleeping.store(1, Ordering::Relaxed);
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            let sees = ring.peek() != Peek::Empty;
+            let woken = producer.join().unwrap();
+            assert!(sees || woken);
+        });
+    }
+}
+#[cfg(loom)]
+pub(super) use with_loom::Memory;
+
+#[cfg(not(loom))]
+mod with_memory {
+    use super::*;
+    use crate::channel;
+    use crate::sys::{self, Mapping};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+    use std::rc::Rc;
+
+    fn memory(fastbox: usize) -> Rc<Mapping> {
+        let len = channel::memory_len(fastbox);
+        let file = sys::memory_file(c"test", len).unwrap();
+        Rc::new(Mapping::new(file.as_fd(), len, true).unwrap())
+    }
+
+    fn pair(fastbox: usize) -> (SendRing, RecvRing, Rc<Mapping>) {
+        let map = memory(fastbox);
+        let sender = SendRing::over(map.clone(), channel::COLD).unwrap();
+        let _ = sender.refresh().unwrap();
+        (sender, RecvRing::over(map.clone(), channel::COLD).unwrap(), map)
+    }
+
+    fn payload(ring: &RecvRing, len: usize) -> Vec<u8> {
+        (0..6).flat_map(|i| ring.word(1 + i).to_ne_bytes()).take(len).collect()
+    }
+
+    #[test]
+    fn every_length_up_to_the_slot_is_copied_exactly() {
+        let (sender, mut receiver, _) = pair(1024);
+        for len in 0..=INLINE {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            sender.push(head(1, len, 1), len as u64, &bytes);
+            assert_eq!(receiver.peek(), Peek::Slot(head(1, len, 1)));
+            assert_eq!(receiver.header(), len as u64);
+            assert_eq!(payload(&receiver, len), bytes);
+            receiver.advance();
+            receiver.publish();
+            let _ = sender.refresh().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_ring_of_zeroes_is_empty_and_one_of_noise_is_corrupt() {
+        let (_, receiver, map) = pair(1024);
+        assert_eq!(receiver.peek(), Peek::Empty);
+        map.word(channel::COLD.slots).unwrap().store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(receiver.peek(), Peek::Corrupt);
+    }
+
+    #[test]
+    fn a_tail_that_runs_ahead_or_backwards_is_nonsense() {
+        let (sender, _, map) = pair(1024);
+        sender.push(head(1, 0, 0), 0, &[]);
+        sender.push(head(1, 0, 0), 0, &[]);
+        let tail = map.word(channel::TAIL).unwrap();
+        tail.store(3, Ordering::Relaxed);
+        assert_eq!(sender.refresh(), Err(TailIsNonsense));
+        tail.store(2, Ordering::Relaxed);
+        assert_eq!(sender.refresh(), Ok(2));
+        tail.store(1, Ordering::Relaxed);
+        assert_eq!(sender.refresh(), Err(TailIsNonsense));
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_full_or_shut_ring() {
+        let (sender, _, _) = pair(1024);
+        while sender.has_room() {
+            sender.push(head(1, 0, 0), 0, &[]);
+        }
+        assert_eq!(sender.position(), channel::COLD.count as u64);
+        sender.push(head(1, 0, 0), 0, &[]);
+        assert_eq!(sender.position(), channel::COLD.count as u64);
+    }
+
+    #[test]
+    fn a_ring_outside_of_its_memory_is_refused() {
+        let map = memory(1024);
+        for place in [
+            Place { slots: 512, count: 1 << 20, tail: channel::TAIL },
+            Place { slots: 520, count: 4, tail: channel::TAIL },
+            Place { slots: 512, count: 3, tail: channel::TAIL },
+            Place { slots: 512, count: 4, tail: 1 << 30 },
+        ] {
+            assert!(SendRing::over(map.clone(), place).is_none(), "{place:?}");
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Push(Vec<u8>),
+        Pop,
+        Publish,
+        Refresh,
+        Switch,
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            6 => prop::collection::vec(any::<u8>(), 0..=INLINE).prop_map(Operation::Push),
+            6 => Just(Operation::Pop),
+            2 => Just(Operation::Publish),
+            2 => Just(Operation::Refresh),
+            1 => Just(Operation::Switch),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_ring_does_what_a_queue_does(
+            operations in prop::collection::vec(operation(), 1..400),
+            shift in 10usize..14,
+        ) {
+            let (sender, mut receiver, _map) = pair(1 << shift);
+            let mut model: VecDeque<(u64, Option<Vec<u8>>)> = VecDeque::new();
+            let (mut sent, mut fast) = (0u64, false);
+            for operation in operations {
+                match operation {
+                    Operation::Push(bytes) => {
+                        if sender.has_room() {
+                            sent += 1;
+                            sender.push(head(1, bytes.len(), 9), sent, &bytes);
+                            model.push_back((sent, Some(bytes)));
+                        }
+                    }
+                    Operation::Pop => match receiver.peek() {
+                        Peek::Empty => prop_assert!(model.is_empty()),
+                        Peek::Corrupt => prop_assert!(false, "corrupt"),
+                        Peek::Slot(word) => {
+                            let (header, bytes) = model.pop_front().unwrap();
+                            prop_assert_eq!(receiver.header(), header);
+                            match bytes {
+                                Some(bytes) => {
+                                    prop_assert_eq!(word, head(1, bytes.len(), 9));
+                                    prop_assert_eq!(payload(&receiver, bytes.len()), bytes);
+                                    receiver.advance();
+                                }
+                                None => {
+                                    receiver.advance();
+                                    prop_assert!(receiver.switch(channel::fast(1 << shift)));
+                                }
+                            }
+                        }
+                    },
+                    Operation::Publish => receiver.publish(),
+                    Operation::Refresh => { let _ = sender.refresh().unwrap(); }
+                    Operation::Switch => {
+                        if !fast && sender.has_room() {
+                            fast = true;
+                            sent += 1;
+                            sender.push(head(5, 0, 0), sent, &[]);
+                            model.push_back((sent, None));
+                            prop_assert!(sender.switch(channel::fast(1 << shift)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

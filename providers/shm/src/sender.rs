@@ -423,7 +423,8 @@ impl SendChannel {
 
     /// Wakes a receiver that sleeps.
     fn wake(&self) {
-        if self.sleeping().load(Ordering::Relaxed) != 0 && self.sleeping().swap(0, Ordering::SeqCst) != 0
+        if self.sleeping().load(Ordering::Relaxed) != 0
+            && self.sleeping().swap(0, Ordering::SeqCst) != 0
         {
             if let Some(socket) = self.socket.get() {
                 // A full socket is readable already; a dead peer is seen by the next poll.
@@ -439,7 +440,10 @@ impl SendChannel {
 
     /// A slot that is no message; `false` when there is no room now.
     fn push_note(&self, kind: u8, header: u64) -> bool {
-        if self.is_shut() || (!self.ring.has_room() && self.reap().is_err()) || !self.ring.has_room() {
+        if self.is_shut()
+            || (!self.ring.has_room() && self.reap().is_err())
+            || !self.ring.has_room()
+        {
             return false;
         }
         self.ring.push(head(kind, 0, 0), header, &[]);
@@ -516,7 +520,8 @@ impl SendChannel {
                     return Ok(());
                 };
                 let imports = &self.shared.domain.imports;
-                if !imports.add(&self.peer_domain, segment, memory, len, table, table_len, writable) {
+                if !imports.add(&self.peer_domain, segment, memory, len, table, table_len, writable)
+                {
                     self.refused_key.set(Some(segment));
                 }
                 Ok(())

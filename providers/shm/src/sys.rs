@@ -29,22 +29,25 @@ fn last() -> io::Error {
 
 /// Makes an anonymous memory file of `len` bytes that can never change its size.
 pub(crate) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
-    let failed = |what: &str| Failure::last_os_error(&format!("{what} a memory file of {len} bytes"));
-    let size = i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
+    let failed =
+        |what: &str| Failure::last_os_error(&format!("{what} a memory file of {len} bytes"));
+    let size =
+        i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
     // Beyond RLIMIT_FSIZE ftruncate would not only fail but also send a signal.
     // SAFETY: `limit` is a plain record that getrlimit fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0 && (size as u64) > limit.rlim_cur {
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
+        && (size as u64) > limit.rlim_cur
+    {
         return Err(Failure::new(
             Status::NoMemory,
             format!("a memory file of {len} bytes is beyond the limit on file sizes (ulimit -f)"),
         ));
     }
     // SAFETY: a zero-terminated name.
-    let fd = unsafe {
-        libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-    };
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(failed("creating"));
     }
@@ -67,7 +70,10 @@ pub(crate) fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Fai
         }
         let error = last();
         if error.kind() != io::ErrorKind::Interrupted {
-            return Err(Failure::from_io(&format!("reserving {len} bytes of shared memory"), &error));
+            return Err(Failure::from_io(
+                &format!("reserving {len} bytes of shared memory"),
+                &error,
+            ));
         }
     }
 }
@@ -222,9 +228,8 @@ impl Mapping {
             return Err(Status::Invalid.into());
         }
         // SAFETY: a range inside the mapping.
-        let done = unsafe {
-            libc::madvise(self.at.as_ptr().add(offset).cast(), len, MADV_POPULATE_WRITE)
-        };
+        let done =
+            unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, MADV_POPULATE_WRITE) };
         let error = last();
         if done == 0 || error.raw_os_error() == Some(libc::EINVAL) {
             Ok(())
@@ -481,10 +486,7 @@ pub(crate) fn spare() -> Option<OwnedFd> {
 
 /// Whether an error says that this process or the system has no descriptor or memory left.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
-    )
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
 /// Whether an error of [`send`] passes by itself.
@@ -521,10 +523,13 @@ impl Epoll {
         let mut event =
             libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32, u64: token };
         // SAFETY: an initialised record.
-        let done = unsafe {
-            libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event)
-        };
-        if done == 0 { Ok(()) } else { Err(Failure::last_os_error("adding to an epoll descriptor")) }
+        let done =
+            unsafe { libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(Failure::last_os_error("adding to an epoll descriptor"))
+        }
     }
 
     /// Takes a descriptor out. Closing alone does not while a forked child holds a copy.
@@ -575,9 +580,8 @@ impl Ticker {
         let period = libc::timespec { tv_sec: 0, tv_nsec: if on { 1_000_000 } else { 0 } };
         let spec = libc::itimerspec { it_interval: period, it_value: period };
         // SAFETY: an initialised record; the old setting is not asked for.
-        let _ = unsafe {
-            libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut())
-        };
+        let _ =
+            unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
 }
 
@@ -587,4 +591,11 @@ pub(crate) fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mappi
         return None;
     }
     Mapping::new(fd.as_fd(), len, writable).ok()
+}
+
+/// Ends this process as abruptly as the kernel can.
+#[cfg(feature = "test-hooks")]
+pub(crate) fn kill_self() {
+    // SAFETY: takes numbers only.
+    let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
