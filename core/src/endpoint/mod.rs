@@ -199,6 +199,12 @@ impl Endpoint {
         self.inner.fence()
     }
 
+    /// The module that carries messages to this peer: `shm/ring`.
+    #[must_use]
+    pub fn message_path(&self) -> String {
+        self.inner.message_path()
+    }
+
     /// What was decided for this peer, module by module.
     #[must_use]
     pub fn report(&self) -> Vec<Record> {

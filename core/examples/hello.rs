@@ -1,0 +1,32 @@
+//! Every rank greets the next one and waits for its own greeting.
+//!
+//! `tieline run -n 4 -- target/release/examples/hello`
+
+use std::cell::Cell;
+use std::rc::Rc;
+use tieline::{Context, Error, Job};
+
+const GREETING: u16 = 1;
+
+fn main() -> Result<(), Error> {
+    let job = Job::from_env()?;
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let greeted = Rc::new(Cell::new(false));
+    let seen = greeted.clone();
+    let rank = job.rank();
+    worker.on_message(GREETING, move |message| {
+        let text = String::from_utf8_lossy(message.payload());
+        println!("rank {rank}: rank {} says: {text}", message.header());
+        seen.set(true);
+    })?;
+
+    let addresses = job.exchange(&worker.address()?)?;
+    let next = worker.connect(&addresses[(rank + 1) % job.size()])?;
+    let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
+    let _ = worker.finish(sent)?;
+    while !greeted.get() {
+        let _ = worker.wait(None)?;
+    }
+    job.barrier()
+}

@@ -1,0 +1,245 @@
+//! A worker connected to itself, and two workers of two threads in one process.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use tieline::{AtomicOp, Context, Outcome, Status, Width};
+
+fn until(worker: &tieline::Worker, done: impl Fn() -> bool) {
+    while !done() {
+        let _ = worker.progress();
+    }
+}
+
+#[test]
+fn a_worker_connected_to_itself_gets_its_messages_in_order() {
+    let context = Context::open().unwrap();
+    let worker = context.worker().unwrap();
+    let seen: Rc<RefCell<Vec<(u64, usize)>>> = Rc::default();
+    let log = seen.clone();
+    worker
+        .on_message(3, move |m| {
+            assert!(m.payload().iter().all(|&b| b == m.header() as u8));
+            log.borrow_mut().push((m.header(), m.payload().len()));
+        })
+        .unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let max = me.max_message().unwrap();
+    let lengths = [0, 1, 8, 47, 48, 49, 100, 1000, 4096, 10_000, max];
+    for (i, &len) in lengths.iter().enumerate() {
+        let outcome = me.send(3, i as u64, &vec![i as u8; len]).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+    }
+    until(&worker, || seen.borrow().len() == lengths.len());
+    let expected: Vec<_> = lengths.iter().enumerate().map(|(i, &len)| (i as u64, len)).collect();
+    assert_eq!(*seen.borrow(), expected);
+    let error = me.send(3, 0, &vec![0; max + 1]).unwrap_err();
+    assert_eq!(error.status(), Status::TooLarge);
+}
+
+#[test]
+fn a_flood_is_queued_up_to_the_bound_and_nothing_is_lost() {
+    let context = Context::builder().set("TIELINE_QUEUE_BYTES", "4k").open().unwrap();
+    let worker = context.worker().unwrap();
+    let next = Rc::new(Cell::new(0u64));
+    let count = next.clone();
+    worker
+        .on_message(1, move |m| {
+            assert_eq!(m.header(), count.get());
+            count.set(count.get() + 1);
+        })
+        .unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let (mut sent, mut refused) = (0u64, 0);
+    while sent < 20_000 {
+        match me.send(1, sent, b"flood") {
+            Ok(_) => sent += 1,
+            Err(error) => {
+                assert_eq!(error.status(), Status::Again);
+                refused += 1;
+                let _ = worker.progress();
+            }
+        }
+    }
+    until(&worker, || next.get() == sent);
+    assert!(refused > 0, "the bound was never reached");
+}
+
+fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let target = if shared {
+        context.alloc(100_000).unwrap()
+    } else {
+        context.register(vec![0u8; 100_000]).unwrap()
+    };
+    let local =
+        context.register((0..100_000).map(|i| (i % 251) as u8).collect::<Vec<_>>()).unwrap();
+    let key = me.import_key(&target.remote_key().unwrap()).unwrap();
+    while key.is_settling() {
+        let _ = worker.progress();
+    }
+    assert_eq!(key.path(), expected_path);
+    for (at, len, offset) in
+        [(0, 8, 0), (3, 100, 17), (1000, 70_000, 11), (0, 0, 5), (5, 99_000, 1000)]
+    {
+        let outcome = me.put(&local, at..at + len, &key, offset as u64).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+        assert_eq!(
+            target.to_vec(offset..offset + len).unwrap(),
+            local.to_vec(at..at + len).unwrap()
+        );
+        let back = context.register(vec![0xeeu8; len + 16]).unwrap();
+        let outcome = me.get(&back, 8..8 + len, &key, offset as u64).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+        assert_eq!(back.to_vec(8..8 + len).unwrap(), local.to_vec(at..at + len).unwrap());
+        assert_eq!(back.to_vec(0..8).unwrap(), [0xee; 8]);
+        assert_eq!(back.to_vec(8 + len..16 + len).unwrap(), [0xee; 8]);
+    }
+    let outcome = me.put_bytes(b"bytes from the stack", &key, 40).unwrap();
+    let _ = worker.finish(outcome).unwrap();
+    assert_eq!(target.to_vec(40..60).unwrap(), b"bytes from the stack");
+
+    target.write(64, &5u64.to_le_bytes()).unwrap();
+    let finish = |outcome: Outcome| worker.finish(outcome).unwrap();
+    assert_eq!(finish(me.fetch_add(&key, 64, 10).unwrap()), 5);
+    let _ = finish(me.atomic(AtomicOp::Xor, Width::Bits64, &key, 64, 1).unwrap());
+    worker.flush().unwrap();
+    assert_eq!(finish(me.compare_swap(Width::Bits64, &key, 64, 14, 3).unwrap()), 14);
+    assert_eq!(finish(me.fetch(AtomicOp::Max, Width::Bits32, &key, 64, 9).unwrap()), 3);
+    assert_eq!(finish(me.fetch(AtomicOp::Swap, Width::Bits64, &key, 64, 77).unwrap()), 9);
+
+    let outside = me.put(&local, 0..10, &key, 99_995).unwrap_err();
+    assert_eq!(outside.status(), Status::OutOfRange);
+    assert_eq!(me.fetch_add(&key, 65, 1).unwrap_err().status(), Status::Misaligned);
+    drop(target);
+    let gone = me.put_bytes(b"late", &key, 0).and_then(|o| worker.finish(o)).unwrap_err();
+    assert_eq!(gone.status(), Status::KeyRejected, "{gone}");
+    // The error belonged to that operation: the endpoint lives on.
+    assert!(me.error().is_none());
+    let _ = finish(me.send(9, 0, b"still here").unwrap());
+}
+
+#[test]
+fn memory_of_alloc_is_reached_by_load_and_store() {
+    memory_operations(&Context::open().unwrap(), "shm/ring", true);
+}
+
+#[test]
+fn ordinary_memory_is_reached_by_a_single_copy() {
+    memory_operations(&Context::open().unwrap(), "shm-cma/copy", false);
+}
+
+#[test]
+fn without_single_copy_the_same_operations_are_emulated_over_messages() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap();
+    memory_operations(&context, "emulated over shm/ring", false);
+}
+
+#[test]
+fn two_threads_with_a_worker_each_exchange_messages_and_share_a_region() {
+    let context = Context::open().unwrap();
+    let region = context.alloc(64).unwrap();
+    let (to_child, from_main) = mpsc::channel::<(Vec<u8>, Vec<u8>)>();
+    let (to_main, from_child) = mpsc::channel::<Vec<u8>>();
+    let theirs = context.clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let child = std::thread::spawn(move || {
+        let worker = theirs.worker().unwrap();
+        to_main.send(worker.address().unwrap()).unwrap();
+        let (address, key) = from_main.recv().unwrap();
+        let main = worker.connect(&address).unwrap();
+        let key = main.import_key(&key).unwrap();
+        for i in 0..1000u64 {
+            let outcome = main.fetch_add(&key, 0, i).unwrap();
+            let _ = worker.finish(outcome).unwrap();
+            let outcome = main.send(2, i, &i.to_le_bytes()).unwrap();
+            let _ = worker.finish(outcome).unwrap();
+        }
+        while !stopped.load(Ordering::Acquire) {
+            let _ = worker.progress();
+        }
+    });
+    let worker = context.worker().unwrap();
+    let sum = Rc::new(Cell::new((0u64, 0u64)));
+    let total = sum.clone();
+    worker
+        .on_message(2, move |m| {
+            let (count, sum) = total.get();
+            assert_eq!(m.header(), count);
+            total.set((count + 1, sum + m.header()));
+        })
+        .unwrap();
+    let _ = from_child.recv().unwrap();
+    to_child.send((worker.address().unwrap(), region.remote_key().unwrap())).unwrap();
+    until(&worker, || sum.get().0 == 1000);
+    assert_eq!(sum.get().1, 499_500);
+    assert_eq!(region.atomic_u64(0).unwrap().load(Ordering::SeqCst), 499_500);
+    stop.store(true, Ordering::Release);
+    child.join().unwrap();
+}
+
+#[test]
+fn misuse_gets_a_clear_error() {
+    let context = Context::open().unwrap();
+    let worker = context.worker().unwrap();
+    assert_eq!(worker.connect(b"nonsense").err().unwrap().status(), Status::BadData);
+    assert_eq!(worker.on_message(0xffff, |_| {}).unwrap_err().status(), Status::Invalid);
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    assert_eq!(me.send(0xf000, 0, b"").unwrap_err().status(), Status::Invalid);
+    assert_eq!(me.import_key(b"nonsense").err().unwrap().status(), Status::KeyRejected);
+    let other = Context::open().unwrap();
+    let foreign = other.alloc(8).unwrap().remote_key().unwrap();
+    assert_eq!(me.import_key(&foreign).err().unwrap().status(), Status::KeyRejected);
+    // An id without a handler is counted and dropped.
+    let outcome = me.send(4000, 0, b"nobody").unwrap();
+    let _ = worker.finish(outcome).unwrap();
+    until(&worker, || worker.counters().unknown_ids == 1);
+    drop(worker);
+    assert_eq!(me.send(1, 0, b"").unwrap_err().status(), Status::Closed);
+}
+
+#[test]
+fn a_wait_sleeps_until_a_message_comes() {
+    let context = Context::open().unwrap();
+    let worker = context.worker().unwrap();
+    let got = Rc::new(Cell::new(false));
+    let seen = got.clone();
+    worker.on_message(1, move |_| seen.set(true)).unwrap();
+    let address = worker.address().unwrap();
+    let theirs = context.clone();
+    let child = std::thread::spawn(move || {
+        let worker = theirs.worker().unwrap();
+        let main = worker.connect(&address).unwrap();
+        let outcome = main.send(1, 0, b"wake up").unwrap();
+        let _ = worker.finish(outcome).unwrap();
+    });
+    while !got.get() {
+        let _ = worker.wait(None).unwrap();
+    }
+    child.join().unwrap();
+}
+
+#[test]
+fn a_progress_thread_serves_a_target_that_computes() {
+    let builder = || Context::builder().set("TIELINE_PROVIDERS", "^shm-cma");
+    let target = builder().progress_thread(true).open().unwrap();
+    let passive = target.worker().unwrap();
+    let memory = target.register(vec![7u8; 1000]).unwrap();
+    let context = builder().open().unwrap();
+    let worker = context.worker().unwrap();
+    let there = worker.connect(&passive.address().unwrap()).unwrap();
+    let key = there.import_key(&memory.remote_key().unwrap()).unwrap();
+    assert!(key.reaches_passive_target());
+    // `passive` makes no progress at all from here on.
+    let outcome = there.put_bytes(b"written", &key, 100).unwrap();
+    let _ = worker.finish(outcome).unwrap();
+    assert_eq!(memory.to_vec(100..107).unwrap(), b"written");
+    let back = context.register(vec![0u8; 300]).unwrap();
+    let outcome = there.get(&back, 0..300, &key, 0).unwrap();
+    let _ = worker.finish(outcome).unwrap();
+    assert_eq!(back.to_vec(98..109).unwrap(), b"\x07\x07written\x07\x07");
+    assert_eq!(worker.finish(there.fetch_add(&key, 0, 0).unwrap()).unwrap(), 0x0707_0707_0707_0707);
+}
