@@ -1,0 +1,322 @@
+/*
+ * A complete Tieline provider in C: an interface that is connected to itself.
+ *
+ *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c
+ *     tieline-conformance ./libtieline_loopback.so
+ *
+ * Messages wait in a ring until poll hands them out; put and get are memcpy through a table of registered
+ * regions, which is what makes a revoked or forged key an error instead of a stray write.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "tieline_provider.h"
+
+TIELINE_PROVIDER_NOTE("loopback", "0.1.0", 0);
+
+enum { SLOTS = 256, PAYLOAD = 2048, REGIONS = 1024, IDENTITY = 256 };
+
+struct region { uint8_t *base; size_t len; uint64_t access, generation; }; /* generation 0: free */
+struct domain { pthread_mutex_t lock; struct region regions[REGIONS]; };   /* used from any thread */
+struct key { uint64_t slot, generation; };                                /* what pack_key writes */
+struct address { char magic[8]; uint64_t pid, number; };
+
+struct slot { uint32_t kind, id; uint64_t peer, header; size_t len; uint8_t data[PAYLOAD]; };
+struct interface {                                                        /* one thread at a time */
+    struct domain *domain;
+    struct address address;
+    uint64_t head, tail, shown, peers; /* slots head..tail are full, the first `shown` are with the core */
+    struct slot slots[SLOTS];
+};
+struct endpoint { struct interface *interface; uint64_t peer; };
+
+static _Atomic uint64_t next_number = 1; /* generations and interfaces: never the same twice */
+static _Thread_local const char *why = "";
+
+static int32_t fail(int32_t status, const char *text) { why = text; return status; }
+
+/* ---- messages ---- */
+
+static struct slot *claim(struct interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
+{
+    struct slot *s = &i->slots[i->tail % SLOTS];
+    if (i->tail - i->head == SLOTS) return NULL; /* AGAIN: nothing was sent, and memory stays bounded */
+    s->kind = kind, s->id = id, s->peer = peer, s->header = header, s->len = 0;
+    return s; /* it is sent when tail moves on */
+}
+
+static int32_t am_short(void *handle, uint32_t id, uint64_t header, const uint8_t *data, size_t len)
+{
+    struct endpoint *e = handle;
+    struct slot *s;
+    if (len > PAYLOAD) return TIELINE_TOO_LARGE;
+    if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;
+    if (len) memcpy(s->data, data, len);
+    s->len = len;
+    e->interface->tail++;
+    return TIELINE_OK;
+}
+
+static int64_t am_packed(void *handle, uint32_t id, uint64_t header,
+                         int64_t (*pack)(void *, uint8_t *, size_t), void *argument, size_t max)
+{
+    struct endpoint *e = handle;
+    struct slot *s;
+    int64_t len;
+    if (max > PAYLOAD) return TIELINE_TOO_LARGE;
+    if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;
+    len = pack(argument, s->data, max);
+    if (len < 0) return len; /* the application's own error: the slot was not sent */
+    if ((size_t)len > max) return TIELINE_INVALID;
+    s->len = (size_t)len;
+    e->interface->tail++;
+    return len;
+}
+
+static int32_t am_zcopy(void *handle, uint32_t id, uint64_t header, const struct tieline_iov *iov, size_t count,
+                        uint64_t cookie)
+{
+    struct endpoint *e = handle;
+    struct slot *s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header);
+    (void)cookie; /* done when the call returns: no completion follows */
+    if (!s) return TIELINE_AGAIN;
+    for (size_t n = 0; n < count; n++) {
+        if (iov[n].len > PAYLOAD - s->len) return TIELINE_TOO_LARGE;
+        if (iov[n].len) memcpy(s->data + s->len, iov[n].base, iov[n].len);
+        s->len += iov[n].len;
+    }
+    e->interface->tail++;
+    return TIELINE_OK;
+}
+
+static int64_t poll(void *handle, struct tieline_event *out, uint32_t max)
+{
+    struct interface *i = handle;
+    i->head += i->shown; /* what the call before showed is released now */
+    for (i->shown = 0; i->shown < max && i->head + i->shown < i->tail; i->shown++) {
+        struct slot *s = &i->slots[(i->head + i->shown) % SLOTS];
+        out[i->shown] = (struct tieline_event){ .kind = s->kind, .id = s->id, .peer = s->peer,
+                                                .header = s->header, .data = s->data, .len = s->len };
+    }
+    return (int64_t)i->shown;
+}
+
+/* ---- put and get ---- */
+
+static struct region *find(struct domain *d, const struct key *k) /* with the lock held */
+{
+    struct region *r = k->slot < REGIONS ? &d->regions[k->slot] : NULL;
+    return r && r->generation && r->generation == k->generation ? r : NULL;
+}
+
+static int32_t copy(void *handle, const struct tieline_rma *op, uint64_t right)
+{
+    struct domain *d = ((struct endpoint *)handle)->interface->domain;
+    int32_t status = TIELINE_OK;
+    struct region *r;
+    pthread_mutex_lock(&d->lock); /* deregister waits until the bytes have moved */
+    r = find(d, op->key);
+    if (!r || !(r->access & right)) status = TIELINE_KEY_REJECTED;
+    else if (op->offset > r->len || op->len > r->len - op->offset) status = TIELINE_OUT_OF_RANGE;
+    for (size_t n = 0, at = 0; status == TIELINE_OK && n < op->iov_count; at += op->iov[n++].len) {
+        uint8_t *remote = r->base + op->offset + at, *local = op->iov[n].base;
+        if (op->iov[n].len > op->len - at) status = TIELINE_INVALID;
+        else if (right == TIELINE_ACCESS_REMOTE_WRITE) memmove(remote, local, op->iov[n].len);
+        else memmove(local, remote, op->iov[n].len);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+static int32_t put(void *e, const struct tieline_rma *op) { return copy(e, op, TIELINE_ACCESS_REMOTE_WRITE); }
+static int32_t get(void *e, const struct tieline_rma *op) { return copy(e, op, TIELINE_ACCESS_REMOTE_READ); }
+static int32_t flush(void *e, uint64_t cookie) { (void)e, (void)cookie; return TIELINE_OK; }
+static int32_t fence(void *e) { (void)e; return TIELINE_OK; }
+
+static int32_t import_key(void *handle, const uint8_t *bytes, size_t len, void **out)
+{
+    struct domain *d = ((struct endpoint *)handle)->interface->domain;
+    struct key k, *copied;
+    struct region *r;
+    if (len != sizeof k) return fail(TIELINE_KEY_REJECTED, "a loopback key has 16 bytes");
+    memcpy(&k, bytes, sizeof k); /* the bytes need not be aligned */
+    pthread_mutex_lock(&d->lock);
+    r = find(d, &k);
+    pthread_mutex_unlock(&d->lock);
+    if (!r) return fail(TIELINE_KEY_REJECTED, "no region has this key");
+    if (!(copied = malloc(sizeof k))) return TIELINE_NO_MEMORY;
+    *copied = k;
+    *out = copied;
+    return TIELINE_OK;
+}
+
+static void drop_key(void *e, void *key) { (void)e; free(key); }
+
+/* ---- the domain ---- */
+
+static int32_t register_memory(void *handle, uint8_t *base, size_t len, uint64_t access,
+                               struct tieline_memory_region *out)
+{
+    struct domain *d = handle;
+    struct region *r = NULL;
+    pthread_mutex_lock(&d->lock);
+    for (size_t n = 0; n < REGIONS && !r; n++)
+        if (!d->regions[n].generation) r = &d->regions[n];
+    if (r) *r = (struct region){ base, len, access, atomic_fetch_add(&next_number, 1) };
+    pthread_mutex_unlock(&d->lock);
+    if (!r) return fail(TIELINE_NO_MEMORY, "all 1024 regions are in use");
+    struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = base, .len = len };
+    tieline_write_record(out, &region, sizeof region);
+    return TIELINE_OK;
+}
+
+static int32_t deregister(void *handle, void *region)
+{
+    struct domain *d = handle;
+    pthread_mutex_lock(&d->lock);
+    ((struct region *)region)->generation = 0; /* from here on no key fits */
+    pthread_mutex_unlock(&d->lock);
+    return TIELINE_OK;
+}
+
+static int64_t pack_key(void *handle, void *region, uint8_t *out, size_t capacity)
+{
+    struct region *r = region;
+    struct key k = { (uint64_t)(r - ((struct domain *)handle)->regions), r->generation };
+    if (capacity < sizeof k) return fail(TIELINE_TOO_LARGE, "a loopback key takes 16 bytes");
+    memcpy(out, &k, sizeof k);
+    return sizeof k;
+}
+
+static int32_t query_modules(void *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
+{
+    struct tieline_cost message = { 50, 50, 5e9 }, rma = { 50, 0, 10e9 };
+    struct tieline_module_attr attr = {
+        .size = sizeof attr, .name = "self", .role = TIELINE_ROLE_DATA, .connects = TIELINE_CONNECTS_TO_INTERFACE,
+        .caps = TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED | TIELINE_CAP_AM_ZCOPY | TIELINE_CAP_PUT |
+                TIELINE_CAP_GET | TIELINE_CAP_REMOTE_COMPLETION | TIELINE_CAP_PASSIVE_TARGET |
+                TIELINE_CAP_NEEDS_POLL | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_CHECKS_KEYS |
+                TIELINE_CAP_CONNECTED_SEND | TIELINE_CAP_SYNCHRONOUS,
+        .priority = 1, .max_iov = 64, .max_short = PAYLOAD, .max_packed = PAYLOAD, .max_zcopy = PAYLOAD,
+        .cost = { message, message, rma, rma },
+        .max_address_len = sizeof(struct address), .max_identity_len = IDENTITY,
+    };
+    (void)domain;
+    *count = 1;
+    if (capacity) tieline_write_record(out, &attr, sizeof attr);
+    return TIELINE_OK;
+}
+
+static void close_domain(void *handle) { free(handle); }
+
+/* ---- interface and endpoint ---- */
+
+static int32_t open_interface(void *domain, const struct tieline_interface_params *in, void **out)
+{
+    struct tieline_interface_params params;
+    struct interface *i;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status) return status;
+    if (params.module_len != 4 || memcmp(params.module, "self", 4))
+        return fail(TIELINE_NO_DEVICE, "the only module is `self`");
+    if (!(i = calloc(1, sizeof *i))) return TIELINE_NO_MEMORY;
+    i->domain = domain;
+    i->address = (struct address){ "loopbk1", (uint64_t)getpid(), atomic_fetch_add(&next_number, 1) };
+    *out = i;
+    return TIELINE_OK;
+}
+
+static int64_t interface_address(void *handle, uint8_t *out, size_t capacity)
+{
+    struct interface *i = handle;
+    memcpy(out, &i->address, capacity < sizeof i->address ? capacity : sizeof i->address);
+    return sizeof i->address; /* the whole length, even where it did not fit */
+}
+
+static int32_t reachable(void *handle, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+{
+    struct interface *i = handle;
+    if (len == sizeof i->address && !memcmp(address, &i->address, len)) return TIELINE_OK;
+    if (capacity) snprintf((char *)reason, capacity, "loopback connects an interface only to itself");
+    return fail(TIELINE_UNREACHABLE, "loopback connects an interface only to itself");
+}
+
+static int32_t connect_endpoint(void *handle, const struct tieline_endpoint_params *in, void **out)
+{
+    struct tieline_endpoint_params params;
+    struct interface *i = handle;
+    struct endpoint *e;
+    struct slot *s;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status) return status;
+    if ((status = reachable(i, params.address, params.address_len, NULL, 0))) return status;
+    if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 256 bytes");
+    if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0))) return TIELINE_AGAIN;
+    if (!(e = malloc(sizeof *e))) return TIELINE_NO_MEMORY;
+    if (params.identity_len) memcpy(s->data, params.identity, s->len = params.identity_len);
+    i->tail++;
+    *e = (struct endpoint){ i, i->peers++ };
+    *out = e;
+    return TIELINE_OK;
+}
+
+static void release_handle(void *handle) { free(handle); }
+
+static const struct tieline_domain_ops domain_ops = {
+    .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules,
+    .open_interface = open_interface, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key };
+static const struct tieline_interface_ops interface_ops = {
+    .size = sizeof interface_ops, .poll = poll, .close = release_handle, .address = interface_address,
+    .reachable = reachable, .connect = connect_endpoint };
+static const struct tieline_endpoint_ops endpoint_ops = {
+    .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put,
+    .get = get, .flush = flush, .fence = fence, .close = release_handle, .import_key = import_key,
+    .drop_key = drop_key };
+
+/* ---- the provider ---- */
+
+static int32_t query_domains(void *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
+{
+    struct tieline_domain_attr attr = { .size = sizeof attr, .name = "loopback",
+                                        .caps = TIELINE_MEMORY_CAP_REGISTER, .max_key_len = sizeof(struct key) };
+    (void)state;
+    *count = 1;
+    if (capacity) tieline_write_record(out, &attr, sizeof attr);
+    return TIELINE_OK;
+}
+
+static int32_t open_domain(void *state, const struct tieline_domain_params *in, void **out)
+{
+    struct tieline_domain_params params;
+    struct domain *d;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    (void)state;
+    if (status) return status;
+    if (params.name_len != 8 || memcmp(params.name, "loopback", 8))
+        return fail(TIELINE_NO_DEVICE, "the only domain is `loopback`");
+    if (!(d = calloc(1, sizeof *d))) return TIELINE_NO_MEMORY;
+    pthread_mutex_init(&d->lock, NULL);
+    *out = d;
+    return TIELINE_OK;
+}
+
+static int64_t last_error(void *state, uint8_t *out, size_t capacity)
+{
+    size_t len = strlen(why);
+    (void)state;
+    memcpy(out, why, len < capacity ? len : capacity);
+    return (int64_t)len;
+}
+
+int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
+{
+    struct tieline_provider_ops ops = {
+        .abi_minor = TIELINE_ABI_MINOR, .query_domains = query_domains, .open_domain = open_domain,
+        .last_error = last_error, .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops };
+    if (!host || !out) return TIELINE_INVALID;
+    tieline_write_record(out, &ops, sizeof ops);
+    out->size = sizeof ops;
+    return TIELINE_OK;
+}
