@@ -1,0 +1,76 @@
+//! What the tests of bad providers share.
+#![allow(dead_code)] // each test program uses a part
+
+use std::cell::Cell;
+use std::rc::Rc;
+use tieline::Context;
+use tieline::explain::Verdict;
+use tieline_bad_providers::Directory;
+
+/// A context that looks for providers in `directories`, besides the built-in ones.
+pub fn open(directories: &[&Directory]) -> Context {
+    open_with(directories, &[])
+}
+
+/// The same with more settings.
+pub fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Context {
+    let paths: Vec<String> =
+        directories.iter().map(|directory| directory.path().display().to_string()).collect();
+    let mut builder = Context::builder()
+        .set("TIELINE_PROVIDER_PATH", &paths.join(":"))
+        .set("TIELINE_PROBE", "nocache");
+    for (name, value) in settings {
+        builder = builder.set(name, value);
+    }
+    builder.open().expect("a context, whatever lies in the directories")
+}
+
+/// What the report says about a provider (or a directory): its verdicts in order.
+pub fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
+    let records = context.report().records;
+    records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
+}
+
+/// The phase, the expected and the found words of the one refusal of a provider.
+#[track_caller]
+pub fn refusal(context: &Context, provider: &str) -> (String, String, String) {
+    match verdicts(context, provider).as_slice() {
+        [Verdict::Refused { phase, expected, found }] => {
+            (phase.clone(), expected.clone(), found.clone())
+        }
+        other => panic!("{provider}: not one refusal: {other:?}"),
+    }
+}
+
+/// The refusal of a provider has these words, and everything else works.
+#[track_caller]
+pub fn assert_refused(context: &Context, provider: &str, phase: &str, expected: &str, found: &str) {
+    let refusal = refusal(context, provider);
+    assert_eq!(refusal.0, phase, "{refusal:?}");
+    assert!(refusal.1.contains(expected), "expected `{expected}` in {refusal:?}");
+    assert!(refusal.2.contains(found), "found `{found}` in {refusal:?}");
+    assert_the_rest_works(context);
+}
+
+/// Whether a provider was found and loaded.
+pub fn is_found(context: &Context, provider: &str) -> bool {
+    let loaded = context.report().providers;
+    loaded.iter().any(|view| view.name == provider)
+}
+
+/// A message to oneself arrives.
+#[track_caller]
+pub fn assert_the_rest_works(context: &Context) {
+    let worker = context.worker().expect("a worker");
+    let arrived = Rc::new(Cell::new(0));
+    let seen = arrived.clone();
+    worker.on_message(7, move |message| seen.set(message.header())).expect("a free message id");
+    let address = worker.address();
+    let endpoint = worker.connect(&address).expect("an endpoint to oneself");
+    let outcome = endpoint.send(7, 42, b"payload").expect("a message that is accepted");
+    let _ = worker.finish(outcome).expect("a message that is sent");
+    while arrived.get() == 0 {
+        let _ = worker.progress();
+    }
+    assert_eq!(arrived.get(), 42);
+}

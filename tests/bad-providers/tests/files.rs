@@ -1,0 +1,119 @@
+//! Files that are refused before any of their code runs.
+
+mod common;
+
+use common::{assert_refused, is_found, open, refusal};
+use std::fs;
+use tieline_bad_providers::Directory;
+
+#[test]
+fn a_truncated_file_is_refused_before_dlopen() {
+    let directory = Directory::new();
+    let whole = fs::read(directory.compile("good", &[])).unwrap();
+    let all = whole.len();
+    let cuts = [40, 64, 600, all / 4, all / 2, all * 9 / 10, all - 1];
+    for (n, cut) in cuts.into_iter().enumerate() {
+        let _ = directory.write(&format!("cut{n}"), &whole[..cut]);
+    }
+    let context = open(&[&directory]);
+    for n in 0..cuts.len() {
+        assert_refused(&context, &format!("cut{n}"), "elf", "", "a truncated file of");
+    }
+    assert!(is_found(&context, "good"));
+}
+
+#[test]
+fn an_empty_file_and_a_text_file_are_refused() {
+    let directory = Directory::new();
+    let _ = directory.write("empty", b"");
+    let _ = directory.write("text", b"#!/bin/sh\necho this is no provider\n");
+    let context = open(&[&directory]);
+    assert_refused(&context, "empty", "elf", "an ELF shared object", "0 bytes");
+    assert_refused(&context, "text", "elf", "an ELF shared object", "no ELF header");
+}
+
+#[test]
+fn a_file_for_another_machine_is_refused() {
+    let directory = Directory::new();
+    let mut file = fs::read(directory.compile("good", &[])).unwrap();
+    let other: u16 = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    file[18..20].copy_from_slice(&other.to_ne_bytes());
+    let _ = directory.write("foreign", &file);
+    assert_refused(&open(&[&directory]), "foreign", "elf", "a file for ", "a file for ");
+}
+
+#[test]
+fn a_file_without_a_note_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("nameless", &["NO_NOTE"]);
+    assert_refused(&open(&[&directory]), "nameless", "note", "a note of owner `tieline`", "none");
+}
+
+#[test]
+fn a_note_of_another_major_is_refused_with_both_numbers() {
+    let directory = Directory::new();
+    let _ = directory.compile("major", &["MAJOR=2"]);
+    assert_refused(&open(&[&directory]), "major", "abi", "provider ABI 1.x", "provider ABI 2.0");
+}
+
+#[test]
+fn a_provider_that_needs_a_newer_core_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("newer", &["LEAST_CORE_MINOR=9"]);
+    assert_refused(&open(&[&directory]), "newer", "abi", "a core of provider ABI 1.", "needs 1.9");
+}
+
+#[test]
+fn a_note_with_another_name_than_the_files_is_refused() {
+    let directory = Directory::new();
+    let made = directory.compile("good", &[]);
+    fs::rename(made, directory.file("renamed")).unwrap();
+    assert_refused(&open(&[&directory]), "renamed", "note", "`renamed`", "`good` in the note");
+}
+
+#[test]
+fn a_version_that_is_none_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("version", &["VERSION=\"newest\""]);
+    assert_refused(&open(&[&directory]), "version", "note", "a version such as", "`newest`");
+}
+
+#[test]
+fn a_note_whose_segment_was_lost_is_found_by_its_sections_name() {
+    let directory = Directory::new();
+    let mut file = fs::read(directory.compile("good", &[])).unwrap();
+    let at = |file: &[u8], at: usize| u16::from_ne_bytes([file[at], file[at + 1]]) as usize;
+    let (first, count) = (usize::from(file[32]), at(&file, 56));
+    for n in 0..count {
+        let header = first + n * 56;
+        if file[header..header + 4] == 4u32.to_ne_bytes() {
+            file[header..header + 4].copy_from_slice(&0u32.to_ne_bytes()); // PT_NOTE -> PT_NULL
+        }
+    }
+    let _ = directory.write("good", &file);
+    assert!(is_found(&open(&[&directory]), "good"));
+}
+
+#[test]
+fn a_file_that_everybody_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Directory::new();
+    let file = directory.compile("open", &[]);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_refused(&open(&[&directory]), "open", "permissions", "not everybody", "world-writable");
+}
+
+#[test]
+fn a_directory_with_a_providers_name_is_refused() {
+    let directory = Directory::new();
+    fs::create_dir(directory.file("folder")).unwrap();
+    assert_refused(&open(&[&directory]), "folder", "permissions", "a regular file", "");
+}
+
+#[test]
+fn every_refusal_names_the_file() {
+    let directory = Directory::new();
+    let file = directory.write("text", b"text");
+    let found = refusal(&open(&[&directory]), "text").2;
+    assert!(found.contains(&file.display().to_string()), "{found}");
+}

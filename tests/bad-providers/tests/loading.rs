@@ -1,0 +1,135 @@
+//! Files whose identity is good and whose code is not.
+
+mod common;
+
+use common::{assert_refused, assert_the_rest_works, is_found, open, open_with, verdicts};
+use tieline::explain::Verdict;
+use tieline_bad_providers::Directory;
+
+#[test]
+fn a_constructor_that_crashes_costs_a_line_of_text() {
+    let directory = Directory::new();
+    let _ = directory.compile("segv", &["CONSTRUCTOR=raise(SIGSEGV)"]);
+    let _ = directory.compile("null", &["CONSTRUCTOR=*(volatile int *)(uintptr_t)8 = 1"]);
+    let _ = directory.compile("abort", &["CONSTRUCTOR=abort()"]);
+    let _ = directory.compile("good", &[]);
+    let context = open(&[&directory]);
+    let expected = "constructors run to their end";
+    assert_refused(&context, "segv", "probe", expected, "killed by SIGSEGV");
+    assert_refused(&context, "null", "probe", expected, "killed by SIGSEGV");
+    assert_refused(&context, "abort", "probe", expected, "killed by SIGABRT");
+    assert!(is_found(&context, "good"));
+}
+
+#[test]
+fn a_constructor_that_ends_the_process_ends_only_the_child() {
+    let directory = Directory::new();
+    let _ = directory.compile("exits", &["CONSTRUCTOR=_exit(3)"]);
+    let _ = directory.compile("leaves", &["CONSTRUCTOR=exit(0)"]);
+    let context = open(&[&directory]);
+    assert_refused(&context, "exits", "probe", "", "ended itself with status 3");
+    assert_refused(&context, "leaves", "probe", "", "ended itself with status 0");
+}
+
+#[test]
+fn a_constructor_that_hangs_is_killed() {
+    let directory = Directory::new();
+    let _ = directory.compile("hangs", &["CONSTRUCTOR=for (;;) pause()"]);
+    let _ = directory.compile("good", &[]);
+    let context = open(&[&directory]);
+    assert_refused(&context, "hangs", "probe", "", "did not come back within 5 s and was killed");
+    assert!(is_found(&context, "good"));
+}
+
+#[test]
+fn a_missing_symbol_is_refused_in_the_loaders_words() {
+    let directory = Directory::new();
+    let _ = directory.compile("depends", &["MISSING_DEPENDENCY"]);
+    let found = "a_function_that_no_library_has";
+    assert_refused(&open(&[&directory]), "depends", "dlopen", "", found);
+}
+
+#[test]
+fn a_file_without_the_entry_symbol_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("mute", &["NO_SYMBOL"]);
+    let expected = "the symbol tieline_provider_v1";
+    assert_refused(&open(&[&directory]), "mute", "symbol", expected, "no such symbol");
+}
+
+#[test]
+fn the_entry_symbol_of_a_dependency_is_not_the_providers() {
+    let (directory, elsewhere) = (Directory::new(), Directory::new());
+    let library = elsewhere.compile("good", &[]);
+    let library = library.to_str().unwrap();
+    let arguments = ["-Wl,--no-as-needed", library];
+    let _ = directory.compile_with("borrows", &["NO_SYMBOL"], &arguments);
+    let found = "belongs to another object";
+    assert_refused(&open(&[&directory]), "borrows", "symbol", "in the file itself", found);
+}
+
+#[test]
+fn what_an_init_says_when_it_fails_is_in_the_record() {
+    let directory = Directory::new();
+    let _ = directory.compile("absent", &["INIT_ERROR=\"no card in any slot\""]);
+    let found = "no card in any slot (no such device)";
+    assert_refused(&open(&[&directory]), "absent", "init", "a provider that starts", found);
+}
+
+#[test]
+fn an_init_that_panics_is_refused_with_the_panics_words() {
+    let directory = Directory::new();
+    let _ = directory.copy_example("bad_panics", "panics");
+    let context = open_with(&[&directory], &[("TIELINE_PANICS_WHERE", "init")]);
+    let found = "the provider panicked: as it was told to";
+    assert_refused(&context, "panics", "init", "a provider that starts", found);
+}
+
+#[test]
+fn a_drifted_layout_is_refused_with_the_types_and_the_fields_name() {
+    let directory = Directory::new();
+    let _ = directory.copy_example("bad_layout_drift", "drifted");
+    let (expected, found) = ("Cost.latency_ns at 8", "Cost.bytes_per_second at 8");
+    assert_refused(&open(&[&directory]), "drifted", "layout", expected, found);
+}
+
+#[test]
+fn tables_that_are_missing_are_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("empty", &["NO_TABLES"]);
+    assert_refused(&open(&[&directory]), "empty", "tables", "", "the domain table is missing");
+}
+
+#[test]
+fn what_a_filter_leaves_out_is_never_opened() {
+    let directory = Directory::new();
+    let _ = directory.compile("segv", &["CONSTRUCTOR=raise(SIGSEGV)"]);
+    let settings = [("TIELINE_PROVIDERS", "^segv"), ("TIELINE_PROBE", "off")];
+    let context = open_with(&[&directory], &settings);
+    assert!(matches!(verdicts(&context, "segv").as_slice(), [Verdict::Filtered { .. }]));
+    assert_the_rest_works(&context);
+}
+
+#[test]
+fn a_file_takes_the_place_of_the_built_in_provider_of_its_name() {
+    let directory = Directory::new();
+    let file = directory.compile("shm-cma", &["VERSION=\"9.9.9\""]);
+    let context = open(&[&directory]);
+    let loaded = context.report().providers;
+    let view = loaded.iter().find(|view| view.name == "shm-cma").expect("a provider");
+    assert_eq!((view.version.as_str(), view.origin.as_str()), ("9.9.9", file.to_str().unwrap()));
+    let shadowed = verdicts(&context, "shm-cma").into_iter().any(
+        |verdict| matches!(verdict, Verdict::OutrankedBy { rule, .. } if rule.contains("built in")),
+    );
+    assert!(shadowed);
+}
+
+#[test]
+fn when_the_file_fails_the_built_in_provider_of_its_name_is_used() {
+    let directory = Directory::new();
+    let _ = directory.compile("shm-cma", &["NO_SYMBOL"]);
+    let context = open(&[&directory]);
+    let loaded = context.report().providers;
+    let view = loaded.iter().find(|view| view.name == "shm-cma").expect("a provider");
+    assert_eq!(view.origin, "built in");
+}
