@@ -8,6 +8,7 @@ use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::region::{Access, Backing, Inner as RegionInner, Region, Registration, Table};
 use crate::registry::abi::objects::OpenDomain;
 use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
+use crate::report::Report;
 use crate::service::Service;
 use crate::sys::{OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
@@ -153,6 +154,12 @@ impl Context {
         let span = unsafe { Span::new(base, len) };
         self.core.register(span, access, Backing::Borrowed)
     }
+
+    /// What was found, what is used, and why everything else is not.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::of(&self.core)
+    }
 }
 
 impl ContextBuilder {
@@ -166,6 +173,17 @@ impl ContextBuilder {
     /// application computes. It sleeps when idle.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
+    }
+
+    /// What a context opened like this finds and chooses, and the error with which it cannot be used, if
+    /// so: for tools that explain.
+    ///
+    /// # Errors
+    /// A malformed variable or file.
+    pub fn report(self) -> Result<(Report, Option<Error>), Error> {
+        let core = Core::assemble(self.config.build()?)?;
+        let unusable = core.check_usable().err();
+        Ok((Report::of(&core), unusable))
     }
 
     /// Opens the context.
@@ -215,6 +233,30 @@ fn builtin() -> Vec<Builtin> {
 
 impl Core {
     fn open(config: Config) -> Result<Arc<Core>, Error> {
+        let core = Core::assemble(config)?;
+        core.check_usable()?;
+        Ok(core)
+    }
+
+    /// Whether what is required is there, and something that carries messages.
+    fn check_usable(&self) -> Result<(), Error> {
+        let discovery = &self.discovery;
+        let loaded: Vec<&str> = discovery.providers.iter().map(|p| p.name.as_str()).collect();
+        let reason = |name: &str| {
+            let about = discovery.records.iter().chain(&self.records).find(|r| r.provider == name);
+            about.map(|record| record.verdict.to_string())
+        };
+        self.config.selection(vars::PROVIDERS)?.check_required(&loaded, reason)?;
+        self.composition.check_required(&Wishes::from_config(&self.config)?)?;
+        if self.modules.iter().any(|m| m.roles.message) {
+            Ok(())
+        } else {
+            Err(self.no_message_module())
+        }
+    }
+
+    /// Finds, ranks and composes; what came out may be of no use.
+    fn assemble(config: Config) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
@@ -265,14 +307,6 @@ impl Core {
             .filter(|name| !discovery.providers.iter().any(|p| p.name == *name))
             .collect();
         let _ = config.check(&idle)?;
-        let loaded: Vec<&str> = discovery.providers.iter().map(|p| p.name.as_str()).collect();
-        let reason = |name: &str| {
-            let about = discovery.records.iter().chain(&records).find(|r| r.provider == name);
-            about.map(|record| record.verdict.to_string())
-        };
-        providers.check_required(&loaded, reason)?;
-        composition.check_required(&wishes)?;
-
         let modules = modules_in_use(&composition, &found);
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
@@ -291,9 +325,6 @@ impl Core {
             service: OnceLock::new(),
             domains,
         });
-        if !core.modules.iter().any(|m| m.roles.message) {
-            return Err(core.no_message_module());
-        }
         Ok(core)
     }
 

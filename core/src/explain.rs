@@ -161,9 +161,9 @@ impl Verdict {
         match self {
             Verdict::Found { origin, version } => format!("version {version}, {origin}"),
             Verdict::NotFound { looked, nearest: Some(near) } => {
-                format!("did you mean {near}? {looked}")
+                format!("did you mean {near}? looked in {looked}")
             }
-            Verdict::NotFound { looked, nearest: None } => looked.clone(),
+            Verdict::NotFound { looked, nearest: None } => format!("looked in {looked}"),
             Verdict::Refused { phase, expected, found } => {
                 format!("{phase}: {found}; expected {expected}")
             }

@@ -17,8 +17,10 @@ pub mod message;
 #[allow(dead_code)] // until the context uses all of it
 mod rank;
 #[allow(dead_code)] // until the context uses all of it
-mod registry;
+mod reach;
 pub mod region;
+#[allow(dead_code)] // until the context uses all of it
+mod registry;
 pub mod report;
 pub mod request;
 #[allow(dead_code)] // until the context uses all of it
@@ -28,13 +30,14 @@ mod sys;
 mod wire;
 pub mod worker;
 
+pub use config::configuration_markdown;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Width};
-pub use message::{KeptMessage, Message, PeerId};
-pub use region::{Access, Region};
-pub use request::{Outcome, Request};
-pub use worker::{Counters, MemoryUse, Worker};
-pub use config::configuration_markdown;
 pub use error::{Error, Kind};
 pub use job::Job;
+pub use message::{KeptMessage, Message, PeerId};
+pub use region::{Access, Region};
+pub use report::Report;
+pub use request::{Outcome, Request};
 pub use tieline_plugin_api::Status;
+pub use worker::{Counters, MemoryUse, Worker};

@@ -1,3 +1,313 @@
 //! What a context found, chose and left out: for people and for programs.
+//!
+//! ```no_run
+//! let report = tieline::Context::open()?.report();
+//! print!("{}", report.table());       // what `tieline info` prints
+//! print!("{}", report.why());         // what `tieline info --why` prints
+//! let json = report.to_json();        // what `tieline info --json` prints
+//! # let _ = json; Ok::<(), tieline::Error>(())
+//! ```
+
+mod gather;
+mod text;
+mod values;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::explain::{Record, Verdict};
 
 pub use crate::config::{FileView, Origin, Setting, ValueView};
+pub use values::{configuration, value_text, values_text};
+
+/// Everything a context knows about itself. Fields are only ever added.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Version of the library.
+    pub version: String,
+    /// Provider ABI that it speaks, `major.minor`.
+    pub abi: String,
+    /// Directories that were searched for providers, in order.
+    pub searched: String,
+    /// Providers that are loaded.
+    pub providers: Vec<ProviderView>,
+    /// Their open memory domains.
+    pub domains: Vec<DomainView>,
+    /// The modules of these.
+    pub modules: Vec<ModuleView>,
+    /// What was composed for each domain.
+    pub paths: Vec<PathView>,
+    /// Every decision.
+    pub records: Vec<Record>,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+    /// What providers logged, as far as `TIELINE_LOG` wants it.
+    pub log: Vec<LogView>,
+    /// Every variable with its value and origin.
+    pub config: Vec<ValueView>,
+    /// Configuration files that were looked for.
+    pub files: Vec<FileView>,
+}
+
+/// A loaded provider.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProviderView {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// A file's path, or `built in`.
+    pub origin: String,
+}
+
+/// An open memory domain.
+#[derive(Clone, Debug, Serialize)]
+pub struct DomainView {
+    /// Its provider.
+    pub provider: String,
+    /// Its name.
+    pub name: String,
+    /// What it can do with memory: `alloc`, `register`.
+    pub can: Vec<String>,
+    /// Fixed cost of a registration, ns, as stated.
+    pub register_ns: f64,
+    /// Cost of a registration per byte, ns, as stated.
+    pub register_ns_per_byte: f64,
+}
+
+/// A module.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModuleView {
+    /// Its provider.
+    pub provider: String,
+    /// Its domain.
+    pub domain: String,
+    /// Its name within the domain.
+    pub module: String,
+    /// `data path` or `connection-only`.
+    pub role: String,
+    /// `interface` or `endpoint`: what it connects to.
+    pub connects_to: String,
+    /// What it can do.
+    pub can: Vec<String>,
+    /// The priority that counts.
+    pub priority: i32,
+    /// The variable that set the priority, when it is not the module's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_by: Option<String>,
+    /// Time per class of operation, ns, as the module states it.
+    pub cost_ns: BTreeMap<String, f64>,
+    /// Roles that it was chosen for.
+    pub used_for: Vec<String>,
+}
+
+/// The path of one domain.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathView {
+    /// The domain.
+    pub domain: String,
+    /// Its provider.
+    pub provider: String,
+    /// Carries messages.
+    pub message: Option<String>,
+    /// Does put and get; `emulated`: the core does it over messages.
+    pub rma: Option<String>,
+    /// Does atomics; `emulated`: the core does it over messages.
+    pub atomic: Option<String>,
+    /// Forms connections.
+    pub connection: Option<String>,
+    /// Roles that need nothing from the target's threads.
+    pub passive_target: Vec<String>,
+    /// Why the path cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+}
+
+/// A line that a provider logged.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogView {
+    /// The provider.
+    pub provider: String,
+    /// `error`, `warn`, `info` or `debug`.
+    pub level: String,
+    /// What it said.
+    pub text: String,
+}
+
+impl Report {
+    /// What is here, in three short tables.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = self.title();
+        text.push_str(&section("PROVIDER  VERSION  FROM", &self.providers, |p| {
+            vec![p.name.clone(), p.version.clone(), p.origin.clone()]
+        }));
+        text.push_str(&section(
+            "MODULE  PRIORITY  USED FOR  CONNECTS TO  CAN",
+            &self.modules,
+            |m| {
+                vec![
+                    format!("{}/{}", m.domain, m.module),
+                    m.priority.to_string(),
+                    or_dash(m.used_for.join(", ")),
+                    m.connects_to.clone(),
+                    if m.can.is_empty() { "connect".into() } else { m.can.join(", ") },
+                ]
+            },
+        ));
+        text.push_str(&section(
+            "PATH  MESSAGE  RMA  ATOMIC  CONNECTION  PASSIVE TARGET",
+            &self.paths,
+            |p| {
+                let name = |module: &Option<String>| {
+                    let short = |m: &String| {
+                        m.strip_prefix(&format!("{}/", p.domain)).unwrap_or(m).to_owned()
+                    };
+                    or_dash(module.as_ref().map(short).unwrap_or_default())
+                };
+                let passive = match &p.disabled {
+                    Some(_) => "disabled".into(),
+                    None => or_dash(p.passive_target.join(", ")),
+                };
+                let modules = [&p.message, &p.rma, &p.atomic, &p.connection].map(name);
+                [vec![p.domain.clone()], modules.to_vec(), vec![passive]].concat()
+            },
+        ));
+        let mut warnings = self.warnings.clone();
+        let missing = self.records.iter().filter(|r| matches!(r.verdict, Verdict::NotFound { .. }));
+        warnings.extend(missing.map(|r| format!("{} is {}", r.subject(), r.verdict)));
+        text.push_str(&listed("WARNINGS", &warnings));
+        let idle = self.not_used();
+        if idle > 0 {
+            text.push_str(&format!("{idle} not used: `tieline info --why` says why\n"));
+        }
+        text
+    }
+
+    /// One line for everything that is used and everything that is not, with the reason.
+    #[must_use]
+    pub fn why(&self) -> String {
+        let mut text = self.title();
+        let (modules, providers): (Vec<&Record>, Vec<&Record>) =
+            self.records.iter().partition(|record| record.domain.is_some());
+        text.push_str("PROVIDERS\n");
+        text.push_str(&if providers.is_empty() {
+            format!("  none; looked in {}\n", self.searched)
+        } else {
+            record_lines(providers)
+        });
+        text.push_str("\nDOMAINS AND MODULES\n");
+        text.push_str(&if modules.is_empty() {
+            "  none\n".to_owned()
+        } else {
+            record_lines(modules)
+        });
+        text.push('\n');
+        let paths: Vec<Vec<String>> = self.paths.iter().map(path_line).collect();
+        if !paths.is_empty() {
+            text.push_str("PATHS\n");
+            text.push_str(&text::columns(&paths, 2));
+            text.push('\n');
+        }
+        text.push_str(&listed("WARNINGS", &self.warnings));
+        let log = self
+            .log
+            .iter()
+            .map(|line| vec![line.level.clone(), line.provider.clone(), line.text.clone()]);
+        let log: Vec<Vec<String>> = log.collect();
+        if !log.is_empty() {
+            text.push_str("LOG\n");
+            text.push_str(&text::columns(&log, 2));
+        }
+        text.trim_end().to_owned() + "\n"
+    }
+
+    /// The whole report.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| {
+            // Only a map with odd keys or a failing writer can get here; neither exists.
+            format!("{{\"error\": \"{}\"}}", error.to_string().replace(['"', '\\'], "'"))
+        })
+    }
+
+    fn title(&self) -> String {
+        format!("Tieline {}, provider ABI {}\n\n", self.version, self.abi)
+    }
+
+    /// How many subjects are there or were asked for, and do nothing.
+    fn not_used(&self) -> usize {
+        let mut idle: Vec<String> = self
+            .records
+            .iter()
+            .filter(|r| !r.verdict.is_used() && !matches!(r.verdict, Verdict::Found { .. }))
+            .map(Record::subject)
+            .collect();
+        idle.sort();
+        idle.dedup();
+        idle.len()
+    }
+}
+
+/// Records as aligned lines of subject, decision and reason.
+#[must_use]
+pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
+    let mut rows: Vec<Vec<String>> = records
+        .into_iter()
+        .map(|r| vec![r.subject(), r.verdict.state().to_owned(), r.verdict.detail()])
+        .collect();
+    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: several about one subject stay in order
+    for at in (1..rows.len()).rev() {
+        if rows[at][0] == rows[at - 1][0] {
+            rows[at][0].clear();
+        }
+    }
+    text::columns(&rows, 2)
+}
+
+/// A heading of words with two blanks between them, and a row for each item.
+fn section<T>(heading: &str, items: &[T], row: impl Fn(&T) -> Vec<String>) -> String {
+    let heading: Vec<String> = heading.split("  ").map(str::to_owned).collect();
+    if items.is_empty() {
+        return format!("{}\nnone\n\n", heading[0]);
+    }
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
+    text::columns(&rows, 0) + "\n"
+}
+
+/// A heading and a line for each text; nothing when there is none.
+fn listed(heading: &str, texts: &[String]) -> String {
+    if texts.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = texts.iter().map(|text| vec![text.clone()]).collect();
+    format!("{heading}\n{}\n", text::columns(&rows, 2))
+}
+
+/// `shm   message by mem; put and get by mem; atomics by mem`.
+fn path_line(path: &PathView) -> Vec<String> {
+    if let Some(why) = &path.disabled {
+        return vec![path.domain.clone(), format!("disabled: {why}")];
+    }
+    let part = |what: &str, by: &Option<String>| match by.as_deref() {
+        None => None,
+        Some("emulated") => Some(format!("{what} emulated over messages")),
+        Some(module) => Some(format!("{what} by {module}")),
+    };
+    let parts = [
+        part("messages", &path.message),
+        part("put and get", &path.rma),
+        part("atomics", &path.atomic),
+        part("connections", &path.connection),
+    ];
+    vec![path.domain.clone(), parts.into_iter().flatten().collect::<Vec<_>>().join(", ")]
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests;

@@ -49,11 +49,11 @@ pub(super) fn explain(
     }
     let seen: Vec<String> = entrants.iter().map(|entrant| entrant.ranked.at.to_string()).collect();
     let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
-    records.extend(wishes.modules.unmatched(&seen, "modules of the domains that were opened"));
+    records.extend(wishes.modules.unmatched(&seen, "the modules that were found"));
     let means: Vec<String> =
         entrants.iter().flat_map(|entrant| connection::names_of(&entrant.ranked.at)).collect();
     let means: Vec<&str> = means.iter().map(String::as_str).collect();
-    records.extend(wishes.connect.unmatched(&means, "modules of the domains that were opened"));
+    records.extend(wishes.connect.unmatched(&means, "the modules that were found"));
     (records, not_needed)
 }
 

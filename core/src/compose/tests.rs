@@ -342,7 +342,7 @@ fn a_filter_says_which_variable() {
     assert_eq!(
         verdicts(&composition, "shm/men"),
         [
-            "not found: did you mean shm/mem? modules of the domains that were opened; named by TIELINE_MODULES=shm/men"
+            "not found: did you mean shm/mem? looked in the modules that were found, for TIELINE_MODULES=shm/men"
         ]
     );
 }

@@ -38,6 +38,7 @@ pub(crate) use builder::ConfigBuilder;
 pub(crate) use nearest::nearest;
 pub(crate) use units::Kind;
 
+pub(crate) use markdown::builtin_variables;
 pub use markdown::configuration_markdown;
 
 /// Who gave a value.

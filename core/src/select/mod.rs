@@ -122,7 +122,7 @@ impl Selection {
         missing
             .map(|entry| {
                 let near = nearest(&entry.name, seen.iter().copied()).map(str::to_owned);
-                let looked = format!("{looked}; named by {}", self.cite());
+                let looked = format!("{looked}, for {}", self.cite());
                 let verdict = Verdict::NotFound { looked, nearest: near };
                 let mut record = Record::provider(entry.name.clone(), verdict);
                 if let Some((domain, module)) = entry.name.rsplit_once('/') {

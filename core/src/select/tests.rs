@@ -99,11 +99,11 @@ fn an_excluding_list_may_name_the_bad_versions() {
 
 #[test]
 fn a_name_that_matches_nothing_is_recorded_with_the_nearest_one() {
-    let records = parse("^shm-cam").unmatched(&["shm", "shm-cma"], "looked in /usr/lib");
+    let records = parse("^shm-cam").unmatched(&["shm", "shm-cma"], "/usr/lib");
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].provider, "shm-cam");
     let Verdict::NotFound { looked, nearest } = &records[0].verdict else { panic!("{records:?}") };
-    assert_eq!(looked, "looked in /usr/lib; named by TIELINE_PROVIDERS=^shm-cam");
+    assert_eq!(looked, "/usr/lib, for TIELINE_PROVIDERS=^shm-cam");
     assert_eq!(nearest.as_deref(), Some("shm-cma"));
     let modules = Selection::parse("TIELINE_MODULES", "verbs:mlx5_0/rd").unwrap();
     let records = modules.unmatched(&["verbs:mlx5_0/rc"], "");

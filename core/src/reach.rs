@@ -1,0 +1,375 @@
+//! Which paths reach a peer, and in which order they serve it: the lanes of a pair.
+//!
+//! A pure function: the caller asks interfaces and probes mechanisms, and hands in what came out. One peer
+//! that a mechanism cannot reach costs that pair that lane, and one record.
+//!
+//! Message lanes: best first. RMA and atomic lanes: first those that reach only memory of their own domain
+//! (`alloc`), then those that reach any registered memory, then emulation over messages. A key is served
+//! by the first lane that fits it.
+
+use std::cmp::Ordering;
+
+use tieline_plugin_api::caps;
+
+use crate::compose::Composition;
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleRef, Ranked, Role, compare};
+
+/// A module of the peer, as its address says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerModule {
+    /// Its name there; the domain may be named differently here.
+    pub(crate) at: ModuleRef,
+    /// Its priority there.
+    pub(crate) priority: i32,
+}
+
+/// The memory that an RMA or atomic lane serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// Memory that the peer's module provided itself.
+    OwnMemory,
+    /// Any memory registered with its domain.
+    AnyMemory,
+}
+
+/// What a lane goes through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// A module here, and the peer's module that it reaches: an index into the peer's list.
+    Module(ModuleRef, usize),
+    /// The core's emulation over the first message lane.
+    Messages,
+}
+
+/// One way to serve a class of operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lane {
+    /// Through what.
+    pub(crate) via: Via,
+    /// For which memory; messages need none.
+    pub(crate) serves: Serves,
+    /// Why it stands where it stands.
+    pub(crate) because: String,
+}
+
+/// The lanes of a pair, each list with the first choice first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lanes {
+    /// For messages; empty: the peer cannot be reached.
+    pub(crate) message: Vec<Lane>,
+    /// For put and get.
+    pub(crate) rma: Vec<Lane>,
+    /// For atomics.
+    pub(crate) atomic: Vec<Lane>,
+    /// What cannot reach this peer, and what was chosen for it.
+    pub(crate) records: Vec<Record>,
+}
+
+impl Lanes {
+    /// The lanes of a role; none for connections.
+    pub(crate) fn of(&self, role: Role) -> &[Lane] {
+        match role {
+            Role::Message => &self.message,
+            Role::Rma => &self.rma,
+            Role::Atomic => &self.atomic,
+            Role::Connection => &[],
+        }
+    }
+}
+
+/// Builds the lanes to a peer. `reach` answers for a module here and one of the same name there: reachable,
+/// or why not.
+pub(crate) fn lanes(
+    peer: &str,
+    composition: &Composition,
+    theirs: &[PeerModule],
+    mut reach: impl FnMut(&ModuleRef, &PeerModule) -> Result<(), String>,
+) -> Lanes {
+    let mut reached: Vec<(ModuleRef, Result<usize, String>)> = Vec::new();
+    for path in composition.usable() {
+        for at in Role::DATA.into_iter().filter_map(|role| path.module(role)) {
+            if !reached.iter().any(|(known, _)| known == at) {
+                reached.push((at.clone(), counterpart(at, theirs, &mut reach)));
+            }
+        }
+    }
+
+    let mut lanes = Lanes::default();
+    for (at, result) in &reached {
+        if let Err(because) = result {
+            lanes.records.push(about(peer, at, Verdict::Unreachable { because: because.clone() }));
+        }
+    }
+    for role in Role::DATA {
+        let mut fit: Vec<(&Ranked, usize)> = Vec::new();
+        for path in composition.usable() {
+            let Some(at) = path.module(role) else { continue };
+            let there = reached.iter().find(|(known, _)| known == at).map(|(_, result)| result);
+            if let (Some(ranked), Some(Ok(index))) = (composition.ranked(at), there) {
+                fit.push((ranked, *index));
+            }
+        }
+        fit.sort_by(|a, b| order(a.0, b.0, role).0);
+        let mut built: Vec<Lane> = Vec::new();
+        for (place, (ranked, index)) in fit.iter().enumerate() {
+            built.push(Lane {
+                via: Via::Module(ranked.at.clone(), *index),
+                serves: serves(ranked, role),
+                because: because(ranked, fit.get(place + 1).map(|next| next.0), role),
+            });
+        }
+        if role != Role::Message && !lanes.message.is_empty() {
+            built.push(emulation(&built));
+        }
+        match role {
+            Role::Message => lanes.message = built,
+            Role::Rma => lanes.rma = built,
+            _ => lanes.atomic = built,
+        }
+    }
+    lanes.records.extend(chosen(peer, &lanes));
+    lanes
+}
+
+/// The first of the peer's modules of the same provider and name that can be reached.
+fn counterpart(
+    at: &ModuleRef,
+    theirs: &[PeerModule],
+    reach: &mut impl FnMut(&ModuleRef, &PeerModule) -> Result<(), String>,
+) -> Result<usize, String> {
+    let mut reasons: Vec<String> = Vec::new();
+    let same = |other: &ModuleRef| other.provider == at.provider && other.module == at.module;
+    for (index, there) in theirs.iter().enumerate().filter(|(_, there)| same(&there.at)) {
+        match reach(at, there) {
+            Ok(()) => return Ok(index),
+            Err(why) if reasons.contains(&why) => {}
+            Err(why) => reasons.push(why),
+        }
+    }
+    if reasons.is_empty() {
+        Err(format!("the peer offers no {} of provider {}", at.module, at.provider))
+    } else {
+        Err(reasons.join("; "))
+    }
+}
+
+fn serves(ranked: &Ranked, role: Role) -> Serves {
+    if role != Role::Message && ranked.facts.caps & caps::OWN_MEMORY_ONLY != 0 {
+        Serves::OwnMemory
+    } else {
+        Serves::AnyMemory
+    }
+}
+
+/// Lanes for own memory stand first: they serve fewer keys, and those best.
+fn order(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
+    let narrow = |ranked: &Ranked| serves(ranked, role) == Serves::AnyMemory;
+    match narrow(a).cmp(&narrow(b)) {
+        Ordering::Equal => compare(a, b, role),
+        order => (order, "for memory of its own alone".into()),
+    }
+}
+
+fn because(ranked: &Ranked, next: Option<&Ranked>, role: Role) -> String {
+    let own = serves(ranked, role) == Serves::OwnMemory;
+    let scope = if own { "for memory from alloc: " } else { "" };
+    let peers = next.filter(|next| serves(next, role) == serves(ranked, role));
+    match peers {
+        Some(next) => format!("{scope}before {}: {}", next.at, compare(ranked, next, role).1),
+        None if own => format!("{scope}loads and stores in place"),
+        None if role == Role::Message => ranked.priority_text(),
+        None => format!("{}; reaches any registered memory", ranked.priority_text()),
+    }
+}
+
+fn emulation(before: &[Lane]) -> Lane {
+    let because = if before.is_empty() {
+        "no module reaches this peer's memory: emulated over messages"
+    } else {
+        "for memory that the lanes before cannot reach: emulated over messages"
+    };
+    Lane { via: Via::Messages, serves: Serves::AnyMemory, because: because.into() }
+}
+
+/// A record for each module in use towards this peer.
+fn chosen(peer: &str, lanes: &Lanes) -> Vec<Record> {
+    let mut uses: Vec<(ModuleRef, Vec<String>, Vec<String>)> = Vec::new();
+    for role in Role::DATA {
+        // A second message lane is a reserve, not in use.
+        let active = if role == Role::Message { 1 } else { usize::MAX };
+        for lane in lanes.of(role).iter().take(active) {
+            let Via::Module(at, _) = &lane.via else { continue };
+            let place = match uses.iter().position(|(known, ..)| known == at) {
+                Some(place) => place,
+                None => {
+                    uses.push((at.clone(), Vec::new(), Vec::new()));
+                    uses.len() - 1
+                }
+            };
+            uses[place].1.push(role.name().to_owned());
+            if !uses[place].2.contains(&lane.because) {
+                uses[place].2.push(lane.because.clone());
+            }
+        }
+    }
+    let record = |(at, roles, reasons): (ModuleRef, Vec<String>, Vec<String>)| {
+        about(peer, &at, Verdict::ChosenFor { roles, because: reasons.join("; ") })
+    };
+    uses.into_iter().map(record).collect()
+}
+
+fn about(peer: &str, at: &ModuleRef, verdict: Verdict) -> Record {
+    let mut record = Record::module(&at.provider, &at.domain, &at.module, verdict);
+    record.peer = Some(peer.to_owned());
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compose::{Candidate, Wishes, compose};
+    use crate::config::Config;
+    use crate::rank::ModuleFacts;
+    use tieline_plugin_api::abi::Cost;
+
+    fn module(provider: &str, module: &str, caps: u64, priority: i32) -> Candidate {
+        Candidate {
+            at: ModuleRef::new(provider, provider, module),
+            facts: ModuleFacts {
+                connection_only: false,
+                connects_to_endpoint: false,
+                caps,
+                fetching_atomics: caps & caps::ATOMICS != 0,
+                priority,
+                cost: [Cost::default(); 5],
+            },
+            provider_preference: 0,
+            provider_asked_for: false,
+            priority: None,
+        }
+    }
+
+    const RMA: u64 = caps::PUT | caps::GET;
+
+    fn shm() -> Candidate {
+        let caps = caps::AM_SHORT | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY;
+        module("shm", "mem", caps, 50)
+    }
+
+    fn single_copy() -> Vec<Candidate> {
+        vec![
+            module("shm-knem", "copy", RMA, 38),
+            module("shm-cma", "copy", RMA, 39),
+            module("shm-xpmem", "map", RMA, 40),
+        ]
+    }
+
+    fn tcp() -> Candidate {
+        module("tcp", "stream", caps::AM_SHORT, 10)
+    }
+
+    fn composed(candidates: &[Candidate]) -> Composition {
+        let wishes = Wishes::from_config(&Config::builder().build().unwrap()).unwrap();
+        compose(candidates, &wishes)
+    }
+
+    fn peers(candidates: &[Candidate]) -> Vec<PeerModule> {
+        candidates
+            .iter()
+            .map(|c| PeerModule { at: c.at.clone(), priority: c.facts.priority })
+            .collect()
+    }
+
+    /// `shm/mem* shm-cma/copy ~`: a star for own memory alone, a tilde for emulation.
+    fn row(lanes: &[Lane]) -> String {
+        let words = lanes.iter().map(|lane| match &lane.via {
+            Via::Messages => "~".to_owned(),
+            Via::Module(at, _) if lane.serves == Serves::OwnMemory => format!("{at}*"),
+            Via::Module(at, _) => at.to_string(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn own_memory_then_any_memory_by_priority_then_emulation() {
+        let mut all = vec![tcp(), shm()];
+        all.extend(single_copy());
+        let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
+        assert_eq!(row(&lanes.message), "shm/mem tcp/stream");
+        assert_eq!(row(&lanes.rma), "shm/mem* shm-xpmem/map shm-cma/copy shm-knem/copy ~");
+        assert_eq!(row(&lanes.atomic), "shm/mem* ~");
+        assert_eq!(lanes.rma[1].because, "before shm-cma/copy: priority 40 over 39");
+    }
+
+    #[test]
+    fn a_mechanism_that_one_peer_refuses_costs_that_pair_that_lane() {
+        let all = [shm(), module("shm-cma", "copy", RMA, 39)];
+        let refused = |at: &ModuleRef, _: &PeerModule| match at.provider.as_str() {
+            "shm-cma" => {
+                Err("process_vm_readv: operation not permitted (ptrace_scope is 2)".into())
+            }
+            _ => Ok(()),
+        };
+        let lanes = lanes("p1", &composed(&all), &peers(&all), refused);
+        assert_eq!(row(&lanes.rma), "shm/mem* ~");
+        let texts: Vec<_> =
+            lanes.records.iter().map(|r| format!("{} {}", r.subject(), r.verdict)).collect();
+        assert_eq!(
+            texts,
+            [
+                "shm-cma/copy to p1 unreachable: process_vm_readv: operation not permitted (ptrace_scope is 2)",
+                "shm/mem to p1 used for message, RMA, atomic: priority 50; for memory from alloc: loads and stores in place",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_peer_on_another_host_is_served_by_what_reaches_it() {
+        let all = [shm(), tcp()];
+        let far = |at: &ModuleRef, _: &PeerModule| match at.provider.as_str() {
+            "shm" => Err("another host".into()),
+            _ => Ok(()),
+        };
+        let lanes = lanes("p2", &composed(&all), &peers(&all), far);
+        assert_eq!(row(&lanes.message), "tcp/stream");
+        assert_eq!(row(&lanes.rma), "~");
+        assert_eq!(
+            lanes.rma[0].because,
+            "no module reaches this peer's memory: emulated over messages"
+        );
+    }
+
+    #[test]
+    fn a_module_that_the_peer_does_not_have_says_so() {
+        let all = [shm(), tcp()];
+        let lanes = lanes("p3", &composed(&all), &peers(&[tcp()]), |_, _| Ok(()));
+        assert_eq!(row(&lanes.message), "tcp/stream");
+        assert_eq!(
+            lanes.records[0].verdict.to_string(),
+            "unreachable: the peer offers no mem of provider shm"
+        );
+    }
+
+    #[test]
+    fn without_a_message_lane_nothing_is_emulated() {
+        let all = [module("shm-cma", "copy", RMA, 39)];
+        let lanes = lanes("p4", &composed(&all), &peers(&all), |_, _| Ok(()));
+        assert!(lanes.message.is_empty() && lanes.atomic.is_empty());
+        assert_eq!(row(&lanes.rma), "shm-cma/copy");
+    }
+
+    #[test]
+    fn the_peers_domain_may_have_another_name() {
+        let all = [tcp()];
+        let mut there = peers(&all);
+        there[0].at.domain = "tcp:eth7".into();
+        let mut unreachable = there[0].clone();
+        unreachable.at.domain = "tcp:wrong-subnet".into();
+        there.insert(0, unreachable);
+        let lanes = lanes("p5", &composed(&all), &there, |_, there| {
+            if there.at.domain == "tcp:eth7" { Ok(()) } else { Err("no route".into()) }
+        });
+        assert_eq!(lanes.message[0].via, Via::Module(all[0].at.clone(), 1));
+    }
+}

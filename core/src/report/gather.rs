@@ -1,0 +1,178 @@
+//! Gathers the report of a context.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR};
+use tieline_plugin_api::{caps, cost_class, log_level, memory_caps};
+
+use super::{DomainView, LogView, ModuleView, PathView, ProviderView, Report};
+use crate::compose::{Composition, Path};
+use crate::config::{Config, vars};
+use crate::context::Core;
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
+
+impl Report {
+    /// The report of a context as it is now.
+    pub(crate) fn of(core: &Core) -> Report {
+        let discovery = &core.discovery;
+        let providers = discovery.providers.iter().map(|provider| ProviderView {
+            name: provider.name.clone(),
+            version: provider.version.to_string(),
+            origin: provider.origin.to_string(),
+        });
+        let domains = core.domains.iter().map(|slot| DomainView {
+            provider: slot.provider.name.clone(),
+            name: slot.name.clone(),
+            can: words(slot.attr.caps, MEMORY_WORDS),
+            register_ns: slot.attr.register_ns,
+            register_ns_per_byte: slot.attr.register_ns_per_byte,
+        });
+        let records = [&discovery.records, &core.records, &core.composition.records];
+        let level = wanted_level(&core.config);
+        let lines = discovery.log.lines();
+        let log = lines.into_iter().filter(|line| line.level <= level).map(|line| LogView {
+            provider: line.provider,
+            level: level_name(line.level).to_owned(),
+            text: line.text,
+        });
+        let mut warnings = core.config.warnings();
+        warnings.extend(core.notes());
+        Report {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            abi: format!("{ABI_MAJOR}.{ABI_MINOR}"),
+            searched: discovery.looked.clone(),
+            providers: providers.collect(),
+            domains: domains.collect(),
+            modules: module_views(&core.composition),
+            paths: path_views(&core.composition),
+            records: without_repetition(records.into_iter().flatten()),
+            warnings,
+            log: log.collect(),
+            config: core.config.views(),
+            files: core.config.files(),
+        }
+    }
+}
+
+/// Every module, the domains in the order of their names.
+pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
+    composition.modules.iter().map(|ranked| module_view(ranked, composition)).collect()
+}
+
+/// Every path.
+pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
+    composition.paths.iter().map(|path| path_view(path, composition)).collect()
+}
+
+fn module_view(ranked: &Ranked, composition: &Composition) -> ModuleView {
+    let facts = &ranked.facts;
+    let mut used_for: Vec<String> = Vec::new();
+    for role in composition.usable().flat_map(|path| path.roles(&ranked.at)) {
+        if !used_for.iter().any(|known| known == role.name()) {
+            used_for.push(role.name().to_owned());
+        }
+    }
+    let cost = |(class, size, name): &(usize, usize, &str)| {
+        ((*name).to_owned(), cost_ns(&facts.cost[*class], *size))
+    };
+    let cost_ns: BTreeMap<String, f64> = if facts.connection_only {
+        BTreeMap::new()
+    } else {
+        CLASSES.iter().map(cost).filter(|(_, ns)| ns.is_finite()).collect()
+    };
+    let to = if facts.connects_to_endpoint { "endpoint" } else { "interface" };
+    ModuleView {
+        provider: ranked.at.provider.clone(),
+        domain: ranked.at.domain.clone(),
+        module: ranked.at.module.clone(),
+        role: if facts.connection_only { "connection-only" } else { "data path" }.to_owned(),
+        connects_to: to.to_owned(),
+        can: words(facts.caps, WORDS),
+        priority: ranked.priority,
+        priority_by: ranked.priority_by.clone(),
+        cost_ns,
+        used_for,
+    }
+}
+
+fn path_view(path: &Path, composition: &Composition) -> PathView {
+    let name = |at: &Option<ModuleRef>, emulated: bool| match at {
+        Some(at) => Some(at.to_string()),
+        None if emulated => Some("emulated".to_owned()),
+        None => None,
+    };
+    let passive = |role: &Role| {
+        let ranked = path.module(*role).and_then(|at| composition.ranked(at));
+        ranked.is_some_and(|ranked| ranked.facts.caps & caps::PASSIVE_TARGET != 0)
+    };
+    let passive = [Role::Rma, Role::Atomic].into_iter().filter(passive);
+    PathView {
+        domain: path.domain.clone(),
+        provider: path.provider.clone(),
+        message: name(&path.message, false),
+        rma: name(&path.rma, path.emulated.rma),
+        atomic: name(&path.atomic, path.emulated.atomic),
+        connection: path.connection.as_ref().map(|(at, _)| at.to_string()),
+        passive_target: passive.map(|role| role.name().to_owned()).collect(),
+        disabled: path.disabled.clone(),
+    }
+}
+
+/// Two steps may miss the same name: one record is enough.
+fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Record> {
+    let mut missing = BTreeSet::new();
+    let mut kept: Vec<Record> = Vec::new();
+    for record in records {
+        let is_missing = matches!(record.verdict, Verdict::NotFound { .. });
+        if (!is_missing || missing.insert(record.subject())) && !kept.contains(record) {
+            kept.push(record.clone());
+        }
+    }
+    kept
+}
+
+type Word = (u64, &'static str);
+
+const WORDS: &[Word] = &[
+    (caps::AM_SHORT | caps::AM_PACKED, "messages"),
+    (caps::AM_ZCOPY, "zero-copy"),
+    (caps::PUT, "put"),
+    (caps::GET, "get"),
+    (caps::ATOMICS, "atomics"),
+    (caps::OWN_MEMORY_ONLY, "own memory only"),
+    (caps::LOCAL_ONLY, "local"),
+];
+
+const MEMORY_WORDS: &[Word] = &[(memory_caps::ALLOC, "alloc"), (memory_caps::REGISTER, "register")];
+
+const CLASSES: &[(usize, usize, &str)] = &[
+    (cost_class::SMALL_MESSAGE, 8, "small_message"),
+    (cost_class::BULK_MESSAGE, 8 << 10, "bulk_message"),
+    (cost_class::SMALL_RMA, 8, "small_rma"),
+    (cost_class::BULK_RMA, 256 << 10, "bulk_rma"),
+    (cost_class::ATOMIC, 8, "atomic"),
+];
+
+fn words(bits: u64, words: &[Word]) -> Vec<String> {
+    words.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| (*word).to_owned()).collect()
+}
+
+fn wanted_level(config: &Config) -> u32 {
+    match config.word(vars::LOG).as_deref() {
+        Ok("off") => 0,
+        Ok("error") => log_level::ERROR,
+        Ok("info") => log_level::INFO,
+        Ok("debug") => log_level::DEBUG,
+        _ => log_level::WARN,
+    }
+}
+
+fn level_name(level: u32) -> &'static str {
+    match level {
+        log_level::ERROR => "error",
+        log_level::WARN => "warn",
+        log_level::INFO => "info",
+        _ => "debug",
+    }
+}

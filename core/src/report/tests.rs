@@ -1,0 +1,147 @@
+use super::*;
+use crate::explain::Verdict;
+
+/// A report of two providers, one of them left out, and one name misspelt.
+fn sample() -> Report {
+    let module = |domain: &str, module: &str, can: &[&str], used: &[&str], priority| ModuleView {
+        provider: domain.split(':').next().unwrap().into(),
+        domain: domain.into(),
+        module: module.into(),
+        role: "data path".into(),
+        connects_to: if module == "rc" { "endpoint" } else { "interface" }.into(),
+        can: can.iter().map(|s| (*s).into()).collect(),
+        priority,
+        priority_by: None,
+        cost_ns: BTreeMap::new(),
+        used_for: used.iter().map(|s| (*s).into()).collect(),
+    };
+    let path = |domain: &str, message: Option<&str>, rma: Option<&str>| PathView {
+        domain: domain.into(),
+        provider: domain.into(),
+        message: message.map(Into::into),
+        rma: rma.map(Into::into),
+        atomic: message.map(|_| "emulated".into()),
+        connection: None,
+        passive_target: rma.map(|_| "RMA".into()).into_iter().collect(),
+        disabled: None,
+    };
+    Report {
+        version: "0.1.0".into(),
+        abi: "1.0".into(),
+        searched: "/usr/lib/tieline-1/providers".into(),
+        providers: vec![
+            ProviderView { name: "shm".into(), version: "0.1.0".into(), origin: "built in".into() },
+            ProviderView {
+                name: "shm-cma".into(),
+                version: "0.1.0".into(),
+                origin: "/usr/lib/tieline-1/providers/libtieline_shm_cma.so".into(),
+            },
+        ],
+        domains: vec![],
+        modules: vec![
+            module(
+                "shm",
+                "mem",
+                &["messages", "put", "get", "atomics", "own memory only", "local"],
+                &["message", "RMA"],
+                50,
+            ),
+            module("shm-cma", "copy", &["put", "get", "local"], &["RMA"], 40),
+        ],
+        paths: vec![
+            path("shm", Some("shm/mem"), Some("shm/mem")),
+            path("shm-cma", None, Some("shm-cma/copy")),
+        ],
+        records: vec![
+            Record::provider(
+                "shm",
+                Verdict::Found { origin: "built in".into(), version: "0.1.0".into() },
+            ),
+            Record::provider(
+                "verbs",
+                Verdict::Refused {
+                    phase: "note".into(),
+                    expected: "ABI 1".into(),
+                    found: "ABI 2 (/usr/lib/tieline-1/providers/libtieline_verbs.so)".into(),
+                },
+            ),
+            Record::provider(
+                "shm-cam",
+                Verdict::NotFound {
+                    looked: "/usr/lib/tieline-1/providers, for TIELINE_PROVIDERS=^shm-cam".into(),
+                    nearest: Some("shm-cma".into()),
+                },
+            ),
+            Record::module(
+                "shm",
+                "shm",
+                "mem",
+                Verdict::ChosenFor {
+                    roles: vec!["message".into(), "RMA".into()],
+                    because: "the only one of its domain".into(),
+                },
+            ),
+        ],
+        warnings: vec![
+            "TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?"
+                .into(),
+        ],
+        log: vec![LogView { provider: "shm".into(), level: "warn".into(), text: "a line".into() }],
+        config: vec![],
+        files: vec![],
+    }
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_shows_warnings() {
+    let text = sample().table();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for part in [
+        "shm-cma/copy  40",
+        "WARNINGS",
+        "did you mean TIELINE_PROVIDERS?",
+        "shm-cam is not found",
+        "2 not used",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn why_has_a_line_for_every_record() {
+    let report = sample();
+    let text = report.why();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for record in &report.records {
+        assert!(
+            text.contains(&record.subject()) && text.contains(record.verdict.state()),
+            "{text}"
+        );
+    }
+    assert!(text.contains("verbs    refused    note: ABI 2"), "{text}");
+    assert!(text.contains("did you mean shm-cma?"), "{text}");
+}
+
+#[test]
+fn a_report_of_nothing_says_where_was_looked() {
+    let mut report = sample();
+    report.providers.clear();
+    report.modules.clear();
+    report.paths.clear();
+    report.records.clear();
+    report.warnings.clear();
+    assert!(
+        report.why().contains("none; looked in /usr/lib/tieline-1/providers"),
+        "{}",
+        report.why()
+    );
+    assert!(report.table().contains("PROVIDER\nnone\n"), "{}", report.table());
+}
+
+#[test]
+fn the_json_is_the_same_report() {
+    let value: serde_json::Value = serde_json::from_str(&sample().to_json()).unwrap();
+    assert_eq!(value["records"][1]["verdict"]["is"], "refused");
+    assert_eq!(value["paths"][1]["rma"], "shm-cma/copy");
+    assert_eq!(value["modules"][0]["used_for"][0], "message");
+}

@@ -1,0 +1,96 @@
+//! Columns for a terminal: aligned, and never wider than asked when a word's length allows it.
+
+/// How wide the text may be.
+pub(super) const WIDTH: usize = 100;
+/// How narrow the last column may become before the text may be wider after all.
+const LEAST: usize = 32;
+
+/// Lays out rows of equally many cells. Columns are as wide as their widest cell; the last one wraps under
+/// its own beginning. Control characters, which some other program may have put there, become blanks.
+pub(super) fn columns(rows: &[Vec<String>], indent: usize) -> String {
+    let clean = |cell: &String| -> String {
+        cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(clean).collect()).collect();
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = " ".repeat(indent);
+        for (cell, width) in row.iter().zip(&widths).take(row.len().saturating_sub(1)) {
+            line.push_str(cell);
+            line.push_str(&" ".repeat(width + 2 - cell.chars().count()));
+        }
+        let hang = line.chars().count();
+        let room = WIDTH.saturating_sub(hang).max(LEAST);
+        for (place, part) in wrap(row.last().map_or("", String::as_str), room).iter().enumerate() {
+            if place > 0 {
+                line = " ".repeat(hang);
+            }
+            line.push_str(part);
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Breaks text at blanks into lines of at most `room` characters; a longer word stays whole.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > room {
+            lines.push(String::new());
+            used = 0;
+        }
+        let line = lines.last_mut().map_or_else(String::new, std::mem::take);
+        let joined = if used > 0 { format!("{line} {word}") } else { word.to_owned() };
+        used = joined.chars().count();
+        if let Some(last) = lines.last_mut() {
+            *last = joined;
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cells: &[&str]) -> Vec<String> {
+        cells.iter().map(|cell| (*cell).to_owned()).collect()
+    }
+
+    #[test]
+    fn columns_stand_under_one_another() {
+        let text = columns(&[row(&["a", "bb", "c"]), row(&["aaa", "b", ""])], 2);
+        assert_eq!(text, "  a    bb  c\n  aaa  b\n");
+    }
+
+    #[test]
+    fn the_last_column_wraps_under_its_beginning() {
+        let long = "word ".repeat(40);
+        let text = columns(&[row(&["subject", &long])], 0);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.len() > 1);
+        assert!(lines.iter().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(lines[1].starts_with("         word"), "{text}");
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_stays_whole() {
+        let path = "/".repeat(200);
+        assert!(columns(&[row(&["x", &path])], 0).contains(&path));
+    }
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        assert_eq!(columns(&[row(&["a\u{1b}[2J", "b\nc"])], 0), "a [2J  b c\n");
+    }
+}

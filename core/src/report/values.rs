@@ -1,0 +1,132 @@
+//! Variables with their values, as `tieline config` shows them.
+
+use super::text::columns;
+use super::{FileView, Origin, ValueView};
+use crate::Error;
+use crate::config::{Config, builtin_variables};
+
+/// Every variable of the core and of the built-in providers with the value that holds in this process, and
+/// the files that were looked for. Opens no context, and so works when none can be opened.
+///
+/// # Errors
+/// A configuration file that is malformed or, named by `TIELINE_CONFIG`, not there.
+pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
+    let config = Config::builder().process_environment().build()?;
+    for (provider, variables) in builtin_variables() {
+        config.declare(provider, variables);
+    }
+    Ok((config.views(), config.files()))
+}
+
+/// Variables by owner, two lines each: name, value and origin; then the meaning.
+#[must_use]
+pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
+    let mut text = String::new();
+    let mut owner = "";
+    for value in values {
+        if value.owner != owner {
+            owner = &value.owner;
+            text.push_str(&format!(
+                "{}{}\n",
+                if text.is_empty() { "" } else { "\n" },
+                title(owner)
+            ));
+        }
+        text.push_str(&columns(&[vec![format!("{} = {}", value.name, or_none(&value.value))]], 2));
+        let mut meaning = origin(value);
+        meaning.push_str(". ");
+        meaning.push_str(&value.doc);
+        text.push_str(&columns(&[vec![meaning]], 6));
+    }
+    if !files.is_empty() {
+        let rows: Vec<Vec<String>> = files
+            .iter()
+            .map(|file| vec![file.path.display().to_string(), file.state.clone()])
+            .collect();
+        text.push_str("\nFILES\n");
+        text.push_str(&columns(&rows, 2));
+    }
+    text
+}
+
+/// Everything about one variable.
+#[must_use]
+pub fn value_text(value: &ValueView) -> String {
+    let mut rows = vec![
+        vec!["value".to_owned(), or_none(&value.value)],
+        vec!["origin".to_owned(), value.origin.to_string()],
+        vec!["default".to_owned(), or_none(&value.default)],
+        vec!["kind".to_owned(), value.kind.clone()],
+        vec!["read by".to_owned(), value.owner.clone()],
+        vec!["meaning".to_owned(), value.doc.clone()],
+    ];
+    for lost in &value.overridden {
+        rows.push(vec!["overridden".to_owned(), format!("{} ({})", lost.value, lost.origin)]);
+    }
+    format!("{}\n{}", value.name, columns(&rows, 2))
+}
+
+fn title(owner: &str) -> String {
+    match owner {
+        "core" => "CORE".into(),
+        "launcher" => "SET BY THE LAUNCHER".into(),
+        "unknown" => "NOT KNOWN TO ANYBODY".into(),
+        provider => format!("PROVIDER {provider}"),
+    }
+}
+
+/// Who set it, and what would hold otherwise.
+fn origin(value: &ValueView) -> String {
+    let mut text = match &value.origin {
+        Origin::Default => "Default".to_owned(),
+        Origin::Program => "Set by the program".to_owned(),
+        Origin::Environment => "Set in the environment".to_owned(),
+        Origin::File(path, line) => format!("Set in {}:{line}", path.display()),
+    };
+    if value.origin != Origin::Default && !value.default.is_empty() {
+        text.push_str(&format!("; default {}", value.default));
+    }
+    if let Some(lost) = value.overridden.first() {
+        text.push_str(&format!("; beats {} ({})", lost.value, lost.origin));
+    }
+    text
+}
+
+fn or_none(value: &str) -> String {
+    if value.is_empty() { "(none)".into() } else { value.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Setting;
+
+    fn queue_bytes() -> ValueView {
+        ValueView {
+            name: "TIELINE_QUEUE_BYTES".into(),
+            value: "1m".into(),
+            origin: Origin::Environment,
+            default: "256k".into(),
+            kind: "size".into(),
+            owner: "core".into(),
+            doc: "Most bytes that wait.".into(),
+            overridden: vec![Setting {
+                value: "2m".into(),
+                origin: Origin::File("/etc/tieline/tieline.toml".into(), 3),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_value_is_told_with_its_origin_and_what_it_beats() {
+        let text = values_text(&[queue_bytes()], &[]);
+        assert_eq!(
+            text,
+            "CORE\n  TIELINE_QUEUE_BYTES = 1m\n      Set in the environment; default 256k; beats 2m \
+             (/etc/tieline/tieline.toml:3). Most bytes that\n      wait.\n"
+        );
+        assert!(
+            value_text(&queue_bytes()).contains("overridden  2m (/etc/tieline/tieline.toml:3)")
+        );
+    }
+}
