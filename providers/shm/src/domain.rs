@@ -86,6 +86,7 @@ impl Domain for ShmDomain {
                 | caps::LOCAL_ONLY
                 | caps::OWN_MEMORY_ONLY
                 | caps::CHECKS_KEYS
+                | caps::SYNCHRONOUS
                 | caps::CONNECTED_SEND,
             priority: 50,
             max_iov: 16,
