@@ -1,2 +1,57 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask demo | test | bench | setup | header`.
+
+mod bench;
+mod check;
+mod demo;
+pub mod header;
+mod setup;
+mod sh;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  demo [FILE]       build, show what was found and why, and move FILE between two processes
+  test              every check that a change has to pass; ends with `N passed, N failed, N skipped`
+  bench [--quick]   measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}
+  setup [bench]     install the system packages that test (and bench) need, or name them
+  header [--check]  write include/tieline_provider.h, or see that it is fresh
+  instructions [--accept]
+                    count the instructions of posting and polling, and compare or accept them
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["demo"] => demo::run(None),
+        ["demo", file] if !file.starts_with('-') => demo::run(Some(file)),
+        ["test"] => check::run(),
+        ["bench"] => bench::run(false),
+        ["bench", "--quick"] => bench::run(true),
+        ["setup"] => setup::install(setup::TEST),
+        ["setup", "bench"] => {
+            setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
+        }
+        ["header"] => header::write().map_err(|e| format!("include/tieline_provider.h: {e}")),
+        ["header", "--check"] => header::check(),
+        ["instructions"] => check::instructions::run(false),
+        ["instructions", "--accept"] => check::instructions::run(true),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

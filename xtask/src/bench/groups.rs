@@ -1,0 +1,254 @@
+//! What is compared with what, and the aims.
+
+use super::source::{Field, Source};
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Nanoseconds.
+    Time,
+    /// Operations per second.
+    Rate,
+    /// Bytes per second.
+    Bandwidth,
+    /// Bytes.
+    Memory,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Lower,
+    Higher,
+}
+
+/// Things that are measured in turn.
+pub(crate) struct Group {
+    pub(crate) what: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) better: Better,
+    pub(crate) sources: Vec<(&'static str, Source)>,
+    pub(crate) comparisons: Vec<Comparison>,
+}
+
+/// One of ours against one of theirs.
+pub(crate) struct Comparison {
+    pub(crate) what: Option<&'static str>,
+    pub(crate) ours: &'static str,
+    pub(crate) rival: &'static str,
+    /// The ratio to reach; none: for information.
+    pub(crate) aim: Option<f64>,
+}
+
+impl Unit {
+    pub(crate) fn show(self, value: f64) -> String {
+        let scaled = |value: f64, unit: &str| {
+            let (value, letter) = match value {
+                v if v >= 1e9 => (v / 1e9, "G"),
+                v if v >= 1e6 => (v / 1e6, "M"),
+                v if v >= 1e3 => (v / 1e3, "k"),
+                v => (v, ""),
+            };
+            let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+            format!("{value:.digits$} {letter}{unit}")
+        };
+        match self {
+            Unit::Rate => scaled(value, "/s"),
+            Unit::Bandwidth => scaled(value, "B/s"),
+            Unit::Memory => format!("{:.0} KiB", value / 1024.0),
+            Unit::Time if value < 1e3 => format!("{value:.0} ns"),
+            Unit::Time if value < 1e6 => format!("{:.2} us", value / 1e3),
+            Unit::Time => format!("{:.2} ms", value / 1e6),
+        }
+    }
+}
+
+const OURS: &str = "tieline";
+
+fn against(rival: &'static str, aim: impl Into<Option<f64>>) -> Comparison {
+    Comparison { what: None, ours: OURS, rival, aim: aim.into() }
+}
+
+/// Every group, small to large.
+pub(crate) fn all() -> Vec<Group> {
+    let mut groups = messages();
+    groups.extend(memory_operations());
+    groups.extend(bulk());
+    groups.extend(process());
+    groups
+}
+
+fn messages() -> Vec<Group> {
+    let posix = "-x posix -d memory -t";
+    vec![
+        Group {
+            what: "8 B message, one way",
+            unit: Unit::Time,
+            better: Better::Lower,
+            sources: vec![
+                (OURS, Source::tieline("am_lat", "8", "", Field::P50)),
+                ("UCX uct posix", Source::ucx(posix, "am_lat -s 8 -D short", 300_000, Field::P50)),
+                ("UCX ucp am", Source::ucx("-t", "ucp_am_lat -s 8", 300_000, Field::P50)),
+                ("UCX ucp tag", Source::ucx("-t", "tag_lat -s 8", 300_000, Field::P50)),
+                ("Open MPI (NetPIPE)", Source::NetPipe { bytes: 8, field: Field::P50 }),
+                ("limit: a cache line crosses", Source::tieline("crossing", "8", "", Field::P50)),
+            ],
+            comparisons: vec![
+                against("UCX uct posix", 0.60),
+                against("UCX ucp am", None),
+                against("UCX ucp tag", None),
+                against("Open MPI (NetPIPE)", None),
+                against("limit: a cache line crosses", 1.5),
+            ],
+        },
+        Group {
+            what: "8 B messages, one pair",
+            unit: Unit::Rate,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("am_bw", "8", "", Field::Rate)),
+                (
+                    "UCX uct posix",
+                    Source::ucx(posix, "am_bw -s 8 -D short", 3_000_000, Field::Rate),
+                ),
+                ("UCX ucp am", Source::ucx("-t", "ucp_am_bw -s 8", 1_000_000, Field::Rate)),
+            ],
+            comparisons: vec![against("UCX uct posix", 4.0), against("UCX ucp am", None)],
+        },
+        Group {
+            what: "4 KiB messages",
+            unit: Unit::Bandwidth,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("am_bw", "4k", "", Field::Bandwidth)),
+                (
+                    "UCX uct posix",
+                    Source::ucx(posix, "am_bw -s 4096 -D bcopy", 500_000, Field::Bandwidth),
+                ),
+                ("UCX ucp am", Source::ucx("-t", "ucp_am_bw -s 4096", 200_000, Field::Bandwidth)),
+            ],
+            comparisons: vec![against("UCX uct posix", 1.1), against("UCX ucp am", 1.1)],
+        },
+        Group {
+            // uct posix has no message longer than its 8 KiB segments.
+            what: "64 KiB messages",
+            unit: Unit::Bandwidth,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("am_bw", "64k", "", Field::Bandwidth)),
+                ("UCX ucp am", Source::ucx("-t", "ucp_am_bw -s 65536", 40_000, Field::Bandwidth)),
+            ],
+            comparisons: vec![against("UCX ucp am", 1.1)],
+        },
+    ]
+}
+
+fn memory_operations() -> Vec<Group> {
+    let posix = "-x posix -d memory -t";
+    let alloc = "--memory alloc";
+    let rate = |what, test, rival| Group {
+        what,
+        unit: Unit::Rate,
+        better: Better::Higher,
+        sources: vec![
+            (OURS, Source::tieline(test, "8", alloc, Field::Rate)),
+            ("UCX uct posix", Source::ucx(posix, rival, 3_000_000, Field::Rate)),
+        ],
+        comparisons: vec![against("UCX uct posix", 1.0)],
+    };
+    vec![
+        Group {
+            what: "8 B put, there and back / 2",
+            unit: Unit::Time,
+            better: Better::Lower,
+            sources: vec![
+                (OURS, Source::tieline("put_lat", "8", alloc, Field::P50)),
+                ("UCX uct posix", Source::ucx(posix, "put_lat -s 8 -D short", 300_000, Field::P50)),
+            ],
+            comparisons: vec![against("UCX uct posix", 1.0)],
+        },
+        rate("8 B add, posted", "add_lat", "add_mr -s 8 -D short"),
+        rate("8 B fetch-add", "fadd_lat", "fadd -s 8 -D short"),
+    ]
+}
+
+fn bulk() -> Vec<Group> {
+    let cma = "-x cma -d memory -t";
+    let copied = |what, test, rival| Group {
+        what,
+        unit: Unit::Bandwidth,
+        better: Better::Higher,
+        sources: vec![
+            (OURS, Source::tieline(test, "1m", "", Field::Bandwidth)),
+            ("tieline, one end copies", Source::tieline_with_one_copier(test, "1m")),
+            ("UCX uct cma", Source::ucx(cma, rival, 4_000, Field::Bandwidth)),
+        ],
+        comparisons: vec![
+            Comparison {
+                what: None,
+                ours: "tieline, one end copies",
+                rival: "UCX uct cma",
+                aim: Some(1.0),
+            },
+            Comparison {
+                what: Some(if test == "put_bw" {
+                    "1 MiB put, ordinary memory, both ends copy"
+                } else {
+                    "1 MiB get, ordinary memory, both ends copy"
+                }),
+                ours: OURS,
+                rival: "UCX uct cma",
+                aim: Some(1.5),
+            },
+        ],
+    };
+    vec![
+        copied("1 MiB put, ordinary memory", "put_bw", "put_bw -s 1048576 -D zcopy"),
+        copied("1 MiB get, ordinary memory", "get_bw", "get -s 1048576 -D zcopy"),
+        Group {
+            what: "1 MiB put into memory of Context::alloc",
+            unit: Unit::Bandwidth,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("put_bw", "1m", "--memory alloc", Field::Bandwidth)),
+                ("limit: memcpy", Source::tieline("memcpy", "1m", "", Field::Bandwidth)),
+            ],
+            comparisons: vec![against("limit: memcpy", 0.95)],
+        },
+        Group {
+            what: "4 MiB there and back, ordinary memory",
+            unit: Unit::Bandwidth,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("put_lat", "4m", "", Field::Bandwidth)),
+                ("Open MPI (NetPIPE)", Source::NetPipe { bytes: 4 << 20, field: Field::Bandwidth }),
+            ],
+            comparisons: vec![against("Open MPI (NetPIPE)", None)],
+        },
+    ]
+}
+
+fn process() -> Vec<Group> {
+    let memory = |what, field, budget: f64, rival: &'static str| Group {
+        what,
+        unit: Unit::Memory,
+        better: Better::Lower,
+        sources: vec![(OURS, Source::Footprint(field)), (rival, Source::Given(budget))],
+        comparisons: vec![against(rival, 1.0)],
+    };
+    vec![
+        Group {
+            what: "open a context and a worker",
+            unit: Unit::Time,
+            better: Better::Lower,
+            sources: vec![
+                (OURS, Source::Footprint("open_ns")),
+                ("UCX ucp_init + worker", Source::UcpStartup),
+            ],
+            comparisons: vec![against("UCX ucp_init + worker", 1.0)],
+        },
+        memory("memory of an idle context", "idle_bytes", 1024.0 * 1024.0, "budget: 1 MiB"),
+        memory("per local peer, before it talks", "quiet_peer_bytes", 16384.0, "budget: 16 KiB"),
+        memory("per local peer that talks", "talking_peer_bytes", 65536.0, "budget: 64 KiB"),
+    ]
+}

@@ -1,0 +1,146 @@
+//! target/bench/report.{json,md,svg}.
+
+use super::groups::{Better, Group};
+use super::{Row, Series, svg};
+use crate::sh::{Outcome, capture, command, which};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::Path;
+
+/// What the figures were measured on.
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) kernel: String,
+    pub(crate) rivals: String,
+    /// Load before the first measurement.
+    pub(crate) load: f64,
+}
+
+impl Machine {
+    pub(crate) fn look() -> Machine {
+        let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+        let cpus = read("/proc/cpuinfo");
+        let model =
+            cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+        let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
+        let load = read("/proc/loadavg");
+        let first = |program: &str, args: &[&str]| {
+            let _ = which(program)?;
+            let said = capture(&mut command(program, args)).ok()?;
+            let line = said.lines().find(|line| line.chars().any(|c| c.is_ascii_digit()))?;
+            Some(line.trim_start_matches(['#', ' ']).to_owned())
+        };
+        let rivals = [first("ucx_info", &["-v"]), first("mpirun", &["--version"])];
+        Machine {
+            processor: format!("{} ({count} processors)", model.unwrap_or("unknown").trim()),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            rivals: rivals.into_iter().flatten().collect::<Vec<_>>().join("; "),
+            load: load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0),
+        }
+    }
+
+    fn line(&self, rounds: usize) -> String {
+        format!(
+            "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
+            self.processor, self.kernel, self.rivals
+        )
+    }
+}
+
+/// The table as Markdown, with columns that line up in a terminal too.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let head =
+        ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
+    let mut cells = vec![head];
+    for row in rows {
+        let sign = if row.better == Better::Lower { "<=" } else { ">=" };
+        cells.push([
+            row.what.to_owned(),
+            row.ours.clone(),
+            row.rival.clone(),
+            row.theirs.clone(),
+            format!("{:.2}", row.ratio),
+            row.aim.map_or("-".into(), |aim| format!("{sign} {aim:.2}")),
+            row.reached().map_or("-", |yes| if yes { "yes" } else { "no" }).to_owned(),
+        ]);
+    }
+    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..7).map(width).collect();
+    let mut out = String::new();
+    for (number, row) in cells.iter().enumerate() {
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ = match column {
+                0 | 2 | 6 => write!(out, "| {cell:<width$} "),
+                _ => write!(out, "| {cell:>width$} "),
+            };
+        }
+        out.push_str("|\n");
+        if number == 0 {
+            for (column, width) in widths.iter().enumerate() {
+                let right = if matches!(column, 0 | 2 | 6) { "-" } else { ":" };
+                let _ = write!(out, "|{}{right}", "-".repeat(width + 1));
+            }
+            out.push_str("|\n");
+        }
+    }
+    out
+}
+
+/// Writes all three files.
+pub(crate) fn write(
+    dir: &Path,
+    machine: &Machine,
+    rounds: usize,
+    measured: &[(Group, Vec<Series>)],
+    rows: &[Row],
+    table: &str,
+) -> Outcome {
+    let failed = |e: std::io::Error| format!("cannot write to {}: {e}", dir.display());
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    let groups: Vec<Value> =
+        measured.iter().map(|(group, series)| group_json(group, series)).collect();
+    let json = json!({
+        "machine": {
+            "processor": machine.processor,
+            "kernel": machine.kernel,
+            "rivals": machine.rivals,
+            "load": machine.load,
+        },
+        "rounds": rounds,
+        "groups": groups,
+        "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
+    });
+    let pretty = serde_json::to_string_pretty(&json).unwrap_or_default();
+    std::fs::write(dir.join("report.json"), pretty + "\n").map_err(failed)?;
+    let markdown = format!("{table}\n{}\n", machine.line(rounds));
+    std::fs::write(dir.join("report.md"), markdown).map_err(failed)?;
+    std::fs::write(dir.join("report.svg"), svg::draw(rows, &machine.line(rounds))).map_err(failed)
+}
+
+fn group_json(group: &Group, series: &[Series]) -> Value {
+    let measured: Vec<Value> = series
+        .iter()
+        .map(|s| {
+            json!({
+                "label": s.label,
+                "median": s.median(),
+                "best": s.best(),
+                "rounds": s.rounds,
+                "missing": s.missing,
+            })
+        })
+        .collect();
+    json!({ "what": group.what, "unit": format!("{:?}", group.unit).to_lowercase(), "series": measured })
+}
+
+fn row_json(row: &Row) -> Value {
+    json!({
+        "what": row.what,
+        "rival": row.rival,
+        "ratio": row.ratio,
+        "aim": row.aim,
+        "lower_is_better": row.better == Better::Lower,
+        "reached": row.reached(),
+    })
+}

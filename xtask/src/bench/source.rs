@@ -1,0 +1,256 @@
+//! Where a figure comes from: our own command, a rival's, or a program of a few lines.
+
+use crate::sh::{Outcome, capture, command, root, target};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// Which figure of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    /// Median time, ns.
+    P50,
+    /// Operations per second, all in all.
+    Rate,
+    /// Bytes per second, all in all.
+    Bandwidth,
+}
+
+pub(crate) enum Source {
+    /// `tieline perf`.
+    Tieline { args: Vec<&'static str>, one_copier: bool, field: Field },
+    /// `ucx_perftest`, server on processor 0 and client on processor 1.
+    Ucx { args: Vec<&'static str>, iterations: u64, field: Field },
+    /// NetPIPE over Open MPI's shared memory.
+    NetPipe { bytes: u64, field: Field },
+    /// xtask/src/ucp_startup.c.
+    UcpStartup,
+    /// `tieline footprint`.
+    Footprint(&'static str),
+    /// A budget.
+    Given(f64),
+}
+
+impl Source {
+    pub(crate) fn tieline(
+        test: &'static str,
+        size: &'static str,
+        more: &'static str,
+        field: Field,
+    ) -> Source {
+        let args = ["--test", test, "--size", size].into_iter().chain(more.split_whitespace());
+        Source::Tieline { args: args.collect(), one_copier: false, field }
+    }
+
+    pub(crate) fn tieline_with_one_copier(test: &'static str, size: &'static str) -> Source {
+        let args = vec!["--test", test, "--size", size];
+        Source::Tieline { args, one_copier: true, field: Field::Bandwidth }
+    }
+
+    pub(crate) fn ucx(
+        transport: &'static str,
+        test: &'static str,
+        iterations: u64,
+        field: Field,
+    ) -> Source {
+        let args = transport.split_whitespace().chain(test.split_whitespace()).collect();
+        Source::Ucx { args, iterations, field }
+    }
+
+    /// The program that has to be there.
+    pub(crate) fn needs(&self) -> Option<&'static str> {
+        match self {
+            Source::Ucx { .. } => Some("ucx_perftest"),
+            Source::NetPipe { .. } => Some("NPopenmpi"),
+            Source::UcpStartup => Some("cc"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn measure(&self, quick: bool) -> Outcome<f64> {
+        match self {
+            Source::Tieline { args, one_copier, field } => {
+                tieline(args, *one_copier, *field, quick)
+            }
+            Source::Ucx { args, iterations, field } => {
+                ucx(args, if quick { iterations / 3 } else { *iterations }, *field)
+            }
+            Source::NetPipe { bytes, field } => net_pipe(*bytes, *field),
+            Source::UcpStartup => ucp_startup(),
+            Source::Footprint(field) => footprint(field),
+            Source::Given(value) => Ok(*value),
+        }
+    }
+}
+
+fn program() -> std::path::PathBuf {
+    target().join("release/tieline")
+}
+
+fn tieline(args: &[&str], one_copier: bool, field: Field, quick: bool) -> Outcome<f64> {
+    let seconds = if quick { "0.2" } else { "0.5" };
+    let mut perf = command(program(), &["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
+    if one_copier {
+        let _ = perf.env("TIELINE_ASSIST_SIZE", "inf");
+    }
+    let out = capture(perf.args(args))?;
+    let line = out.lines().last().ok_or("tieline perf printed nothing")?;
+    let name = match field {
+        Field::P50 => "p50_ns",
+        Field::Rate => "messages_per_second",
+        Field::Bandwidth => "bytes_per_second",
+    };
+    number(line, name)
+}
+
+fn footprint(field: &str) -> Outcome<f64> {
+    let out = capture(&mut command(program(), &["footprint"]))?;
+    number(out.trim(), field)
+}
+
+fn number(json: &str, name: &str) -> Outcome<f64> {
+    let value: serde_json::Value =
+        serde_json::from_str(json).map_err(|e| format!("`{json}` is not JSON: {e}"))?;
+    value[name].as_f64().ok_or_else(|| format!("`{json}` has no {name}"))
+}
+
+/// Each pair has a port of its own, so that one that closes does not stand in the way of the next.
+static PORT: AtomicU16 = AtomicU16::new(21_000);
+
+fn ucx(args: &[&str], iterations: u64, field: Field) -> Outcome<f64> {
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    let text = port.to_string();
+    let mut server = command("ucx_perftest", &["-c", "0", "-p", &text]);
+    let _ = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("ucx_perftest: {e}"))?);
+    listening(port, &mut server.0)?;
+    let mut client = command("ucx_perftest", &["-c", "1", "-p", &text, "127.0.0.1", "-v", "-f"]);
+    let out = capture(client.args(args).args(["-n", &iterations.to_string()]))?;
+    ucx_field(&out, field)
+}
+
+/// The CSV of `ucx_perftest -v -f`: names in one line, figures in the next. Its megabyte has 2^20 bytes.
+fn ucx_field(csv: &str, field: Field) -> Outcome<f64> {
+    let mut lines = csv.lines().skip_while(|line| !line.starts_with("iterations,"));
+    let names = lines.next().ok_or_else(|| format!("ucx_perftest said `{}`", csv.trim()))?;
+    let figures = lines.last().unwrap_or("");
+    let (name, scale) = match field {
+        Field::P50 => ("50.0_percentile_lat", 1e3),
+        Field::Rate => ("overall_mr", 1.0),
+        Field::Bandwidth => ("overall_bw", 1_048_576.0),
+    };
+    let column = names.split(',').position(|n| n == name);
+    let figure =
+        column.and_then(|at| figures.split(',').nth(at)).and_then(|f| f.trim().parse::<f64>().ok());
+    figure.map(|f| f * scale).ok_or_else(|| format!("ucx_perftest has no {name} in `{figures}`"))
+}
+
+/// Waits until the kernel knows a listener on `port`: connecting to try would count as the client.
+fn listening(port: u16, server: &mut Child) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(10);
+    let wanted = format!(":{port:04X}");
+    while Instant::now() < until {
+        let there = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            text.lines().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                matches!(words.as_slice(), [_, local, _, "0A", ..] if local.ends_with(&wanted))
+            })
+        });
+        if there {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = server.try_wait() {
+            return Err(format!("the server of ucx_perftest ended: {status}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Err("the server of ucx_perftest does not listen".into())
+}
+
+/// A child that does not outlive its measurement.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn net_pipe(bytes: u64, field: Field) -> Outcome<f64> {
+    let dir = target().join("bench");
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut args =
+        vec!["--bind-to", "core", "-np", "2", "--mca", "pml", "ob1", "--mca", "btl", "self,vader"];
+    if crate::sh::is_root() {
+        args.insert(0, "--allow-run-as-root");
+    }
+    let size = bytes.to_string();
+    args.extend(["NPopenmpi", "-l", &size, "-u", &size, "-p", "0", "-o", "netpipe.out"]);
+    // NetPIPE writes its table where it runs, and says on stderr what it measures.
+    let mut mpirun = Command::new("mpirun");
+    let output = mpirun
+        .args(args)
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("mpirun: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    net_pipe_field(&said, field)
+}
+
+/// `  0:       8 bytes  97342 times -->    427.36 Mbps in       0.14 usec`, where an Mbit has 2^20 bits.
+fn net_pipe_field(said: &str, field: Field) -> Outcome<f64> {
+    let line = said.lines().rfind(|line| line.contains("-->"));
+    let words: Vec<&str> = line.unwrap_or("").split_whitespace().collect();
+    let before = |unit: &str| {
+        let at = words.iter().position(|word| *word == unit)?;
+        words.get(at.checked_sub(1)?)?.parse::<f64>().ok()
+    };
+    let figure = match field {
+        Field::P50 => before("usec").map(|us| us * 1e3),
+        _ => before("Mbps").map(|mbps| mbps * 1_048_576.0 / 8.0),
+    };
+    figure.ok_or_else(|| {
+        format!("NetPIPE measured nothing: {}", said.lines().last().unwrap_or("no output").trim())
+    })
+}
+
+fn ucp_startup() -> Outcome<f64> {
+    let program = target().join("bench/ucp_startup");
+    if !program.exists() {
+        let dir = target().join("bench");
+        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let source = root().join("xtask/src/ucp_startup.c");
+        let mut cc = command("cc", &["-O2", "-Wall"]);
+        let _ = cc.arg(source).arg("-o").arg(&program).args(["-lucp", "-lucs"]);
+        let _ = capture(&mut cc).map_err(|text| format!("libucx-dev is not installed: {text}"))?;
+    }
+    let out = capture(&mut command(&program, &[]))?;
+    out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_csv_of_ucx_perftest_is_read_by_the_names_of_its_columns() {
+        let csv = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+                   300000,0.121,2.529,3.288,3.02,2.0,395383,304120\n";
+        assert_eq!(ucx_field(csv, Field::P50), Ok(121.0));
+        assert_eq!(ucx_field(csv, Field::Rate), Ok(304_120.0));
+        assert_eq!(ucx_field(csv, Field::Bandwidth), Ok(2.0 * 1_048_576.0));
+        assert!(ucx_field("no such transport", Field::P50).is_err());
+    }
+
+    #[test]
+    fn the_last_line_of_netpipe_is_read() {
+        let said = "  0:  1 bytes  1 times -->  1.00 Mbps in 9.00 usec\n  \
+                    1:       8 bytes  97342 times -->    400.00 Mbps in       0.14 usec\n";
+        assert_eq!(net_pipe_field(said, Field::P50).map(f64::round), Ok(140.0));
+        assert_eq!(net_pipe_field(said, Field::Bandwidth), Ok(400.0 * 1_048_576.0 / 8.0));
+        assert!(net_pipe_field("mpirun: no slots", Field::P50).is_err());
+    }
+}

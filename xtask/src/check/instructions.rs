@@ -1,0 +1,173 @@
+//! The regression gate that does not depend on how busy the machine is: instructions per operation.
+//!
+//! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its
+//! cases, one a line; `instructions CASE N` does the case N times. Two runs of different N are counted under
+//! callgrind, so that start-up falls out of the difference.
+
+use super::Count;
+use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const SHORT: u64 = 1_000;
+const LONG: u64 = 11_000;
+
+/// Checks the counts against the accepted ones.
+pub(super) fn check() -> Count {
+    if !root().join("core/examples/instructions.rs").exists() {
+        return Count::skip("core/examples/instructions.rs is not there yet");
+    }
+    if which("valgrind").is_none() {
+        return Count::skip("valgrind is not installed (apt-get install valgrind)");
+    }
+    let mut total = Count::default();
+    match (measure(), Accepted::read()) {
+        (Ok(found), Ok(accepted)) => {
+            for (case, count) in found {
+                total.add(Count::one(accepted.compare(&case, count)));
+            }
+        }
+        (Err(text), _) | (_, Err(text)) => total.add(Count::one(Err(text))),
+    }
+    total
+}
+
+/// `cargo xtask instructions [--accept]`.
+pub(crate) fn run(accept: bool) -> Outcome {
+    let found = measure()?;
+    let mut accepted = Accepted::read()?;
+    if !accept {
+        let failed = found.iter().filter(|(case, count)| accepted.compare(case, **count).is_err());
+        return match failed.count() {
+            0 => Ok(()),
+            n => Err(format!(
+                "{n} counts differ; if that is right: cargo xtask instructions --accept"
+            )),
+        };
+    }
+    for (case, count) in &found {
+        println!("{case}: {count}");
+    }
+    accepted.counts = found;
+    accepted.write()
+}
+
+fn measure() -> Outcome<BTreeMap<String, u64>> {
+    run_command(&mut cargo(&[
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        "tieline",
+        "--example",
+        "instructions",
+    ]))?;
+    let program = target().join("release/examples/instructions");
+    let cases = capture(&mut command(&program, &["list"]))?;
+    let mut found = BTreeMap::new();
+    for case in cases.split_whitespace() {
+        let (short, long) = (count(&program, case, SHORT)?, count(&program, case, LONG)?);
+        let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
+        let _ = found.insert(case.to_owned(), each);
+    }
+    if found.is_empty() { Err("`instructions list` names no case".into()) } else { Ok(found) }
+}
+
+fn count(program: &PathBuf, case: &str, times: u64) -> Outcome<u64> {
+    let file = target().join("callgrind.out.xtask");
+    let mut valgrind = command("valgrind", &["--tool=callgrind", "--quiet"]);
+    let _ = valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(program);
+    let _ = capture(valgrind.args([case, &times.to_string()]))?;
+    let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let _ = std::fs::remove_file(&file);
+    let total = text.lines().find_map(|line| {
+        let rest = line.strip_prefix("totals:").or(line.strip_prefix("summary:"))?;
+        rest.split_whitespace().next()?.parse().ok()
+    });
+    total.ok_or_else(|| format!("callgrind did not say how many instructions {case} took"))
+}
+
+/// xtask/instructions.toml.
+struct Accepted {
+    tolerance_percent: u64,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Accepted {
+    fn file() -> PathBuf {
+        root().join("xtask/instructions.toml")
+    }
+
+    fn read() -> Outcome<Accepted> {
+        let text = std::fs::read_to_string(Accepted::file()).unwrap_or_default();
+        Accepted::parse(&text)
+    }
+
+    fn parse(text: &str) -> Outcome<Accepted> {
+        let mut accepted = Accepted { tolerance_percent: 5, counts: BTreeMap::new() };
+        for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim()) {
+            if line.is_empty() {
+                continue;
+            }
+            let wrong = || format!("xtask/instructions.toml: `{line}` is not `name = number`");
+            let (name, number) = line.split_once('=').ok_or_else(wrong)?;
+            let number = number.trim().parse().map_err(|_| wrong())?;
+            if name.trim() == "tolerance_percent" {
+                accepted.tolerance_percent = number;
+            } else {
+                let _ = accepted.counts.insert(name.trim().to_owned(), number);
+            }
+        }
+        Ok(accepted)
+    }
+
+    fn write(&self) -> Outcome {
+        let mut text = String::from(
+            "# Accepted instructions per operation, release build, counted by callgrind.\n\
+             # Written by `cargo xtask instructions --accept`; say in the commit why a count grew.\n",
+        );
+        let _ = writeln!(text, "tolerance_percent = {}", self.tolerance_percent);
+        for (case, count) in &self.counts {
+            let _ = writeln!(text, "{case} = {count}");
+        }
+        std::fs::write(Accepted::file(), text).map_err(|e| format!("xtask/instructions.toml: {e}"))
+    }
+
+    /// More than was accepted fails; much less is worth accepting, and said.
+    fn compare(&self, case: &str, found: u64) -> Outcome {
+        let Some(&accepted) = self.counts.get(case) else {
+            return Err(format!("{case}: {found} instructions, and no count is accepted yet"));
+        };
+        let slack = (accepted * self.tolerance_percent).div_ceil(100);
+        println!("{case}: {found} instructions, accepted {accepted}");
+        if found > accepted + slack {
+            return Err(format!("{case}: {found} instructions, {accepted} + {slack} are accepted"));
+        }
+        if found + slack < accepted {
+            println!("{case} is better than accepted: cargo xtask instructions --accept");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_beyond_the_tolerance_fails_and_shrinking_does_not() {
+        let accepted =
+            Accepted::parse("tolerance_percent = 10 # a new compiler\npost = 50\n").unwrap();
+        assert!(accepted.compare("post", 55).is_ok());
+        assert!(accepted.compare("post", 56).is_err());
+        assert!(accepted.compare("post", 10).is_ok());
+        assert!(accepted.compare("poll", 10).unwrap_err().contains("no count is accepted"));
+    }
+
+    #[test]
+    fn a_line_that_is_no_count_is_refused() {
+        assert!(Accepted::parse("post = many").is_err());
+        assert!(Accepted::parse("post").is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! Generated files that are committed: each must be what would be generated now.
+
+use super::Count;
+use crate::sh::{capture, command, root, target};
+
+pub(super) fn header() -> Count {
+    Count::one(crate::header::check())
+}
+
+/// docs/configuration.md comes from the same tables as `tieline config`.
+pub(super) fn configuration() -> Count {
+    let file = root().join("docs/configuration.md");
+    let tieline = target().join("debug/tieline");
+    let generated = capture(command(tieline, &["config", "--markdown"]).env_clear());
+    Count::one(generated.and_then(|generated| {
+        let committed =
+            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        if committed == generated {
+            return Ok(());
+        }
+        let differs = committed.lines().zip(generated.lines()).position(|(a, b)| a != b);
+        let line =
+            differs.map_or(committed.lines().count().min(generated.lines().count()), |at| at);
+        Err(format!(
+            "docs/configuration.md is stale from line {} on; write it with \
+             `target/debug/tieline config --markdown > docs/configuration.md`",
+            line + 1
+        ))
+    }))
+}

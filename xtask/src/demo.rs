@@ -1,0 +1,93 @@
+//! `cargo xtask demo [FILE]`: from a fresh clone to real data between two processes.
+
+use crate::setup;
+use crate::sh::{self, Outcome, capture, cargo, command, heading, root, show_time, target};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub(crate) fn run(file: Option<&str>) -> Outcome {
+    let started = Instant::now();
+    let file = match file {
+        Some(name) => absolute(name)?,
+        None => largest_of_rust()?,
+    };
+    step("Build", || {
+        if sh::which("cc").is_none() {
+            setup::install(setup::DEMO)?;
+        }
+        sh::run(&mut cargo(&["build", "--release"]))?;
+        println!("programs and providers are in {}", target().join("release").display());
+        Ok(())
+    })?;
+    let built = Instant::now();
+    let tieline = target().join("release/tieline");
+    step("What is here, and why what is used is used", || {
+        sh::run(&mut command(&tieline, &["info", "--why"]))
+    })?;
+    step("Two processes move a file", || {
+        let program = [tieline.as_os_str(), "demo".as_ref(), file.as_os_str()];
+        let mut launch = command(&tieline, &["run", "-n", "2"]);
+        let _ = launch.args(cpus()).arg("--").args(program);
+        run_launch(&mut launch)
+    })?;
+    step("How fast: two processes, each on a processor of its own", || {
+        let common = ["perf", "--seconds", "0.2"];
+        let small = ["--test", "am_lat,put_lat,fadd_lat", "--size", "8"];
+        let large = ["--test", "am_bw,put_bw,get_bw", "--size", "64k,1m"];
+        for tests in [&small[..], &large] {
+            let mut perf = command(&tieline, &common);
+            sh::run(perf.args(tests).args(cpus()))?;
+        }
+        Ok(())
+    })?;
+    println!(
+        "\nEverything was verified. {} after the build, {} in all.",
+        show_time(built.elapsed()),
+        show_time(started.elapsed())
+    );
+    println!("By hand: {} --help", tieline.display());
+    Ok(())
+}
+
+fn run_launch(launch: &mut std::process::Command) -> Outcome {
+    sh::run(launch).map_err(|text| format!("{text}: the demo did not verify"))
+}
+
+fn step(title: &str, body: impl FnOnce() -> Outcome) -> Outcome {
+    heading(title);
+    let started = Instant::now();
+    body()?;
+    println!("({})", show_time(started.elapsed()));
+    Ok(())
+}
+
+/// Two processors, where there are two.
+fn cpus() -> &'static [&'static str] {
+    match std::thread::available_parallelism() {
+        Ok(n) if n.get() > 1 => &["--cpus", "0,1"],
+        _ => &[],
+    }
+}
+
+fn absolute(name: &str) -> Outcome<PathBuf> {
+    let file = std::env::current_dir().unwrap_or_else(|_| root()).join(name);
+    match std::fs::metadata(&file) {
+        Ok(m) if m.is_file() => Ok(file),
+        Ok(_) => Err(format!("cannot move {name}: it is not a file; name a file")),
+        Err(e) => Err(format!("cannot read {name}: {e}; name a file that is there")),
+    }
+}
+
+/// The largest library of the Rust installation: every machine that can build this has one.
+fn largest_of_rust() -> Outcome<PathBuf> {
+    let sysroot = capture(&mut command("rustc", &["--print", "sysroot"]))?;
+    let lib = Path::new(sysroot.trim()).join("lib");
+    let entries =
+        std::fs::read_dir(&lib).map_err(|e| format!("cannot read {}: {e}", lib.display()))?;
+    let files = entries.flatten().filter_map(|entry| {
+        let m = entry.metadata().ok()?;
+        m.is_file().then(|| (m.len(), entry.path()))
+    });
+    let (_, file) = files.max().ok_or_else(|| format!("no file in {}; name one", lib.display()))?;
+    Ok(file)
+}

@@ -1,0 +1,91 @@
+//! System packages: installed where that is possible, named where it is not.
+
+use crate::sh::{Outcome, command, is_root, run, which};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Something that a Debian package brings.
+pub(crate) struct Need {
+    /// A program in PATH, or a file.
+    probe: &'static str,
+    package: &'static str,
+}
+
+const fn need(probe: &'static str, package: &'static str) -> Need {
+    Need { probe, package }
+}
+
+/// Rust's own linker.
+pub(crate) const DEMO: &[Need] = &[need("cc", "gcc"), need("/usr/include/stdio.h", "libc6-dev")];
+
+/// What the checks run.
+pub(crate) const TEST: &[Need] = &[
+    need("cc", "gcc"),
+    need("/usr/include/stdio.h", "libc6-dev"),
+    need("pkg-config", "pkg-config"),
+    need("ip", "iproute2"),
+    need("unshare", "util-linux"),
+    need("valgrind", "valgrind"),
+];
+
+/// The rivals.
+pub(crate) const BENCH: &[Need] = &[
+    need("cc", "gcc"),
+    need("ucx_perftest", "ucx-utils"),
+    need("/usr/include/ucp/api/ucp.h", "libucx-dev"),
+    need("mpirun", "openmpi-bin"),
+    need("NPopenmpi", "netpipe-openmpi"),
+];
+
+/// Installs what is missing; where that cannot be done, the error is the one line that does it.
+pub(crate) fn install(needs: &[Need]) -> Outcome {
+    let missing = missing(needs);
+    if missing.is_empty() {
+        println!("system packages: all there");
+        return Ok(());
+    }
+    if !is_root() || which("apt-get").is_none() {
+        return Err(format!("missing packages; install them with: {}", line(&missing)));
+    }
+    println!("installing {}", missing.join(" "));
+    static UPDATED: AtomicBool = AtomicBool::new(false);
+    if !UPDATED.swap(true, Ordering::Relaxed) {
+        run(&mut apt(&["update", "-qq"]))?;
+    }
+    let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    args.extend(&missing);
+    run(&mut apt(&args))
+}
+
+/// Installs what can be installed; what remains missing is said, and whoever needs it says `skipped`.
+pub(crate) fn install_or_say(needs: &[Need]) {
+    if let Err(text) = install(needs) {
+        println!("{text}");
+    }
+}
+
+/// The packages of what is not there.
+fn missing(needs: &[Need]) -> Vec<&'static str> {
+    let there = |need: &&Need| {
+        if need.probe.starts_with('/') {
+            Path::new(need.probe).exists()
+        } else {
+            which(need.probe).is_some()
+        }
+    };
+    let mut packages: Vec<&str> =
+        needs.iter().filter(|need| !there(need)).map(|need| need.package).collect();
+    packages.dedup();
+    packages
+}
+
+fn line(packages: &[&str]) -> String {
+    let sudo = if is_root() { "" } else { "sudo " };
+    format!("{sudo}apt-get update && {sudo}apt-get install -y {}", packages.join(" "))
+}
+
+fn apt(args: &[&str]) -> std::process::Command {
+    let mut apt = command("apt-get", args);
+    let _ = apt.env("DEBIAN_FRONTEND", "noninteractive").stdout(std::process::Stdio::null());
+    apt
+}

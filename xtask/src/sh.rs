@@ -1,0 +1,126 @@
+//! Running other programs, and where things lie.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// A failure, told in one line.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// The workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) if !dir.is_empty() => root().join(dir),
+        _ => root().join("target"),
+    }
+}
+
+/// A command that runs in the workspace.
+pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    let _ = command.args(args).current_dir(root());
+    command
+}
+
+/// Cargo itself, the one that runs us. What it told us about ourselves is not for what it builds next.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), args);
+    let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in own.filter(|name| name.starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR") {
+        let _ = command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a command to its end; its output is the user's.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let status = command.status().map_err(|e| format!("cannot start {}: {e}", show(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{} failed: {status}", show(command))) }
+}
+
+/// Runs a command and returns what it printed; its errors become ours.
+pub(crate) fn capture(command: &mut Command) -> Outcome<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot start {}: {e}", show(command)))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().last().unwrap_or("").to_owned();
+        return Err(format!("{} failed: {}: {last}", show(command), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a command and hands over each line of both its streams as it comes; says whether it succeeded.
+pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcome<bool> {
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", show(command)))?;
+    let (sender, receiver) = mpsc::channel();
+    let streams: [Option<Box<dyn Read + Send>>; 2] = [
+        child.stdout.take().map(|s| Box::new(s) as _),
+        child.stderr.take().map(|s| Box::new(s) as _),
+    ];
+    std::thread::scope(|scope| {
+        for stream in streams.into_iter().flatten() {
+            let sender = sender.clone();
+            let _ = scope.spawn(move || {
+                for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+                    let _ = sender.send(line); // the receiver stays until both streams have ended
+                }
+            });
+        }
+        drop(sender);
+        for line in receiver {
+            each(String::from_utf8_lossy(&line).trim_end());
+        }
+    });
+    let status = child.wait().map_err(|e| format!("{}: {e}", show(command)))?;
+    Ok(status.success())
+}
+
+/// Where a program lies, if it is in PATH.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// A heading, bold where that can be seen.
+pub(crate) fn heading(text: &str) {
+    if std::io::stdout().is_terminal() {
+        println!("\n\x1b[1m{text}\x1b[0m");
+    } else {
+        println!("\n== {text}");
+    }
+}
+
+/// A duration for a person.
+pub(crate) fn show_time(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 100.0 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
+    }
+}
+
+fn show(command: &Command) -> String {
+    let mut words = vec![Path::new(command.get_program()).file_name().unwrap_or_default()];
+    words.extend(command.get_args().take(4));
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    format!("`{}`", words.join(" "))
+}
