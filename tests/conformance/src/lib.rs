@@ -8,6 +8,7 @@
 //! what it claims, and a check that needs more is skipped by name. Each check runs in a process of its own, so
 //! that a provider which crashes or hangs fails that check and no other.
 
+mod abi;
 pub mod case;
 pub mod checks;
 mod load;

@@ -70,6 +70,9 @@ pub fn run(plan: &Plan, out: &mut dyn Write) -> Result<Tally, String> {
         }
     }
     let Tally { passed, failed, skipped } = tally;
+    if passed + failed + skipped == 0 {
+        return Err(format!("no check has `{}` in its name", plan.filter.as_deref().unwrap_or("")));
+    }
     writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped")
         .map_err(|e| e.to_string())?;
     Ok(tally)

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::abi::Guarded;
 use crate::load;
 use core::cell::RefCell;
 use core::ffi::c_void;
@@ -144,12 +145,16 @@ fn list<T: Copy>(
     Ok(records)
 }
 
-/// Asks for bytes in two steps: their length, then themselves.
+/// What stands behind the end of a buffer.
+const CANARY: u8 = 0x5a;
+
+/// Asks for bytes; `BadData` when there were more than fit.
 fn bytes(mut ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> Result<Vec<u8>, Status> {
-    let mut out = vec![0; capacity];
+    // The room behind it is not the callee's: whoever writes there is found out instead of crashing.
+    let mut out = vec![CANARY; capacity + 64];
     let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
-    if len > capacity {
-        return Err(Status::TooLarge);
+    if len > capacity || out[capacity..].iter().any(|&b| b != CANARY) {
+        return Err(Status::BadData);
     }
     out.truncate(len);
     Ok(out)
@@ -361,22 +366,23 @@ impl Interface {
     /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
-        let mut out = vec![0x5a; capacity + 64];
+        let mut out = vec![CANARY; capacity + 64];
         // SAFETY: an open interface and a buffer that is larger than what is said.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
-        (len, out[capacity..].iter().any(|&b| b != 0x5a))
+        (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
 
     /// Asks for reachability; a refusal carries the reason. The last text is set when the reason is no
     /// terminated text within its buffer.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
         let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
-        let mut reason = [0x5au8; 320];
+        let mut reason = [CANARY; 320];
+        let guarded = Guarded::bytes(address);
         // SAFETY: an open interface; address and reason are borrowed for the call.
         let code =
-            unsafe { f(self.0.handle, address.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
+            unsafe { f(self.0.handle, guarded.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
         let Err(status) = status(code.into()) else { return Ok(()) };
-        let fault = if reason[256..].iter().any(|&b| b != 0x5a) {
+        let fault = if reason[256..].iter().any(|&b| b != CANARY) {
             Some("it was written beyond its buffer")
         } else if !reason[..256].contains(&0) {
             Some("it is not terminated")
@@ -394,10 +400,11 @@ impl Interface {
         cookie: u64,
     ) -> Result<Endpoint, Failure> {
         let provider = self.0.domain.provider;
+        let (guarded, guarded_identity) = (Guarded::bytes(address), Guarded::bytes(identity));
         let params = EndpointParams {
-            address: address.as_ptr(),
+            address: guarded.as_ptr(),
             address_len: address.len(),
-            identity: identity.as_ptr(),
+            identity: guarded_identity.as_ptr(),
             identity_len: identity.len(),
             cookie,
             ..EndpointParams::empty()
@@ -607,8 +614,9 @@ impl Endpoint {
     pub(crate) fn import(&self, packed: &[u8]) -> Result<Key, Failure> {
         let f = self.ops().import_key.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
+        let guarded = Guarded::bytes(packed);
         // SAFETY: an open endpoint; the bytes are borrowed for the call.
-        let code = unsafe { f(self.0.handle, packed.as_ptr(), packed.len(), &mut handle) };
+        let code = unsafe { f(self.0.handle, guarded.as_ptr(), packed.len(), &mut handle) };
         let _ = self.provider().check(code)?;
         Ok(Key { endpoint: self.clone(), handle })
     }
@@ -640,57 +648,5 @@ impl Drop for Key {
             // SAFETY: an open endpoint (the field holds it) and a key of it, dropped once.
             unsafe { f(self.endpoint.0.handle, self.handle) }
         }
-    }
-}
-
-/// Memory whose end touches a page that must not be read or written: a provider that looks behind the
-/// size it was given dies.
-pub(crate) struct Guarded {
-    base: *mut u8,
-    pages: usize,
-    at: *mut u8,
-}
-
-impl Guarded {
-    /// A copy of the first `len` bytes of `record` that ends at the guard.
-    pub(crate) fn new<T: Copy>(record: &T, len: usize) -> Guarded {
-        assert!(len <= size_of::<T>() && len % 8 == 0);
-        let page = 4096;
-        let pages = len.div_ceil(page) + 1;
-        // SAFETY: a mapping of its own, of which the last page is made inaccessible; the copy ends where
-        // that page begins and is as long as the readable part allows (`len <= (pages - 1) * page`).
-        unsafe {
-            let base = libc::mmap(
-                ptr::null_mut(),
-                pages * page,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(base, libc::MAP_FAILED, "no memory for a guarded record");
-            let base = base.cast::<u8>();
-            let end = base.add((pages - 1) * page);
-            assert_eq!(libc::mprotect(end.cast(), page, libc::PROT_NONE), 0);
-            let at = end.sub(len);
-            ptr::copy_nonoverlapping(ptr::from_ref(record).cast::<u8>(), at, len);
-            Guarded { base, pages, at }
-        }
-    }
-
-    pub(crate) fn as_ptr<T>(&self) -> *mut T {
-        self.at.cast()
-    }
-
-    /// Leaves it mapped for good: a host table lives as long as the process.
-    pub(crate) fn leak(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`.
-        let _ = unsafe { libc::munmap(self.base.cast(), self.pages * 4096) };
     }
 }

@@ -3,10 +3,11 @@
 
 #![allow(unsafe_code)]
 
+use crate::abi::Guarded;
 use crate::case::Case;
 use crate::load;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use crate::sys::{Guarded, Provider};
+use crate::sys::Provider;
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr;

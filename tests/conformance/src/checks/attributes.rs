@@ -240,6 +240,13 @@ fn same(first: &[u8], second: &[u8]) -> Checked {
 pub(super) fn bytes_that_are_no_address_do_no_harm(case: &Case) -> Checked {
     let interface = case.interface()?;
     let good = case.address_of(&interface)?;
+    if case.attr.connects & connects::TO_INTERFACE != 0 {
+        for len in 0..good.len() {
+            let answer = interface.reachable(&good[..len]).map_err(|(failure, _)| failure);
+            let what = format!("the first {len} bytes of an address");
+            holds(answer.is_err(), what, "unreachable", "reachable")?;
+        }
+    }
     let mut random = Random(10);
     let mut suspects: Vec<Vec<u8>> = (0..good.len()).map(|len| good[..len].to_vec()).collect();
     suspects.extend((0..150).map(|n| random.bytes(n)));

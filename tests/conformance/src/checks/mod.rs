@@ -66,7 +66,7 @@ checks! {
         a_message_to_oneself_arrives: messages::SHORT;
         a_peer_arrives_with_its_identity_before_its_first_message: messages::SHORT;
         short_messages_of_every_length_arrive_whole: messages::SHORT;
-        a_message_longer_than_the_limit_is_refused: messages::SHORT;
+        a_message_longer_than_the_limit_is_refused_or_arrives_whole: messages::SHORT;
         ten_thousand_messages_keep_their_order: messages::SHORT;
         a_flood_is_answered_again_and_loses_nothing: messages::SHORT;
         a_packed_message_is_what_the_callback_wrote: messages::PACKED;

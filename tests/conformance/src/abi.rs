@@ -1,0 +1,64 @@
+//! Memory that ends where nothing may be touched.
+
+#![allow(unsafe_code)]
+
+use core::ptr;
+
+/// Memory whose end touches a page that must not be read or written: a provider that looks behind the
+/// size it was given dies.
+pub(crate) struct Guarded {
+    base: *mut u8,
+    pages: usize,
+    at: *mut u8,
+}
+
+impl Guarded {
+    /// A copy of the first `len` bytes of `record` that ends at the guard.
+    pub(crate) fn new<T: Copy>(record: &T, len: usize) -> Guarded {
+        assert!(len <= size_of::<T>() && len % 8 == 0);
+        // SAFETY: `len` bytes of the record, looked at as bytes for the length of this call.
+        Guarded::bytes(unsafe { core::slice::from_raw_parts(ptr::from_ref(record).cast(), len) })
+    }
+
+    /// A copy of these bytes that ends at the guard.
+    pub(crate) fn bytes(bytes: &[u8]) -> Guarded {
+        let len = bytes.len();
+        let page = 4096;
+        let pages = len.div_ceil(page) + 1;
+        // SAFETY: a mapping of its own, of which the last page is made inaccessible; the copy ends where
+        // that page begins and is as long as the readable part allows (`len <= (pages - 1) * page`).
+        unsafe {
+            let base = libc::mmap(
+                ptr::null_mut(),
+                pages * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(base, libc::MAP_FAILED, "no memory for a guarded record");
+            let base = base.cast::<u8>();
+            let end = base.add((pages - 1) * page);
+            assert_eq!(libc::mprotect(end.cast(), page, libc::PROT_NONE), 0);
+            let at = end.sub(len);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), at, len);
+            Guarded { base, pages, at }
+        }
+    }
+
+    pub(crate) fn as_ptr<T>(&self) -> *mut T {
+        self.at.cast()
+    }
+
+    /// Leaves it mapped for good: a host table lives as long as the process.
+    pub(crate) fn leak(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`.
+        let _ = unsafe { libc::munmap(self.base.cast(), self.pages * 4096) };
+    }
+}

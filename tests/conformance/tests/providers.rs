@@ -1,0 +1,333 @@
+//! The suite over every provider of the workspace, and over broken ones: a check that never fails checks nothing.
+//!
+//! `cargo test -p tieline-conformance --test providers [-- NAME]`
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+/// `Ok`, or why the test cannot be run here. A failure panics.
+type Verdict = Result<(), String>;
+
+type Test = (&'static str, fn() -> Verdict);
+
+const TESTS: &[Test] = &[
+    ("shm_conforms", shm),
+    ("shm_cma_conforms", shm_cma),
+    ("the_example_in_rust_conforms", example_in_rust),
+    ("the_example_in_c_conforms", example_in_c),
+    ("every_break_in_the_example_is_found_by_the_check_that_is_there_for_it", breaks_are_found),
+    ("a_file_that_is_no_provider_is_one_line", no_provider),
+    ("a_module_that_is_not_there_is_named_with_those_that_are", no_such_module),
+    ("list_names_modules_and_checks", list),
+];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+            continue;
+        }
+        match std::panic::catch_unwind(test) {
+            Ok(Ok(())) => println!("test {name} ... ok"),
+            Ok(Err(reason)) => println!("test {name} ... skipped: {reason}"),
+            Err(_) => {
+                println!("test {name} ... FAILED");
+                failed += 1;
+            }
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The binary under test, and the folder where cargo puts shared objects.
+fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_tieline-conformance"))
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A folder for this run, removed again.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("conformance-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Builds a package's shared object with this test's own profile.
+fn built(package: &str, library: &str) -> PathBuf {
+    let folder = binary().parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    let cargo = cargo
+        .current_dir(source())
+        .args(["build", "--quiet", "--package", package, "--target-dir"])
+        .arg(folder.parent().unwrap());
+    if folder.ends_with("release") {
+        let _ = cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "{cargo:?}");
+    folder.join(library)
+}
+
+/// Compiles the C example, with some text replaced.
+fn compiled(
+    scratch: &Scratch,
+    name: &str,
+    change: Option<(&str, &str)>,
+) -> Result<PathBuf, String> {
+    let mut text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
+    if let Some((from, to)) = change {
+        assert_eq!(text.matches(from).count(), 1, "`{from}` must be once in the example");
+        text = text.replace(from, to);
+    }
+    let (file, object) =
+        (scratch.0.join(format!("{name}.c")), scratch.0.join(format!("{name}.so")));
+    std::fs::write(&file, text).unwrap();
+    let mut cc = Command::new("cc");
+    let cc = cc.args(["-std=c11", "-shared", "-fPIC", "-I"]).arg(source().join("include"));
+    if change.is_none() {
+        let _ = cc.args(["-Wall", "-Wextra", "-Werror"]);
+    } else {
+        let _ = cc.arg("-w");
+    }
+    match cc.arg("-o").arg(&object).arg(&file).status() {
+        Ok(status) => assert!(status.success(), "{cc:?}"),
+        Err(error) => return Err(format!("no C compiler: {error}")),
+    }
+    Ok(object)
+}
+
+fn run(object: &Path, arguments: &[&str]) -> (Output, String) {
+    let output = Command::new(binary()).arg(object).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+/// No check fails, and those that show what the provider is for are not skipped.
+fn conforms(object: &Path, must_pass: &[&str]) {
+    let (output, text) = run(object, &[]);
+    print!(
+        "{}",
+        text.lines()
+            .filter(|l| l.contains(": skipped: "))
+            .map(|l| format!("  {l}\n"))
+            .collect::<String>()
+    );
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for check in must_pass {
+        assert!(text.contains(&format!("{check}: ok")), "{check} did not pass:\n{text}");
+    }
+    println!("  {}", text.lines().last().unwrap());
+}
+
+fn shm() -> Verdict {
+    let object = built("tieline-provider-shm-plugin", "libtieline_shm.so");
+    conforms(
+        &object,
+        &[
+            "two_processes_exchange_messages",
+            "two_threads_exchange_messages",
+            "a_message_wakes_a_sleeping_interface",
+            "a_killed_peer_is_reported_and_posting_to_it_fails",
+        ],
+    );
+    Ok(())
+}
+
+fn shm_cma() -> Verdict {
+    let object = built("tieline-provider-shm-cma-plugin", "libtieline_shm_cma.so");
+    conforms(&object, &["a_put_writes_exactly_its_range", "a_passive_target_needs_no_poll"]);
+    Ok(())
+}
+
+const LOOPBACK: &[&str] = &["a_message_to_oneself_arrives", "a_revoked_key_is_rejected"];
+
+fn example_in_rust() -> Verdict {
+    conforms(&built("tieline-example-loopback", "libtieline_loopback_rust.so"), LOOPBACK);
+    Ok(())
+}
+
+fn example_in_c() -> Verdict {
+    let scratch = Scratch::new("c");
+    conforms(&compiled(&scratch, "libtieline_loopback", None)?, LOOPBACK);
+    Ok(())
+}
+
+/// What is broken: from, to, the check that must find it, and a word of what it must say.
+const BREAKS: &[(&str, &str, &str, &str)] = &[
+    (
+        "s->header = header, s->len",
+        "s->header = header ^ 1, s->len",
+        "a_message_to_oneself_arrives",
+        "header",
+    ),
+    (
+        "if (i->tail - i->head == SLOTS) return NULL;",
+        "",
+        "a_flood_is_answered_again_and_loses_nothing",
+        "AGAIN",
+    ),
+    (
+        "if (len < 0) return len;",
+        "if (len < 0) { e->interface->tail++; return len; }",
+        "an_error_of_the_pack_callback_comes_back_and_sends_nothing",
+        "header",
+    ),
+    (
+        "if ((size_t)len > max) return TIELINE_INVALID;",
+        "",
+        "a_pack_callback_that_claims_too_much_is_refused",
+        "success",
+    ),
+    ("s->len += iov[n].len;", "s->len = iov[n].len;", "a_gathered_message_arrives", "length"),
+    (
+        "if (len > PAYLOAD) return TIELINE_TOO_LARGE;\n    if (!(s = claim",
+        "if (len > PAYLOAD) len = PAYLOAD;\n    if (!(s = claim",
+        "refused_or_arrives_whole",
+        "length",
+    ),
+    ("i->tail++;\n    *e =", "*e =", "a_peer_arrives_with_its_identity", "PEER_ARRIVED"),
+    (
+        "s->len = params.identity_len);",
+        "s->len = 1);",
+        "a_peer_arrives_with_its_identity",
+        "identity",
+    ),
+    (
+        "i->head += i->shown;",
+        "i->head += i->shown > 3 ? 3 : i->shown;",
+        "ten_thousand_messages",
+        "header",
+    ),
+    ("r->generation == k->generation", "1", "a_revoked_key_is_rejected", "success"),
+    ("r->generation == k->generation", "1", "a_key_of_another_domain_is_rejected", "success"),
+    ("((struct region *)region)->generation = 0;", "", "a_revoked_key_is_rejected", "KEY_REJECTED"),
+    ("if (len != sizeof k) return", "if (0) return", "bytes_that_are_no_key", "signal"),
+    ("!(r->access & right)", "0", "rights_that_a_region_does_not_give", "success"),
+    ("op->len > r->len - op->offset", "0", "a_range_outside_the_region_is_refused", "OUT_OF_RANGE"),
+    (
+        "uint8_t *remote = r->base + op->offset + at",
+        "uint8_t *remote = r->base + op->offset",
+        "a_put_writes_exactly_its_range",
+        "byte",
+    ),
+    ("memmove(local, remote, op->iov[n].len);", ";", "a_get_reads_exactly_its_range", "byte"),
+    (
+        "if (capacity < sizeof k) return fail",
+        "if (0) return fail",
+        "a_key_fits_its_stated_length",
+        "TOO_LARGE",
+    ),
+    (".put = put,", "", "every_claimed_capability_has_its_slot", "put"),
+    (".name = \"self\"", ".name = \"\"", "names_and_limits_are_possible", "name"),
+    (
+        "*count = 1;\n    if (capacity) tieline_write_record(out, &attr, sizeof attr);\n    return TIELINE_OK;\n}\n\nstatic void close_domain",
+        "*count = 1;\n    if (capacity) memcpy(out, &attr, sizeof attr);\n    return TIELINE_OK;\n}\n\nstatic void close_domain",
+        "attribute_records_respect_their_size",
+        "signal",
+    ),
+    (
+        "int32_t status = tieline_read_params(&params, sizeof params, in);\n    (void)state;",
+        "int32_t status = 0;\n    memcpy(&params, in, sizeof params);",
+        "parameter_records_follow_the_tail_rule",
+        "",
+    ),
+    (
+        "if (!host || !out) return TIELINE_INVALID;",
+        "if (!host->pages_free || !out) return TIELINE_INVALID;",
+        "an_older_core_with_a_shorter_host_table_is_served",
+        "signal",
+    ),
+    (
+        "tieline_write_record(out, &ops, sizeof ops);",
+        "memset(out, 0, sizeof ops + 8);\n    memcpy(out, &ops, sizeof ops);",
+        "a_newer_core_with_longer_tables_is_served",
+        "behind",
+    ),
+    (
+        "capacity < sizeof i->address ? capacity : sizeof i->address",
+        "sizeof i->address",
+        "an_address_fits_its_stated_length",
+        "no byte beyond",
+    ),
+    (
+        "if (len == sizeof i->address && !memcmp",
+        "if (!memcmp",
+        "bytes_that_are_no_address_do_no_harm",
+        "reachable",
+    ),
+    (
+        "if (capacity) snprintf((char *)reason",
+        "if (0) snprintf((char *)reason",
+        "bytes_that_are_no_address",
+        "reason",
+    ),
+    (
+        "int32_t status = TIELINE_OK;\n    struct region *r;",
+        "for (;;) ;\n    int32_t status = TIELINE_OK;\n    struct region *r;",
+        "a_put_writes",
+        "hung",
+    ),
+];
+
+fn breaks_are_found() -> Verdict {
+    let scratch = Scratch::new("breaks");
+    let mut missed = Vec::new();
+    for (n, (from, to, check, word)) in BREAKS.iter().enumerate() {
+        let object = compiled(&scratch, &format!("broken{n}"), Some((from, to)))?;
+        let (output, text) = run(&object, &["--filter", check, "--patience", "10"]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let found = text.lines().chain(errors.lines()).any(|line| {
+            (line.contains("FAILED") && line.contains(check) || *check == "modules")
+                && line.contains(word)
+        });
+        if output.status.success() || !found {
+            missed.push(format!("{check} did not find `{from}` -> `{to}`:\n{text}{errors}"));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    println!("  {} breaks found", BREAKS.len());
+    Ok(())
+}
+
+fn no_provider() -> Verdict {
+    let (output, _) = run(&source().join("Cargo.toml"), &[]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("no 64-bit little-endian ELF file"), "{errors}");
+    let (output, _) = run(Path::new("/nowhere/libtieline_none.so"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    Ok(())
+}
+
+fn no_such_module() -> Verdict {
+    let object = built("tieline-example-loopback", "libtieline_loopback_rust.so");
+    let (output, _) = run(&object, &["--module", "rc"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors.contains("no data-path module rc; there is loopback-rust/self"), "{errors}");
+    Ok(())
+}
+
+fn list() -> Verdict {
+    let object = built("tieline-example-loopback", "libtieline_loopback_rust.so");
+    let (output, text) = run(&object, &["--list"]);
+    assert!(output.status.success());
+    assert!(text.contains("module loopback-rust/self\n"), "{text}");
+    assert!(text.contains("check a_revoked_key_is_rejected TIELINE_CAP_PUT"), "{text}");
+    Ok(())
+}
