@@ -9,10 +9,17 @@ use tieline_plugin_api::abi::NoteDesc;
 
 // ---- the ELF reader ----
 
-/// A real ELF file of this machine: the running test, a position-independent executable.
+/// A real shared object of this machine: the smallest one that this process has loaded.
 fn real_file() -> &'static [u8] {
     static FILE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-    FILE.get_or_init(|| std::fs::read("/proc/self/exe").expect("the running program's file"))
+    FILE.get_or_init(|| {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's mappings");
+        let objects = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+        let objects = objects.filter(|path| path.contains(".so"));
+        let smallest =
+            objects.min_by_key(|path| std::fs::metadata(path).map_or(u64::MAX, |m| m.len()));
+        std::fs::read(smallest.expect("a shared object")).expect("its file")
+    })
 }
 
 /// A slice that fails the test when the reader asks for something and gets it from outside.
@@ -200,4 +207,96 @@ fn a_set_uid_process_ignores_the_path_and_says_so() {
 fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
     let (_, records) = SearchPath::named(Some("/nowhere/at/all:/nowhere/else"), false).candidates();
     assert_eq!(records.len(), 2);
+}
+
+mod cache {
+    use super::probe::{Answer, FileKey, add, read};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    /// A directory of its own for each test; gone when dropped.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let place =
+                std::env::temp_dir().join(format!("tieline-cache-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&place);
+            fs::create_dir(&place).expect("a directory");
+            Place(place)
+        }
+        fn file(&self) -> PathBuf {
+            self.0.join("tieline/probes")
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn key(path: &std::path::Path) -> FileKey {
+        FileKey::of(&fs::metadata(path).expect("a file"))
+    }
+
+    #[test]
+    fn an_answer_is_remembered_for_that_state_of_the_file() {
+        let place = Place::new("kept");
+        let subject = place.0.join("subject");
+        fs::write(&subject, "one").unwrap();
+        let (first, fine) = (key(&subject), Answer { fault: None, at: 5 });
+        add(&place.file(), first, &fine);
+        fs::write(&subject, "another").unwrap();
+        let second = key(&subject);
+        let broken = Answer { fault: Some("killed by a signal".into()), at: 6 };
+        add(&place.file(), second, &broken);
+        let kept = read(&place.file());
+        assert_ne!(first, second);
+        assert_eq!((kept.get(&first), kept.get(&second)), (Some(&fine), Some(&broken)));
+        let left: Vec<_> = fs::read_dir(place.file().parent().unwrap()).unwrap().collect();
+        assert_eq!(left.len(), 1, "nothing but the cache is left");
+    }
+
+    #[test]
+    fn a_cache_that_others_can_write_is_not_believed() {
+        let place = Place::new("writable");
+        let mine = key(&place.0);
+        add(&place.file(), mine, &Answer { fault: None, at: 5 });
+        assert_eq!(read(&place.file()).len(), 1);
+        fs::set_permissions(place.file(), fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(read(&place.file()).is_empty());
+    }
+
+    #[test]
+    fn a_cache_full_of_nonsense_is_an_empty_one() {
+        let place = Place::new("nonsense");
+        fs::create_dir(place.0.join("tieline")).unwrap();
+        for nonsense in ["", "a b c", "1 2 3 4 5 6 7 8", "1 2 3 4 5 6 7 8 maybe", "\u{1}\n\n9 9"] {
+            fs::write(place.file(), nonsense).unwrap();
+            assert!(read(&place.file()).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_cache_keeps_a_bounded_number_of_answers_the_last_ones() {
+        let place = Place::new("bounded");
+        for at in 0..300u64 {
+            let subject = place.0.join(format!("f{at}"));
+            fs::write(&subject, "x").unwrap();
+            add(&place.file(), key(&subject), &Answer { fault: None, at });
+        }
+        let kept = read(&place.file());
+        assert_eq!(kept.len(), 256);
+        assert!(kept.values().all(|answer| answer.at >= 44));
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_no_error() {
+        let place = Place::new("file");
+        fs::write(place.0.join("tieline"), "a file where the directory should be").unwrap();
+        add(&place.file(), key(&place.0), &Answer { fault: None, at: 5 });
+        assert!(read(&place.file()).is_empty());
+    }
 }

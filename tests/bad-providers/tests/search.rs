@@ -129,7 +129,7 @@ fn the_first_of_two_files_of_one_name_wins_and_the_other_is_never_opened() {
 fn two_spellings_of_one_name_in_one_directory_are_one_name() {
     let directory = Directory::new();
     let first = directory.compile("two-words", &[]);
-    fs::copy(&first, directory.path().join("libtieline_two-words.so")).unwrap();
+    let _ = fs::copy(&first, directory.path().join("libtieline_two-words.so")).unwrap();
     let context = open(&[&directory]);
     let verdicts = verdicts(&context, "two-words");
     let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();

@@ -107,6 +107,11 @@ impl OpenDomain {
         let mut handle = std::ptr::null_mut();
         let what = || format!("domain {name} could not be opened");
         provider.usable(&what)?;
+        // Whoever opens a domain may rely on what its attributes promise.
+        let attr = provider.domains()?.into_iter().find(|d| fixed_str(&d.name) == Some(name));
+        if let Some(Err(verdict)) = attr.map(|attr| provider.check_domain(&attr)) {
+            return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
+        }
         // SAFETY: the provider's function with its own state; the record and the place live for the call.
         let code = unsafe {
             (provider.tables.provider.open_domain)(provider.state(), &params, &mut handle)

@@ -8,12 +8,12 @@ use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
 /// A context that looks for providers in `directories`, besides the built-in ones.
-pub fn open(directories: &[&Directory]) -> Context {
+pub(crate) fn open(directories: &[&Directory]) -> Context {
     open_with(directories, &[])
 }
 
 /// The same with more settings.
-pub fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Context {
+pub(crate) fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Context {
     let paths: Vec<String> =
         directories.iter().map(|directory| directory.path().display().to_string()).collect();
     let mut builder = Context::builder()
@@ -26,14 +26,14 @@ pub fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Conte
 }
 
 /// What the report says about a provider (or a directory): its verdicts in order.
-pub fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
+pub(crate) fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
     let records = context.report().records;
     records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
 }
 
 /// The phase, the expected and the found words of the one refusal of a provider.
 #[track_caller]
-pub fn refusal(context: &Context, provider: &str) -> (String, String, String) {
+pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, String) {
     match verdicts(context, provider).as_slice() {
         [Verdict::Refused { phase, expected, found }] => {
             (phase.clone(), expected.clone(), found.clone())
@@ -44,7 +44,13 @@ pub fn refusal(context: &Context, provider: &str) -> (String, String, String) {
 
 /// The refusal of a provider has these words, and everything else works.
 #[track_caller]
-pub fn assert_refused(context: &Context, provider: &str, phase: &str, expected: &str, found: &str) {
+pub(crate) fn assert_refused(
+    context: &Context,
+    provider: &str,
+    phase: &str,
+    expected: &str,
+    found: &str,
+) {
     let refusal = refusal(context, provider);
     assert_eq!(refusal.0, phase, "{refusal:?}");
     assert!(refusal.1.contains(expected), "expected `{expected}` in {refusal:?}");
@@ -53,19 +59,19 @@ pub fn assert_refused(context: &Context, provider: &str, phase: &str, expected: 
 }
 
 /// Whether a provider was found and loaded.
-pub fn is_found(context: &Context, provider: &str) -> bool {
+pub(crate) fn is_found(context: &Context, provider: &str) -> bool {
     let loaded = context.report().providers;
     loaded.iter().any(|view| view.name == provider)
 }
 
 /// A message to oneself arrives.
 #[track_caller]
-pub fn assert_the_rest_works(context: &Context) {
+pub(crate) fn assert_the_rest_works(context: &Context) {
     let worker = context.worker().expect("a worker");
     let arrived = Rc::new(Cell::new(0));
     let seen = arrived.clone();
     worker.on_message(7, move |message| seen.set(message.header())).expect("a free message id");
-    let address = worker.address();
+    let address = worker.address().expect("an address");
     let endpoint = worker.connect(&address).expect("an endpoint to oneself");
     let outcome = endpoint.send(7, 42, b"payload").expect("a message that is accepted");
     let _ = worker.finish(outcome).expect("a message that is sent");
