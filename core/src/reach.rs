@@ -3,11 +3,9 @@
 //! A pure function: the caller asks interfaces and probes mechanisms, and hands in what came out. One peer
 //! that a mechanism cannot reach costs that pair that lane, and one record.
 //!
-//! Message lanes: best first. RMA and atomic lanes: first those that reach only memory of their own domain
-//! (`alloc`), then those that reach any registered memory, then emulation over messages. A key is served
-//! by the first lane that fits it.
-
-use std::cmp::Ordering;
+//! Lanes stand in the order of rank, last the emulation over messages. A key is served by the first lane
+//! that fits it: one whose module reaches only memory of its own domain (`alloc`) is passed over for other
+//! memory.
 
 use tieline_plugin_api::caps;
 
@@ -110,7 +108,7 @@ pub(crate) fn lanes(
                 fit.push((ranked, *index));
             }
         }
-        fit.sort_by(|a, b| order(a.0, b.0, role).0);
+        fit.sort_by(|a, b| compare(a.0, b.0, role).0);
         let mut built: Vec<Lane> = Vec::new();
         for (place, (ranked, index)) in fit.iter().enumerate() {
             built.push(Lane {
@@ -162,24 +160,15 @@ fn serves(ranked: &Ranked, role: Role) -> Serves {
     }
 }
 
-/// Lanes for own memory stand first: they serve fewer keys, and those best.
-fn order(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
-    let narrow = |ranked: &Ranked| serves(ranked, role) == Serves::AnyMemory;
-    match narrow(a).cmp(&narrow(b)) {
-        Ordering::Equal => compare(a, b, role),
-        order => (order, "for memory of its own alone".into()),
-    }
-}
-
 fn because(ranked: &Ranked, next: Option<&Ranked>, role: Role) -> String {
-    let own = serves(ranked, role) == Serves::OwnMemory;
-    let scope = if own { "for memory from alloc: " } else { "" };
-    let peers = next.filter(|next| serves(next, role) == serves(ranked, role));
-    match peers {
+    let scope = match (role, serves(ranked, role)) {
+        (Role::Message, _) => "",
+        (_, Serves::OwnMemory) => "memory from alloc; ",
+        (_, Serves::AnyMemory) => "any registered memory; ",
+    };
+    match next {
         Some(next) => format!("{scope}before {}: {}", next.at, compare(ranked, next, role).1),
-        None if own => format!("{scope}loads and stores in place"),
-        None if role == Role::Message => ranked.priority_text(),
-        None => format!("{}; reaches any registered memory", ranked.priority_text()),
+        None => format!("{scope}{}", ranked.priority_text()),
     }
 }
 
@@ -292,14 +281,26 @@ mod tests {
     }
 
     #[test]
-    fn own_memory_then_any_memory_by_priority_then_emulation() {
+    fn lanes_stand_by_rank_and_emulation_comes_last() {
         let mut all = vec![tcp(), shm()];
         all.extend(single_copy());
         let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
         assert_eq!(row(&lanes.message), "shm/mem tcp/stream");
         assert_eq!(row(&lanes.rma), "shm/mem* shm-xpmem/map shm-cma/copy shm-knem/copy ~");
         assert_eq!(row(&lanes.atomic), "shm/mem* ~");
-        assert_eq!(lanes.rma[1].because, "before shm-cma/copy: priority 40 over 39");
+        assert_eq!(
+            lanes.rma[1].because,
+            "any registered memory; before shm-cma/copy: priority 40 over 39"
+        );
+    }
+
+    #[test]
+    fn a_priority_of_the_user_moves_a_lane_to_the_front() {
+        let mut cma = module("shm-cma", "copy", RMA, 39);
+        cma.priority = Some((60, "TIELINE_PRIORITY_SHM_CMA=60 (environment)".into()));
+        let all = [shm(), cma];
+        let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
+        assert_eq!(row(&lanes.rma), "shm-cma/copy shm/mem* ~");
     }
 
     #[test]
@@ -319,7 +320,7 @@ mod tests {
             texts,
             [
                 "shm-cma/copy to p1 unreachable: process_vm_readv: operation not permitted (ptrace_scope is 2)",
-                "shm/mem to p1 used for message, RMA, atomic: priority 50; for memory from alloc: loads and stores in place",
+                "shm/mem to p1 used for message, RMA, atomic: priority 50; memory from alloc; priority 50",
             ]
         );
     }

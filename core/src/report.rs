@@ -39,6 +39,9 @@ pub struct Report {
     pub modules: Vec<ModuleView>,
     /// What was composed for each domain.
     pub paths: Vec<PathView>,
+    /// In which order modules serve a peer that all of them reach. What a certain peer gets is what
+    /// `Endpoint::report` says.
+    pub lanes: Vec<LaneView>,
     /// Every decision.
     pub records: Vec<Record>,
     /// What an operator should know.
@@ -125,6 +128,21 @@ pub struct PathView {
     pub disabled: Option<String>,
 }
 
+/// One lane towards a peer that everything reaches.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneView {
+    /// `message`, `RMA` or `atomic`.
+    pub role: String,
+    /// A module, or `emulated`.
+    pub via: String,
+    /// `own`: memory that the module provided (`Context::alloc`); `any`: all registered memory. Messages
+    /// need none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Why it stands where it stands.
+    pub because: String,
+}
+
 /// A line that a provider logged.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
@@ -209,6 +227,11 @@ impl Report {
         if !paths.is_empty() {
             text.push_str("PATHS\n");
             text.push_str(&text::columns(&paths, 2));
+            text.push('\n');
+        }
+        if !self.lanes.is_empty() {
+            text.push_str("ORDER, FOR A PEER THAT ALL OF IT REACHES\n");
+            text.push_str(&text::columns(&lane_rows(&self.lanes), 2));
             text.push('\n');
         }
         text.push_str(&listed("WARNINGS", &self.warnings));
@@ -303,6 +326,18 @@ fn path_line(path: &PathView) -> Vec<String> {
         part("connections", &path.connection),
     ];
     vec![path.domain.clone(), parts.into_iter().flatten().collect::<Vec<_>>().join(", ")]
+}
+
+/// A row for each lane; the role stands in its first.
+fn lane_rows(lanes: &[LaneView]) -> Vec<Vec<String>> {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut role = "";
+    for lane in lanes {
+        let first = if lane.role == role { String::new() } else { lane.role.clone() };
+        role = &lane.role;
+        rows.push(vec![first, lane.via.clone(), lane.because.clone()]);
+    }
+    rows
 }
 
 fn or_dash(text: String) -> String {

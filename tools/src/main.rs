@@ -4,6 +4,8 @@
 //! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
 //! line: `tieline: what: why; what to do`.
 
+mod config;
+mod info;
 mod perf;
 mod run;
 mod size;
@@ -23,12 +25,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Info(info::Args),
+    Config(config::Args),
     Perf(perf::Args),
     Run(run::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Info(args) => info::main(&args),
+        Command::Config(args) => config::main(&args),
         Command::Perf(args) => perf::main(&args),
         Command::Run(args) => run::main(&args),
     };

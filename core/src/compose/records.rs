@@ -106,7 +106,7 @@ fn why_best(ranked: &Ranked, role: Role, entrants: &[Entrant]) -> String {
     });
     match rivals.map(|entrant| &entrant.ranked).min_by(|a, b| compare(a, b, role).0) {
         Some(second) => format!("before {}: {}", second.at.module, compare(ranked, second, role).1),
-        None => "the only one of its domain".into(),
+        None => format!("{}, alone in its domain", ranked.priority_text()),
     }
 }
 

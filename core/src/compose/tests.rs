@@ -214,7 +214,7 @@ fn a_choice_says_by_which_rule() {
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0/rc"),
         [
-            "used for message, RMA, atomic: message: before ud: priority 50 over 30; RMA: the only one of its domain; atomic: the only one of its domain"
+            "used for message, RMA, atomic: message: before ud: priority 50 over 30; RMA: priority 50, alone in its domain; atomic: priority 50, alone in its domain"
         ]
     );
     assert_eq!(

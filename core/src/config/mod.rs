@@ -214,11 +214,11 @@ impl Config {
 
     /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
     pub(crate) fn selection(&self, name: &str) -> Result<Selection, Error> {
-        let cited = match self.origin(name) {
-            Origin::File(path, line) => format!("{name} ({}:{line})", path.display()),
-            _ => name.to_owned(),
+        let origin = match self.origin(name) {
+            origin @ (Origin::File(..) | Origin::Program) => origin.to_string(),
+            _ => String::new(),
         };
-        let selection = Selection::parse(&cited, &self.text(name))?;
+        let selection = Selection::parse_from(name, &origin, &self.text(name))?;
         let asked = self.setting(name).is_some();
         Ok(if asked { selection } else { selection.quiet() })
     }

@@ -162,6 +162,15 @@ fn a_selection_that_cannot_be_read_is_found_by_the_check() {
 }
 
 #[test]
+fn a_selection_from_a_file_is_cited_with_its_line() {
+    let file = Scratch::new("cite", "\nproviders = \"^shm\"\n");
+    let path = file.file();
+    let config = env(&[("TIELINE_CONFIG", path.to_str().unwrap())]).build().unwrap();
+    let cited = config.selection(vars::PROVIDERS).unwrap().cite();
+    assert_eq!(cited, format!("TIELINE_PROVIDERS=^shm ({}:2)", path.display()));
+}
+
+#[test]
 fn the_program_may_set_only_variables() {
     assert!(env(&[]).set("PATH", "/bin").build().unwrap_err().what().contains("PATH"));
 }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR};
 use tieline_plugin_api::{caps, cost_class, log_level, memory_caps};
 
-use super::{DomainView, LogView, ModuleView, PathView, ProviderView, Report};
+use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report};
 use crate::compose::{Composition, Path};
 use crate::config::{Config, vars};
 use crate::context::Core;
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
+use crate::reach::{PeerModule, Serves, Via, lanes};
 
 impl Report {
     /// The report of a context as it is now.
@@ -46,6 +47,7 @@ impl Report {
             domains: domains.collect(),
             modules: module_views(&core.composition),
             paths: path_views(&core.composition),
+            lanes: lane_views(&core.composition),
             records: without_repetition(records.into_iter().flatten()),
             warnings,
             log: log.collect(),
@@ -63,6 +65,30 @@ pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
 /// Every path.
 pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
     composition.paths.iter().map(|path| path_view(path, composition)).collect()
+}
+
+/// The lanes to a peer that is like this process and that everything reaches.
+fn lane_views(composition: &Composition) -> Vec<LaneView> {
+    let alike = |ranked: &Ranked| PeerModule { at: ranked.at.clone(), priority: ranked.priority };
+    let peer: Vec<PeerModule> = composition.modules.iter().map(alike).collect();
+    let lanes = lanes("", composition, &peer, |_, _| Ok(()));
+    let mut views = Vec::new();
+    for role in Role::DATA {
+        views.extend(lanes.of(role).iter().map(|lane| LaneView {
+            role: role.name().to_owned(),
+            via: match &lane.via {
+                Via::Module(at, _) => at.to_string(),
+                Via::Messages => "emulated".to_owned(),
+            },
+            memory: match (role, lane.serves) {
+                (Role::Message, _) => None,
+                (_, Serves::OwnMemory) => Some("own".to_owned()),
+                (_, Serves::AnyMemory) => Some("any".to_owned()),
+            },
+            because: lane.because.clone(),
+        }));
+    }
+    views
 }
 
 fn module_view(ranked: &Ranked, composition: &Composition) -> ModuleView {

@@ -52,6 +52,12 @@ fn sample() -> Report {
             path("shm", Some("shm/mem"), Some("shm/mem")),
             path("shm-cma", None, Some("shm-cma/copy")),
         ],
+        lanes: vec![LaneView {
+            role: "message".into(),
+            via: "shm/mem".into(),
+            memory: None,
+            because: "priority 50".into(),
+        }],
         records: vec![
             Record::provider(
                 "shm",

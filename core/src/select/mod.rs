@@ -18,7 +18,7 @@ use semver::{Version, VersionReq};
 use tieline_plugin_api::Status;
 
 use crate::Error;
-use crate::config::nearest;
+use crate::config::{nearest, vars};
 use crate::explain::{Record, Verdict};
 use glob::Glob;
 
@@ -26,6 +26,8 @@ use glob::Glob;
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     variable: String,
+    /// Where the value was set, when that is worth a word: ` (/etc/tieline/tieline.toml:3)`.
+    origin: String,
     value: String,
     excludes: bool,
     quiet: bool,
@@ -55,6 +57,7 @@ impl Selection {
     pub(crate) fn all(variable: &str) -> Selection {
         Selection {
             variable: variable.to_owned(),
+            origin: String::new(),
             value: String::new(),
             excludes: false,
             quiet: true,
@@ -70,7 +73,7 @@ impl Selection {
 
     /// `TIELINE_PROVIDERS=^shm-cma`, for messages.
     pub(crate) fn cite(&self) -> String {
-        format!("{}={}", self.variable, self.value)
+        format!("{}={}{}", self.variable, self.value, self.origin)
     }
 
     /// Whether the order of this list means something.
@@ -129,7 +132,7 @@ impl Selection {
                     record.provider = provider_of(domain);
                     record.domain = Some(domain.to_owned());
                     record.module = Some(module.to_owned());
-                } else if self.variable.starts_with("TIELINE_DOMAINS") {
+                } else if self.variable == vars::DOMAINS {
                     record.provider = provider_of(&entry.name);
                     record.domain = Some(entry.name.clone());
                 }

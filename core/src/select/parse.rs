@@ -5,15 +5,27 @@ use tieline_plugin_api::Status;
 
 use super::{Entry, Glob, Selection};
 use crate::Error;
+use crate::config::vars;
 
 impl Selection {
-    /// Reads the value of `variable` (which may carry its origin: `TIELINE_PROVIDERS (/etc/...:3)`).
+    /// Reads the value of a variable.
     ///
     /// # Errors
     /// What cannot be understood, why, and how to write it.
     pub(crate) fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
+        Selection::parse_from(variable, "", value)
+    }
+
+    /// As [`Selection::parse`], for a value whose origin is worth a word in messages.
+    pub(crate) fn parse_from(
+        variable: &str,
+        origin: &str,
+        value: &str,
+    ) -> Result<Selection, Error> {
         let value = value.trim();
-        let mut selection = Selection { value: value.to_owned(), ..Selection::all(variable) };
+        let origin = if origin.is_empty() { String::new() } else { format!(" ({origin})") };
+        let mut selection =
+            Selection { value: value.to_owned(), origin, ..Selection::all(variable) };
         if value.is_empty() {
             return Ok(selection);
         }
@@ -78,7 +90,7 @@ fn entry(variable: &str, part: &str, excludes: bool) -> Result<Entry, (String, S
     }
     let (name, version) = match rest.split_once('@') {
         None => (rest, None),
-        Some(_) if !variable.starts_with("TIELINE_PROVIDERS") => {
+        Some(_) if variable != vars::PROVIDERS => {
             return Err((
                 format!("`{part}` asks for a version, and only providers have one"),
                 "put the version into TIELINE_PROVIDERS".into(),

@@ -1,0 +1,81 @@
+//! The report of real contexts over the built-in providers.
+
+#![cfg(feature = "builtin")]
+
+use tieline::Context;
+use tieline::explain::Verdict;
+use tieline::report::Report;
+
+fn states<'a>(report: &'a Report, subject: &str) -> Vec<&'a str> {
+    let about = report.records.iter().filter(|record| record.subject() == subject);
+    about.map(|record| record.verdict.state()).collect()
+}
+
+#[test]
+fn everything_that_is_used_has_a_record_and_a_path() {
+    let report = Context::open().unwrap().report();
+    assert!(report.providers.iter().any(|provider| provider.name == "shm"));
+    for module in &report.modules {
+        let subject = format!("{}/{}", module.domain, module.module);
+        assert!(!states(&report, &subject).is_empty(), "{subject} has no record");
+    }
+    let shm = report.paths.iter().find(|path| path.domain == "shm").unwrap();
+    assert!(shm.message.is_some() && shm.disabled.is_none());
+    assert_eq!(report.lanes[0].role, "message");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(json["abi"], "1.0");
+}
+
+#[test]
+fn what_a_variable_leaves_out_is_reported_with_the_variable() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap();
+    let report = context.report();
+    assert_eq!(states(&report, "shm-cma"), ["left out"]);
+    assert!(report.why().contains("by TIELINE_PROVIDERS=^shm-cma (program)"), "{}", report.why());
+    assert!(report.paths.iter().all(|path| path.domain != "shm-cma"));
+}
+
+#[test]
+fn a_context_that_cannot_be_used_can_still_be_explained() {
+    let builder = || Context::builder().set("TIELINE_PROVIDERS", "^shm");
+    let (report, error) = builder().report().unwrap();
+    assert_eq!(states(&report, "shm"), ["left out"]);
+    let error = error.unwrap();
+    assert!(error.why().contains("shm: left out by TIELINE_PROVIDERS=^shm"), "{error}");
+    assert_eq!(builder().open().err(), Some(error));
+}
+
+#[test]
+fn a_required_provider_that_is_missing_is_an_error() {
+    let open = |list: &str| Context::builder().set("TIELINE_PROVIDERS", list).open().map(|_| ());
+    assert_eq!(open("required:shm,shm-cma"), Ok(()));
+    let error = open("shm,required:no-such-thing").unwrap_err();
+    assert!(error.what().contains("no-such-thing is required"), "{error}");
+}
+
+#[test]
+fn a_misspelt_name_is_found_and_the_right_one_suggested() {
+    let report = Context::builder()
+        .set("TIELINE_PROVIDERS", "^shm-cam")
+        .set("TIELINE_SHM_FASTBOX_SIZ", "4k")
+        .open()
+        .unwrap()
+        .report();
+    let nearest = report.records.iter().find_map(|record| match &record.verdict {
+        Verdict::NotFound { nearest, .. } => nearest.as_deref(),
+        _ => None,
+    });
+    assert_eq!(nearest, Some("shm-cma"));
+    let warning = &report.warnings[0];
+    assert!(warning.contains("did you mean TIELINE_SHM_FASTBOX_SIZE?"), "{warning}");
+}
+
+#[test]
+fn the_configuration_lists_the_providers_variables_with_their_origin() {
+    let context = Context::builder().set("TIELINE_SHM_FASTBOX_SIZE", "8k").open().unwrap();
+    let config = context.report().config;
+    let size = config.iter().find(|value| value.name == "TIELINE_SHM_FASTBOX_SIZE").unwrap();
+    assert_eq!((size.value.as_str(), size.owner.as_str()), ("8k", "shm"));
+    assert_eq!(size.origin.to_string(), "program");
+    assert_eq!(size.default, "4k");
+}

@@ -1,0 +1,66 @@
+//! `tieline config`: every variable with its value, where that comes from, its default and its meaning.
+
+use crate::info::print;
+use std::process::ExitCode;
+use tieline::report::{configuration, value_text, values_text};
+use tieline::{Context, Error, configuration_markdown};
+
+/// Show every variable: value, origin, default, meaning.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tieline config fastbox")]
+pub(crate) struct Args {
+    /// Show only this variable, or those with this in their name.
+    name: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print docs/configuration.md: the variables without this process's values.
+    #[arg(long, conflicts_with_all = ["json", "name"])]
+    markdown: bool,
+}
+
+pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
+    if args.markdown {
+        return print(&configuration_markdown());
+    }
+    // A value that cannot be read stops the search for providers, but not this list: it shows where it is.
+    let (mut values, files, failure) = match Context::builder().report() {
+        Ok((report, _)) => (report.config, report.files, None),
+        Err(error) => {
+            let (values, files) = configuration()?;
+            (values, files, Some(error))
+        }
+    };
+    let text = match &args.name {
+        Some(name) => {
+            let name = name.to_ascii_uppercase().replace('-', "_");
+            let exact = |full: &str| full == name || full.strip_prefix("TIELINE_") == Some(&name);
+            let is_exact = values.iter().any(|value| exact(&value.name));
+            values.retain(|v| if is_exact { exact(&v.name) } else { v.name.contains(&name) });
+            match values.as_slice() {
+                [] => {
+                    return Err(crate::misuse(
+                        format!("no variable has {name} in its name"),
+                        "it is neither the core's nor that of a provider that is loaded",
+                        "`tieline config` lists them all",
+                    ));
+                }
+                [one] => value_text(one),
+                several => values_text(several, &[]),
+            }
+        }
+        None => values_text(&values, &files),
+    };
+    let code = if args.json { print(&json(&values)?) } else { print(&text) }?;
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(code),
+    }
+}
+
+fn json(values: &[tieline::report::ValueView]) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(values).map_err(|error| {
+        crate::misuse("the values cannot be written as JSON", error.to_string(), "please report it")
+    })?;
+    Ok(text + "\n")
+}
