@@ -156,7 +156,7 @@ fn shm_cma() -> Verdict {
 const LOOPBACK: &[&str] = &["a_message_to_oneself_arrives", "a_revoked_key_is_rejected"];
 
 fn example_in_rust() -> Verdict {
-    conforms(&built("tieline-example-loopback", "libtieline_loopback_rust.so"), LOOPBACK);
+    conforms(&built("tieline-example-loopback", "libloopback_rust.so"), LOOPBACK);
     Ok(())
 }
 
@@ -315,7 +315,7 @@ fn no_provider() -> Verdict {
 }
 
 fn no_such_module() -> Verdict {
-    let object = built("tieline-example-loopback", "libtieline_loopback_rust.so");
+    let object = built("tieline-example-loopback", "libloopback_rust.so");
     let (output, _) = run(&object, &["--module", "rc"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
@@ -324,7 +324,7 @@ fn no_such_module() -> Verdict {
 }
 
 fn list() -> Verdict {
-    let object = built("tieline-example-loopback", "libtieline_loopback_rust.so");
+    let object = built("tieline-example-loopback", "libloopback_rust.so");
     let (output, text) = run(&object, &["--list"]);
     assert!(output.status.success());
     assert!(text.contains("module loopback-rust/self\n"), "{text}");
