@@ -13,8 +13,8 @@ pub(crate) struct Identity {
     pub(crate) version: semver::Version,
     /// The ABI minor that it was built for.
     pub(crate) abi_minor: u16,
-    /// Built with unwinding panics, so that its shims can catch them.
-    pub(crate) unwinds: bool,
+    /// Built in Rust with `panic = "abort"`: a panic in it ends the process.
+    pub(crate) aborts: bool,
 }
 
 /// A refusal with the step at which it happened.
@@ -90,7 +90,7 @@ pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
         name: name.to_string(),
         version,
         abi_minor,
-        unwinds: flags & note_flags::UNWIND != 0,
+        aborts: flags & (note_flags::RUST | note_flags::UNWIND) == note_flags::RUST,
     })
 }
 

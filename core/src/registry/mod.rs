@@ -26,6 +26,7 @@ use identity::Refusal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;
+use tieline_plugin_api::log_level;
 
 /// Where a provider's configuration comes from, and the search's own.
 pub(crate) trait Settings: Send + Sync {
@@ -102,14 +103,18 @@ pub(crate) fn discover_in(
                 continue;
             }
         };
-        let (name, version) = (examined.identity.name, examined.identity.version);
+        let (name, version) = (&examined.identity.name, &examined.identity.version);
         let origin = Origin::File(candidate.path.clone());
-        search.consider(&name, &version, origin, || {
+        search.consider(name, version, origin.clone(), || {
             if !candidate.system {
                 probe::check(&candidate.path, &examined.meta, mode)?;
             }
             load::open_file(&candidate.path)
         });
+        if examined.identity.aborts && search.providers.iter().any(|it| it.origin == origin) {
+            let text = "built with panic=abort: a panic in it would end the process".to_string();
+            search.log.push(name, log_level::WARN, text);
+        }
     }
     for it in builtin {
         match semver::Version::parse(it.version) {

@@ -6,6 +6,7 @@ use super::*;
 use proptest::prelude::*;
 use std::sync::Mutex;
 use tieline_plugin_api::abi::NoteDesc;
+use tieline_plugin_api::note_flags;
 
 // ---- the ELF reader ----
 
@@ -173,6 +174,14 @@ fn another_major_is_refused_with_both_numbers() {
 fn a_newer_minor_is_accepted_unless_it_needs_a_newer_core() {
     assert_eq!(identity::check(Some(&note_with(6, 99)), "shm_cma").unwrap().abi_minor, 99);
     assert_eq!(identity::check(Some(&note_with(8, 99)), "shm_cma").unwrap_err().0, "abi");
+}
+
+#[test]
+fn a_rust_provider_that_aborts_on_panic_is_known_by_its_flags() {
+    let aborts = |flags| identity::check(Some(&note_with(10, flags)), "shm_cma").unwrap().aborts;
+    assert!(aborts(note_flags::RUST));
+    assert!(!aborts(note_flags::RUST | note_flags::UNWIND));
+    assert!(!aborts(0), "a provider in C does not panic");
 }
 
 #[test]

@@ -43,7 +43,8 @@ impl LogRing {
         lock(&self.lines).iter().cloned().collect()
     }
 
-    fn push(&self, provider: &str, level: u32, text: String) {
+    /// Adds a line; the oldest one makes room.
+    pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
         let mut lines = lock(&self.lines);
         if lines.len() == MOST_LINES {
             let _ = lines.pop_front();
