@@ -408,8 +408,14 @@ impl Core {
             if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
                 continue;
             }
-            // On failure `inner` is dropped, which undoes what was done so far.
-            let region = slot.domain.register(span.base(), span.len(), access.bits())?;
+            let region = match slot.domain.register(span.base(), span.len(), access.bits()) {
+                Ok(region) => region,
+                // Peers reach it through the other domains, or by messages.
+                Err(error) => {
+                    self.note(format!("{} does not know some memory: {error}", slot.name));
+                    continue;
+                }
+            };
             let handle = region.handle as usize;
             inner.registrations.push(Registration { domain: index, handle });
         }

@@ -168,6 +168,9 @@ fn on_reply(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Res
     let (status, value) = (r.i32()?, r.u64()?);
     worker.check_answer(token, peer)?;
     let result = if status == 0 { Ok(value) } else { Err(refused(Status::from_code(status))) };
+    if let Err(error) = &result {
+        worker.late_failure(token, error);
+    }
     let _ = worker.requests.borrow_mut().part(token, result);
     Ok(())
 }

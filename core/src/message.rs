@@ -1,9 +1,12 @@
 //! What a receive handler sees.
 
-use crate::worker::{InterfaceSlot, abi};
+use crate::worker::abi::Lent;
+use crate::worker::{Inner as WorkerInner, InterfaceSlot, abi};
 use std::cell::Cell;
 use std::fmt;
+use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::event_flags;
 
 /// A peer that has written to this worker, by its number on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,14 +24,31 @@ impl fmt::Display for PeerId {
 /// [`Message::keep`].
 pub struct Message<'a> {
     event: &'a Event,
-    slot: &'a InterfaceSlot,
+    worker: &'a Rc<WorkerInner>,
+    interface: usize,
     kept: Cell<bool>,
 }
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(crate) fn new(event: &'a Event, slot: &'a InterfaceSlot) -> Message<'a> {
-        Message { event, slot, kept: Cell::new(false) }
+    pub(crate) fn new(
+        event: &'a Event,
+        worker: &'a Rc<WorkerInner>,
+        interface: usize,
+    ) -> Message<'a> {
+        Message { event, worker, interface, kept: Cell::new(false) }
+    }
+
+    fn slot(&self) -> &'a InterfaceSlot {
+        &self.worker.interfaces[self.interface]
+    }
+
+    /// A lent payload that the handler did not keep goes back.
+    #[cold]
+    pub(crate) fn give_back(&self) {
+        if !self.kept.get() {
+            self.slot().interface.release(self.event.cookie);
+        }
     }
 
     /// The id that it was sent with.
@@ -56,31 +76,66 @@ impl<'a> Message<'a> {
     #[inline]
     #[must_use]
     pub fn peer(&self) -> PeerId {
-        self.slot.peer(self.event.peer)
+        self.slot().peer(self.event.peer)
     }
 
-    /// Keeps the payload beyond this call. Where the transport lends its buffers nothing is copied.
+    /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
-        self.kept.set(true);
-        KeptMessage {
-            id: self.id(),
-            header: self.header(),
-            peer: self.peer(),
-            payload: self.payload().into(),
+        let lent = self.event.flags & event_flags::LENT != 0 && !self.kept.replace(true);
+        let payload = if lent {
+            Payload::Lent(Lent::new(self.event, self.worker.clone(), self.interface))
+        } else {
+            Payload::Copied(self.payload().into())
+        };
+        KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
+    }
+}
+
+enum Payload {
+    Copied(Box<[u8]>),
+    Lent(Lent),
+}
+
+/// A message that outlives its handler.
+pub struct KeptMessage {
+    id: u16,
+    header: u64,
+    peer: PeerId,
+    payload: Payload,
+}
+
+impl KeptMessage {
+    /// The id that it was sent with.
+    #[must_use]
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The header that it was sent with.
+    #[must_use]
+    pub fn header(&self) -> u64 {
+        self.header
+    }
+
+    /// Who sent it.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        match &self.payload {
+            Payload::Copied(bytes) => bytes,
+            Payload::Lent(lent) => lent.bytes(),
         }
     }
 }
 
-/// A message that outlives its handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptMessage {
-    /// The id that it was sent with.
-    pub id: u16,
-    /// The header that it was sent with.
-    pub header: u64,
-    /// Who sent it.
-    pub peer: PeerId,
-    /// The payload.
-    pub payload: Box<[u8]>,
+impl fmt::Debug for KeptMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeptMessage({}, {} bytes from {})", self.id, self.payload().len(), self.peer)
+    }
 }

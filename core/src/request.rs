@@ -62,6 +62,8 @@ pub(crate) struct Slot {
     pub(crate) landing: Option<Landing>,
     error: Option<Error>,
     detached: bool,
+    /// The operation had completed locally: its failure is for the next flush.
+    late: bool,
 }
 
 enum State {
@@ -93,6 +95,7 @@ impl Requests {
             landing,
             error: None,
             detached: false,
+            late: false,
         };
         self.open += 1;
         let index = match self.free.pop() {
@@ -107,6 +110,20 @@ impl Requests {
             }
         };
         u64::from(index) | u64::from(self.slots[index as usize].generation) << 32
+    }
+
+    /// Opens the second half of an operation that completes locally: nobody asks for its result.
+    pub(crate) fn open_late(&mut self, endpoint: usize) -> u64 {
+        let id = self.open(endpoint, 1, None);
+        if let Some(slot) = self.get(id) {
+            (slot.detached, slot.late) = (true, true);
+        }
+        id
+    }
+
+    /// The endpoint of an open operation whose failure is for the next flush.
+    pub(crate) fn late_endpoint(&mut self, id: u64) -> Option<usize> {
+        self.get(id).filter(|slot| slot.late).map(|slot| slot.endpoint)
     }
 
     pub(crate) fn get(&mut self, id: u64) -> Option<&mut Slot> {

@@ -243,3 +243,77 @@ fn a_progress_thread_serves_a_target_that_computes() {
     assert_eq!(back.to_vec(98..109).unwrap(), b"\x07\x07written\x07\x07");
     assert_eq!(worker.finish(there.fetch_add(&key, 0, 0).unwrap()).unwrap(), 0x0707_0707_0707_0707);
 }
+
+#[test]
+fn a_put_that_had_completed_locally_tells_its_failure_at_the_next_flush() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap();
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let local = context.register(vec![1u8; 100]).unwrap();
+    let target = context.register(vec![0u8; 100]).unwrap();
+    let key = me.import_key(&target.remote_key().unwrap()).unwrap();
+    let put = |offset| {
+        let local_only = tieline::Completion::Local;
+        let outcome = me.put_with(&local, 0..10, &key, offset, local_only).unwrap();
+        worker.finish(outcome).unwrap()
+    };
+    let _ = put(5);
+    let _ = worker.finish(me.flush().unwrap()).unwrap();
+    assert_eq!(target.to_vec(5..15).unwrap(), [1; 10]);
+    drop(target);
+    let _ = put(5);
+    let error = me.flush().and_then(|o| worker.finish(o));
+    // The refusal may arrive before the flush or with it; the one after it is clean.
+    let error = error.and_then(|_| me.flush().and_then(|o| worker.finish(o))).unwrap_err();
+    assert_eq!(error.status(), Status::KeyRejected);
+    let _ = worker.finish(me.flush().unwrap()).unwrap();
+}
+
+#[test]
+fn a_panic_in_a_handler_reaches_the_caller_and_progress_goes_on() {
+    let context = Context::open().unwrap();
+    let worker = context.worker().unwrap();
+    let seen = Rc::new(Cell::new(0));
+    let count = seen.clone();
+    worker
+        .on_message(1, move |m| {
+            assert!(m.header() != 1, "the handler does not like this one");
+            count.set(count.get() + 1);
+        })
+        .unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    for header in [0, 1] {
+        let outcome = me.send(1, header, b"").unwrap();
+        let _ = worker.finish(outcome).unwrap();
+    }
+    let run = || {
+        for _ in 0..100_000 {
+            let _ = worker.progress();
+        }
+    };
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    assert!(panic.is_err());
+    let outcome = me.send(1, 2, b"").unwrap();
+    let _ = worker.finish(outcome).unwrap();
+    until(&worker, || seen.get() == 2);
+}
+
+#[test]
+fn a_kept_message_outlives_its_handler() {
+    let context = Context::open().unwrap();
+    let worker = context.worker().unwrap();
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = kept.clone();
+    worker.on_message(1, move |m| keep.borrow_mut().push(m.keep())).unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    for i in 0..100u64 {
+        let outcome = me.send(1, i, &vec![i as u8; 1 + 50 * i as usize]).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+        let _ = worker.progress();
+    }
+    until(&worker, || kept.borrow().len() == 100);
+    for (i, message) in kept.borrow().iter().enumerate() {
+        assert_eq!(message.header(), i as u64);
+        assert_eq!(message.payload(), vec![i as u8; 1 + 50 * i]);
+    }
+}

@@ -48,7 +48,7 @@ table! {
         LOCAL_ONLY = 1 << 11, "reaches processes under the same kernel only";
         OWN_MEMORY_ONLY = 1 << 12, "put, get and atomics reach only memory from this domain's own alloc";
         CHECKS_KEYS = 1 << 13, "the accessing path refuses forged, foreign and revoked keys";
-        LENDS_BUFFERS = 1 << 14, "a received payload can be kept and given back later (release)";
+        LENDS_BUFFERS = 1 << 14, "received payloads come with EVENT_FLAG_LENT: they stay valid until release";
         CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
         SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
     }
@@ -93,7 +93,7 @@ table! {
 table! {
     /// Bits of `event.flags`.
     pub mod event_flags: u32, "EVENT_FLAG_" {
-        LENT = 1 << 0, "the payload may be kept: hand the event's cookie to release when done";
+        LENT = 1 << 0, "the payload stays valid until release is called with the event's cookie, once for every such event";
     }
 }
 

@@ -383,8 +383,9 @@ impl Inner {
 
     fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
-        let late = self.late_error.borrow_mut().take();
         let control = self.control.borrow().clone();
+        let late = self.late_error.borrow_mut().take();
+        let late = late.or_else(|| control.as_ref()?.late_error.borrow_mut().take());
         let ask = self.emulated.get();
         let queued = !self.queue.borrow().is_empty();
         let lanes: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
@@ -428,6 +429,11 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// An operation that had completed locally has failed at the target.
+    pub(crate) fn note_late(&self, error: &Error) {
+        let _ = self.late_error.borrow_mut().get_or_insert_with(|| error.clone());
     }
 
     pub(crate) fn note_emulated(&self) {
@@ -525,7 +531,7 @@ impl Inner {
     /// What a person calls the message lane.
     pub(crate) fn message_path(&self) -> String {
         match self.route.message {
-            Some(interface) => self.worker.interfaces[interface].path.clone(),
+            Some(way) => self.worker.interfaces[way.interface].path.clone(),
             None => "no message module".into(),
         }
     }

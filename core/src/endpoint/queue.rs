@@ -31,8 +31,8 @@ pub(crate) enum Task {
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<u64> },
     /// A message gathered from regions.
     Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: u64 },
-    /// An emulated put; `request` is answered for the last piece when `remote`, else it ends with the last piece sent.
-    Put { source: Source, len: usize, sent: usize, target: Target, request: u64, remote: bool },
+    /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
+    Put { source: Source, len: usize, sent: usize, target: Target, request: u64, answer: u64 },
     /// The answer to a peer's get.
     GetReply { token: u64, target: Target, len: u64, sent: u64 },
     /// Ends `request` when everything before it has been sent.
@@ -98,8 +98,8 @@ impl Inner {
                 };
                 self.pack_now(*id, *header, *len, pack)
             }
-            Task::Put { source, len, sent, target, request, remote } => {
-                self.send_put(source, *len, sent, target, if *remote { *request } else { 0 })
+            Task::Put { source, len, sent, target, answer, .. } => {
+                self.send_put(source, *len, sent, target, *answer)
             }
             Task::GetReply { token, target, len, sent } => {
                 emulate::stream(self, *token, target, *len, sent)
@@ -147,7 +147,7 @@ impl Inner {
     /// Whether a task that has been sent has thereby ended its operation.
     fn ends_when_sent(task: &Task) -> bool {
         match task {
-            Task::Put { remote, .. } => !remote,
+            Task::Put { request, answer, .. } => request != answer,
             Task::Message { .. } | Task::Gather { .. } | Task::Mark { .. } => true,
             _ => false,
         }

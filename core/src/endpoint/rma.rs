@@ -2,6 +2,7 @@
 //! otherwise.
 
 use super::queue::{Source, Task};
+use super::route::Way;
 use super::{Endpoint, Inner};
 use crate::emulate::{self, AtomicCall, Target, id};
 use crate::key::KeyRecord;
@@ -62,6 +63,8 @@ pub(crate) struct Native {
     pub(crate) raw: RawEndpoint,
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
+    /// Its place among the ways to the peer's memory.
+    rank: usize,
     caps: u64,
     /// Complete when the call returns: no request is needed.
     synchronous: bool,
@@ -90,7 +93,7 @@ pub(crate) struct KeyInner {
     best: Cell<Option<Native>>,
     /// Imported provider keys, with the interface that each belongs to.
     imported: RefCell<Vec<Native>>,
-    /// Interfaces whose provider said "ask again".
+    /// Ways whose provider said "ask again", by rank.
     unresolved: RefCell<Vec<usize>>,
 }
 
@@ -148,21 +151,24 @@ impl KeyInner {
     #[cold]
     fn resolve(&self) {
         let waiting = std::mem::take(&mut *self.unresolved.borrow_mut());
-        for interface in waiting {
-            self.import_over(interface);
+        for rank in waiting {
+            self.import_over(rank);
         }
     }
 
-    fn import_over(&self, interface: usize) {
+    fn import_over(&self, rank: usize) {
         let ep = &*self.endpoint;
-        let slot = &ep.worker.interfaces[interface];
-        let Some(candidate) = slot.candidate(&ep.address.candidates) else { return };
-        let part = self.record.parts.iter().find(|(provider, domain, _)| {
-            *provider == slot.provider.name && *domain == candidate.domain
-        });
+        let way: Way = ep.route.memory[rank];
+        let slot = &ep.worker.interfaces[way.interface];
+        let theirs = &ep.address.candidates[way.candidate].domain;
+        let part = self
+            .record
+            .parts
+            .iter()
+            .find(|(provider, domain, _)| *provider == slot.provider.name && domain == theirs);
         let Some((_, _, bytes)) = part else { return };
-        let retry = || self.unresolved.borrow_mut().push(interface);
-        let raw = match ep.lane(interface) {
+        let retry = || self.unresolved.borrow_mut().push(rank);
+        let raw = match ep.lane(way) {
             Ok(raw) => raw,
             Err(error) if error.status() == Status::Again => return retry(),
             Err(_) => return,
@@ -173,7 +179,8 @@ impl KeyInner {
                 let native = Native {
                     raw,
                     key,
-                    interface,
+                    interface: way.interface,
+                    rank,
                     caps: a.caps,
                     synchronous: a.caps & caps::SYNCHRONOUS != 0,
                     post: [a.atomic_post32, a.atomic_post64],
@@ -181,8 +188,7 @@ impl KeyInner {
                     max: [a.max_put, a.max_get],
                 };
                 self.imported.borrow_mut().push(native);
-                // Interfaces are in rank order.
-                if self.best.get().is_none_or(|best| interface < best.interface) {
+                if self.best.get().is_none_or(|best| rank < best.rank) {
                     self.best.set(Some(native));
                 }
             }
@@ -231,9 +237,9 @@ impl KeyInner {
 
     /// This way failed for this pair (the kernel refuses it from now on): the next best one takes over.
     fn downgrade(&self, native: &Native, status: Status) {
-        self.imported.borrow_mut().retain(|n| n.interface != native.interface);
+        self.imported.borrow_mut().retain(|n| n.rank != native.rank);
         native.raw.drop_key(native.key);
-        let best = self.imported.borrow().iter().copied().min_by_key(|n| n.interface);
+        let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
         self.endpoint.worker.core.note(format!(
             "{} to {} stopped working ({status}); from now on: {}",
@@ -290,8 +296,8 @@ impl Endpoint {
             imported: RefCell::default(),
             unresolved: RefCell::default(),
         };
-        for &interface in &ep.route.memory {
-            key.import_over(interface);
+        for rank in 0..ep.route.memory.len() {
+            key.import_over(rank);
         }
         Ok(RemoteKey { inner: Rc::new(key) })
     }
@@ -745,9 +751,13 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         let control = self.emulating()?;
         let request = control.open_request(1);
-        let remote = completion == Completion::Remote;
         let target = key.inner.target(offset);
-        control.enqueue(Task::Put { source, len, sent: 0, target, request, remote });
+        let answer = match completion {
+            Completion::Remote => request,
+            // The operation ends when its bytes are sent; what the target says of it, the next flush says.
+            Completion::Local => self.worker.requests.borrow_mut().open_late(control.index),
+        };
+        control.enqueue(Task::Put { source, len, sent: 0, target, request, answer });
         self.outcome(request)
     }
 

@@ -3,66 +3,61 @@
 use super::{Inner, Lane, State};
 use crate::address::{Candidate, WorkerAddress};
 use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleRef, Role};
+use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
-use crate::worker::InterfaceSlot;
+use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
-use tieline_plugin_api::caps;
 
-/// The ways to one peer: indices into the worker's interfaces.
+/// An interface of ours, and the peer's candidate that it reaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) interface: usize,
+    pub(crate) candidate: usize,
+}
+
+/// The ways to one peer.
 pub(crate) struct Route {
     /// The message lane.
-    pub(crate) message: Option<usize>,
+    pub(crate) message: Option<Way>,
     /// Lanes for put, get and atomics, best first.
-    pub(crate) memory: Vec<usize>,
+    pub(crate) memory: Vec<Way>,
     /// What was decided, and why.
     pub(crate) records: Vec<Record>,
 }
 
-impl Route {
-    /// Chooses among the worker's interfaces, which are in rank order.
-    pub(crate) fn choose(interfaces: &[InterfaceSlot], peer: &WorkerAddress) -> Route {
-        let mut route = Route { message: None, memory: Vec::new(), records: Vec::new() };
-        for (index, slot) in interfaces.iter().enumerate() {
-            let verdict = match slot.candidate(&peer.candidates) {
-                None => Verdict::Unreachable {
-                    because: "the peer does not have this module open".into(),
-                },
-                Some(candidate) => match slot.interface.reachable(&candidate.address) {
-                    Err(failure) => Verdict::Unreachable { because: failure.to_string() },
-                    Ok(()) => route.take(index, slot, interfaces),
-                },
-            };
-            let mut record =
-                Record::module(&slot.provider.name, &slot.domain, &slot.module, verdict);
-            record.peer = Some(peer.label());
-            route.records.push(record);
-        }
-        route
-    }
+fn peer_module(candidate: &Candidate) -> PeerModule {
+    let at = ModuleRef::new(&candidate.provider, &candidate.domain, &candidate.module);
+    PeerModule { at, priority: candidate.priority }
+}
 
-    fn take(&mut self, index: usize, slot: &InterfaceSlot, all: &[InterfaceSlot]) -> Verdict {
-        let mut roles = Vec::new();
-        if slot.roles.message {
-            if self.message.is_none() {
-                self.message = Some(index);
-                roles.push("message".to_string());
+impl Route {
+    /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order.
+    pub(crate) fn choose(worker: &WorkerInner, peer: &WorkerAddress) -> Route {
+        let theirs: Vec<PeerModule> = peer.candidates.iter().map(peer_module).collect();
+        let reach = |at: &ModuleRef, there: &PeerModule| {
+            let slot = worker.interface(at).ok_or("it could not be opened on this worker")?;
+            let index = theirs.iter().position(|t| t == there).unwrap_or(0);
+            let address = &peer.candidates[index].address;
+            worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())
+        };
+        let lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
+        let ways = |role: Role| {
+            lanes.of(role).iter().filter_map(|lane| match &lane.via {
+                Via::Module(at, candidate) => {
+                    Some(Way { interface: worker.interface(at)?, candidate: *candidate })
+                }
+                Via::Messages => None,
+            })
+        };
+        let message = ways(Role::Message).next();
+        let mut memory: Vec<Way> = ways(Role::Rma).collect();
+        for way in ways(Role::Atomic) {
+            if !memory.iter().any(|known| known.interface == way.interface) {
+                memory.push(way);
             }
         }
-        if slot.roles.memory {
-            self.memory.push(index);
-            let own = slot.attr.caps & caps::OWN_MEMORY_ONLY != 0;
-            let memory = if own { "allocated memory" } else { "any registered memory" };
-            roles.push(format!("RMA ({memory})"));
-            if slot.attr.caps & caps::ATOMICS != 0 {
-                roles.push(format!("atomic ({memory})"));
-            }
-        }
-        if roles.is_empty() {
-            let winner = self.message.map_or(String::new(), |i| all[i].path.clone());
-            return Verdict::OutrankedBy { winner, rule: "rank of the message module".into() };
-        }
-        let because = format!("both sides have it, and it is reachable; rank {}", index + 1);
-        Verdict::ChosenFor { roles, because }
+        Route { message, memory, records: lanes.records }
     }
 
     /// The error for a peer that no message module reaches.
@@ -93,39 +88,32 @@ impl Route {
     }
 }
 
-impl InterfaceSlot {
-    /// The peer's candidate for the same module; the device may be another one.
-    pub(crate) fn candidate<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
-        candidates.iter().find(|c| c.provider == self.provider.name && c.module == self.module)
-    }
-}
-
 impl Inner {
     /// Opens the message lane. `Again`: the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
-        let interface = self.route.message.ok_or_else(|| self.route.unreachable(&self.address))?;
-        let raw = self.lane(interface)?;
-        let attr = &self.worker.interfaces[interface].attr;
+        let way = self.route.message.ok_or_else(|| self.route.unreachable(&self.address))?;
+        let raw = self.lane(way)?;
+        let attr = &self.worker.interfaces[way.interface].attr;
         self.message.set(raw);
         self.max_short.set(attr.max_short);
         self.max_packed.set(attr.max_packed);
-        self.state.set(State::Ready);
+        // What was queued while the lane could not be opened goes first.
+        let waiting = self.queue_len() > 0;
+        self.state.set(if waiting { State::Queueing } else { State::Ready });
         Ok(())
     }
 
     /// The lane over an interface, opened on first use.
-    pub(crate) fn lane(&self, interface: usize) -> Result<RawEndpoint, Error> {
-        if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == interface) {
+    pub(crate) fn lane(&self, way: Way) -> Result<RawEndpoint, Error> {
+        if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == way.interface) {
             return Ok(lane.raw);
         }
-        let slot = &self.worker.interfaces[interface];
-        let candidate = slot.candidate(&self.address.candidates).ok_or_else(|| {
-            Error::new(Status::Unreachable, "the peer does not have this module", "", "")
-        })?;
+        let slot = &self.worker.interfaces[way.interface];
+        let address = &self.address.candidates[way.candidate].address;
         let identity = self.worker.identity()?;
-        let handle = slot.interface.connect(&candidate.address, &identity, self.index as u64)?;
+        let handle = slot.interface.connect(address, &identity, self.index as u64)?;
         let raw = slot.interface.endpoint(handle);
-        self.lanes.borrow_mut().push(Lane { interface, raw });
+        self.lanes.borrow_mut().push(Lane { interface: way.interface, raw });
         Ok(raw)
     }
 }

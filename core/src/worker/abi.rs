@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use super::Inner;
 use std::mem::MaybeUninit;
+use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 
 /// How many events one poll may bring.
@@ -41,4 +43,36 @@ pub(crate) fn payload(event: &Event) -> &[u8] {
     }
     // SAFETY: by the ABI `data` is readable for `len` bytes until the next poll, and the core drops the batch before it.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
+}
+
+/// A payload that a provider lent: valid until it is given back, which dropping this does.
+pub(crate) struct Lent {
+    data: *const u8,
+    len: usize,
+    token: u64,
+    worker: Rc<Inner>,
+    interface: usize,
+}
+
+impl Lent {
+    /// Takes over the duty to release what a lent event points to.
+    pub(crate) fn new(event: &Event, worker: Rc<Inner>, interface: usize) -> Lent {
+        let (data, len, token) = (event.data, event.len, event.cookie);
+        Lent { data, len, token, worker, interface }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.len == 0 || self.data.is_null() {
+            return &[];
+        }
+        // SAFETY: by the ABI a lent payload stays readable until its release, which only `drop` calls; the
+        // interface lives as long as the worker that is held here.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.worker.interfaces[self.interface].interface.release(self.token);
+    }
 }

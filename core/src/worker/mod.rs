@@ -8,6 +8,7 @@ use crate::context::{Core, Lease};
 use crate::emulate;
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Route};
 use crate::message::{Message, PeerId};
+use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenInterface;
 use crate::request::{Outcome, Request, Requests};
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{Event, ModuleAttr};
-use tieline_plugin_api::{caps, event};
+use tieline_plugin_api::{caps, event, event_flags};
 
 /// What a module is used for on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
+    /// Whether progress polls it.
+    polled: bool,
     /// The provider's number of a peer -> the worker's.
     peers: RefCell<Vec<u32>>,
 }
@@ -112,10 +115,19 @@ impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
         let id = crate::sys::random_id()?;
         let poller = Poller::new()?;
-        let mut interfaces = Vec::new();
+        let mut interfaces: Vec<InterfaceSlot> = Vec::new();
+        let mut refused = None;
         for module in &core.modules {
             let domain = &core.domains[module.domain];
-            let interface = domain.domain.open_interface(&module.name, id)?;
+            let interface = match domain.domain.open_interface(&module.name, id) {
+                Ok(interface) => interface,
+                // The others may do without it; the report says why it is missing.
+                Err(error) => {
+                    core.note(format!("{} is not used: {error}", module.path));
+                    refused = Some(error);
+                    continue;
+                }
+            };
             if let Some(fd) = interface.event_fd() {
                 poller.add(fd)?;
             }
@@ -127,9 +139,13 @@ impl Worker {
                 priority: module.attr.priority,
                 roles: module.roles,
                 attr: module.attr,
+                polled: module.attr.caps & caps::NEEDS_POLL != 0,
                 interface,
                 peers: RefCell::default(),
             });
+        }
+        if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
+            return Err(error);
         }
         let inner = Inner {
             core,
@@ -323,6 +339,16 @@ impl Drop for Worker {
     }
 }
 
+/// Says on the way out that no progress call is running.
+struct Leave<'a>(&'a Cell<bool>);
+
+impl Drop for Leave<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 fn set_handler(handlers: &mut Vec<Option<Handler>>, id: u16, handler: Handler) {
     let index = usize::from(id);
     if handlers.len() <= index {
@@ -375,7 +401,7 @@ impl Inner {
                 "open a new Context in the child",
             ));
         }
-        let route = Route::choose(&self.interfaces, &address);
+        let route = Route::choose(self, &address);
         if route.message.is_none() {
             return Err(route.unreachable(&address));
         }
@@ -431,6 +457,23 @@ impl Inner {
         Ok(endpoint)
     }
 
+    /// The place of a module among the interfaces, if it could be opened.
+    pub(crate) fn interface(&self, at: &ModuleRef) -> Option<usize> {
+        self.interfaces.iter().position(|slot| {
+            slot.provider.name == at.provider
+                && slot.domain == at.domain
+                && slot.module == at.module
+        })
+    }
+
+    /// Keeps the failure of an operation that had completed locally for its endpoint's next flush.
+    pub(crate) fn late_failure(&self, token: u64, error: &Error) {
+        let index = self.requests.borrow_mut().late_endpoint(token);
+        if let Some(endpoint) = index.and_then(|index| self.endpoint(index)) {
+            endpoint.note_late(error);
+        }
+    }
+
     // ---- progress ----
 
     #[inline]
@@ -438,21 +481,23 @@ impl Inner {
         if self.in_progress.replace(true) {
             return 0;
         }
+        // Also when a handler panics.
+        let _progress = Leave(&self.in_progress);
         let mut count = 0;
-        for slot in &self.interfaces {
-            if slot.attr.caps & caps::NEEDS_POLL != 0 {
-                count += self.poll(slot);
+        for index in 0..self.interfaces.len() {
+            if self.interfaces[index].polled {
+                count += self.poll(index);
             }
         }
         if self.has_work.get() {
             count += self.work();
         }
-        self.in_progress.set(false);
         count
     }
 
     #[inline]
-    fn poll(self: &Rc<Self>, slot: &InterfaceSlot) -> usize {
+    fn poll(self: &Rc<Self>, index: usize) -> usize {
+        let slot = &self.interfaces[index];
         let mut batch = abi::Batch::new();
         let count = match slot.interface.poll(batch.slots()) {
             Ok(0) => return 0,
@@ -466,7 +511,11 @@ impl Inner {
         for event in batch.events(count) {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
-                    handler(&Message::new(event, slot));
+                    let message = Message::new(event, self, index);
+                    handler(&message);
+                    if event.flags & event_flags::LENT != 0 {
+                        message.give_back();
+                    }
                     continue;
                 }
             }
@@ -479,12 +528,16 @@ impl Inner {
     fn other_event(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
         match event.kind {
             event::MESSAGE => {
+                let lent = event.flags & event_flags::LENT != 0;
                 let id = event.id as u16;
                 if id >= emulate::id::FIRST && event.id <= u32::from(u16::MAX) {
                     let peer = slot.peer(event.peer).0;
                     emulate::handle(self, id, event.header, peer, abi::payload(event));
                 } else {
                     self.bump(|c| c.unknown_ids += 1);
+                }
+                if lent {
+                    slot.interface.release(event.cookie);
                 }
             }
             event::COMPLETION => {
@@ -584,8 +637,8 @@ impl Inner {
 
     /// The provider of an endpoint broke its contract.
     pub(crate) fn provider_failed(&self, endpoint: &EndpointInner) {
-        if let Some(interface) = endpoint.route.message {
-            let slot = &self.interfaces[interface];
+        if let Some(way) = endpoint.route.message {
+            let slot = &self.interfaces[way.interface];
             slot.provider.poison("a data call returned PROVIDER_FAILED");
             self.interface_failed(slot, Status::ProviderFailed);
         }
@@ -606,7 +659,8 @@ impl Inner {
         let users: Vec<Rc<EndpointInner>> =
             self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
         for endpoint in users {
-            let uses = endpoint.route.message.is_some_and(|i| self.interfaces[i].path == slot.path);
+            let way = endpoint.route.message;
+            let uses = way.is_some_and(|w| self.interfaces[w.interface].path == slot.path);
             if uses {
                 endpoint.fail(error.clone());
             }
