@@ -441,6 +441,9 @@ impl State {
             self.look_at_clock(shared, cookie);
         }
         self.countdown = self.countdown.max(1);
+        if shared.pool_starved.get() {
+            self.outbound.iter().flatten().for_each(|channel| channel.give_back());
+        }
         self.farewells(shared, events);
         while events.room() > 0 {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };

@@ -323,8 +323,17 @@ impl SendChannel {
         self.reap()?;
         self.shared.pool.take(len).inspect_err(|_| {
             self.starved.set(Some(self.ring.seen()));
+            // Chunks come back from other channels too: the next poll looks at all of them.
             self.shared.pool_starved.set(true);
+            self.shared.call_attention();
         })
+    }
+
+    /// Takes back the chunks that the receiver is done with, for others to use.
+    pub(crate) fn give_back(&self) {
+        if self.flight_bytes.get() > 0 {
+            let _ = self.reap();
+        }
     }
 
     /// Reads the receiver's progress, and takes back the chunks that it is done with.

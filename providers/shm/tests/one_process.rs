@@ -1,0 +1,521 @@
+//! Everything that can be seen within one process: an interface connected to itself, or to a thread's.
+#![allow(missing_docs)]
+
+#[path = "common/sys.rs"]
+mod sys;
+
+use std::time::{Duration, Instant};
+
+use sys::{Endpoint, Interface, Provider, data, events};
+use tieline_plugin_api::{Status, access, atomic_op, event};
+
+fn all_rights() -> u64 {
+    access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC
+}
+
+/// What came: (kind, peer, id, header, status, bytes).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    kind: u32,
+    peer: u64,
+    id: u32,
+    header: u64,
+    status: i32,
+    cookie: u64,
+    data: Vec<u8>,
+}
+
+fn poll(interface: &Interface<'_>) -> Vec<Seen> {
+    let mut buffer = events::<8>();
+    let seen = |e: &tieline_plugin_api::abi::Event| Seen {
+        kind: e.kind,
+        peer: e.peer,
+        id: e.id,
+        header: e.header,
+        status: e.status,
+        cookie: e.cookie,
+        data: data(e).to_vec(),
+    };
+    interface.poll(&mut buffer).iter().map(seen).collect()
+}
+
+/// Polls until `done`; a minute means that something is lost.
+fn poll_until(interface: &Interface<'_>, mut done: impl FnMut(&Seen) -> bool) -> Seen {
+    let start = Instant::now();
+    loop {
+        for seen in poll(interface) {
+            if done(&seen) {
+                return seen;
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing came");
+    }
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + salt * 7 + i / 251) as u8).collect()
+}
+
+/// Sends until there is room, keeping what arrives meanwhile.
+fn send(
+    endpoint: &Endpoint<'_>,
+    interface: &Interface<'_>,
+    arrived: &mut Vec<Seen>,
+    header: u64,
+    payload: &[u8],
+) {
+    loop {
+        let sent = match header % 3 {
+            0 if payload.len() <= 8192 => endpoint.short(3, header, payload),
+            1 => {
+                let (a, b) = payload.split_at(payload.len() / 3);
+                endpoint.gathered(3, header, &[a, b])
+            }
+            _ => endpoint.packed(3, header, payload, payload.len()),
+        };
+        match sent {
+            Ok(_) => return,
+            Err(Status::Again) => arrived.extend(poll(interface)),
+            Err(status) => panic!("{status}"),
+        }
+    }
+}
+
+/// Many endpoints of an interface to itself; every message must arrive once, whole and in order.
+fn everything_arrives(config: &[(&str, &str)], endpoints: usize, messages: usize, longest: usize) {
+    let provider = Provider::open(config).unwrap();
+    let domain = provider.domain();
+    let interface = domain.interface().unwrap();
+    let address = interface.address();
+    interface.reachable(&address).unwrap();
+    let endpoints: Vec<Endpoint<'_>> = (0..endpoints)
+        .map(|i| interface.connect(&address, &[i as u8], i as u64).unwrap())
+        .collect();
+    let mut arrived = Vec::new();
+    for message in 0..messages {
+        for (i, endpoint) in endpoints.iter().enumerate() {
+            let len = (message * 977 + i * 13) % (longest + 1);
+            send(endpoint, &interface, &mut arrived, message as u64, &pattern(len, message + i));
+        }
+    }
+    let count = |arrived: &[Seen]| arrived.iter().filter(|s| s.kind == event::MESSAGE).count();
+    let start = Instant::now();
+    while count(&arrived) < messages * endpoints.len() {
+        arrived.extend(poll(&interface));
+        assert!(start.elapsed() < Duration::from_secs(60), "lost messages");
+    }
+    let mut who = vec![usize::MAX; endpoints.len()];
+    let mut next = vec![0; endpoints.len()];
+    for seen in arrived {
+        let peer = seen.peer as usize;
+        match seen.kind {
+            event::PEER_ARRIVED => who[peer] = seen.data[0] as usize,
+            event::MESSAGE => {
+                let (message, i) = (seen.header as usize, who[peer]);
+                assert_eq!((message, seen.id), (next[peer], 3));
+                let len = (message * 977 + i * 13) % (longest + 1);
+                assert!(seen.data == pattern(len, message + i), "message {message} of {i}");
+                next[peer] += 1;
+            }
+            other => panic!("event {other}"),
+        }
+    }
+}
+
+#[test]
+fn small_messages_of_many_peers_arrive_with_the_defaults() {
+    everything_arrives(&[], 50, 400, 48);
+}
+
+#[test]
+fn messages_of_every_size_arrive() {
+    everything_arrives(&[], 3, 2000, 65536);
+}
+
+#[test]
+fn messages_arrive_with_fast_boxes_from_the_start() {
+    everything_arrives(&[("TIELINE_SHM_FASTBOX_THRESHOLD", "0")], 5, 3000, 60);
+}
+
+#[test]
+fn messages_arrive_without_fast_boxes() {
+    everything_arrives(&[("TIELINE_SHM_FASTBOX_MAX", "0")], 70, 300, 60);
+}
+
+#[test]
+fn messages_arrive_with_few_and_small_fast_boxes() {
+    let config = [("TIELINE_SHM_FASTBOX_MAX", "2"), ("TIELINE_SHM_FASTBOX_SIZE", "1k")];
+    everything_arrives(&config, 9, 1500, 300);
+}
+
+#[test]
+fn messages_arrive_with_large_fast_boxes_and_a_tiny_pool() {
+    let config = [
+        ("TIELINE_SHM_FASTBOX_SIZE", "64k"),
+        ("TIELINE_SHM_POOL_MAX", "256k"),
+        ("TIELINE_SHM_WINDOW", "64k"),
+    ];
+    everything_arrives(&config, 6, 500, 65536);
+}
+
+#[test]
+fn a_bad_setting_is_an_error_when_the_provider_opens() {
+    let error = Provider::open(&[("TIELINE_SHM_WINDOW", "some")]).err().unwrap();
+    assert_eq!(error.status, Status::Invalid);
+}
+
+#[test]
+fn what_was_sent_before_an_endpoint_closed_still_arrives_and_then_the_peer_left_in_order() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"me", 5).unwrap();
+    for i in 0..20 {
+        assert_eq!(endpoint.short(1, i, &pattern(i as usize * 20, 0)), Ok(0));
+    }
+    drop(endpoint);
+    drop(a);
+    assert_eq!(poll_until_next(&b).kind, event::PEER_ARRIVED);
+    for i in 0..20 {
+        let seen = poll_until_next(&b);
+        assert_eq!((seen.kind, seen.header), (event::MESSAGE, i));
+        assert_eq!(seen.data, pattern(i as usize * 20, 0));
+    }
+    let seen = poll_until_next(&b);
+    assert_eq!((seen.kind, seen.status), (event::PEER_LEFT, 0));
+}
+
+/// One event at a time: a small array must lose nothing.
+fn poll_until_next(interface: &Interface<'_>) -> Seen {
+    let start = Instant::now();
+    loop {
+        let mut one = events::<1>();
+        if let Some(e) = interface.poll(&mut one).first() {
+            return Seen {
+                kind: e.kind,
+                peer: e.peer,
+                id: e.id,
+                header: e.header,
+                status: e.status,
+                cookie: e.cookie,
+                data: data(e).to_vec(),
+            };
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing came");
+    }
+}
+
+#[test]
+fn an_endpoint_fails_with_words_when_the_interface_that_it_leads_to_is_closed() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 77).unwrap();
+    let gone = b.address();
+    let _ = poll_until(&b, |seen| seen.kind == event::PEER_ARRIVED);
+    drop(b);
+    let seen = poll_until(&a, |seen| seen.kind == event::ENDPOINT_FAILED);
+    assert_eq!((seen.cookie, seen.status), (77, Status::PeerFailed as i32));
+    assert!(String::from_utf8(seen.data).unwrap().contains("closed its interface"));
+    assert_eq!(endpoint.short(1, 1, b""), Err(Status::PeerFailed));
+    assert_eq!(endpoint.packed(1, 1, &pattern(500, 1), 500), Err(Status::PeerFailed));
+    let error = a.connect(&gone, b"", 78).err().unwrap();
+    assert_eq!(error.status, Status::PeerFailed);
+    assert!(error.text.contains("exited"), "{}", error.text);
+}
+
+#[test]
+fn a_forged_address_is_refused_and_disturbs_nobody() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let good = a.connect(&b.address(), b"good", 1).unwrap();
+    let mut forged = b.address();
+    forged[5] ^= 1; // a bit of the cookie
+    let bad = a.connect(&forged, b"bad", 2).unwrap();
+    let _ = bad.short(1, 1, b"let me in");
+    let seen = poll_until(&b, |seen| seen.kind == event::PEER_ARRIVED);
+    assert_eq!(seen.data, b"good");
+    let start = Instant::now();
+    let failed = loop {
+        assert!(poll(&b).is_empty());
+        if let Some(seen) = poll(&a).pop() {
+            break seen;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+    };
+    assert_eq!((failed.kind, failed.cookie), (event::ENDPOINT_FAILED, 2));
+    assert_eq!(failed.status, Status::Permission as i32);
+    assert!(String::from_utf8(failed.data).unwrap().contains("forged"));
+    assert_eq!(bad.short(1, 1, b""), Err(Status::Permission));
+    assert_eq!(good.short(1, 9, b"still here"), Ok(0));
+    assert_eq!(poll_until(&b, |_| true).header, 9);
+}
+
+#[test]
+fn a_malformed_address_is_refused_whatever_its_bytes() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let interface = domain.interface().unwrap();
+    let address = interface.address();
+    for cut in 0..address.len() {
+        assert!(interface.reachable(&address[..cut]).is_err());
+        assert!(interface.connect(&address[..cut], b"", 0).is_err());
+    }
+    let mut elsewhere = address.clone();
+    elsewhere[20] ^= 1; // a bit of the boot id
+    let error = interface.reachable(&elsewhere).unwrap_err();
+    assert_eq!(error.status, Status::Unreachable);
+    assert!(error.text.contains("another kernel"), "{}", error.text);
+}
+
+#[test]
+fn oversized_messages_and_ids_are_refused_and_the_endpoint_lives_on() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let interface = domain.interface().unwrap();
+    let endpoint = interface.connect(&interface.address(), b"", 0).unwrap();
+    let long = pattern(65537, 0);
+    assert_eq!(endpoint.gathered(1, 1, &[&long]), Err(Status::TooLarge));
+    assert_eq!(endpoint.short(0x1_0000, 1, b""), Err(Status::Invalid));
+    assert_eq!(endpoint.short(0xffff, 1, b"ok"), Ok(0));
+    assert_eq!(poll_until(&interface, |s| s.kind == event::MESSAGE).id, 0xffff);
+}
+
+/// Both sides sleep between messages; a lost wake-up would leave both asleep.
+#[test]
+fn two_threads_that_sleep_between_messages_never_miss_one() {
+    let rounds = 3000u64;
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (to_main, from_thread) = std::sync::mpsc::channel();
+    let (to_thread, from_main) = std::sync::mpsc::channel();
+    let next = |interface: &Interface<'_>| loop {
+        if let Some(seen) = poll(interface).into_iter().find(|s| s.kind == event::MESSAGE) {
+            return seen.header;
+        }
+        if interface.arm() == 0 {
+            assert!(interface.wait(20_000), "a wake-up was lost");
+        }
+    };
+    std::thread::scope(|scope| {
+        let domain = &domain;
+        let _ = scope.spawn(move || {
+            let interface = domain.interface().unwrap();
+            to_main.send(interface.address()).unwrap();
+            let address: Vec<u8> = from_main.recv().unwrap();
+            let endpoint = interface.connect(&address, b"", 0).unwrap();
+            for i in 0..rounds {
+                assert_eq!(next(&interface), i);
+                assert_eq!(endpoint.short(1, i, &pattern((i % 100) as usize, 0)), Ok(0));
+            }
+        });
+        let interface = domain.interface().unwrap();
+        to_thread.send(interface.address()).unwrap();
+        let endpoint = interface.connect(&from_thread.recv().unwrap(), b"", 0).unwrap();
+        for i in 0..rounds {
+            assert_eq!(endpoint.short(1, i, &pattern((i % 100) as usize, 0)), Ok(0));
+            assert_eq!(next(&interface), i);
+        }
+    });
+}
+
+#[test]
+fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    for payload in [pattern(8, 0), pattern(5000, 0)] {
+        for _ in 0..20 {
+            let mut sent = 0;
+            while endpoint.short(1, 1, &payload).is_ok() {
+                sent += 1;
+            }
+            let mut armed = a.arm();
+            for _ in 0..4 {
+                let _ = poll(&a); // acknowledgements of the connection
+                armed = a.arm();
+            }
+            assert_eq!(armed, 0);
+            assert!(!a.wait(0));
+            let mut seen = 0;
+            while seen < sent {
+                seen += poll(&b).iter().filter(|s| s.kind == event::MESSAGE).count();
+            }
+            let _ = (poll(&b), poll(&b));
+            assert!(a.wait(20_000), "a wake-up was lost");
+            let _ = poll(&a);
+            assert_eq!(endpoint.short(1, 1, &payload), Ok(0));
+            while poll(&b).is_empty() {}
+        }
+    }
+}
+
+#[test]
+fn an_interface_with_nothing_to_do_may_sleep() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let interface = domain.interface().unwrap();
+    assert!(poll(&interface).is_empty());
+    assert_eq!(interface.arm(), 0);
+    assert!(!interface.wait(0));
+    let endpoint = interface.connect(&interface.address(), b"", 0).unwrap();
+    assert_eq!(endpoint.short(1, 1, b""), Ok(0));
+    assert!(interface.wait(20_000));
+}
+
+/// Imports a key, making progress until the owner has answered.
+fn import(endpoint: &Endpoint<'_>, own: &Interface<'_>, peer: &Interface<'_>, key: &[u8]) -> Result<sys::Key, sys::Error> {
+    loop {
+        match endpoint.import(key) {
+            Err(error) if error.status == Status::Again => {
+                let _ = (poll(own), poll(peer));
+            }
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
+    let provider = Provider::open(&[]).unwrap();
+    let (here, there) = (provider.domain(), provider.domain());
+    for (owner, user) in [(&here, &there), (&here, &here)] {
+        let (a, b) = (user.interface().unwrap(), owner.interface().unwrap());
+        let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+        let memory = owner.alloc(100_000, all_rights()).unwrap();
+        let key = import(&endpoint, &a, &b, &owner.key(&memory)).unwrap();
+        let bytes = pattern(70_000, 1);
+        assert_eq!(endpoint.put(&key, 1003, &bytes), Ok(0));
+        assert_eq!(&memory.bytes()[1003..71_003], &bytes[..]);
+        let mut back = vec![0; 70_000];
+        assert_eq!(endpoint.get(&key, 1003, &mut back), Ok(0));
+        assert!(back == bytes);
+        assert_eq!(endpoint.put(&key, 99_999, b"ab"), Err(Status::OutOfRange));
+        assert_eq!(endpoint.put(&key, u64::MAX, b"ab"), Err(Status::OutOfRange));
+        assert_eq!(endpoint.get(&key, 100_000, &mut [0]), Err(Status::OutOfRange));
+        assert_eq!(endpoint.get(&key, 100_000, &mut []), Ok(0));
+        atomics(&endpoint, &key, &memory);
+        owner.deregister(memory);
+        assert_eq!(endpoint.put(&key, 0, b"late"), Err(Status::KeyRejected));
+        let add = (atomic_op::ADD, 8);
+        assert_eq!(endpoint.atomic(&key, add, 0, 1, 0), Err(Status::KeyRejected));
+        endpoint.drop_key(key);
+    }
+}
+
+fn atomics(endpoint: &Endpoint<'_>, key: &sys::Key, memory: &sys::Memory) {
+    use atomic_op::*;
+    assert_eq!(endpoint.put(key, 64, &10u64.to_ne_bytes()), Ok(0));
+    let steps = [
+        (ADD, 5, 0, 15),
+        (AND, 12, 0, 12),
+        (OR, 3, 0, 15),
+        (XOR, 5, 0, 10),
+        (SWAP, 40, 0, 40),
+        (COMPARE_SWAP, 1, 41, 40),
+        (COMPARE_SWAP, 1, 40, 1),
+        (MIN, 7, 0, 1),
+        (MAX, 7, 0, 7),
+        (ADD, u64::MAX, 0, 6),
+        (SWAP, 10, 0, 10),
+    ];
+    for width in [8u32, 4] {
+        let mut before = 10;
+        for (op, operand, compare, after) in steps {
+            let result = endpoint.atomic(key, (op, width), 64, operand, compare);
+            assert_eq!(result, Ok(before), "{op} {width}");
+            assert_eq!(memory.load(64), after);
+            before = after;
+        }
+    }
+    assert_eq!(endpoint.atomic(key, (ADD, 8), 68, 1, 0), Err(Status::Misaligned));
+    assert_eq!(endpoint.atomic(key, (ADD, 4), 66, 1, 0), Err(Status::Misaligned));
+    assert_eq!(endpoint.atomic(key, (ADD, 8), 100_000, 1, 0), Err(Status::OutOfRange));
+    assert_eq!(endpoint.atomic(key, (9, 8), 64, 1, 0), Err(Status::Unsupported));
+    assert_eq!(endpoint.atomic(key, (ADD, 2), 64, 1, 0), Err(Status::Unsupported));
+}
+
+#[test]
+fn a_key_that_is_forged_foreign_or_cut_is_rejected() {
+    let provider = Provider::open(&[]).unwrap();
+    let (here, there, third) = (provider.domain(), provider.domain(), provider.domain());
+    let (a, b) = (here.interface().unwrap(), there.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    let memory = there.alloc(4096, access::REMOTE_READ).unwrap();
+    let good = there.key(&memory);
+    let rejected = |key: &[u8]| {
+        let error = import(&endpoint, &a, &b, key).err().map(|error| error.status);
+        assert_eq!(error, Some(Status::KeyRejected), "{key:?}");
+    };
+    for at in 0..good.len() {
+        let mut forged = good.clone();
+        forged[at] ^= 4;
+        rejected(&forged);
+        rejected(&good[..at]);
+    }
+    let elsewhere = third.alloc(4096, all_rights()).unwrap();
+    rejected(&third.key(&elsewhere));
+    let key = import(&endpoint, &a, &b, &good).unwrap();
+    assert_eq!(endpoint.get(&key, 0, &mut [0; 8]), Ok(0));
+    assert_eq!(endpoint.put(&key, 0, &[1; 8]), Err(Status::KeyRejected));
+    let add = (atomic_op::ADD, 8);
+    assert_eq!(endpoint.atomic(&key, add, 0, 1, 0), Err(Status::KeyRejected));
+    endpoint.drop_key(key);
+}
+
+#[test]
+fn memory_stays_small_until_a_peer_talks() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    assert!(a.memory().base_bytes + a.memory().buffer_bytes <= 1 << 20);
+    let endpoints: Vec<Endpoint<'_>> =
+        (0..20).map(|i| a.connect(&b.address(), b"", i).unwrap()).collect();
+    assert!(a.memory().peer_bytes <= 20 * (16 << 10), "{:?}", a.memory());
+    for endpoint in &endpoints {
+        for i in 0..100 {
+            while endpoint.short(1, i, b"x") == Err(Status::Again) {
+                let _ = (poll(&a), poll(&b));
+            }
+        }
+    }
+    for _ in 0..2000 {
+        let _ = (poll(&a), poll(&b));
+    }
+    let used = a.memory();
+    assert!(used.peer_bytes <= 20 * (64 << 10), "{used:?}");
+    assert_eq!(used.peers, 20);
+}
+
+#[test]
+fn a_socket_directory_is_checked_swept_and_left_clean() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = std::env::temp_dir().join(format!("tieline-shm-test-{}", std::process::id()));
+    let text = dir.to_str().unwrap();
+    let provider = Provider::open(&[("TIELINE_SHM_DIR", text)]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    assert_eq!(endpoint.short(1, 42, b""), Ok(0));
+    assert_eq!(poll_until(&b, |s| s.kind == event::MESSAGE).header, 42);
+    let files = || std::fs::read_dir(&dir).unwrap().count();
+    assert_eq!(files(), 2);
+    // A socket of a process that was killed: bound once, nobody listens.
+    let stale = dir.join("tieline-00000000000000000000000000000000.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    std::fs::write(dir.join("notes.txt"), "not ours").unwrap();
+    assert_eq!(files(), 4);
+    let third = domain.interface().unwrap();
+    assert!(!stale.exists() || cfg!(not(target_os = "linux")));
+    drop((endpoint, third));
+    drop((a, b));
+    assert_eq!(files(), 1);
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let error = domain.interface().err().unwrap();
+    assert_eq!(error.status, Status::Permission);
+    assert!(error.text.contains("chmod 700"), "{}", error.text);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
