@@ -2,9 +2,7 @@
 
 mod address;
 mod assist;
-#[allow(dead_code)] // until the context uses all of it
 mod compose;
-#[allow(dead_code)] // until the context uses all of it
 mod config;
 pub mod context;
 mod emulate;
@@ -14,16 +12,13 @@ pub mod explain;
 pub mod job;
 mod key;
 pub mod message;
-#[allow(dead_code)] // until the context uses all of it
 mod rank;
-#[allow(dead_code)] // until the context uses all of it
 mod reach;
 pub mod region;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
 pub mod request;
-#[allow(dead_code)] // until the context uses all of it
 mod select;
 mod service;
 mod sys;

@@ -136,6 +136,7 @@ pub(crate) struct Composition {
     /// One decision or more for every candidate.
     pub(crate) records: Vec<Record>,
     /// Connection-only modules that no path needs: to be closed before addresses are published.
+    #[allow(dead_code)] // no provider with a connection-only module is there yet
     pub(crate) not_needed: Vec<ModuleRef>,
 }
 

@@ -219,4 +219,11 @@ mod tests {
         assert_eq!(with("", "/h"), Some("/h/.config/tieline/tieline.toml".into()));
         assert_eq!(with("x", "h"), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_however_odd_ends_the_process(text in "([a-c_.=\\[\\]\"'0-9 \n{},-]|\\PC){0,40}") {
+            let _ = read(&text);
+        }
+    }
 }

@@ -178,11 +178,6 @@ impl Config {
         self.get(name).unwrap_or_default()
     }
 
-    /// The parts of a list.
-    pub(crate) fn list(&self, name: &str) -> Vec<String> {
-        units::list(&self.text(name))
-    }
-
     /// Bytes; `inf` is `usize::MAX`.
     ///
     /// # Errors
@@ -191,12 +186,8 @@ impl Config {
         units::size(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Size))
     }
 
-    /// A whole number; `inf` is `u64::MAX`.
-    pub(crate) fn count(&self, name: &str) -> Result<u64, Error> {
-        units::count(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Count))
-    }
-
     /// A time; `inf` is [`Duration::MAX`].
+    #[allow(dead_code)] // nothing waits for a configured time yet
     pub(crate) fn duration(&self, name: &str) -> Result<Duration, Error> {
         units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
     }

@@ -47,7 +47,7 @@ fn a_default_holds_when_nobody_says_otherwise() {
     assert_eq!(config.get(vars::PROVIDERS), None);
     assert!(!config.bool(vars::STRICT).unwrap());
     assert_eq!(config.word(vars::CONNECT_POLICY).unwrap(), "fallback");
-    assert_eq!(config.list(vars::CONNECT), ["tcp-connect", "oob", "rdmacm"]);
+    assert_eq!(config.text(vars::CONNECT), "tcp-connect,oob,rdmacm");
 }
 
 #[test]
@@ -231,7 +231,6 @@ fn a_providers_variable_is_known_and_checked_once_declared() {
     assert!(config.check(&[]).unwrap().is_empty());
     assert_eq!(config.size("TIELINE_SHM_FASTBOX_SIZE").unwrap(), 8 << 10);
     assert_eq!(config.get("TIELINE_SHM_FASTBOX_MAX").as_deref(), Some("32"));
-    assert_eq!(config.count("TIELINE_SHM_FASTBOX_MAX").unwrap(), 32);
     let config = env(&[("TIELINE_SHM_FASTBOX_SIZE", "big")]).build().unwrap();
     config.declare("shm", vec![var("TIELINE_SHM_FASTBOX_SIZE", "4k", "size")]);
     assert!(config.check(&[]).is_err());
@@ -276,6 +275,7 @@ fn what_the_launcher_sets_is_no_typing_error() {
     assert!(config.check(&[]).unwrap().is_empty());
 }
 
+#[cfg(feature = "builtin")]
 #[test]
 fn the_committed_documentation_is_the_one_that_the_tables_make() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");

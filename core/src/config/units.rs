@@ -148,11 +148,6 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// The parts of a list, without the blanks around them.
-pub(crate) fn list(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
-}
-
 /// `64 KiB` as (64, `KiB`).
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -12,6 +12,7 @@ impl Selection {
     ///
     /// # Errors
     /// What cannot be understood, why, and how to write it.
+    #[cfg(test)]
     pub(crate) fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
         Selection::parse_from(variable, "", value)
     }

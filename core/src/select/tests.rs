@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 const P: &str = "TIELINE_PROVIDERS";
 
@@ -127,4 +128,21 @@ fn a_required_name_that_is_missing_is_an_error_with_its_reason() {
 fn a_default_warns_about_nothing() {
     let list = Selection::parse("TIELINE_CONNECT", "tcp-connect,oob").unwrap().quiet();
     assert!(list.unmatched(&["shm"], "").is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_list_however_odd_ends_the_process(list in "[a-c^,@:*?!\\[\\]0-9. -]{0,24}|\\PC{0,24}", name in "\\PC{0,8}") {
+        if let Ok(selection) = Selection::parse(P, &list) {
+            let _ = selection.admits(&name, None);
+            let _ = selection.unmatched(&[&name], "");
+        }
+    }
+
+    #[test]
+    fn excluding_admits_exactly_what_including_does_not(name in "[ab]{1,3}", list in "[ab*?]{1,3}(,[ab]{4}){0,2}") {
+        let (Ok(include), Ok(exclude)) = (Selection::parse(P, &list), Selection::parse(P, &format!("^{list}")))
+        else { return Ok(()) };
+        prop_assert_eq!(include.admits(&name, None).is_ok(), exclude.admits(&name, None).is_err());
+    }
 }
