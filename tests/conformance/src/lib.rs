@@ -17,3 +17,8 @@ pub mod peer;
 pub mod report;
 pub mod runner;
 mod sys;
+
+/// The guide's Rust code is compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/writing-a-provider.md")]
+struct Guide;

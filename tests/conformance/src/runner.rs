@@ -51,7 +51,8 @@ pub fn run(plan: &Plan, out: &mut dyn Write) -> Result<Tally, String> {
     if chosen.is_empty() {
         return Err(match &plan.module {
             Some(wanted) => format!("there is no data-path module {wanted}; there is {all}"),
-            None => "the file has no data-path module".to_string(),
+            None => "the file has no data-path module, and connection-only ones are not checked"
+                .to_string(),
         });
     }
     let mut tally = Tally::default();
