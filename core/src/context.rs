@@ -9,13 +9,14 @@ use crate::region::{Access, Backing, Inner as RegionInner, Region, Registration,
 use crate::registry::abi::objects::OpenDomain;
 use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
 use crate::report::Report;
+use crate::selftest;
 use crate::service::Service;
 use crate::sys::{OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr, fixed_str};
-use tieline_plugin_api::memory_caps;
+use tieline_plugin_api::{memory_caps, role};
 
 /// An open domain of a provider in use.
 pub(crate) struct DomainSlot {
@@ -286,6 +287,9 @@ impl Core {
                 records.push(record);
             }
         }
+        if config.bool(vars::SELFTEST)? {
+            found.retain(|module| self_tested(module, &domains, &mut records));
+        }
         let mut candidates = Vec::new();
         for (at, attr, _) in &found {
             let version = discovery.providers.iter().find(|p| p.name == at.provider);
@@ -469,6 +473,30 @@ fn open_domains(
         domains.push(DomainSlot { provider: provider.clone(), name, attr, domain });
     }
     Ok(())
+}
+
+/// Whether a module does what it claims; if not, the record says at what it failed.
+fn self_tested(
+    (at, attr, domain): &FoundModule,
+    domains: &[DomainSlot],
+    records: &mut Vec<Record>,
+) -> bool {
+    if attr.role != role::DATA {
+        return true;
+    }
+    let slot = &domains[*domain];
+    match selftest::check(&slot.domain, slot.attr.caps, &at.module, attr) {
+        Ok(()) => true,
+        Err(found) => {
+            let verdict = Verdict::Refused {
+                phase: "selftest".into(),
+                expected: "what it claims to do".into(),
+                found,
+            };
+            records.push(Record::module(&at.provider, &at.domain, &at.module, verdict));
+            false
+        }
+    }
 }
 
 /// Records names in the lists of domains and modules that fit nothing.

@@ -20,6 +20,7 @@ mod registry;
 pub mod report;
 pub mod request;
 mod select;
+mod selftest;
 mod service;
 mod sys;
 mod wire;

@@ -317,3 +317,10 @@ fn a_kept_message_outlives_its_handler() {
         assert_eq!(message.payload(), vec![i as u8; 1 + 50 * i]);
     }
 }
+
+#[test]
+fn a_self_test_lets_good_modules_pass() {
+    let context = Context::builder().set("TIELINE_SELFTEST", "on").open().unwrap();
+    memory_operations(&context, "shm/ring", true);
+    memory_operations(&context, "shm-cma/copy", false);
+}

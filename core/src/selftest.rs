@@ -1,0 +1,219 @@
+//! `TIELINE_SELFTEST`: a module's claims are tried once, through its own interface, before it is believed.
+//!
+//! A put, a get and an atomic go to the module's own address and are compared with what they should have
+//! done; then the region is deregistered, and a put with its key must be refused. A module that fails is
+//! left out, with the record that says at what.
+
+use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::objects::{OpenDomain, OpenInterface};
+use crate::worker::abi::Batch;
+use crate::{Error, Status};
+use std::ffi::c_void;
+use std::ptr;
+use tieline_plugin_api::abi::{Atomic, Iov, ModuleAttr, Rma};
+use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_caps, op_flags};
+
+const LEN: usize = 4096;
+const AT: usize = 129;
+const PIECE: usize = 1000;
+/// Polls after which an answer is given up: a module that connects to itself answers at once.
+const PATIENCE: usize = 1_000_000;
+const COOKIE: u64 = 0x5e1f_7e57;
+
+/// Tries the memory operations of a data-path module; `Err`: what it claims and does not do.
+pub(crate) fn check(
+    domain: &OpenDomain,
+    domain_caps: u64,
+    name: &str,
+    attr: &ModuleAttr,
+) -> Result<(), String> {
+    if attr.caps & (caps::PUT | caps::GET | caps::ATOMICS) == 0 {
+        return Ok(());
+    }
+    let words = |error: Error| error.to_string();
+    let interface = domain.open_interface(name, [0x5e; 16]).map_err(words)?;
+    let address = interface.address().map_err(words)?;
+    let handle = interface.connect(&address, b"", 0).map_err(words)?;
+    let trial = Trial { raw: interface.endpoint(handle), interface, attr };
+    let result = trial.run(domain, domain_caps);
+    trial.raw.close();
+    result
+}
+
+struct Trial<'a> {
+    raw: RawEndpoint,
+    interface: OpenInterface,
+    attr: &'a ModuleAttr,
+}
+
+/// A region that ends with the trial, whichever way it goes.
+struct Target<'a> {
+    domain: &'a OpenDomain,
+    handle: *mut c_void,
+    base: *mut u8,
+    open: bool,
+}
+
+impl Target<'_> {
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.open, false) {
+            let _ = self.domain.deregister(self.handle);
+        }
+    }
+}
+
+impl Drop for Target<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Trial<'_> {
+    fn run(&self, domain: &OpenDomain, domain_caps: u64) -> Result<(), String> {
+        // Outlives the region that may be registered over it.
+        let mut memory = vec![0u64; LEN / 8];
+        let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        let own = domain_caps & memory_caps::ALLOC != 0;
+        let region = if own {
+            domain.alloc(LEN, rights)
+        } else {
+            domain.register(memory.as_mut_ptr().cast(), LEN, rights)
+        };
+        let region = region.map_err(|e| format!("no memory to try with: {e}"))?;
+        let base = if own { region.base } else { memory.as_mut_ptr().cast() };
+        let mut target = Target { domain, handle: region.handle, base, open: true };
+        let packed = domain.pack_key(region.handle).map_err(|e| e.to_string())?;
+        let key = self.import(&packed)?;
+        let result = self.operations(key, &mut target);
+        self.raw.drop_key(key);
+        result
+    }
+
+    fn import(&self, packed: &[u8]) -> Result<*mut c_void, String> {
+        for _ in 0..PATIENCE {
+            match self.raw.import_key(packed) {
+                Ok(key) => return Ok(key),
+                Err(code) if Status::from_code(code) == Status::Again => {
+                    let _ = self.poll();
+                }
+                Err(code) => return Err(format!("its own key: {}", Status::from_code(code))),
+            }
+        }
+        Err("its own key could not be imported".into())
+    }
+
+    fn operations(&self, key: *mut c_void, target: &mut Target<'_>) -> Result<(), String> {
+        let mut sent: Vec<u8> = (0..PIECE).map(|i| (i * 7 + 1) as u8).collect();
+        let mut back = vec![0u8; PIECE];
+        let can = |cap| self.attr.caps & cap != 0;
+        if can(caps::PUT) {
+            self.expect("put", self.rma(true, &mut sent, key))?;
+            let landed = crate::sys::Span::of_region(target.base, LEN);
+            landed.read(AT, &mut back).map_err(|s| s.to_string())?;
+            same("put", &sent, &back)?;
+        }
+        if can(caps::PUT | caps::GET) && can(caps::GET) {
+            back.fill(0);
+            self.expect("get", self.rma(false, &mut back, key))?;
+            if can(caps::PUT) {
+                same("get", &sent, &back)?;
+            }
+        }
+        if can(caps::ATOMICS) && self.attr.atomic_fetch64 & 1 << atomic_op::ADD != 0 {
+            let word = crate::sys::Span::of_region(target.base, LEN);
+            let word = word.word64(8).map_err(|s| s.to_string())?;
+            let before = word.load(std::sync::atomic::Ordering::SeqCst);
+            let got = self.fetch_add(key, 5)?;
+            let after = word.load(std::sync::atomic::Ordering::SeqCst);
+            if got != before || after != before.wrapping_add(5) {
+                return Err(format!("fetch-add of 5 to {before} returned {got} and left {after}"));
+            }
+        }
+        if can(caps::PUT) && can(caps::CHECKS_KEYS) {
+            target.end();
+            match self.rma(true, &mut sent, key) {
+                Err(Status::KeyRejected) => {}
+                Ok(()) => return Err("a put with the key of a deregistered region was done".into()),
+                Err(status) => {
+                    return Err(format!("a put with a dead key said: {status}, not: key rejected"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&self, what: &str, result: Result<(), Status>) -> Result<(), String> {
+        result.map_err(|status| format!("{what} to itself failed: {status}"))
+    }
+
+    fn rma(&self, put: bool, buffer: &mut [u8], key: *mut c_void) -> Result<(), Status> {
+        let iov = Iov { base: buffer.as_mut_ptr(), len: buffer.len() };
+        let op = Rma {
+            iov: &iov,
+            iov_count: 1,
+            len: buffer.len(),
+            key,
+            offset: AT as u64,
+            cookie: COOKIE,
+            flags: op_flags::REMOTE_COMPLETION,
+            local_region: ptr::null_mut(),
+        };
+        let post = || if put { self.raw.put(&op) } else { self.raw.get(&op) };
+        self.complete(post).map(|_| ())
+    }
+
+    fn fetch_add(&self, key: *mut c_void, operand: u64) -> Result<u64, String> {
+        let mut result = 0;
+        let op = Atomic {
+            op: atomic_op::ADD,
+            width: 8,
+            key,
+            offset: 8,
+            operand,
+            compare: 0,
+            result: &mut result,
+            cookie: COOKIE,
+            flags: op_flags::FETCH | op_flags::REMOTE_COMPLETION,
+        };
+        let done = self.complete(|| self.raw.atomic(&op));
+        match done.map_err(|status| format!("fetch-add to itself failed: {status}"))? {
+            Some(value) => Ok(value),
+            None => Ok(result),
+        }
+    }
+
+    /// Posts until it is accepted and waits for its end; the value is that of a completion event.
+    fn complete(&self, post: impl Fn() -> i32) -> Result<Option<u64>, Status> {
+        let mut posted = false;
+        for _ in 0..PATIENCE {
+            if !posted {
+                match post() {
+                    OK => return Ok(None),
+                    PENDING => posted = true,
+                    code if Status::from_code(code) == Status::Again => {}
+                    code => return Err(Status::from_code(code)),
+                }
+            }
+            if let Some((code, value)) = self.poll() {
+                return if code == 0 { Ok(Some(value)) } else { Err(Status::from_code(code)) };
+            }
+        }
+        Err(Status::TimedOut)
+    }
+
+    /// One poll: the status and value of our operation's completion, if it came.
+    fn poll(&self) -> Option<(i32, u64)> {
+        let mut batch = Batch::new();
+        let count = self.interface.poll(batch.slots()).ok()?;
+        let ours =
+            |e: &&tieline_plugin_api::abi::Event| e.kind == event::COMPLETION && e.cookie == COOKIE;
+        batch.events(count).iter().find(ours).map(|e| (e.status, e.header))
+    }
+}
+
+fn same(what: &str, expected: &[u8], found: &[u8]) -> Result<(), String> {
+    match expected.iter().zip(found).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(format!("{what} of {PIECE} bytes to itself differs at byte {at}")),
+    }
+}
