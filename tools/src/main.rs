@@ -28,6 +28,11 @@ enum Command {
     Info(info::Args),
     Config(config::Args),
     Perf(perf::Args),
+    /// The other side of `perf`
+    #[command(hide = true)]
+    PerfPeer(perf::PeerArgs),
+    #[command(hide = true)]
+    Footprint(perf::FootprintArgs),
     Run(run::Args),
 }
 
@@ -36,6 +41,8 @@ fn main() -> ExitCode {
         Command::Info(args) => info::main(&args),
         Command::Config(args) => config::main(&args),
         Command::Perf(args) => perf::main(&args),
+        Command::PerfPeer(args) => perf::peer(&args),
+        Command::Footprint(args) => perf::footprint(&args),
         Command::Run(args) => run::main(&args),
     };
     outcome.unwrap_or_else(|error| {

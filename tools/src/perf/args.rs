@@ -135,6 +135,11 @@ impl Test {
         matches!(self, Test::AmLat | Test::AmBw)
     }
 
+    /// Whether it measures the machine alone, without a peer.
+    pub(crate) fn is_limit(self) -> bool {
+        matches!(self, Test::Memcpy | Test::Crossing)
+    }
+
     /// Whether the time of one operation is what it is about.
     pub(crate) fn is_latency(self) -> bool {
         !matches!(self, Test::AmBw | Test::PutBw | Test::GetBw | Test::Memcpy)

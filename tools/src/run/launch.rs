@@ -69,6 +69,7 @@ impl Launch {
             .env("TIELINE_RANK", rank.to_string())
             .env("TIELINE_SIZE", size.to_string())
             .env("TIELINE_LOCAL_RANK", rank.to_string())
+            .env("TIELINE_LOCAL_SIZE", size.to_string())
             .env("TIELINE_JOB", self.server.job())
             .env("TIELINE_EXCHANGE", self.server.exchange());
         if rank > 0 {

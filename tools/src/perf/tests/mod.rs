@@ -1,4 +1,171 @@
-//! The tests, a file for each family. A test has two sides: `measure` of the process that asks, `serve` of its
-//! peer.
+//! The tests, a file for each family. A test has two sides: the process that asks measures, its peer serves
+//! until it is told to stop.
 
+mod atomics;
 pub(crate) mod limits;
+mod messages;
+mod rma;
+
+use super::args::{Limit, Test};
+use super::control::{Peer, Reply, Request, Spec};
+use super::side::{Side, id, pattern};
+use super::stats::Samples;
+use tieline::explain::Verdict;
+use tieline::{Endpoint, Error, Region, RemoteKey, Status};
+
+/// What is asked of one test.
+pub(crate) struct Asked<'a> {
+    pub(crate) spec: Spec,
+    pub(crate) limit: Limit,
+    pub(crate) peer: &'a Peer,
+    /// The path that was forced.
+    pub(crate) path: Option<&'a str>,
+}
+
+/// Measures one test at one size; the text is the path that it took.
+pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, String), Error> {
+    side.begin(asked.spec.verify);
+    let landing = side.region(asked.spec.memory, room(asked.spec.size))?;
+    asked.spec.key = landing.remote_key()?;
+    asked.peer.ask(&Request::Serve(asked.spec.clone()))?;
+    let Reply::Ready { key } = asked.peer.reply(|| drop(side.worker.progress()))? else {
+        return Err(out_of_turn());
+    };
+    let key = if asked.spec.test.is_message() { None } else { Some(side.key(&key)?) };
+    let (samples, path) = match &key {
+        None => (message(side, &asked)?, message_path(side)?),
+        Some(key) => {
+            let path = key_path(side, asked.spec.test, key)?;
+            check_path(&path, asked.path)?;
+            (with_key(side, &asked, key, &landing)?, path)
+        }
+    };
+    side.send(id::STOP, 0, &[])?;
+    let Reply::Served { wrong } = asked.peer.reply(|| drop(side.worker.progress()))? else {
+        return Err(out_of_turn());
+    };
+    match wrong + side.seen.wrong.get() {
+        0 => Ok((samples, path)),
+        wrong => Err(differs(format!("{wrong} payloads arrived as something else"))),
+    }
+}
+
+fn message(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
+    match asked.spec.test {
+        Test::AmLat => messages::latency(side, asked),
+        _ => messages::bandwidth(side, asked),
+    }
+}
+
+fn with_key(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    key: &RemoteKey,
+    landing: &Region,
+) -> Result<Samples, Error> {
+    match asked.spec.test {
+        Test::PutLat => rma::put_latency(side, asked, key, landing),
+        Test::PutBw => rma::put_bandwidth(side, asked, key),
+        Test::GetLat => rma::get(side, asked, key, true),
+        Test::GetBw => rma::get(side, asked, key, false),
+        Test::AddLat => atomics::posted_add(side, asked, key),
+        _ => atomics::fetching(side, asked, key),
+    }
+}
+
+/// The peer's side of one test.
+pub(crate) fn serve(
+    side: &Side<'_>,
+    spec: &Spec,
+    ready: impl FnOnce(Vec<u8>) -> Result<(), Error>,
+) -> Result<u64, Error> {
+    side.begin(spec.verify);
+    let landing = side.region(spec.memory, room(spec.size))?;
+    if matches!(spec.test, Test::GetLat | Test::GetBw) {
+        let mut payload = vec![0; spec.size];
+        pattern::fill(0, &mut payload);
+        landing.write(0, &payload)?;
+    }
+    let key = match spec.test {
+        Test::PutLat => Some(side.endpoint()?.import_key(&spec.key)?),
+        _ => None,
+    };
+    ready(landing.remote_key()?)?;
+    match (spec.test, key) {
+        (Test::PutLat, Some(key)) => {
+            rma::serve_put_latency(side, &key, &landing, spec.size, spec.verify)?;
+        }
+        (Test::AmLat, _) => messages::serve_latency(side, spec.size, spec.verify)?,
+        (Test::AmBw, _) => messages::serve_bandwidth(side)?,
+        _ => {
+            while !side.seen.stopped.get() {
+                side.step()?;
+            }
+        }
+    }
+    Ok(side.seen.wrong.get())
+}
+
+/// Whole words, so that the last byte lies in one.
+fn room(size: usize) -> usize {
+    size.next_multiple_of(8)
+}
+
+/// The module that carries messages to the peer.
+fn message_path(side: &Side<'_>) -> Result<String, Error> {
+    Ok(chosen_for(side.endpoint()?, "message").next().unwrap_or("unknown".into()))
+}
+
+/// The modules that a role was given to, for this peer.
+fn chosen_for(endpoint: &Endpoint, role: &'static str) -> impl Iterator<Item = String> {
+    endpoint.report().into_iter().filter_map(move |record| match &record.verdict {
+        Verdict::ChosenFor { roles, .. } if roles.iter().any(|r| r == role) => Some(format!(
+            "{}/{}",
+            record.domain.unwrap_or_default(),
+            record.module.unwrap_or_default()
+        )),
+        _ => None,
+    })
+}
+
+/// What puts and gets take, or what atomics take: not every module that copies can do those.
+fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Error> {
+    let path = key.path();
+    let atomic = test.has_fixed_size();
+    if !atomic || chosen_for(side.endpoint()?, "atomic").any(|module| module == path) {
+        return Ok(path);
+    }
+    Ok(format!("emulated over {}", message_path(side)?))
+}
+
+fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
+    let first = forced.and_then(|path| path.split(',').next());
+    let right = match first {
+        None | Some("shm") => true, // where shm has no way to that memory, emulation over shm is what was asked for
+        Some("emulated") => taken.starts_with("emulated"),
+        Some(name) => taken.split('/').next() == Some(name),
+    };
+    if right {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::Unreachable,
+        format!("cannot force the path {}", first.unwrap_or("")),
+        format!("this memory is reached by {taken}"),
+        "see `tieline info --why`; --memory says where the target memory comes from",
+    ))
+}
+
+/// A payload that is not what it should be.
+fn differs(why: String) -> Error {
+    Error::new(
+        Status::BadData,
+        "the data differs",
+        why,
+        "please report it with the output of `tieline info --json`",
+    )
+}
+
+fn out_of_turn() -> Error {
+    Error::new(Status::BadData, "the peer process answered out of turn", "", "run it again")
+}

@@ -1,0 +1,77 @@
+//! What it costs to be there: the time to open a context and a worker, and the memory that they hold. For
+//! `cargo xtask bench`.
+
+use super::control::{Peer, Reply, Request};
+use super::side::{Side, id};
+use crate::system_error;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Instant;
+use tieline::{Error, Status};
+
+/// Messages after which a peer counts as one that talks.
+const TALK: u64 = 1000;
+
+/// The cost of a context, a worker and a peer, as one JSON object.
+#[derive(clap::Args)]
+pub(crate) struct FootprintArgs {}
+
+#[derive(Serialize)]
+struct Footprint {
+    /// Context and worker.
+    open_ns: u64,
+    /// What the process grew by meanwhile.
+    idle_bytes: u64,
+    /// What the worker says it holds for one peer, after the first message, and after many.
+    quiet_peer_bytes: u64,
+    talking_peer_bytes: u64,
+    buffer_bytes: u64,
+}
+
+pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
+    let peer = Peer::start(None, None)?;
+    let alive = || peer.check();
+    let before = written_bytes()?;
+    let began = Instant::now();
+    let mut side = Side::open(None, &alive)?;
+    let open_ns = began.elapsed().as_nanos() as u64;
+    let idle_bytes = written_bytes()?.saturating_sub(before);
+
+    peer.ask(&Request::Hello { address: side.worker.address()? })?;
+    let Reply::Hello { address } = peer.reply(|| drop(side.worker.progress()))? else {
+        return Err(Error::from_status(Status::BadData));
+    };
+    side.connect(&address)?;
+    side.send(id::STREAM, 0, &[0; 8])?;
+    let quiet_peer_bytes = per_peer(&side);
+    for number in 0..TALK {
+        side.send(id::STREAM, number, &[0; 8])?;
+        let _ = side.worker.progress();
+    }
+    let buffer_bytes = side.worker.memory().iter().map(|m| m.buffer_bytes).sum();
+    let footprint = Footprint {
+        open_ns,
+        idle_bytes,
+        quiet_peer_bytes,
+        talking_peer_bytes: per_peer(&side),
+        buffer_bytes,
+    };
+    println!("{}", serde_json::to_string(&footprint).unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn per_peer(side: &Side<'_>) -> u64 {
+    side.worker.memory().iter().map(|m| m.peer_bytes.checked_div(m.peers).unwrap_or(0)).sum()
+}
+
+/// Memory of this process that nothing else provides: what it wrote to, and no pages of program files.
+fn written_bytes() -> Result<u64, Error> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|e| {
+        system_error("cannot see the memory of this process", &e, "see that /proc is mounted")
+    })?;
+    let dirty = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("Private_Dirty:").or(line.strip_prefix("Shared_Dirty:"))?;
+        rest.trim().split(' ').next()?.parse::<u64>().ok()
+    });
+    Ok(dirty.sum::<u64>() * 1024)
+}

@@ -1,0 +1,74 @@
+//! am_lat and am_bw.
+
+use super::Asked;
+use crate::perf::side::{Side, id, pattern};
+use crate::perf::stats::{Samples, measure};
+use tieline::Error;
+
+/// Ping and pong: both directions are measured together.
+pub(super) fn latency(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
+    let mut payload = vec![0; asked.spec.size];
+    let ping = |number: u64| {
+        if asked.spec.verify {
+            pattern::fill(number, &mut payload);
+        }
+        side.send(id::PING, number, &payload)?;
+        while side.seen.turns.get() <= number {
+            side.step()?;
+        }
+        Ok(())
+    };
+    measure(asked.limit, ping, |_| Ok(()))
+}
+
+pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Result<(), Error> {
+    let mut payload = vec![0; size];
+    let mut answered = 0;
+    while !side.seen.stopped.get() {
+        side.step()?;
+        while answered < side.seen.turns.get() {
+            if verify {
+                pattern::fill(answered, &mut payload);
+            }
+            side.send(id::PONG, answered, &payload)?;
+            answered += 1;
+        }
+    }
+    Ok(())
+}
+
+/// A stream, until the receiver has acknowledged every byte of it.
+pub(super) fn bandwidth(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
+    let size = asked.spec.size;
+    let mut payload = vec![0; size];
+    let send = |number: u64| {
+        if asked.spec.verify {
+            pattern::fill(number, &mut payload);
+        }
+        side.send(id::STREAM, number, &payload)
+    };
+    measure(asked.limit, send, |sent| {
+        side.send(id::END, 0, &[])?;
+        while side.seen.acknowledged.get().is_none() {
+            side.step()?;
+        }
+        match side.seen.acknowledged.get() {
+            Some(bytes) if bytes == sent * size as u64 => Ok(()),
+            other => Err(super::differs(format!(
+                "{} bytes were sent and {} arrived",
+                sent * size as u64,
+                other.unwrap_or(0)
+            ))),
+        }
+    })
+}
+
+pub(super) fn serve_bandwidth(side: &Side<'_>) -> Result<(), Error> {
+    while !side.seen.stopped.get() {
+        side.step()?;
+        if side.seen.ended.take() {
+            side.send(id::ACK, side.seen.bytes.get(), &[])?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! put_lat, put_bw, get_lat and get_bw.
+
+use super::Asked;
+use crate::perf::side::{Side, pattern};
+use crate::perf::stats::{Samples, measure};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use tieline::{Endpoint, Error, Outcome, Region, RemoteKey};
+
+/// Up to here a put is of bytes that lie anywhere, beyond it of a registered buffer.
+const SHORT: usize = 256;
+/// Operations under way in a stream.
+const WINDOW: usize = 16;
+
+/// What a ping-pong by put needs on either side.
+struct Table<'a> {
+    side: &'a Side<'a>,
+    endpoint: &'a Endpoint,
+    key: &'a RemoteKey,
+    /// Where the other side's puts land.
+    landing: &'a Region,
+    source: Region,
+    payload: Vec<u8>,
+    verify: bool,
+}
+
+impl Table<'_> {
+    fn new<'a>(
+        side: &'a Side<'a>,
+        key: &'a RemoteKey,
+        landing: &'a Region,
+        size: usize,
+        verify: bool,
+    ) -> Result<Table<'a>, Error> {
+        let (endpoint, source) = (side.endpoint()?, side.buffer(size)?);
+        Ok(Table { side, endpoint, key, landing, source, payload: vec![0; size], verify })
+    }
+
+    /// Puts turn `number` to the other side; its last byte says the number, from 1 to 255 and around.
+    fn put(&mut self, number: u64) -> Result<(), Error> {
+        let size = self.payload.len();
+        if self.verify {
+            pattern::fill(number, &mut self.payload[..size - 1]);
+        }
+        self.payload[size - 1] = mark(number);
+        if size <= SHORT {
+            let outcome = self.side.post(|| self.endpoint.put_bytes(&self.payload, self.key, 0))?;
+            drop(outcome); // the bytes are free again; the other side's answer says that they arrived
+            return Ok(());
+        }
+        if self.verify {
+            self.source.write(0, &self.payload)?;
+        } else {
+            self.source.write(size - 1, &[mark(number)])?;
+        }
+        let outcome = self.side.post(|| self.endpoint.put(&self.source, 0..size, self.key, 0))?;
+        self.side.finish(outcome).map(drop)
+    }
+
+    /// Waits for turn `number` of the other side, or until it says that the test is over.
+    fn wait(&self, number: u64) -> Result<bool, Error> {
+        let last = self.payload.len() - 1;
+        let word = self.landing.atomic_u64(last & !7)?;
+        let shift = (last & 7) * 8;
+        while (word.load(Ordering::Acquire) >> shift) as u8 != mark(number) {
+            if self.side.seen.stopped.get() {
+                return Ok(false);
+            }
+            self.side.step()?;
+        }
+        if self.verify && !pattern::holds(number, &self.landing.to_vec(0..last)?) {
+            self.side.seen.wrong.set(self.side.seen.wrong.get() + 1);
+        }
+        Ok(true)
+    }
+}
+
+fn mark(number: u64) -> u8 {
+    (number % 255) as u8 + 1
+}
+
+/// Ping and pong by put.
+pub(super) fn put_latency(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    key: &RemoteKey,
+    landing: &Region,
+) -> Result<Samples, Error> {
+    let mut table = Table::new(side, key, landing, asked.spec.size, asked.spec.verify)?;
+    let turn = |number| {
+        table.put(number)?;
+        table.wait(number).map(drop)
+    };
+    measure(asked.limit, turn, |_| Ok(()))
+}
+
+pub(super) fn serve_put_latency(
+    side: &Side<'_>,
+    key: &RemoteKey,
+    landing: &Region,
+    size: usize,
+    verify: bool,
+) -> Result<(), Error> {
+    let mut table = Table::new(side, key, landing, size, verify)?;
+    for number in 0.. {
+        if !table.wait(number)? {
+            break;
+        }
+        table.put(number)?;
+    }
+    Ok(())
+}
+
+/// One put or get after the other: `window` of them under way.
+fn stream(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    window: usize,
+    mut post: impl FnMut(u64) -> Result<Outcome, Error>,
+) -> Result<Samples, Error> {
+    let under_way = std::cell::RefCell::new(VecDeque::with_capacity(window));
+    let one = |number| {
+        let outcome = side.post(|| post(number))?;
+        if outcome.is_done() {
+            return Ok(());
+        }
+        let mut under_way = under_way.borrow_mut();
+        under_way.push_back(outcome);
+        match under_way.len() < window {
+            true => Ok(()),
+            false => under_way.pop_front().map_or(Ok(()), |o| side.finish(o).map(drop)),
+        }
+    };
+    measure(asked.limit, one, |_| {
+        for outcome in under_way.borrow_mut().drain(..) {
+            let _ = side.finish(outcome)?;
+        }
+        side.flush()
+    })
+}
+
+pub(super) fn put_bandwidth(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    key: &RemoteKey,
+) -> Result<Samples, Error> {
+    let (size, endpoint) = (asked.spec.size, side.endpoint()?);
+    let source = side.buffer(size)?;
+    if asked.spec.verify {
+        return verified(side, asked, key, &source);
+    }
+    stream(side, asked, WINDOW, |_| endpoint.put(&source, 0..size, key, 0))
+}
+
+/// Each put is read back and compared.
+fn verified(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    key: &RemoteKey,
+    source: &Region,
+) -> Result<Samples, Error> {
+    let (size, endpoint) = (asked.spec.size, side.endpoint()?);
+    let back = side.buffer(size)?;
+    let mut payload = vec![0; size];
+    let one = |number| {
+        pattern::fill(number, &mut payload);
+        source.write(0, &payload)?;
+        let put = side.post(|| endpoint.put(source, 0..size, key, 0))?;
+        let _ = side.finish(put)?;
+        side.flush()?;
+        let get = side.post(|| endpoint.get(&back, 0..size, key, 0))?;
+        let _ = side.finish(get)?;
+        back.read(0, &mut payload)?;
+        if pattern::holds(number, &payload) {
+            Ok(())
+        } else {
+            Err(super::differs(format!("put number {number} reads back as something else")))
+        }
+    };
+    measure(asked.limit, one, |_| Ok(()))
+}
+
+/// `window` is 1 for get_lat. The target holds the pattern of number 0.
+pub(super) fn get(
+    side: &Side<'_>,
+    asked: &Asked<'_>,
+    key: &RemoteKey,
+    latency: bool,
+) -> Result<Samples, Error> {
+    let (size, endpoint) = (asked.spec.size, side.endpoint()?);
+    let target = side.buffer(size)?;
+    if !asked.spec.verify {
+        let window = if latency { 1 } else { WINDOW };
+        return stream(side, asked, window, |_| endpoint.get(&target, 0..size, key, 0));
+    }
+    let (mut seen, blank) = (vec![0; size], vec![0xa5; size]);
+    let one = |number| {
+        target.write(0, &blank)?;
+        let get = side.post(|| endpoint.get(&target, 0..size, key, 0))?;
+        let _ = side.finish(get)?;
+        target.read(0, &mut seen)?;
+        if pattern::holds(0, &seen) {
+            Ok(())
+        } else {
+            Err(super::differs(format!("get number {number} brought something else")))
+        }
+    };
+    measure(asked.limit, one, |_| Ok(()))
+}

@@ -1,0 +1,98 @@
+//! `tieline perf` with its real peer process: every test verifies, the path is the one that was forced, and a
+//! lost peer is one line.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+fn perf(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    command.arg("perf").args(args).output().unwrap()
+}
+
+/// The JSON objects of a run that succeeded.
+fn records(args: &[&str]) -> Vec<Value> {
+    let output = perf(&[args, &["--json", "--iterations", "200"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_test_verifies_every_payload_in_both_kinds_of_memory() {
+    for memory in ["ordinary", "alloc"] {
+        let args = ["--test", "all", "--size", "1,8,300,5000", "--verify", "--memory", memory];
+        let records = records(&args);
+        assert_eq!(records.len(), 6 * 4 + 4);
+        for record in records {
+            assert_eq!(record["iterations"], 200, "{record}");
+            assert!(record["p50_ns"].as_f64().unwrap() > 0.0, "{record}");
+            assert!(record["p99_ns"].as_f64() >= record["p50_ns"].as_f64(), "{record}");
+        }
+    }
+}
+
+#[test]
+fn a_forced_path_is_the_path_that_is_taken() {
+    let path = |args: &[&str]| records(args)[0]["path"].as_str().unwrap().to_owned();
+    let put = ["--test", "put_bw", "--size", "64k"];
+    assert!(path(&[&put[..], &["--path", "emulated"]].concat()).starts_with("emulated over shm/"));
+    assert!(
+        path(&[&put[..], &["--path", "shm", "--memory", "alloc"]].concat()).starts_with("shm/")
+    );
+}
+
+#[test]
+fn a_path_that_cannot_be_is_refused_with_what_would_be_taken() {
+    let output =
+        perf(&["--test", "put_bw", "--size", "8", "--path", "emulated", "--memory", "alloc"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.starts_with("tieline: cannot force the path emulated: "), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_one_line() {
+    let output = perf(&["--path", "required:nowhere"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.starts_with("tieline: ") && errors.contains("nowhere"), "{errors}");
+}
+
+#[test]
+fn a_peer_that_is_killed_ends_the_measurement_with_one_line() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.args([
+        "perf",
+        "--json",
+        "--test",
+        "am_lat,am_lat",
+        "--size",
+        "8,8,8,8",
+        "--seconds",
+        "1",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let _ = lines.next().unwrap().unwrap(); // it measures: the peer is there
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let peer = std::fs::read_to_string(children).unwrap();
+    let killed = Command::new("kill").args(["-9", peer.trim()]).status().unwrap();
+    assert!(killed.success());
+    while lines.next().is_some() {}
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("tieline: "), "{errors}");
+}
+
+#[test]
+fn a_plot_is_written_where_it_was_asked_for() {
+    let file = std::env::temp_dir().join(format!("tieline-plot-{}.svg", std::process::id()));
+    let _ = records(&["--test", "am_lat", "--size", "8:64", "--plot", file.to_str().unwrap()]);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(svg.contains("am_lat") && svg.ends_with("</svg>\n"));
+}
