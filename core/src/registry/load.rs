@@ -429,17 +429,18 @@ unsafe fn text(text: *const u8, len: usize) -> String {
 
 /// Where the object that holds this code lies: the executable, or the library when the core is one.
 pub(super) fn own_object() -> Option<std::path::PathBuf> {
-    let info = object_of(own_object as *const c_void)?;
-    if info.dli_fname.is_null() {
+    let own = object_of(own_object as *const c_void)?;
+    // SAFETY: reads the auxiliary vector.
+    let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
+    if base_of(headers) == Some(own.dli_fbase as usize) {
+        // Of the executable the loader knows only what argv[0] said, which anybody can choose.
+        return std::env::current_exe().ok();
+    }
+    if own.dli_fname.is_null() {
         return None;
     }
     // SAFETY: the loader's text of an object that is loaded: this one.
-    let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+    let name = unsafe { std::ffi::CStr::from_ptr(own.dli_fname) };
     let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
-    // For the executable the loader says what argv[0] said, which need not be a path.
-    let path = Path::new(name);
-    if path.is_absolute() {
-        return std::fs::canonicalize(path).ok();
-    }
-    std::env::current_exe().ok()
+    std::fs::canonicalize(name).ok()
 }

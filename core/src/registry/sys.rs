@@ -49,6 +49,15 @@ const ANSWER: c_int = 3;
 
 /// Loads `path` in a child process and looks for `symbol`. The child is gone when this returns.
 pub(super) fn try_loading(path: &CStr, symbol: &CStr, limit: Duration) -> io::Result<Trial> {
+    try_with(path, symbol, limit, pidfd_open)
+}
+
+fn try_with(
+    path: &CStr,
+    symbol: &CStr,
+    limit: Duration,
+    open: fn(c_int) -> Option<OwnedFd>,
+) -> io::Result<Trial> {
     let mut ends = [0; 2];
     // SAFETY: writes two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
@@ -68,7 +77,7 @@ pub(super) fn try_loading(path: &CStr, symbol: &CStr, limit: Duration) -> io::Re
         }
         _ => {
             drop(writer);
-            Ok(Child { pid, pidfd: pidfd_open(pid) }.answer(&reader, limit))
+            Ok(Child { pid, pidfd: open(pid) }.answer(&reader, limit))
         }
     }
 }
@@ -303,5 +312,42 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
                 _ => return false,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The C library, which every process can load.
+    fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
+        let limit = Duration::from_secs(60);
+        // With a pidfd, and as on a kernel that has none.
+        [pidfd_open, |_| None].map(|open| try_with(path, symbol, limit, open).expect("a child"))
+    }
+
+    #[test]
+    fn a_library_with_the_symbol_is_loaded() {
+        assert_eq!(trial(c"libc.so.6", c"malloc"), [Trial::Loaded, Trial::Loaded]);
+    }
+
+    #[test]
+    fn a_library_without_the_symbol_is_told_from_one_that_cannot_be_loaded() {
+        let none = trial(c"libc.so.6", c"tieline_provider_v1");
+        assert_eq!(none, [Trial::NoSymbol, Trial::NoSymbol]);
+        for refused in trial(c"/nowhere/libtieline_x.so", c"x") {
+            let Trial::Refused(why) = refused else { panic!("{refused:?}") };
+            assert!(why.contains("/nowhere/libtieline_x.so"), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
+        assert_eq!(verdict(b"S\x0b", &Collected::Gone), Trial::Killed(11));
+        assert_eq!(verdict(b"", &Collected::Killed(9)), Trial::Killed(9));
+        assert_eq!(verdict(b"", &Collected::Exited(4)), Trial::Exited(4));
+        assert_eq!(verdict(b"", &Collected::Gone), Trial::Vanished);
+        assert_eq!(verdict(b"L", &Collected::Gone), Trial::Loaded);
+        assert_eq!(verdict(b"L", &Collected::Killed(6)), Trial::Killed(6));
     }
 }
