@@ -15,6 +15,7 @@ const TESTS: &[Test] = &[
     ("shm_cma_conforms", shm_cma),
     ("the_example_in_rust_conforms", example_in_rust),
     ("the_example_in_c_conforms", example_in_c),
+    ("the_first_step_of_the_guide_loads_and_conforms", guide),
     ("every_break_in_the_example_is_found_by_the_check_that_is_there_for_it", breaks_are_found),
     ("a_file_that_is_no_provider_is_one_line", no_provider),
     ("a_module_that_is_not_there_is_named_with_those_that_are", no_such_module),
@@ -164,6 +165,41 @@ fn example_in_c() -> Verdict {
     let scratch = Scratch::new("c");
     conforms(&compiled(&scratch, "libtieline_loopback", None)?, LOOPBACK);
     Ok(())
+}
+
+/// Does what the guide says, with the guide's own code.
+fn guide() -> Verdict {
+    let text = std::fs::read_to_string(source().join("docs/writing-a-provider.md")).unwrap();
+    let code = text.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
+    let code: String =
+        code.lines().filter(|l| !l.starts_with("# ")).map(|l| format!("{l}\n")).collect();
+    let scratch = Scratch::new("guide");
+    std::fs::create_dir_all(scratch.0.join("src")).unwrap();
+    std::fs::write(scratch.0.join("src/lib.rs"), code).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"mine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\
+         [lib]\nname = \"tieline_mine\"\ncrate-type = [\"cdylib\"]\n\
+         [dependencies]\ntieline-plugin-api = {{ path = {:?} }}\n[workspace]\n",
+        source().join("plugin-api").canonicalize().unwrap()
+    );
+    std::fs::write(scratch.0.join("Cargo.toml"), manifest).unwrap();
+    // The versions that the workspace uses are at hand: nothing needs to be fetched.
+    let _ = std::fs::copy(source().join("Cargo.lock"), scratch.0.join("Cargo.lock")).unwrap();
+    // Kept between runs, apart from the workspace's own: the core would find the file there.
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guide-target");
+    let mut cargo = Command::new(env!("CARGO"));
+    let cargo =
+        cargo.current_dir(&scratch.0).args(["build", "--quiet", "--offline", "--target-dir"]);
+    assert!(cargo.arg(&target).status().unwrap().success(), "{cargo:?}");
+    let (output, text) = run(&target.join("debug/libtieline_mine.so"), &[]);
+    assert!(output.status.success(), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(source_says(last), "the guide promises another result than {last}");
+    Ok(())
+}
+
+fn source_says(line: &str) -> bool {
+    std::fs::read_to_string(source().join("docs/writing-a-provider.md")).unwrap().contains(line)
 }
 
 /// What is broken: from, to, the check that must find it, and a word of what it must say.
