@@ -105,7 +105,7 @@ extern "C" {
 #define TIELINE_CAP_OWN_MEMORY_ONLY UINT64_C(0x1000)
 /* the accessing path refuses forged, foreign and revoked keys */
 #define TIELINE_CAP_CHECKS_KEYS UINT64_C(0x2000)
-/* a received payload can be kept and given back later (release) */
+/* received payloads come with EVENT_FLAG_LENT: they stay valid until release */
 #define TIELINE_CAP_LENDS_BUFFERS UINT64_C(0x4000)
 /* messages may be posted as soon as connect has returned */
 #define TIELINE_CAP_CONNECTED_SEND UINT64_C(0x8000)
@@ -150,7 +150,7 @@ extern "C" {
 
 /* ---- Flags of an event ---- */
 
-/* the payload may be kept: hand the event's cookie to release when done */
+/* the payload stays valid until release is called with the event's cookie, once for every such event */
 #define TIELINE_EVENT_FLAG_LENT 1
 
 /* ---- Atomic operations ---- */
