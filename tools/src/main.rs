@@ -5,6 +5,7 @@
 //! line: `tieline: what: why; what to do`.
 
 mod config;
+mod demo;
 mod info;
 mod perf;
 mod run;
@@ -32,6 +33,8 @@ enum Command {
     #[command(hide = true)]
     PerfPeer(perf::PeerArgs),
     #[command(hide = true)]
+    Demo(demo::Args),
+    #[command(hide = true)]
     Footprint(perf::FootprintArgs),
     Run(run::Args),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::main(&args),
         Command::Perf(args) => perf::main(&args),
         Command::PerfPeer(args) => perf::peer(&args),
+        Command::Demo(args) => demo::main(&args),
         Command::Footprint(args) => perf::footprint(&args),
         Command::Run(args) => run::main(&args),
     };

@@ -14,6 +14,7 @@ pub(crate) use args::Args;
 use args::Test;
 use control::{Peer, Reply, Request, Spec};
 pub(crate) use footprint::{FootprintArgs, main as footprint};
+pub(crate) use output::scaled;
 use output::{Output, Record};
 use side::Side;
 use std::io::{BufRead, Write};

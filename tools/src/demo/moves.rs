@@ -1,0 +1,108 @@
+//! The file goes from rank 0 to rank 1 in three ways, and each time rank 1's checksum is compared.
+
+use super::hash::hash;
+use super::pair::{PIECE, Pair};
+use super::show::Show;
+use std::time::Instant;
+use tieline::{Access, Error, Region};
+
+/// A put or get at a time, so that progress can be shown.
+const STRIDE: usize = 8 << 20;
+
+/// As many messages as it takes.
+pub(super) fn by_message(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
+    let what = "message";
+    let len = pair.agree(file.len() as u64)?.0 as usize;
+    if !pair.is_source() {
+        *pair.arriving.borrow_mut() = vec![0; len];
+    }
+    let sum = pair.agree(hash(file))?.0;
+    let began = Instant::now();
+    if pair.is_source() {
+        let most = pair.endpoint.max_message()?.min(64 << 10);
+        let mut progress = show.progress(what, len);
+        for (number, piece) in file.chunks(most).enumerate() {
+            pair.send(PIECE, (number * most) as u64, piece)?;
+            progress.at(number * most);
+        }
+    } else {
+        while pair.arrived.get() < len {
+            pair.step()?;
+        }
+    }
+    let _ = pair.agree(0)?;
+    let took = began.elapsed();
+    let arrived = pair.agree(hash(&pair.arriving.borrow()))?.1;
+    pair.arriving.borrow_mut().clear();
+    let path = pair.chosen_for("message");
+    let why = pair.why(&path, true);
+    verified(what, sum, arrived, || show.moved(what, len, took, &path, &why))
+}
+
+/// Rank 0 writes into memory of rank 1: once into memory of the library, once into rank 1's own.
+pub(super) fn by_put(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
+    let (len, sum) = (pair.agree(file.len() as u64)?.0 as usize, pair.agree(hash(file))?.0);
+    for (what, alloc) in [("put, memory of alloc", true), ("put, ordinary memory", false)] {
+        let target = match (pair.is_source(), alloc) {
+            (true, _) => pair.context.register_with(file.to_vec(), Access::ALL)?,
+            (false, true) => pair.context.alloc(len)?,
+            (false, false) => pair.context.register(vec![0; len])?,
+        };
+        one_sided(pair, show, what, &target, pair.is_source(), sum)?;
+    }
+    Ok(())
+}
+
+/// Rank 1 reads memory of rank 0.
+pub(super) fn by_get(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
+    let (len, sum) = (pair.agree(file.len() as u64)?.0 as usize, pair.agree(hash(file))?.0);
+    let memory = if pair.is_source() { file.to_vec() } else { vec![0; len] };
+    let region = pair.context.register(memory)?;
+    one_sided(pair, show, "get, ordinary memory", &region, !pair.is_source(), sum)
+}
+
+/// Whoever `acts` puts or gets the whole region, piece by piece; the other one only makes progress.
+fn one_sided(
+    pair: &Pair<'_>,
+    show: &Show,
+    what: &str,
+    region: &Region,
+    acts: bool,
+    sum: u64,
+) -> Result<(), Error> {
+    let key = pair.exchange_keys(region)?;
+    let _ = pair.agree(0)?;
+    let began = Instant::now();
+    if acts {
+        let mut progress = show.progress(what, region.len());
+        for start in (0..region.len()).step_by(STRIDE) {
+            let range = start..(start + STRIDE).min(region.len());
+            let outcome = pair.post(|| match pair.is_source() {
+                true => pair.endpoint.put(region, range.clone(), &key, start as u64),
+                false => pair.endpoint.get(region, range.clone(), &key, start as u64),
+            })?;
+            let _ = pair.finish(outcome)?;
+            progress.at(range.end);
+        }
+    }
+    let _ = pair.agree(0)?;
+    let took = began.elapsed();
+    let arrived = match pair.is_source() {
+        true => 0,
+        false => hash(&region.to_vec(0..region.len())?),
+    };
+    let arrived = pair.agree(arrived)?.1;
+    // What the acting side took; for a get that is the other process, whose choice is the mirror of ours.
+    let path = key.path();
+    verified(what, sum, arrived, || {
+        show.moved(what, region.len(), took, &path, &pair.why(&path, false))
+    })
+}
+
+fn verified(what: &str, sent: u64, arrived: u64, say: impl FnOnce()) -> Result<(), Error> {
+    if sent != arrived {
+        return Err(super::differs(what, sent, arrived));
+    }
+    say();
+    Ok(())
+}
