@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     attention: Cell<bool>,
     fast_boxes: Cell<u64>,
     notices: RefCell<VecDeque<Notice>>,
+    /// Channels whose sender has hung up, to be drained for the last time.
+    ended: RefCell<Vec<u32>>,
     /// Connections that this interface turned away.
     refused: Cell<u64>,
 }
@@ -98,6 +100,12 @@ impl Shared {
             self.fast_boxes.set(self.fast_boxes.get() + 1);
         }
         granted
+    }
+
+    /// A channel's sender has hung up, wherever that was noticed.
+    pub(crate) fn inbound_ended(&self, index: u32) {
+        self.ended.borrow_mut().push(index);
+        self.attention.set(true);
     }
 
     /// Asks the next poll to look at sockets and notices.
@@ -178,6 +186,7 @@ impl RingInterface {
             attention: Cell::new(false),
             fast_boxes: Cell::new(0),
             notices: RefCell::default(),
+            ended: RefCell::default(),
             refused: Cell::new(0),
         });
         let state = State {
@@ -421,6 +430,7 @@ impl State {
         self.direct.retain(|&i| i != index);
         self.touched.retain(|&i| i != index);
         self.leaving.retain(|&i| i != index);
+        shared.ended.borrow_mut().retain(|&i| i != index);
         self.graveyard.extend(self.inbound[index as usize].take());
         let event =
             Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
@@ -565,10 +575,16 @@ impl State {
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
                     // Give up the place that was kept free, to say no instead of nothing.
                     self.spare = None;
-                    if let Ok(socket) = sys::accept(self.listener.socket()) {
+                    let waiting = sys::accept(self.listener.socket());
+                    let more = waiting.is_ok();
+                    if let Ok(socket) = waiting {
                         refuse(shared, &socket, Refusal::Resources);
                     }
                     self.spare = sys::spare();
+                    // Without a place the kernel says "full" before it looks whether anybody waits.
+                    if !more {
+                        return;
+                    }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => {
@@ -643,13 +659,11 @@ impl State {
     fn hear_inbound(&mut self, index: usize, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index) else { return };
         channel.read_socket(shared);
-        if channel.leaving.is_some() && !self.leaving.contains(&(index as u32)) {
-            self.leaving.push(index as u32);
-        }
     }
 
     /// Delivers what is left of channels whose sender is gone, and then says so.
     fn farewells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        self.leaving.append(&mut shared.ended.borrow_mut());
         // Their arrival must be told first.
         if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
             if !self.leaving.is_empty() {
@@ -755,6 +769,7 @@ impl State {
     fn is_busy(&self, shared: &Shared) -> bool {
         !shared.notices.borrow().is_empty()
             || !self.leaving.is_empty()
+            || !shared.ended.borrow().is_empty()
             || self.rung.iter().any(|&word| word != 0)
     }
 

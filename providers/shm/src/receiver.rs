@@ -241,6 +241,7 @@ impl RecvChannel {
             };
             self.hang_up(shared, refusal);
             self.leaving = Some(status);
+            shared.inbound_ended(self.number as u32);
         }
     }
 
