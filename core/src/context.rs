@@ -284,7 +284,7 @@ impl Core {
         for provider in &discovery.providers {
             if let Err(record) = open_domains(provider, id, &mut domains, &mut found, &mut records)
             {
-                records.push(record);
+                records.push(*record);
             }
         }
         if config.bool(vars::SELFTEST)? {
@@ -436,7 +436,7 @@ fn open_domains(
     domains: &mut Vec<DomainSlot>,
     found: &mut Vec<FoundModule>,
     records: &mut Vec<Record>,
-) -> Result<(), Record> {
+) -> Result<(), Box<Record>> {
     let refused = |expected: &str, error: &Error| {
         let verdict = Verdict::Refused {
             phase: "open".into(),
@@ -445,7 +445,8 @@ fn open_domains(
         };
         Record::provider(&provider.name, verdict)
     };
-    for attr in provider.domains().map_err(|e| refused("a list of domains", &e))? {
+    let attrs = provider.domains().map_err(|e| Box::new(refused("a list of domains", &e)))?;
+    for attr in attrs {
         let name = fixed_str(&attr.name).unwrap_or("?").to_string();
         let with_domain = |mut record: Record| {
             record.domain = Some(name.clone());
@@ -499,7 +500,7 @@ fn self_tested(
     }
 }
 
-/// Records names in the lists of domains and modules that fit nothing.
+/// Records names in the list of domains that fit nothing.
 fn check_names(
     wishes: &Wishes,
     found: &[FoundModule],
@@ -507,10 +508,7 @@ fn check_names(
     records: &mut Vec<Record>,
 ) {
     let domains: Vec<&str> = found.iter().map(|(at, _, _)| at.domain.as_str()).collect();
-    let modules: Vec<String> = found.iter().map(|(at, _, _)| at.to_string()).collect();
-    let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
     records.extend(wishes.domains.unmatched(&domains, &discovery.looked));
-    records.extend(wishes.modules.unmatched(&modules, &discovery.looked));
 }
 
 /// The modules that the usable paths consist of, best first.

@@ -26,7 +26,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use serde::Serialize;
 use tieline_plugin_api::Status;
@@ -184,12 +183,6 @@ impl Config {
     /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
     pub(crate) fn size(&self, name: &str) -> Result<usize, Error> {
         units::size(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Size))
-    }
-
-    /// A time; `inf` is [`Duration::MAX`].
-    #[allow(dead_code)] // nothing waits for a configured time yet
-    pub(crate) fn duration(&self, name: &str) -> Result<Duration, Error> {
-        units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
     }
 
     /// Yes or no.

@@ -42,7 +42,6 @@ impl Drop for Scratch {
 fn a_default_holds_when_nobody_says_otherwise() {
     let config = env(&[]).build().unwrap();
     assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
-    assert_eq!(config.duration(vars::FAILURE_TIMEOUT).unwrap(), Duration::from_secs(1));
     assert_eq!(config.origin(vars::QUEUE_BYTES), Origin::Default);
     assert_eq!(config.get(vars::PROVIDERS), None);
     assert!(!config.bool(vars::STRICT).unwrap());

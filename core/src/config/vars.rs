@@ -53,11 +53,9 @@ core_vars! {
     LOG = "TIELINE_LOG", "warn", Kind::OneOf(&["off", "error", "warn", "info", "debug"]),
         "Least severity of the lines that are collected for the report; the library never prints them.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::Bool,
-        "Run a thread per worker that serves peers while the program computes; it sleeps when idle.";
+        "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::Size,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
-    FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "1s", Kind::Duration,
-        "Time after the loss of a peer by which everything posted to it has completed or failed.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
         "Smallest put or get that both ends copy together when both are making progress.";
 }
