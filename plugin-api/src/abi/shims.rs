@@ -351,10 +351,17 @@ unsafe extern "C" fn last_error(_: *mut c_void, out: *mut u8, capacity: usize) -
 }
 
 unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
-    // SAFETY: `state` is the one that `entry` wrote.
-    let this = unsafe { shared::<P>(state) };
-    let _ = guarded(this.poisoned, || {
+    // SAFETY: `state` is the one that `entry` wrote; this is the last call, so it ends here.
+    let this = unsafe { Box::from_raw(state.cast::<Shared<P>>()) };
+    let poisoned = this.poisoned;
+    if poisoned.load(Ordering::Relaxed) {
+        // Nobody knows what state it is in: its destructor stays unrun.
+        let _ = Box::leak(this);
+        return;
+    }
+    let _ = guarded(poisoned, || {
         this.inner.quiesce();
+        drop(this);
         Ok(0)
     });
 }
