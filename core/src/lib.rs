@@ -1,4 +1,26 @@
 //! Tieline: a transport layer whose transports are found at run time.
+//!
+//! Active messages, put, get, atomics and registered memory with completion, over connections that are made
+//! on demand. With nothing installed, shared memory works:
+//!
+//! ```
+//! fn main() -> Result<(), tieline::Error> {
+//!     let context = tieline::Context::open()?;
+//!     let worker = context.worker()?;
+//!     let memory = context.alloc(4096)?;
+//!     let endpoint = worker.connect(&worker.address()?)?; // a peer's address, by any means; here our own
+//!     let key = endpoint.import_key(&memory.remote_key()?)?;
+//!     let put = endpoint.put_bytes(b"moved", &key, 100)?;
+//!     let _ = worker.finish(put)?;
+//!     assert_eq!(memory.to_vec(100..105)?, b"moved");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A [`Context`] finds providers, ranks them and composes paths; its [`Report`] says what is used and why the
+//! rest is not. A [`Worker`] is a progress engine that belongs to one thread. An [`Endpoint`] leads to one
+//! peer. A [`Region`] is memory that peers can reach with its [`RemoteKey`]. Every failure is an [`Error`] that
+//! says what happened, why, and what to do; the library prints nothing, installs nothing and never exits.
 
 mod address;
 mod assist;
