@@ -62,6 +62,12 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
+    /// The defaults, whatever the host says.
+    #[cfg(test)]
+    pub(crate) fn defaults() -> Settings {
+        Settings::read(|_| None).unwrap()
+    }
+
     fn read(value: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         let text = |name: &str| {
             let default = VARIABLES.iter().find(|v| v.name == name).map_or("", |v| v.default);

@@ -19,6 +19,11 @@ impl RingEndpoint {
     pub(crate) fn new(channel: Rc<SendChannel>, shared: Rc<Shared>) -> RingEndpoint {
         RingEndpoint { channel, shared }
     }
+
+    #[cfg(test)]
+    pub(crate) fn channel_memory(&self) -> &crate::sys::Mapping {
+        self.channel.memory_map()
+    }
 }
 
 impl Endpoint for RingEndpoint {

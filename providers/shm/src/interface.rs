@@ -709,7 +709,7 @@ impl State {
                     }
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
+                Err(error) if sys::is_passing(&error) => Ok(()),
                 Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
             };
             if let Err((status, why)) = outcome {

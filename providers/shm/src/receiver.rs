@@ -236,7 +236,7 @@ impl RecvChannel {
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if sys::is_passing(&error) => continue,
                 Err(_) => (Status::PeerFailed as i32, None),
             };
             self.hang_up(shared, refusal);

@@ -666,6 +666,11 @@ impl SendChannel {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn memory_map(&self) -> &Mapping {
+        &self.map
+    }
+
     /// Bytes of memory that this end has made.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };

@@ -489,6 +489,12 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
+/// Whether an error of [`receive`] stands before what is still to be read: a peer that closed without
+/// reading everything resets the connection, but what it said before comes after that, and then its end.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNRESET))
+}
+
 /// Whether an error of [`send`] passes by itself.
 pub(crate) fn is_temporary(error: &io::Error) -> bool {
     matches!(
@@ -598,4 +604,20 @@ pub(crate) fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mappi
 pub(crate) fn kill_self() {
     // SAFETY: takes numbers only.
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+/// The events of one poll.
+#[cfg(test)]
+pub(crate) fn polled<I: tieline_plugin_api::Interface>(
+    interface: &I,
+) -> Vec<tieline_plugin_api::abi::Event> {
+    use std::mem::MaybeUninit;
+    use tieline_plugin_api::abi::Event;
+    let mut slots = [const { MaybeUninit::new(Event::empty()) }; 16];
+    let mut events = tieline_plugin_api::Events::new(&mut slots);
+    let polled = interface.poll(&mut events);
+    let n = events.len();
+    assert!(polled.is_ok());
+    // SAFETY: every slot was initialised above.
+    slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
 }

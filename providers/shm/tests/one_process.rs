@@ -366,7 +366,12 @@ fn an_interface_with_nothing_to_do_may_sleep() {
 }
 
 /// Imports a key, making progress until the owner has answered.
-fn import(endpoint: &Endpoint<'_>, own: &Interface<'_>, peer: &Interface<'_>, key: &[u8]) -> Result<sys::Key, sys::Error> {
+fn import(
+    endpoint: &Endpoint<'_>,
+    own: &Interface<'_>,
+    peer: &Interface<'_>,
+    key: &[u8],
+) -> Result<sys::Key, sys::Error> {
     loop {
         match endpoint.import(key) {
             Err(error) if error.status == Status::Again => {

@@ -1,0 +1,186 @@
+//! A peer that greets properly and then writes whatever it likes into the channel.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use tieline_plugin_api::{Endpoint, Interface, Status, event};
+
+use crate::channel;
+use crate::config::Settings;
+use crate::domain::DomainState;
+use crate::hello::{Address, Hello, Record};
+use crate::host::HostFacts;
+use crate::interface::RingInterface;
+use crate::keys::{Exports, Imports};
+use crate::pool::MAX_CHUNK;
+use crate::sys::{self, Mapping};
+
+const FASTBOX: usize = 1024;
+
+fn interface() -> RingInterface {
+    let domain = DomainState {
+        id: [3; 16],
+        host: HostFacts::read(),
+        exports: Exports::default(),
+        imports: Imports::default(),
+    };
+    RingInterface::open(Arc::new(domain), Settings::defaults()).unwrap()
+}
+
+/// What a poll brought, with every payload read to its end.
+fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
+    let seen = Cell::new(0u64);
+    let events = sys::polled(interface);
+    let list = events.iter().map(|e| {
+        assert!(e.len <= MAX_CHUNK);
+        let mut copy = vec![0u8; e.len];
+        sys::copy(e.data, copy.as_mut_ptr(), e.len); // an overread would be a crash
+        seen.set(seen.get() + copy.iter().map(|&b| u64::from(b)).sum::<u64>());
+        (e.kind, e.peer, e.status)
+    });
+    list.collect()
+}
+
+struct Hostile {
+    socket: OwnedFd,
+    memory: Mapping,
+}
+
+fn greet(interface: &RingInterface) -> Hostile {
+    let address = Address::parse(&interface.address()).unwrap();
+    let len = channel::memory_len(FASTBOX);
+    let file = sys::memory_file(c"hostile", len).unwrap();
+    let memory = Mapping::new(file.as_fd(), len, true).unwrap();
+    let socket = sys::connect(&address.socket).unwrap();
+    let hello = Hello {
+        cookie: address.cookie,
+        asymmetric: true,
+        fastbox: FASTBOX as u32,
+        identity: b"trust me".to_vec(),
+    };
+    sys::send(&socket, &Record::Hello(hello).pack(), &[file.as_fd()]).unwrap();
+    Hostile { socket, memory }
+}
+
+#[derive(Clone, Debug)]
+enum Attack {
+    /// Any word anywhere.
+    Scribble(usize, u64),
+    /// A control word of the right lap in a slot, with any body.
+    Slot(usize, u8, u8, [u64; 3]),
+    /// Bytes on the socket.
+    Record(Vec<u8>),
+    /// A segment of the pool, with a length that may be a lie.
+    Segment(u32, u64),
+}
+
+fn attack() -> impl Strategy<Value = Attack> {
+    let word = prop_oneof![any::<u64>(), 0u64..70000, Just(u64::MAX), Just(1 << 32)];
+    prop_oneof![
+        (0usize..640, any::<u64>()).prop_map(|(at, word)| Attack::Scribble(at * 8, word)),
+        (0usize..32, 0u8..7, 0u8..60, [word.clone(), word.clone(), word])
+            .prop_map(|(at, kind, len, body)| Attack::Slot(at, kind, len, body)),
+        (0usize..32, Just(2u8), Just(16u8), 0u64..3, 0u64..70000, 0u64..20000).prop_map(
+            |(at, kind, len, segment, bytes, offset)| {
+                Attack::Slot(at, kind, len, [0, segment | bytes << 32, offset])
+            }
+        ),
+        prop::collection::vec(any::<u8>(), 1..40).prop_map(Attack::Record),
+        (0u32..3, prop_oneof![Just(8192u64), any::<u64>()])
+            .prop_map(|(number, len)| Attack::Segment(number, len)),
+    ]
+}
+
+fn strike(hostile: &Hostile, attack: &Attack) {
+    match attack {
+        Attack::Scribble(at, value) => {
+            hostile.memory.word(*at).unwrap().store(*value, Ordering::Release);
+        }
+        Attack::Slot(slot, kind, len, body) => {
+            let at = channel::COLD.slots + slot * 64;
+            for (i, value) in body.iter().enumerate() {
+                hostile.memory.word(at + 8 + i * 8).unwrap().store(*value, Ordering::Release);
+            }
+            let head = u64::from(crate::ring::head(*kind, *len as usize, 1));
+            hostile.memory.word(at).unwrap().store(1 << 32 | head, Ordering::Release);
+        }
+        Attack::Record(bytes) => {
+            let _ = sys::send(&hostile.socket, bytes, &[]);
+        }
+        Attack::Segment(number, len) => {
+            let file = sys::memory_file(c"hostile", 8192).unwrap();
+            let record = Record::Segment { number: *number, len: *len };
+            let _ = sys::send(&hostile.socket, &record.pack(), &[file.as_fd()]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn a_hostile_peer_ends_its_own_channel_and_nothing_else(
+        attacks in prop::collection::vec(attack(), 1..60)
+    ) {
+        let interface = interface();
+        let good = interface.connect(&interface.address(), b"good", 1).unwrap();
+        let mut arrived = 0;
+        while arrived == 0 {
+            arrived = poll(&interface).iter().filter(|e| e.0 == event::PEER_ARRIVED).count();
+        }
+        let hostile = greet(&interface);
+        while poll(&interface).iter().all(|e| e.0 != event::PEER_ARRIVED) {}
+        let mut sent = 0u64;
+        let mut got = 0u64;
+        let mut left = Vec::new();
+        let mut look = |got: &mut u64| {
+            for (kind, peer, status) in poll(&interface) {
+                match (kind, peer) {
+                    (event::MESSAGE, 0) => *got += 1,
+                    (event::PEER_LEFT, _) => left.push((peer, status)),
+                    _ => {}
+                }
+            }
+        };
+        for attack in &attacks {
+            strike(&hostile, attack);
+            if good.am_short(1, sent, &[1; 100]).is_ok() {
+                sent += 1;
+            }
+            look(&mut got);
+        }
+        let mut rounds = 0;
+        while got < sent {
+            look(&mut got);
+            rounds += 1;
+            prop_assert!(rounds < 1_000_000, "the honest peer's messages are lost");
+        }
+        prop_assert_eq!(got, sent);
+        drop(hostile);
+        let allowed = [Status::BadData as i32, Status::PeerFailed as i32, Status::NoMemory as i32, 0];
+        for (peer, status) in left {
+            prop_assert_eq!(peer, 1);
+            prop_assert!(allowed.contains(&status));
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_writes_nonsense_fails_the_endpoint_only(
+        words in prop::collection::vec((0usize..64, any::<u64>()), 1..20)
+    ) {
+        let interface = interface();
+        let endpoint = interface.connect(&interface.address(), b"me", 1).unwrap();
+        let memory = endpoint.channel_memory();
+        for (at, value) in words {
+            memory.word(at * 8).unwrap().store(value, Ordering::Release);
+            for _ in 0..40 {
+                if endpoint.am_short(1, 0, &[2; 60]).is_err() {
+                    break;
+                }
+            }
+            let _ = poll(&interface);
+        }
+    }
+}
