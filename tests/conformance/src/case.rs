@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
-use tieline_plugin_api::{Named, Status, access, caps, connects, event};
+use tieline_plugin_api::{Named, Status, access, caps, connects, event, event_flags};
 
 /// Every right that a region can give.
 pub(crate) const ALL_RIGHTS: u64 =
@@ -198,6 +198,8 @@ pub(crate) struct Mailbox {
     pub(crate) arrived: Vec<Received>,
     pub(crate) left: Vec<Received>,
     pub(crate) failed: Vec<Received>,
+    /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
+    pub(crate) keeps_lent: bool,
 }
 
 impl Mailbox {
@@ -209,6 +211,7 @@ impl Mailbox {
             arrived: Vec::new(),
             left: Vec::new(),
             failed: Vec::new(),
+            keeps_lent: false,
         }
     }
 
@@ -225,6 +228,9 @@ impl Mailbox {
                             "PEER_ARRIVED with that number first",
                             format!("{} arrivals", self.arrived.len()),
                         ));
+                    }
+                    if received.flags & event_flags::LENT != 0 && !self.keeps_lent {
+                        self.interface.release(received.cookie);
                     }
                     self.messages.push_back(received);
                 }

@@ -273,6 +273,7 @@ pub(super) fn cut(random: &mut Random, len: usize, count: usize) -> Vec<core::op
 
 pub(super) fn a_lent_payload_stays_until_it_is_released(case: &Case) -> Checked {
     let mut desk = case.desk()?;
+    desk.far().keeps_lent = true;
     let len = case.attr.max_short.min(512);
     let mut kept: Vec<Received> = Vec::new();
     for n in 0..200u64 {
@@ -291,6 +292,7 @@ pub(super) fn a_lent_payload_stays_until_it_is_released(case: &Case) -> Checked 
         same_bytes("a kept payload after many polls", &message.data, &message.again())?;
         desk.far().interface.release(message.cookie);
     }
+    desk.far().keeps_lent = false;
     desk.send(12, 1000, b"after")?;
     check(&desk.receive()?, 12, 1000, b"after")
 }
