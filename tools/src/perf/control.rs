@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use tieline::{Error, Status};
+use tieline::{Error, Status, Worker};
 
 /// How long the peer may take to answer.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -89,13 +89,13 @@ impl Peer {
         self.requests.borrow_mut().write_all(&line).map_err(|e| self.lost(&e.to_string()))
     }
 
-    /// Waits for the answer; `meanwhile` is called over and over, so that progress is made.
-    pub(crate) fn reply(&self, meanwhile: impl Fn()) -> Result<Reply, Error> {
+    /// Waits for the answer, and makes progress meanwhile.
+    pub(crate) fn reply(&self, worker: &Worker) -> Result<Reply, Error> {
         let mut replies = self.replies.borrow_mut();
         let until = Instant::now() + DEADLINE;
         let fd = [replies.get_ref().as_raw_fd()];
         while !sys::wait_readable(&fd, 0).is_ok_and(|ready| ready[0]) {
-            meanwhile();
+            let _ = worker.progress();
             std::thread::yield_now();
             if Instant::now() > until {
                 return Err(lost("it has not answered for 30 s"));

@@ -38,7 +38,7 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
     let idle_bytes = written_bytes()?.saturating_sub(before);
 
     peer.ask(&Request::Hello { address: side.worker.address()? })?;
-    let Reply::Hello { address } = peer.reply(|| drop(side.worker.progress()))? else {
+    let Reply::Hello { address } = peer.reply(&side.worker)? else {
         return Err(Error::from_status(Status::BadData));
     };
     side.connect(&address)?;

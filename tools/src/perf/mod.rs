@@ -57,7 +57,7 @@ fn measure_between(
     let alive = || peer.check();
     let mut side = Side::open(path, &alive)?;
     peer.ask(&Request::Hello { address: side.worker.address()? })?;
-    let Reply::Hello { address } = peer.reply(|| drop(side.worker.progress()))? else {
+    let Reply::Hello { address } = peer.reply(&side.worker)? else {
         return Err(Error::from_status(Status::BadData));
     };
     side.connect(&address)?;

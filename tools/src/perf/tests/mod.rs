@@ -28,7 +28,7 @@ pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, Str
     let landing = side.region(asked.spec.memory, room(asked.spec.size))?;
     asked.spec.key = landing.remote_key()?;
     asked.peer.ask(&Request::Serve(asked.spec.clone()))?;
-    let Reply::Ready { key } = asked.peer.reply(|| drop(side.worker.progress()))? else {
+    let Reply::Ready { key } = asked.peer.reply(&side.worker)? else {
         return Err(out_of_turn());
     };
     let key = if asked.spec.test.is_message() { None } else { Some(side.key(&key)?) };
@@ -41,7 +41,7 @@ pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, Str
         }
     };
     side.send(id::STOP, 0, &[])?;
-    let Reply::Served { wrong } = asked.peer.reply(|| drop(side.worker.progress()))? else {
+    let Reply::Served { wrong } = asked.peer.reply(&side.worker)? else {
         return Err(out_of_turn());
     };
     match wrong + side.seen.wrong.get() {
