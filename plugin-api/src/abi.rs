@@ -77,7 +77,8 @@ pub struct Host {
     /// The value of a configuration variable: `(context, name, name length, buffer, capacity)` returns
     /// the value's length (which may exceed the capacity: nothing more than that is written), or
     /// `NO_DEVICE` when it is not set anywhere and has no default.
-    pub config_get: Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i64>,
+    pub config_get:
+        Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i64>,
     /// Nanoseconds of a clock that never goes backwards.
     pub clock_ns: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
     /// Reports something that no call is waiting for, from any thread: `(context, status, text, length)`.
@@ -378,7 +379,8 @@ pub struct InterfaceOps {
     pub address: Option<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> i64>,
     /// Can a peer with this address be reached? `(interface, address, length, reason, reason capacity)`:
     /// 0, or a negative status with the reason in words.
-    pub reachable: Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32>,
+    pub reachable:
+        Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32>,
     /// Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
     pub connect:
         Option<unsafe extern "C" fn(*mut c_void, *const EndpointParams, *mut *mut c_void) -> i32>,
@@ -523,10 +525,10 @@ pub struct ConnectorOps {
     /// Writes the connector's address: returns its length.
     pub address: Option<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> i64>,
     /// Can that address be reached? Like `InterfaceOps::reachable`.
-    pub reachable: Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32>,
+    pub reachable:
+        Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32>,
     /// `(connector, address, address length, datagram, length)`: 0, AGAIN or another negative status.
-    pub send:
-        Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *const u8, usize) -> i32>,
+    pub send: Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *const u8, usize) -> i32>,
     /// Prepares to sleep, like `InterfaceOps::arm`.
     pub arm: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
     /// A descriptor to wait on, or a negative status.
@@ -576,8 +578,21 @@ macro_rules! zeroed_record {
     )* };
 }
 zeroed_record!(
-    Host, ProviderOps, DomainOps, InterfaceOps, EndpointOps, ConnectorOps, Layouts, ConfigVar,
-    DomainAttr, DomainParams, ModuleAttr, MemoryRegion, InterfaceParams, EndpointParams, MemoryUse
+    Host,
+    ProviderOps,
+    DomainOps,
+    InterfaceOps,
+    EndpointOps,
+    ConnectorOps,
+    Layouts,
+    ConfigVar,
+    DomainAttr,
+    DomainParams,
+    ModuleAttr,
+    MemoryRegion,
+    InterfaceParams,
+    EndpointParams,
+    MemoryUse
 );
 
 impl Event {

@@ -276,7 +276,13 @@ pub trait Endpoint: Sized + 'static {
     ///
     /// # Errors
     /// As [`Endpoint::am_short`], or what the packer said.
-    fn am_packed(&self, id: u32, header: u64, packer: Packer<'_>, max: usize) -> Result<usize, Status> {
+    fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
         let _ = (id, header, packer, max);
         Err(Status::Unsupported)
     }
@@ -518,7 +524,14 @@ impl<'a> Events<'a> {
 
     /// Adds a message. `data` stays valid until the next poll.
     #[inline]
-    pub fn push_message(&mut self, peer: u64, id: u32, header: u64, data: *const u8, len: usize) -> bool {
+    pub fn push_message(
+        &mut self,
+        peer: u64,
+        id: u32,
+        header: u64,
+        data: *const u8,
+        len: usize,
+    ) -> bool {
         self.push(Event {
             kind: event::MESSAGE,
             id,

@@ -63,9 +63,8 @@ impl HostHandle {
         let mut buffer = vec![0u8; 256];
         loop {
             // SAFETY: the host's function with the host's context; it writes at most the capacity given.
-            let len = unsafe {
-                f(context, name.as_ptr(), name.len(), buffer.as_mut_ptr(), buffer.len())
-            };
+            let len =
+                unsafe { f(context, name.as_ptr(), name.len(), buffer.as_mut_ptr(), buffer.len()) };
             let len = usize::try_from(len).ok()?;
             if len <= buffer.len() {
                 buffer.truncate(len);

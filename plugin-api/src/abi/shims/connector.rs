@@ -1,0 +1,81 @@
+//! The shims of a connector.
+
+use super::interface::{answer_reachable, armed, descriptor};
+use super::*;
+use crate::provider::{Connector, Events};
+use core::mem::MaybeUninit;
+
+pub(super) unsafe extern "C" fn connector_poll<C: Connector>(
+    connector: *mut c_void,
+    out: *mut Event,
+    max: u32,
+) -> i64 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    guarded(this.poisoned, || {
+        // SAFETY: the core's array of `max` events, which need not be initialised.
+        let slots = unsafe {
+            core::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Event>>(), max as usize)
+        };
+        let mut events = Events::new(slots);
+        this.inner.poll(&mut events)?;
+        Ok(events.len as i64)
+    })
+}
+
+pub(super) unsafe extern "C" fn connector_address<C: Connector>(
+    connector: *mut c_void,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    // SAFETY: the core's buffer.
+    guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
+}
+
+pub(super) unsafe extern "C" fn connector_reachable<C: Connector>(
+    connector: *mut c_void,
+    address: *const u8,
+    len: usize,
+    reason: *mut u8,
+    capacity: usize,
+) -> i32 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    // SAFETY: the core's buffers.
+    unsafe {
+        answer_reachable(this.poisoned, reason, capacity, || {
+            this.inner.reachable(bytes(address, len))
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn connector_send<C: Connector>(
+    connector: *mut c_void,
+    address: *const u8,
+    address_len: usize,
+    datagram: *const u8,
+    len: usize,
+) -> i32 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: both are borrowed for the call.
+        let (address, datagram) = unsafe { (bytes(address, address_len), bytes(datagram, len)) };
+        this.inner.send(address, datagram)?;
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn connector_arm<C: Connector>(connector: *mut c_void) -> i32 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    code(guarded(this.poisoned, || armed(this.inner.arm())))
+}
+
+pub(super) unsafe extern "C" fn connector_event_fd<C: Connector>(connector: *mut c_void) -> i32 {
+    // SAFETY: an open connector's handle.
+    let this = unsafe { shared::<C>(connector) };
+    code(guarded(this.poisoned, || descriptor(this.inner.event_fd())))
+}

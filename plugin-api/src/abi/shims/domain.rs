@@ -1,0 +1,136 @@
+//! The shims of a domain.
+
+use super::*;
+use crate::provider::Domain;
+
+pub(super) unsafe extern "C" fn query_modules<D: Domain>(
+    domain: *mut c_void,
+    out: *mut ModuleAttr,
+    capacity: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the core's array.
+        unsafe { write_list(&this.inner.modules(), out, capacity, count) }
+    }))
+}
+
+/// Reads the parameters of `open_interface` and `open_connector` and stores the handle that `open` made.
+///
+/// # Safety
+/// The arguments are those of the two slots.
+unsafe fn open_with<D: Domain, T>(
+    domain: *mut c_void,
+    params: *const InterfaceParams,
+    out: *mut *mut c_void,
+    open: impl FnOnce(&D, &str, [u8; 16]) -> Result<T, Failure>,
+) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, InterfaceParams::empty()) }?;
+        // SAFETY: the name is borrowed for the call.
+        let module = unsafe { text(params.module, params.module_len) }?;
+        let opened = open(&this.inner, module, params.worker_id)?;
+        // SAFETY: the core's place for the handle.
+        unsafe { *out = Shared::into_raw(opened, this.poisoned) };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn open_interface<D: Domain>(
+    domain: *mut c_void,
+    params: *const InterfaceParams,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: the core's arguments.
+    unsafe { open_with::<D, _>(domain, params, out, |d, module, id| d.open_interface(module, id)) }
+}
+
+pub(super) unsafe extern "C" fn open_connector<D: Domain>(
+    domain: *mut c_void,
+    params: *const InterfaceParams,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: the core's arguments.
+    unsafe { open_with::<D, _>(domain, params, out, |d, module, id| d.open_connector(module, id)) }
+}
+
+pub(super) unsafe extern "C" fn alloc<D: Domain>(
+    domain: *mut c_void,
+    len: usize,
+    access: u64,
+    out: *mut MemoryRegion,
+) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        let got = this.inner.alloc(len, access)?;
+        let region = MemoryRegion {
+            handle: Box::into_raw(Box::new(got.region)).cast(),
+            base: got.base,
+            len: got.len,
+            ..MemoryRegion::empty()
+        };
+        // SAFETY: the core's record, whose `size` it has set.
+        unsafe { write_attr(out, &region) };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn register<D: Domain>(
+    domain: *mut c_void,
+    base: *mut u8,
+    len: usize,
+    access: u64,
+    out: *mut MemoryRegion,
+) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        let region = this.inner.register(base, len, access)?;
+        let region = MemoryRegion {
+            handle: Box::into_raw(Box::new(region)).cast(),
+            base,
+            len,
+            ..MemoryRegion::empty()
+        };
+        // SAFETY: the core's record, whose `size` it has set.
+        unsafe { write_attr(out, &region) };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn deregister<D: Domain>(
+    domain: *mut c_void,
+    region: *mut c_void,
+) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the handle came from alloc or register of this domain, and the core ends it once.
+        let region = unsafe { Box::from_raw(region.cast::<D::Region>()) };
+        this.inner.deregister(*region)?;
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn pack_key<D: Domain>(
+    domain: *mut c_void,
+    region: *mut c_void,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    guarded(this.poisoned, || {
+        // SAFETY: a registered region's handle.
+        let region = unsafe { &*region.cast::<D::Region>() };
+        // SAFETY: the core's buffer, which it zeroed.
+        let out = unsafe { core::slice::from_raw_parts_mut(out, capacity) };
+        Ok(this.inner.pack_key(region, out)? as i64)
+    })
+}

@@ -1,0 +1,186 @@
+//! The shims of an endpoint: the data path.
+
+use super::*;
+use crate::provider::{Endpoint, Packer, Posted, Posting, RmaOp};
+
+pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
+    endpoint: *mut c_void,
+    id: u32,
+    header: u64,
+    data: *const u8,
+    len: usize,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    // SAFETY: the payload is borrowed for the call.
+    let payload = unsafe { bytes(data, len) };
+    code(hot(this.poisoned, || posted(this.inner.am_short(id, header, payload))))
+}
+
+pub(super) unsafe extern "C" fn am_packed<E: Endpoint>(
+    endpoint: *mut c_void,
+    id: u32,
+    header: u64,
+    pack: PackFn,
+    argument: *mut c_void,
+    max: usize,
+) -> i64 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    let Some(pack) = pack else { return i64::from(Status::Invalid as i32) };
+    hot(this.poisoned, || {
+        let mut call = |at: *mut u8, capacity: usize| {
+            // SAFETY: the core's function with the core's argument; it writes at most `capacity` bytes.
+            let written = unsafe { pack(argument, at, capacity) };
+            usize::try_from(written).map_err(|_| Status::from_code(written as i32))
+        };
+        match this.inner.am_packed(id, header, Packer::new(&mut call), max) {
+            Ok(len) => len as i64,
+            Err(status) => i64::from(status as i32),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn am_zcopy<E: Endpoint>(
+    endpoint: *mut c_void,
+    id: u32,
+    header: u64,
+    iov: *const Iov,
+    count: usize,
+    cookie: u64,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    // SAFETY: the core's array of `count` pieces.
+    let iov = unsafe { pieces(iov, count) };
+    code(hot(this.poisoned, || posted(this.inner.am_zcopy(id, header, iov, cookie))))
+}
+
+/// # Safety
+/// `iov` is null or points to `count` pieces, borrowed for the call.
+#[inline]
+unsafe fn pieces<'a>(iov: *const Iov, count: usize) -> &'a [Iov] {
+    if iov.is_null() || count == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { core::slice::from_raw_parts(iov, count) }
+    }
+}
+
+/// Unpacks a put or get and makes the call.
+///
+/// # Safety
+/// The arguments are those of the `put` and `get` slots.
+#[inline]
+unsafe fn rma<E: Endpoint>(
+    endpoint: *mut c_void,
+    op: *const Rma,
+    call: impl FnOnce(&E, &E::Key, &RmaOp<'_>) -> Posted,
+) -> i32 {
+    // SAFETY: an open endpoint's handle, and the core's record.
+    let (this, op) = unsafe { (shared::<E>(endpoint), &*op) };
+    if op.key.is_null() {
+        return Status::KeyRejected as i32;
+    }
+    // SAFETY: the key came from import_key of this endpoint; the pieces are the core's array.
+    let (key, iov) = unsafe { (&*op.key.cast::<E::Key>(), pieces(op.iov, op.iov_count)) };
+    let inner = &this.inner;
+    let op = RmaOp { iov, len: op.len, offset: op.offset, cookie: op.cookie, flags: op.flags };
+    code(hot(this.poisoned, || posted(call(inner, key, &op))))
+}
+
+pub(super) unsafe extern "C" fn put<E: Endpoint>(endpoint: *mut c_void, op: *const Rma) -> i32 {
+    // SAFETY: the core's arguments.
+    unsafe { rma::<E>(endpoint, op, |e, key, op| e.put(key, op)) }
+}
+
+pub(super) unsafe extern "C" fn get<E: Endpoint>(endpoint: *mut c_void, op: *const Rma) -> i32 {
+    // SAFETY: the core's arguments.
+    unsafe { rma::<E>(endpoint, op, |e, key, op| e.get(key, op)) }
+}
+
+pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
+    endpoint: *mut c_void,
+    op: *const Atomic,
+) -> i32 {
+    // SAFETY: an open endpoint's handle, and the core's record.
+    let (this, op) = unsafe { (shared::<E>(endpoint), &*op) };
+    if op.key.is_null() {
+        return Status::KeyRejected as i32;
+    }
+    // SAFETY: the key came from import_key of this endpoint.
+    let key = unsafe { &*op.key.cast::<E::Key>() };
+    code(hot(this.poisoned, || {
+        let mut before = 0;
+        let result = posted(this.inner.atomic(key, op, &mut before));
+        if result == i64::from(OK) && !op.result.is_null() {
+            // SAFETY: the core's place for the result.
+            unsafe { *op.result = before };
+        }
+        result
+    }))
+}
+
+pub(super) unsafe extern "C" fn flush<E: Endpoint>(endpoint: *mut c_void, cookie: u64) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(hot(this.poisoned, || posted(this.inner.flush(cookie))))
+}
+
+pub(super) unsafe extern "C" fn fence<E: Endpoint>(endpoint: *mut c_void) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(hot(this.poisoned, || posted(this.inner.fence().map(|()| Posting::Done))))
+}
+
+pub(super) unsafe extern "C" fn import_key<E: Endpoint>(
+    endpoint: *mut c_void,
+    key: *const u8,
+    len: usize,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the bytes are borrowed for the call.
+        let key = this.inner.import_key(unsafe { bytes(key, len) })?;
+        // SAFETY: the core's place for the handle.
+        unsafe { *out = Box::into_raw(Box::new(key)).cast() };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn drop_key<E: Endpoint>(endpoint: *mut c_void, key: *mut c_void) {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    let _ = guarded(this.poisoned, || {
+        // SAFETY: the key came from import_key of this endpoint, and the core drops it once.
+        drop(unsafe { Box::from_raw(key.cast::<E::Key>()) });
+        Ok(0)
+    });
+}
+
+pub(super) unsafe extern "C" fn endpoint_address<E: Endpoint>(
+    endpoint: *mut c_void,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    // SAFETY: the core's buffer.
+    guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
+}
+
+pub(super) unsafe extern "C" fn endpoint_connect<E: Endpoint>(
+    endpoint: *mut c_void,
+    address: *const u8,
+    len: usize,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the bytes are borrowed for the call.
+        this.inner.connect(unsafe { bytes(address, len) }).map(|()| 0)
+    }))
+}
