@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// Somebody found the pool empty.
     pub(crate) pool_starved: Cell<bool>,
+    /// Counts polls.
+    pub(crate) round: Cell<u64>,
     /// Something waits for the slow part of poll.
     attention: Cell<bool>,
     fast_boxes: Cell<u64>,
@@ -183,6 +185,7 @@ impl RingInterface {
             epoll,
             pool,
             pool_starved: Cell::new(false),
+            round: Cell::new(0),
             attention: Cell::new(false),
             fast_boxes: Cell::new(0),
             notices: RefCell::default(),
@@ -280,12 +283,13 @@ impl Interface for RingInterface {
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let state = &mut *self.state.borrow_mut();
         let shared = &*self.shared;
+        shared.round.set(shared.round.get() + 1);
+        if !state.touched.is_empty() {
+            state.release_touched();
+        }
         state.countdown -= 1;
         if state.countdown == 0 || shared.attention.get() {
             state.slow_part(shared, &self.address.cookie, events);
-        }
-        if !state.touched.is_empty() {
-            state.release_touched();
         }
         if state.bells_first {
             state.poll_bells(shared, events);

@@ -34,6 +34,8 @@ pub(crate) enum Drained {
 pub(crate) struct RecvChannel {
     ring: RecvRing,
     chunk_bytes: usize,
+    /// The poll that looked here last.
+    round: u64,
     number: u64,
     segments: Vec<Mapping>,
     map: Rc<Mapping>,
@@ -73,6 +75,7 @@ impl RecvChannel {
         Ok(RecvChannel {
             ring,
             chunk_bytes: 0,
+            round: 0,
             number,
             segments: Vec::new(),
             map,
@@ -90,14 +93,21 @@ impl RecvChannel {
     #[inline(always)]
     pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
         let mut next = self.ring.peek();
-        if next == Peek::Empty {
-            if self.ring.unpublished() != 0 {
+        // A channel that changes its way can be looked at twice in one poll. What the first look delivered
+        // is still to be read then: only the next poll releases it.
+        let round = shared.round.get();
+        if self.round != round {
+            self.round = round;
+            if self.ring.unpublished() != 0
+                && (next == Peek::Empty
+                    || self.ring.unpublished() >= self.ring.quarter()
+                    || self.chunk_bytes >= CHUNK_BYTES)
+            {
                 self.publish();
             }
-            return Drained::Quiet;
         }
-        if self.ring.unpublished() >= self.ring.quarter() || self.chunk_bytes >= CHUNK_BYTES {
-            self.publish();
+        if next == Peek::Empty {
+            return Drained::Quiet;
         }
         loop {
             let Peek::Slot(head) = next else {
