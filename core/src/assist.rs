@@ -237,7 +237,7 @@ fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
             };
             let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
             wait_for_helper(job, region);
-            return Err(job.key.endpoint.failure(status));
+            return Err(job.key.endpoint.memory_failure(status));
         }
     }
 }
@@ -286,7 +286,7 @@ fn conclude(
     match helper(&job, region) {
         Helper::Finished => Ok(Outcome::Done(0)),
         Helper::GaveUp => {
-            redo_back(&job, region).map_err(|status| ep.failure(status))?;
+            redo_back(&job, region).map_err(|status| ep.memory_failure(status))?;
             Ok(Outcome::Done(0))
         }
         Helper::Working => {
@@ -328,7 +328,9 @@ pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
                 }
                 Helper::Finished => Some(Ok(0)),
                 Helper::GaveUp => Some(
-                    redo_back(&job, &region).map(|()| 0).map_err(|s| job.key.endpoint.failure(s)),
+                    redo_back(&job, &region)
+                        .map(|()| 0)
+                        .map_err(|s| job.key.endpoint.memory_failure(s)),
                 ),
             },
         };

@@ -154,6 +154,9 @@ impl KeyInner {
         for rank in waiting {
             self.import_over(rank);
         }
+        if !self.unresolved.borrow().is_empty() {
+            self.endpoint.worker.note_settling();
+        }
     }
 
     fn import_over(&self, rank: usize) {
@@ -773,7 +776,7 @@ impl Inner {
     }
 
     /// The error of a native operation; what means the end of the endpoint ends it.
-    fn memory_failure(&self, status: Status) -> Error {
+    pub(crate) fn memory_failure(&self, status: Status) -> Error {
         let error = self.failure(status);
         if matches!(status, Status::PeerFailed | Status::ProviderFailed) {
             self.endpoint_status(status, error.clone());

@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     guard: ForkGuard,
     in_progress: Cell<bool>,
     has_work: Cell<bool>,
+    /// Somebody asked for a key that a provider still fetches; its arrival is no event.
+    settling: Cell<bool>,
     handlers: RefCell<Vec<Option<Handler>>>,
     late_handlers: RefCell<Vec<(u16, Handler)>>,
     on_failure: RefCell<Option<FailureHandler>>,
@@ -154,6 +156,7 @@ impl Worker {
             guard: ForkGuard::new()?,
             in_progress: Cell::new(false),
             has_work: Cell::new(false),
+            settling: Cell::new(false),
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
@@ -681,6 +684,10 @@ impl Inner {
 
     pub(crate) fn note_work(&self) {
         self.has_work.set(true);
+    }
+
+    pub(crate) fn note_settling(&self) {
+        self.settling.set(true);
     }
 
     /// One round over the endpoints with something queued, each getting its turn; then shared copies.

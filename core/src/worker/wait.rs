@@ -11,7 +11,7 @@ use tieline_plugin_api::caps;
 
 /// How often `finish` looks before it sleeps: some microseconds, the time in which a running peer answers.
 const SPINS: usize = 2000;
-/// While work is queued that no descriptor announces, a sleep is no longer than this.
+/// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 impl Worker {
@@ -28,7 +28,8 @@ impl Worker {
     /// # Errors
     /// When an interface cannot be waited for.
     pub fn arm(&self) -> Result<bool, Error> {
-        self.inner.arm()
+        // What a provider fetches for a key makes no event: who waits for it has to look.
+        Ok(!self.inner.settling.replace(false) && self.inner.arm()?)
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
@@ -86,7 +87,7 @@ impl Inner {
             return Ok(true);
         }
         if self.arm()? {
-            let queued = !self.busy.borrow().is_empty();
+            let queued = self.settling.replace(false) || !self.busy.borrow().is_empty();
             let nap = match (timeout, queued) {
                 (timeout, false) => timeout,
                 (None, true) => Some(QUEUED_NAP),
