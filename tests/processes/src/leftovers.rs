@@ -1,0 +1,103 @@
+//! What a test must not leave behind: processes, and files in the places where Tieline could make some.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Marks the processes of one test in their environment, which is where they are found again.
+pub const MARK: &str = "PROCESSES_TEST";
+
+static NOW: Mutex<Option<(String, PathBuf)>> = Mutex::new(None);
+
+/// The mark of the test that runs now, and a folder of its own.
+#[must_use]
+pub fn current() -> (String, PathBuf) {
+    let now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
+    now.clone().unwrap_or_else(|| ("none".to_string(), std::env::temp_dir()))
+}
+
+/// What was there before a test.
+pub struct Before {
+    mark: String,
+    folder: PathBuf,
+    files: BTreeSet<PathBuf>,
+}
+
+impl Before {
+    /// Notes what is there, and makes the test's folder.
+    #[must_use]
+    pub fn look(test: &str) -> Before {
+        let pid = std::process::id();
+        let mark = format!("{pid}-{test}");
+        let folder = std::env::temp_dir().join(format!("processes-{pid}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("tmp")).expect("a folder for the test");
+        *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some((mark.clone(), folder.clone()));
+        Before { mark, folder, files: files() }
+    }
+
+    /// Panics when something is left. The processes were told to end, or killed: they get a moment for it.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn check(self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut left = processes(&self.mark);
+        while !left.is_empty() && Instant::now() < deadline {
+            std::thread::yield_now();
+            left = processes(&self.mark);
+        }
+        assert!(left.is_empty(), "processes are left: {left:?}");
+        let new: Vec<PathBuf> = files().difference(&self.files).cloned().collect();
+        assert!(new.is_empty(), "files are left: {new:?}");
+        let mut own = Vec::new();
+        walk(&self.folder, &mut own);
+        assert!(own.is_empty(), "files are left: {own:?}");
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Everything in /dev/shm and /tmp that has our name. Tests of other crates keep theirs in folders of
+/// `tieline-...-test-PID`, which are not ours.
+fn files() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for place in ["/dev/shm", "/tmp", "/run"] {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("tieline") && !name.contains("test") {
+                let _ = found.insert(entry.path());
+            }
+        }
+    }
+    found
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            walk(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// Numbers of processes that carry the mark; zombies do not count, their parent is init or about to collect.
+fn processes(mark: &str) -> Vec<String> {
+    let wanted = format!("{MARK}={mark}\0");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.bytes().all(|b| b.is_ascii_digit()) {
+            continue;
+        }
+        let Ok(environment) = fs::read(entry.path().join("environ")) else { continue };
+        if environment.windows(wanted.len()).any(|w| w == wanted.as_bytes()) {
+            found.push(name);
+        }
+    }
+    found
+}

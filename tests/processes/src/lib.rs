@@ -1,0 +1,30 @@
+//! Tests with real processes, through the public interface of Tieline.
+//!
+//! A test is a script in the parent process, which never calls Tieline itself and so cannot hang in it. Its
+//! peers are this same program, started again with a role: most often that of a [`node::Node`], which does
+//! one thing after another as it is told over a pipe, and says how each ended and when.
+//!
+//! ```text
+//! let mut a = Node::start("a");
+//! let mut b = Node::start("b");
+//! a.connect(&mut b);
+//! a.send("b", 1, 100).unwrap();
+//! b.kill();
+//! assert_eq!(a.send("b", 1, 100).unwrap_err().status, "PeerFailed");
+//! ```
+//!
+//! Whatever a peer should say is waited for with a deadline; when that passes the test fails, with what every
+//! process said last, and the processes are killed. After each test nothing may be left: no process, no file.
+
+pub mod interpreter;
+pub mod leftovers;
+pub mod node;
+pub mod parent;
+pub mod peer;
+pub mod runner;
+pub mod sys;
+
+pub use node::{Failed, Node};
+pub use parent::Parent;
+pub use peer::{Launch, Peer};
+pub use runner::{Role, Test, Verdict};

@@ -1,0 +1,160 @@
+//! The test's handle of a process in the role `node`: see [`crate::interpreter`].
+
+use crate::peer::{Launch, Peer};
+use crate::sys;
+
+/// An operation that failed in a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The name of the status.
+    pub status: String,
+    /// The name of the kind.
+    pub kind: String,
+    /// What a person reads.
+    pub text: String,
+    /// When, in ns.
+    pub at: u64,
+}
+
+/// What an operation brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Its value or text.
+    pub text: String,
+    /// When, in ns.
+    pub at: u64,
+}
+
+/// A process that does as it is told.
+pub struct Node {
+    /// The process.
+    pub peer: Peer,
+}
+
+impl Node {
+    /// Starts one with an open context and worker.
+    #[must_use]
+    pub fn start(name: &str) -> Node {
+        Node::open(Launch::new(name, "node"), &[])
+    }
+
+    /// Starts one with settings: `TIELINE_PROVIDERS=^shm-cma`.
+    #[must_use]
+    pub fn with(name: &str, settings: &[&str]) -> Node {
+        Node::open(Launch::new(name, "node"), settings)
+    }
+
+    /// Starts one in a way of its own.
+    ///
+    /// # Panics
+    /// When its context does not open.
+    #[must_use]
+    pub fn open(launch: Launch, settings: &[&str]) -> Node {
+        let mut node = Node::bare(launch);
+        let _ = node.ask(&format!("open {}", settings.join(" "))).expect("opening a context");
+        node
+    }
+
+    /// Starts one without a context.
+    #[must_use]
+    pub fn bare(launch: Launch) -> Node {
+        Node { peer: launch.start() }
+    }
+
+    /// Gives an order and waits for how it ended.
+    ///
+    /// # Errors
+    /// When it failed.
+    pub fn try_ask(&mut self, order: &str) -> Result<Done, Failed> {
+        self.peer.tell(order);
+        self.answer()
+    }
+
+    /// Gives an order and returns its text.
+    ///
+    /// # Errors
+    /// When it failed.
+    pub fn ask(&mut self, order: &str) -> Result<String, Failed> {
+        self.try_ask(order).map(|done| done.text)
+    }
+
+    /// Gives an order that has to succeed.
+    ///
+    /// # Panics
+    /// When it failed.
+    pub fn must(&mut self, order: &str) -> String {
+        match self.ask(order) {
+            Ok(text) => text,
+            Err(failed) => panic!("{}: `{order}`: {failed:?}", self.peer.name),
+        }
+    }
+
+    /// How the order given last ended.
+    ///
+    /// # Errors
+    /// When it failed.
+    ///
+    /// # Panics
+    /// When the answer is none.
+    pub fn answer(&mut self) -> Result<Done, Failed> {
+        loop {
+            let line = self.peer.hear();
+            let mut words = line.splitn(3, ' ');
+            let first = words.next().unwrap_or_default();
+            let at = words.next().and_then(|w| w.parse().ok());
+            let text = words.next().unwrap_or_default().to_string();
+            match (first, at) {
+                ("begins" | "watching" | "streaming", _) => {}
+                ("ok", Some(at)) => return Ok(Done { text, at }),
+                ("error", Some(at)) => {
+                    let mut words = text.splitn(3, ' ').map(str::to_string);
+                    let mut word = || words.next().unwrap_or_default();
+                    return Err(Failed { status: word(), kind: word(), text: word(), at });
+                }
+                _ => panic!("{} says `{line}`", self.peer.name),
+            }
+        }
+    }
+
+    /// An endpoint here that leads to `other`, under its name.
+    pub fn connect(&mut self, other: &mut Node) {
+        let address = other.must("address");
+        let _ = self.must(&format!("connect {} {address}", other.peer.name));
+    }
+
+    /// Imports `other`'s region; returns the path. The key's name is `OTHER.REGION`.
+    pub fn import(&mut self, other: &mut Node, region: &str) -> String {
+        let key = other.must(&format!("key {region}"));
+        self.must(&format!("import {} {region} {key}", other.peer.name))
+    }
+
+    /// Whether what came in was in order and whole.
+    ///
+    /// # Panics
+    /// When it was not.
+    pub fn nothing_was_wrong(&mut self) {
+        assert_eq!(self.must("wrong"), "", "at {}", self.peer.name);
+    }
+
+    /// Kills it; returns when, in ns.
+    pub fn kill(&mut self) -> u64 {
+        self.peer.kill()
+    }
+
+    /// Lets it end by itself.
+    pub fn end(self) {
+        self.peer.end();
+    }
+}
+
+/// Milliseconds between two times.
+#[must_use]
+pub fn milliseconds(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 / 1e6
+}
+
+/// Milliseconds since a time.
+#[must_use]
+pub fn milliseconds_since(from: u64) -> f64 {
+    milliseconds(from, sys::now_ns())
+}

@@ -1,0 +1,232 @@
+//! The processes of a test, as the test sees them.
+
+use crate::{leftovers, runner, sys};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long any one thing may take before it counts as hanging.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+const KEPT: usize = 12;
+
+type Log = Arc<Mutex<VecDeque<String>>>;
+
+/// What every process of this test said last.
+static LOGS: Mutex<Vec<(String, Log)>> = Mutex::new(Vec::new());
+
+/// For the report of a failed test.
+#[must_use]
+pub fn what_was_said() -> String {
+    let mut text = String::new();
+    for (name, log) in LOGS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for line in log.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            text += &format!("  {name}: {line}\n");
+        }
+    }
+    text
+}
+
+/// Before the next test.
+pub fn forget_what_was_said() {
+    LOGS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// A process that is about to be started.
+pub struct Launch {
+    name: String,
+    role: String,
+    wrapper: Vec<OsString>,
+    environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// A process in a role; the name is for reports.
+    #[must_use]
+    pub fn new(name: &str, role: &str) -> Launch {
+        Launch {
+            name: name.to_string(),
+            role: role.to_string(),
+            wrapper: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl ToString) -> Launch {
+        self.environment.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Starts it through another program: `unshare --pid --fork`.
+    #[must_use]
+    pub fn through(mut self, wrapper: &[&str]) -> Launch {
+        self.wrapper = wrapper.iter().map(OsString::from).collect();
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(self) -> Peer {
+        let (mark, folder) = leftovers::current();
+        let program = std::env::current_exe().expect("the path of this program");
+        let mut words = self.wrapper;
+        words.push(program.into());
+        let mut command = Command::new(&words[0]);
+        let _ = command.args(&words[1..]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("TIELINE_") {
+                let _ = command.env_remove(name);
+            }
+        }
+        let _ = command
+            .env(runner::ROLE, &self.role)
+            .env(leftovers::MARK, mark)
+            .env("TMPDIR", folder.join("tmp"))
+            .envs(self.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        sys::die_with_parent(&mut command);
+        let mut child = command.spawn().expect("starting a peer");
+        let log = Log::default();
+        LOGS.lock().unwrap_or_else(PoisonError::into_inner).push((self.name.clone(), log.clone()));
+        let output = child.stdout.take().expect("a pipe from the peer");
+        let (sender, lines) = channel();
+        let theirs = log.clone();
+        let _ = std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let mut log = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                if log.len() == KEPT {
+                    let _ = log.pop_front();
+                }
+                let mut short = line.clone();
+                short.truncate(300);
+                log.push_back(short);
+                drop(log);
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Peer { name: self.name, child, input, lines, log }
+    }
+}
+
+/// A running process. Dropping it kills it.
+pub struct Peer {
+    /// For reports.
+    pub name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    log: Log,
+}
+
+impl Peer {
+    /// Its number, as this process sees it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order. One that has died hears nothing.
+    pub fn tell(&mut self, order: &str) {
+        self.note(&format!("<- {order}"));
+        if let Some(input) = &mut self.input {
+            let _ = input.write_all(format!("{order}\n").as_bytes());
+        }
+    }
+
+    fn note(&self, text: &str) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() == KEPT {
+            let _ = log.pop_front();
+        }
+        log.push_back(text.chars().take(300).collect());
+    }
+
+    /// The next report.
+    ///
+    /// # Panics
+    /// After the deadline, and when the process has ended.
+    pub fn hear(&mut self) -> String {
+        match self.lines.recv_timeout(DEADLINE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{} (process {}) said nothing for {DEADLINE:?}", self.name, self.pid())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait();
+                panic!("{} has ended: {status:?}", self.name)
+            }
+        }
+    }
+
+    /// The next report, which has to begin with `word`; returns what follows it.
+    ///
+    /// # Panics
+    /// As [`Peer::hear`], and when it is another one.
+    pub fn expect(&mut self, word: &str) -> String {
+        let line = self.hear();
+        match line.strip_prefix(word) {
+            Some(rest) => rest.trim_start().to_string(),
+            None => panic!("{} should say `{word}` and says `{line}`", self.name),
+        }
+    }
+
+    /// The next report if it is there.
+    pub fn hear_now(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// Ends it as SIGKILL does; returns the time just before, in ns.
+    ///
+    /// # Panics
+    /// When it cannot be killed.
+    pub fn kill(&mut self) -> u64 {
+        let at = sys::now_ns();
+        self.child.kill().expect("killing a peer");
+        let _ = self.child.wait();
+        at
+    }
+
+    /// Lets it end by itself.
+    ///
+    /// # Panics
+    /// When it does not end, or not well.
+    pub fn end(mut self) {
+        let status = self.leave();
+        assert!(status.success(), "{} ended with {status}", self.name);
+    }
+
+    fn leave(&mut self) -> ExitStatus {
+        self.input = None;
+        let deadline = Instant::now() + DEADLINE;
+        // Its end closes the pipe.
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("{} does not end", self.name),
+            }
+        }
+        self.child.wait().expect("collecting a peer")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

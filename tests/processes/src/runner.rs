@@ -1,0 +1,126 @@
+//! Runs tests one after another, or this process in its role.
+
+use crate::parent::Parent;
+use crate::{leftovers, peer};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Names the role of a process that a test started.
+pub const ROLE: &str = "PROCESSES_ROLE";
+
+/// How a test ended that did not panic.
+#[must_use]
+pub enum Verdict {
+    /// All of it was checked.
+    Passed,
+    /// It could not run here.
+    Skipped(String),
+}
+
+/// A test and its name.
+pub type Test = (&'static str, fn() -> Verdict);
+/// A role and its name.
+pub type Role = (&'static str, fn(Parent));
+
+/// A list of functions with their names.
+#[macro_export]
+macro_rules! named {
+    ($($function:ident),* $(,)?) => { &[$((stringify!($function), $function)),*] };
+}
+
+/// The `main` of a test program: understands the arguments that cargo and nextest pass.
+#[must_use]
+pub fn main(tests: &[&[Test]], roles: &[&[Role]]) -> ExitCode {
+    if let Ok(name) = std::env::var(ROLE) {
+        let role = roles.iter().copied().flatten().find(|(known, _)| *known == name);
+        return match role {
+            Some((_, role)) => run_role(*role),
+            None => {
+                eprintln!("there is no role {name}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let mut exact = false;
+    let mut list = false;
+    let mut ignored = false;
+    let mut filters = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--exact" => exact = true,
+            "--list" => list = true,
+            "--ignored" => ignored = true,
+            other if other.starts_with("--") => {}
+            _ => filters.push(argument),
+        }
+    }
+    let wanted = |name: &str| {
+        let fits = |filter: &String| if exact { name == filter } else { name.contains(filter) };
+        filters.is_empty() || filters.iter().any(fits)
+    };
+    let chosen: Vec<&Test> =
+        tests.iter().copied().flatten().filter(|(name, _)| !ignored && wanted(name)).collect();
+    if list {
+        for (name, _) in chosen {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    run_tests(&chosen)
+}
+
+fn run_tests(tests: &[&Test]) -> ExitCode {
+    println!("running {} tests", tests.len());
+    let (mut passed, mut skipped) = (0, 0);
+    let mut failed = Vec::new();
+    for (name, test) in tests {
+        let before = leftovers::Before::look(name);
+        let started = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(test));
+        let seconds = started.elapsed().as_secs_f32();
+        let outcome = outcome.and_then(|verdict| {
+            catch_unwind(AssertUnwindSafe(|| before.check())).map(|()| verdict)
+        });
+        match outcome {
+            Ok(Verdict::Passed) => {
+                passed += 1;
+                println!("test {name} ... ok");
+            }
+            Ok(Verdict::Skipped(why)) => {
+                skipped += 1;
+                println!("skipped: {why}");
+                println!("test {name} ... ignored");
+            }
+            Err(_) => {
+                println!("{}", peer::what_was_said());
+                println!("test {name} ... FAILED");
+                failed.push(*name);
+            }
+        }
+        println!("    {seconds:.1} s");
+        peer::forget_what_was_said();
+    }
+    let result = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "test result: {result}. {passed} passed; {} failed; {skipped} ignored; 0 measured; 0 filtered out",
+        failed.len()
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_role(role: fn(Parent)) -> ExitCode {
+    let outcome = catch_unwind(|| role(Parent::default()));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("a panic without words");
+            Parent::default().say(&format!("panicked {text}"));
+            ExitCode::FAILURE
+        }
+    }
+}

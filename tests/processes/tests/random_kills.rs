@@ -1,0 +1,188 @@
+//! Two hundred processes killed at random moments of a mixed workload.
+
+use tieline_processes::node::milliseconds;
+use tieline_processes::{Node, Test, Verdict, named};
+
+pub(crate) const TESTS: &[Test] = named![
+    two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind,
+    a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody,
+];
+
+const KILLS: usize = 200;
+
+/// A small generator of numbers: the same seed, the same run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("PROCESSES_SEED").ok().and_then(|s| s.parse().ok());
+    let clock = tieline_processes::sys::now_ns() | 1;
+    given.unwrap_or(clock)
+}
+
+/// One of the things that a survivor does with a victim; all of them end only with its death or fast.
+fn work(random: &mut Random, victim: &str) -> String {
+    let large = 32 << 20;
+    match random.below(7) {
+        0 => format!("stream {victim} 1000000000 8"),
+        1 => format!("stream {victim} 1000000000 3000"),
+        2 => format!("repeat put {victim}.shared"),
+        3 => format!("repeat put {victim}.plain"),
+        4 => format!("repeat get {victim}.plain"),
+        5 => format!("repeat atomic {victim}.shared"),
+        _ => format!("put {victim}.plain here 0 {large} 0"),
+    }
+}
+
+fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind() -> Verdict {
+    let seed = seed();
+    println!("    PROCESSES_SEED={seed}");
+    let mut random = Random(seed);
+    let mut survivors = [Node::start("left"), Node::start("right")];
+    let [left, right] = &mut survivors;
+    left.connect(right);
+    let _ = left.must("chat right");
+    for node in &mut survivors {
+        let _ = node.must(&format!("register here {}", 32 << 20));
+    }
+    let mut slowest: f64 = 0.0;
+    let mut early = Vec::new();
+    let mut pongs = 0;
+    for round in 0..KILLS {
+        let name = format!("victim{round}");
+        let mut victim = Node::start(&name);
+        let _ = victim.must("alloc shared 65536");
+        let _ = victim.must(&format!("register plain {}", 32 << 20));
+        let during_setup = random.below(5) == 0;
+        let killed;
+        if during_setup {
+            // Killed while the survivors connect.
+            let address = victim.must("address");
+            for node in &mut survivors {
+                let _ = node.must(&format!("connect {name} {address}"));
+                node.peer.tell(&format!("stream {name} 1000000000 8"));
+            }
+            spin(random.below(3_000));
+            killed = victim.kill();
+        } else {
+            for node in &mut survivors {
+                node.connect(&mut victim);
+                let _ = node.import(&mut victim, "shared");
+                let _ = node.import(&mut victim, "plain");
+                // An import may end with the fallback; the work is the same.
+                victim.connect(node);
+            }
+            for node in &mut survivors {
+                node.peer.tell(&work(&mut random, &name));
+            }
+            match random.below(3) {
+                0 => victim.peer.tell("stream left 1000000000 100"),
+                1 => victim.peer.tell("passive"),
+                _ => {}
+            }
+            spin(random.below(20_000));
+            killed = victim.kill();
+        }
+        for node in &mut survivors {
+            let failed = match node.answer() {
+                Err(failed) => failed,
+                // A single put may have been through before the kill.
+                Ok(_) => match node.try_ask(&format!("stream {name} 1000000000 8")) {
+                    Err(failed) => failed,
+                    Ok(done) => panic!("{}: {done:?}", node.peer.name),
+                },
+            };
+            assert_eq!(failed.status, "PeerFailed", "round {round}: {failed:?}");
+            slowest = slowest.max(milliseconds(killed, failed.at));
+            let refused = node.ask(&format!("send {name} 1 0 8")).expect_err("it is gone");
+            assert_eq!(refused.status, "PeerFailed", "round {round}: {refused:?}");
+            let _ = node.must(&format!("disconnect {name}"));
+            assert_eq!(node.must("wrong"), "");
+            // The one question of the chat that is under way may be pending, nothing else.
+            assert!(node.must("pending").parse::<u64>().expect("a number") <= 1);
+        }
+        // The survivors' own traffic went on.
+        let now = |survivors: &mut [Node; 2]| -> u64 {
+            survivors[0].must("pongs").parse().expect("a number")
+        };
+        let before = pongs;
+        while pongs <= before {
+            pongs = now(&mut survivors);
+        }
+        if round == 40 {
+            early = footprint(&mut survivors);
+        }
+    }
+    let late = footprint(&mut survivors);
+    println!("    slowest failure: {slowest:.1} ms after the kill (promised: 1000)");
+    println!(
+        "    descriptors and KiB of the survivors after 40 kills {early:?}, after 200 {late:?}"
+    );
+    assert!(slowest < 3000.0);
+    for (early, late) in early.iter().zip(&late) {
+        assert!(late.0 <= early.0 + 4, "descriptors leak: {} became {}", early.0, late.0);
+        assert!(late.1 <= early.1 + 8 * 1024, "memory leaks: {} KiB became {}", early.1, late.1);
+    }
+    for node in survivors {
+        node.end();
+    }
+    Verdict::Passed
+}
+
+fn footprint(survivors: &mut [Node; 2]) -> Vec<(u64, u64)> {
+    let number = |node: &mut Node, what: &str| node.must(what).parse().expect("a number");
+    survivors
+        .iter_mut()
+        .map(|node| (number(node, "descriptors"), number(node, "resident")))
+        .collect()
+}
+
+/// Lets some time pass, to arrive at another moment of what the others do.
+fn spin(microseconds: u64) {
+    let until = tieline_processes::sys::now_ns() + microseconds * 1000;
+    while tieline_processes::sys::now_ns() < until {
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(not(feature = "test-hooks"))]
+fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verdict {
+    Verdict::Skipped("built without the feature test-hooks".into())
+}
+
+#[cfg(feature = "test-hooks")]
+fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verdict {
+    use tieline_processes::Launch;
+    // In the cold ring, on the way to the fast box, in the fast box; small and large.
+    for (at, len) in [(3, 8), (17, 8), (500, 8), (3, 3000), (500, 3000)] {
+        let mut survivor = Node::start("survivor");
+        let mut other = Node::start("other");
+        other.connect(&mut survivor);
+        let _ = other.must("chat survivor");
+        let doomed = Launch::new("victim", "node").env("TIELINE_SHM_TEST_DIE_AT", at);
+        let mut victim = Node::open(doomed, &[]);
+        victim.connect(&mut survivor);
+        survivor.peer.tell("failures 1");
+        victim.peer.tell(&format!("stream survivor 1000000000 {len}"));
+        let noticed = survivor.answer().expect("on_peer_failure is called");
+        assert!(noticed.text.ends_with("PeerFailed"), "{}", noticed.text);
+        survivor.nothing_was_wrong();
+        let counted: u64 = survivor.must("counted").parse().expect("a number");
+        assert!(counted < at, "{counted} messages came, and slot {at} was not published");
+        let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
+        let before = pongs(&mut other);
+        while pongs(&mut other) < before + 100 {}
+        other.nothing_was_wrong();
+        other.end();
+        survivor.end();
+    }
+    Verdict::Passed
+}
