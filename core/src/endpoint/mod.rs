@@ -70,6 +70,12 @@ pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,
 }
 
+/// How often a message that finds no room is tried again before it is copied into the queue: about the time
+/// in which a receiver that is awake makes room.
+const RETRIES: usize = 64;
+/// Queued operations that one slow send tries to get rid of first.
+const DRAIN: usize = 16;
+
 /// The largest message id that an application may use.
 pub const MAX_MESSAGE_ID: u16 = emulate::id::FIRST - 1;
 
@@ -218,6 +224,17 @@ impl Endpoint {
     }
 }
 
+/// Tries until there is room or patience ends.
+fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status> {
+    for _ in 0..RETRIES {
+        match send() {
+            Err(Status::Again) => std::hint::spin_loop(),
+            result => return result,
+        }
+    }
+    Err(Status::Again)
+}
+
 impl Inner {
     pub(crate) fn new(
         worker: Rc<WorkerInner>,
@@ -255,24 +272,34 @@ impl Inner {
         header: u64,
         payload: &[u8],
     ) -> Result<Outcome, Error> {
-        match Status::from_code(code) {
-            Status::Again => self.queue_message(id, header, payload.into()),
-            status => Err(self.failed_with(status)),
+        let sent = match Status::from_code(code) {
+            Status::Again => patiently(|| self.short_now(id, header, payload)),
+            status => Err(status),
+        };
+        match sent {
+            Ok(()) => Ok(Outcome::Done(0)),
+            Err(Status::Again) => self.queue_message(id, header, payload.into()),
+            Err(status) => Err(self.failed_with(status)),
         }
     }
 
     #[cold]
     fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, Error> {
         self.check_message(id, payload.len())?;
+        if self.state.get() == State::Queueing {
+            // What is queued goes first; then this message needs no copy.
+            let _ = self.run_queue(DRAIN);
+        }
         if self.ready_or_opened()? {
-            let sent = if payload.len() <= self.max_short.get() {
-                self.short_now(id, header, payload)
-            } else {
+            let sent = patiently(|| {
+                if payload.len() <= self.max_short.get() {
+                    return self.short_now(id, header, payload);
+                }
                 self.pack_now(id, header, payload.len(), |at, _| {
                     crate::sys::copy_to(payload, at);
                     Ok(payload.len())
                 })
-            };
+            });
             match sent {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}

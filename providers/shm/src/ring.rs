@@ -24,6 +24,9 @@ use std::ptr::NonNull;
 
 /// The longest payload that lies in the slot itself.
 pub(crate) const INLINE: usize = 48;
+/// How far ahead of its place the producer fetches lines for writing: as many as it writes while one comes.
+#[cfg(not(loom))]
+const AHEAD: u64 = 8;
 /// The size of a slot.
 #[cfg(not(loom))]
 pub(crate) const SLOT: usize = 64;
@@ -143,7 +146,7 @@ impl SendRing {
     pub(crate) fn prefetch_next(&self) {
         #[cfg(all(not(loom), target_arch = "x86_64"))]
         {
-            let index = (self.position.get() & self.mask.get()) as usize;
+            let index = (self.position.get().wrapping_add(AHEAD) & self.mask.get()) as usize;
             // SAFETY: an address inside the ring; a prefetch reads nothing.
             unsafe {
                 let at = self.slots.get().add(index).as_ptr();
