@@ -324,3 +324,57 @@ fn a_self_test_lets_good_modules_pass() {
     memory_operations(&context, "shm/ring", true);
     memory_operations(&context, "shm-cma/copy", false);
 }
+
+/// The first messages of a connection change from one ring to another under way.
+#[test]
+fn the_first_messages_of_a_connection_arrive_whole() {
+    let context = Context::open().unwrap();
+    let theirs = context.clone();
+    let (to_sender, addresses) = mpsc::channel::<Vec<u8>>();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let sender = std::thread::spawn(move || {
+        let worker = theirs.worker().unwrap();
+        let mut payload = vec![0u8; 20_000];
+        for address in addresses {
+            let to = worker.connect(&address).unwrap();
+            for i in 0..200u64 {
+                payload.fill(i as u8);
+                loop {
+                    match to.send(1, i, &payload) {
+                        Ok(_) => break,
+                        Err(error) => assert_eq!(error.status(), Status::Again),
+                    }
+                    let _ = worker.progress();
+                }
+            }
+            // Answers make the doorbell arrive while messages are under way.
+            let _ = worker.finish(to.flush_messages().unwrap()).unwrap();
+        }
+        while !stopped.load(Ordering::Acquire) {
+            let _ = worker.progress();
+        }
+    });
+    let worker = context.worker().unwrap();
+    let seen = Rc::new(Cell::new(0u64));
+    let count = seen.clone();
+    worker
+        .on_message(1, move |m| {
+            assert!(m.payload().iter().all(|&b| b == m.header() as u8), "message {}", m.header());
+            count.set(count.get() + 1);
+        })
+        .unwrap();
+    for _ in 0..100 {
+        to_sender.send(worker.address().unwrap()).unwrap();
+    }
+    until(&worker, || seen.get() == 100 * 200);
+    drop(to_sender);
+    for _ in 0..10_000 {
+        let _ = worker.progress();
+    }
+    stop.store(true, Ordering::Release);
+    while !sender.is_finished() {
+        let _ = worker.progress();
+    }
+    sender.join().unwrap();
+}
