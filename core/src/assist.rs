@@ -8,7 +8,7 @@
 //! one message; one that looks late finds nothing left, or another sequence, and does nothing.
 
 use crate::emulate::Target;
-use crate::endpoint::rma::{KeyInner, Native};
+use crate::endpoint::key::{KeyInner, Native};
 use crate::endpoint::{AtomicOp, Endpoint, Inner as EndpointInner, RemoteKey, State, Width};
 use crate::region::{Access, Region};
 use crate::request::{Landing, Outcome};
@@ -474,6 +474,7 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
         if done_now(told).is_none() || copied.is_err() {
             return false;
         }
+        worker.bump(|c| c.assisted_chunks += 1);
     }
     true
 }

@@ -16,8 +16,10 @@ use crate::context::Core;
 use crate::key::KeyRecord;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::ops::{BitOr, Range};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tieline_plugin_api::access;
 
@@ -213,6 +215,9 @@ impl Drop for Inner {
 #[derive(Default)]
 pub(crate) struct Table {
     slots: RwLock<Slots>,
+    /// Makes generations that nobody can guess: a key that was forged to name another region is refused.
+    secret: RandomState,
+    inserted: AtomicU64,
 }
 
 #[derive(Default)]
@@ -238,7 +243,7 @@ impl Table {
             }
         };
         let entry = &mut slots.entries[index];
-        entry.generation += 1;
+        entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
         entry.open = Some((span, access));
         (index as u64, entry.generation)
     }

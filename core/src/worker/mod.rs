@@ -71,6 +71,8 @@ pub struct Counters {
     pub unknown_ids: u64,
     /// Malformed messages of the library's own protocols: dropped.
     pub malformed: u64,
+    /// Pieces of peers' large puts and gets that this worker copied for them.
+    pub assisted_chunks: u64,
 }
 
 pub(crate) struct Inner {
@@ -715,7 +717,7 @@ impl Inner {
 
     // ---- what peers got wrong ----
 
-    fn bump(&self, count: impl FnOnce(&mut Counters)) {
+    pub(crate) fn bump(&self, count: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();
         count(&mut counters);
         self.counters.set(counters);
