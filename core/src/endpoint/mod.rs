@@ -3,11 +3,14 @@
 //! A connection is made by the first operation. Operations that the transport has no room for are queued
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
+pub(crate) mod key;
+mod post;
 pub(crate) mod queue;
-pub(crate) mod rma;
+mod rma;
 mod route;
 
-pub use rma::{AtomicOp, Completion, RemoteKey, Width};
+pub use key::RemoteKey;
+pub use rma::{AtomicOp, Completion, Width};
 
 use crate::address::WorkerAddress;
 use crate::emulate;
@@ -481,14 +484,7 @@ impl Inner {
     // ---- failure ----
 
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
-        if !self.worker.same_process() {
-            return Err(Error::new(
-                Status::Invalid,
-                "an endpoint was used in a forked child",
-                "connections belong to the process that made them",
-                "open a new Context in the child",
-            ));
-        }
+        self.worker.core.check_process("an endpoint")?;
         match self.state.get() {
             State::Failed | State::Closed => Err(self.dead_error()),
             _ => Ok(()),
@@ -570,7 +566,9 @@ impl Drop for Inner {
         let error = Error::from_status(Status::Canceled);
         self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
         for lane in self.lanes.borrow_mut().drain(..) {
-            lane.raw.close();
+            if self.worker.same_process() {
+                lane.raw.close();
+            }
         }
         self.worker.remove_endpoint(self.index);
     }

@@ -40,7 +40,7 @@ pub(crate) enum Task {
     /// Holds back what follows until `request` has ended.
     Barrier { request: u64 },
     /// A native put or get that the provider had no room for.
-    Native(super::rma::NativeOp),
+    Native(super::post::NativeOp),
 }
 
 impl Task {

@@ -1,0 +1,251 @@
+//! Remote keys on an endpoint: which way leads to a peer's region.
+
+use super::route::Way;
+use super::{Endpoint, Inner};
+use crate::emulate::{self, Target};
+use crate::key::KeyRecord;
+use crate::region::Access;
+use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::rc::Rc;
+use tieline_plugin_api::caps;
+
+/// A provider's way to a region: posting needs no further choice.
+#[derive(Clone, Copy)]
+pub(crate) struct Native {
+    pub(crate) raw: RawEndpoint,
+    pub(crate) key: *mut c_void,
+    pub(crate) interface: usize,
+    /// Its place among the ways to the peer's memory.
+    rank: usize,
+    pub(super) caps: u64,
+    /// Complete when the call returns: no request is needed.
+    pub(super) synchronous: bool,
+    pub(super) post: [u32; 2],
+    pub(super) fetch: [u32; 2],
+    pub(super) max: [usize; 2],
+}
+
+impl Native {
+    /// Copies between processes through the kernel: two can share the work.
+    pub(crate) fn copies_between_processes(&self) -> bool {
+        self.synchronous
+            && self.caps & caps::LOCAL_ONLY != 0
+            && self.caps & caps::OWN_MEMORY_ONLY == 0
+    }
+
+    /// Loads and stores to mapped memory.
+    pub(crate) fn maps_memory(&self) -> bool {
+        self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
+    }
+}
+
+pub(crate) struct KeyInner {
+    pub(crate) endpoint: Rc<Inner>,
+    pub(crate) record: KeyRecord,
+    pub(super) best: Cell<Option<Native>>,
+    /// Imported provider keys, with the interface that each belongs to.
+    imported: RefCell<Vec<Native>>,
+    /// Ways whose provider said "ask again", by rank.
+    unresolved: RefCell<Vec<usize>>,
+}
+
+/// A peer's region, as this endpoint addresses it.
+#[derive(Clone)]
+pub struct RemoteKey {
+    pub(crate) inner: Rc<KeyInner>,
+}
+
+impl RemoteKey {
+    /// Length of the region in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.inner.record.len
+    }
+
+    /// Whether the region has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The path that puts and gets with this key take now: `shm/ring`, `shm-cma/copy`, or
+    /// `emulated over shm/ring`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let key = &*self.inner;
+        key.resolve();
+        match key.best.get() {
+            Some(native) => key.endpoint.worker.interfaces[native.interface].path.clone(),
+            None => format!("emulated over {}", key.endpoint.message_path()),
+        }
+    }
+
+    /// Whether operations complete while the target computes and calls nothing.
+    #[must_use]
+    pub fn reaches_passive_target(&self) -> bool {
+        let key = &*self.inner;
+        match key.best.get() {
+            Some(native) => native.caps & caps::PASSIVE_TARGET != 0,
+            None => key.endpoint.address.service.is_some(),
+        }
+    }
+
+    /// Whether a provider may still find a better path: make progress and look again.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.inner.resolve();
+        !self.inner.unresolved.borrow().is_empty()
+    }
+}
+
+impl KeyInner {
+    /// Asks providers that wanted more time once more.
+    #[cold]
+    pub(super) fn resolve(&self) {
+        let waiting = std::mem::take(&mut *self.unresolved.borrow_mut());
+        for rank in waiting {
+            self.import_over(rank);
+        }
+        if !self.unresolved.borrow().is_empty() {
+            self.endpoint.worker.note_settling();
+        }
+    }
+
+    fn import_over(&self, rank: usize) {
+        let ep = &*self.endpoint;
+        let way: Way = ep.route.memory[rank];
+        let slot = &ep.worker.interfaces[way.interface];
+        let theirs = &ep.address.candidates[way.candidate].domain;
+        let part = self
+            .record
+            .parts
+            .iter()
+            .find(|(provider, domain, _)| *provider == slot.provider.name && domain == theirs);
+        let Some((_, _, bytes)) = part else { return };
+        let retry = || self.unresolved.borrow_mut().push(rank);
+        let raw = match ep.lane(way) {
+            Ok(raw) => raw,
+            Err(error) if error.status() == Status::Again => return retry(),
+            Err(_) => return,
+        };
+        match raw.import_key(bytes) {
+            Ok(key) => {
+                let a = &slot.attr;
+                let native = Native {
+                    raw,
+                    key,
+                    interface: way.interface,
+                    rank,
+                    caps: a.caps,
+                    synchronous: a.caps & caps::SYNCHRONOUS != 0,
+                    post: [a.atomic_post32, a.atomic_post64],
+                    fetch: [a.atomic_fetch32, a.atomic_fetch64],
+                    max: [a.max_put, a.max_get],
+                };
+                self.imported.borrow_mut().push(native);
+                if self.best.get().is_none_or(|best| rank < best.rank) {
+                    self.best.set(Some(native));
+                }
+            }
+            Err(code) if Status::from_code(code) == Status::Again => retry(),
+            Err(_) => {}
+        }
+    }
+
+    /// The native way that is there now, after asking providers that wanted more time.
+    pub(crate) fn native_now(&self) -> Option<Native> {
+        self.resolve();
+        self.best.get()
+    }
+
+    /// Copies a piece the native way, alone.
+    pub(crate) fn copy(
+        &self,
+        put: bool,
+        base: *mut u8,
+        len: usize,
+        offset: u64,
+    ) -> Result<(), Status> {
+        let native = self.best.get().ok_or(Status::Unreachable)?;
+        self.endpoint.post_pieces(put, base, len, &native, offset)
+    }
+
+    pub(super) fn target(&self, offset: u64) -> Target {
+        Target { region: self.record.region, generation: self.record.generation, offset }
+    }
+
+    /// Range and rights, from what the key says.
+    pub(super) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
+        if !self.record.access.allows(needed) {
+            return Err(emulate::refused(Status::KeyRejected));
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.record.len => Ok(()),
+            _ => Err(Error::new(
+                Status::OutOfRange,
+                format!("bytes {offset}..{} of a remote region", offset.saturating_add(len)),
+                format!("it has {} bytes", self.record.len),
+                "use a range inside the region",
+            )),
+        }
+    }
+
+    /// This way failed for this pair (the kernel refuses it from now on): the next best one takes over.
+    pub(super) fn downgrade(&self, native: &Native, status: Status) {
+        self.imported.borrow_mut().retain(|n| n.rank != native.rank);
+        native.raw.drop_key(native.key);
+        let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
+        self.best.set(best);
+        self.endpoint.worker.core.note(format!(
+            "{} to {} stopped working ({status}); from now on: {}",
+            self.endpoint.worker.interfaces[native.interface].path,
+            self.endpoint.address.label(),
+            best.map_or_else(
+                || format!("emulated over {}", self.endpoint.message_path()),
+                |n| self.endpoint.worker.interfaces[n.interface].path.clone()
+            ),
+        ));
+    }
+}
+
+impl Drop for KeyInner {
+    fn drop(&mut self) {
+        for native in self.imported.borrow_mut().drain(..) {
+            native.raw.drop_key(native.key);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`.
+    ///
+    /// # Errors
+    /// `KeyRejected` when the bytes are damaged or belong to another process than this endpoint's peer.
+    pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
+        let ep = &self.inner;
+        ep.check_alive()?;
+        let record = KeyRecord::parse(bytes)?;
+        if record.context != ep.address.context {
+            return Err(Error::new(
+                Status::KeyRejected,
+                "a remote key of another process",
+                format!("this endpoint leads to {}", ep.address.label()),
+                "import it on the endpoint that leads to the key's owner",
+            ));
+        }
+        let key = KeyInner {
+            endpoint: ep.clone(),
+            record,
+            best: Cell::new(None),
+            imported: RefCell::default(),
+            unresolved: RefCell::default(),
+        };
+        for rank in 0..ep.route.memory.len() {
+            key.import_over(rank);
+        }
+        Ok(RemoteKey { inner: Rc::new(key) })
+    }
+}

@@ -1,0 +1,292 @@
+//! The slow way of put, get and atomics: whatever did not complete in one call.
+
+use super::key::{KeyInner, Native, RemoteKey};
+use super::queue::{Source, Task};
+use super::rma::{Completion, atomic_op_record, rma_op};
+use super::{Inner, State};
+use crate::emulate::{self, AtomicCall, id};
+use crate::region::{Access, Region};
+use crate::request::{Landing, Outcome};
+use crate::{Error, Status};
+use std::rc::Rc;
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{OK, PENDING};
+
+/// A native put or get that waits for room in the provider.
+pub(crate) struct NativeOp {
+    pub(crate) put: bool,
+    pub(crate) region: Region,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) key: Rc<KeyInner>,
+    pub(crate) offset: u64,
+    pub(crate) request: u64,
+}
+
+impl Inner {
+    /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
+    #[inline]
+    pub(crate) fn may_post_memory(&self) -> bool {
+        !matches!(self.state.get(), State::Failed | State::Closed | State::Queueing)
+    }
+
+    /// Everything that is checked once an operation did not take the short way.
+    fn prepare(
+        self: &Rc<Self>,
+        key: &RemoteKey,
+        offset: u64,
+        len: usize,
+        needed: Access,
+    ) -> Result<(), Error> {
+        self.check_alive()?;
+        if !Rc::ptr_eq(&key.inner.endpoint, self) {
+            return Err(Error::new(
+                Status::KeyRejected,
+                "a key that was imported on another endpoint",
+                "an imported key belongs to its endpoint",
+                "import the key's bytes on this endpoint too",
+            ));
+        }
+        key.inner.check(offset, len as u64, needed)?;
+        key.inner.resolve();
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn put_slow(
+        self: &Rc<Self>,
+        local: &Region,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        completion: Completion,
+    ) -> Result<Outcome, Error> {
+        self.prepare(key, offset, len, Access::WRITE)?;
+        if let Some(outcome) = self.try_native(true, local, at, len, key, offset)? {
+            return Ok(outcome);
+        }
+        let source = Source::Region(local.clone(), at);
+        self.put_emulated(source, len, key, offset, completion)
+    }
+
+    #[cold]
+    pub(super) fn put_bytes_slow(
+        self: &Rc<Self>,
+        data: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, Error> {
+        self.prepare(key, offset, data.len(), Access::WRITE)?;
+        if self.may_post_memory() {
+            while let Some(native) = key.inner.best.get().filter(|n| n.synchronous) {
+                match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset)
+                {
+                    Ok(()) => return Ok(Outcome::Done(0)),
+                    Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
+                    Err(Status::Again) => break,
+                    Err(status) => return Err(self.memory_failure(status)),
+                }
+            }
+        }
+        if !self.has_room(data.len()) {
+            return Err(Status::Again.into());
+        }
+        self.put_emulated(Source::Bytes(data.into()), data.len(), key, offset, Completion::Remote)
+    }
+
+    #[cold]
+    pub(super) fn get_slow(
+        self: &Rc<Self>,
+        local: &Region,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, Error> {
+        self.prepare(key, offset, len, Access::READ)?;
+        if let Some(outcome) = self.try_native(false, local, at, len, key, offset)? {
+            return Ok(outcome);
+        }
+        let control = self.emulating()?;
+        let landing = Landing { region: local.clone(), offset: at, len, missing: len };
+        let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
+        let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
+        control.enqueue(Task::control(id::GET, request, bytes));
+        self.outcome(request)
+    }
+
+    #[cold]
+    pub(super) fn atomic_slow(
+        self: &Rc<Self>,
+        call: &AtomicCall,
+        key: &RemoteKey,
+        offset: u64,
+        fetch: bool,
+    ) -> Result<Outcome, Error> {
+        self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
+        if offset % u64::from(call.width) != 0 {
+            return Err(emulate::refused(Status::Misaligned));
+        }
+        if self.may_post_memory() {
+            if let Some(native) = key.inner.best.get() {
+                let masks = if fetch { &native.fetch } else { &native.post };
+                if masks[(call.width / 8) as usize] & 1 << call.op != 0 {
+                    let request = self.open_request(1);
+                    let mut result = 0;
+                    let op =
+                        atomic_op_record(call, native.key, offset, fetch, &mut result, request);
+                    let code = native.raw.atomic(&op);
+                    if code == PENDING {
+                        return self.outcome(request);
+                    }
+                    self.worker.requests.borrow_mut().forget(request);
+                    let _ = self.worker.requests.borrow_mut().part(request, Ok(0));
+                    return match code {
+                        OK => Ok(Outcome::Done(result)),
+                        code => Err(self.memory_failure(Status::from_code(code))),
+                    };
+                }
+            }
+        }
+        let control = self.emulating()?;
+        let request = control.open_request(1);
+        let bytes = emulate::atomic_request(&key.inner.target(offset), call);
+        control.enqueue(Task::control(id::ATOMIC, request, bytes));
+        self.outcome(request)
+    }
+
+    /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.
+    fn try_native(
+        self: &Rc<Self>,
+        put: bool,
+        local: &Region,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Option<Outcome>, Error> {
+        while let Some(native) = key.inner.best.get() {
+            if native.synchronous && self.may_post_memory() {
+                if let Some(outcome) =
+                    crate::assist::start(self, put, local, at, len, key, &native, offset)
+                {
+                    return outcome.map(Some);
+                }
+                let base = local.inner.span.range(at, len)?;
+                match self.post_pieces(put, base, len, &native, offset) {
+                    Ok(()) => return Ok(Some(Outcome::Done(0))),
+                    Err(Status::Unreachable) => {
+                        key.inner.downgrade(&native, Status::Unreachable);
+                        continue;
+                    }
+                    Err(Status::Again) => {}
+                    Err(status) => return Err(self.memory_failure(status)),
+                }
+            }
+            let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
+            let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
+            let op = NativeOp {
+                put,
+                region: local.clone(),
+                at,
+                len,
+                key: key.inner.clone(),
+                offset,
+                request,
+            };
+            return self.submit(Task::Native(op)).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Posts one transfer to a synchronous module, in pieces that it takes.
+    pub(super) fn post_pieces(
+        &self,
+        put: bool,
+        base: *mut u8,
+        len: usize,
+        native: &Native,
+        offset: u64,
+    ) -> Result<(), Status> {
+        let max = match native.max[usize::from(!put)] {
+            0 => usize::MAX,
+            max => max,
+        };
+        let mut done = 0;
+        loop {
+            let n = max.min(len - done);
+            let iov = Iov { base: base.wrapping_add(done), len: n };
+            let op = rma_op(&iov, native.key, offset + done as u64, 0);
+            let code = if put { native.raw.put(&op) } else { native.raw.get(&op) };
+            if code != OK {
+                return Err(Status::from_code(code));
+            }
+            done += n;
+            if done >= len {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Posts a queued native operation with its request.
+    pub(crate) fn attempt_native(&self, op: &NativeOp) -> Result<bool, Status> {
+        let native = op.key.best.get().ok_or(Status::Unreachable)?;
+        let base = op.region.inner.span.range(op.at, op.len)?;
+        let iov = Iov { base, len: op.len };
+        let record = rma_op(&iov, native.key, op.offset, op.request);
+        let code = if op.put { native.raw.put(&record) } else { native.raw.get(&record) };
+        match code {
+            OK => {
+                let _ = self.worker.requests.borrow_mut().part(op.request, Ok(0));
+                Ok(true)
+            }
+            PENDING => Ok(true),
+            code if Status::from_code(code) == Status::Again => Ok(false),
+            code => Err(Status::from_code(code)),
+        }
+    }
+
+    fn put_emulated(
+        self: &Rc<Self>,
+        source: Source,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        completion: Completion,
+    ) -> Result<Outcome, Error> {
+        let control = self.emulating()?;
+        let request = control.open_request(1);
+        let target = key.inner.target(offset);
+        let answer = match completion {
+            Completion::Remote => request,
+            // The operation ends when its bytes are sent; what the target says of it, the next flush says.
+            Completion::Local => self.worker.requests.borrow_mut().open_late(control.index),
+        };
+        control.enqueue(Task::Put { source, len, sent: 0, target, request, answer });
+        self.outcome(request)
+    }
+
+    /// The endpoint that emulated operations go through.
+    fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+        let control = match self.control()? {
+            Some(control) => control,
+            None => self.clone(),
+        };
+        control.check_alive()?;
+        self.note_emulated();
+        Ok(control)
+    }
+
+    /// The error of a native operation; what means the end of the endpoint ends it.
+    pub(crate) fn memory_failure(&self, status: Status) -> Error {
+        let error = self.failure(status);
+        if matches!(status, Status::PeerFailed | Status::ProviderFailed) {
+            self.endpoint_status(status, error.clone());
+            if status == Status::PeerFailed {
+                self.worker.peer_failed(self.address.context, &error);
+            }
+        }
+        error
+    }
+}
