@@ -677,18 +677,13 @@ impl State {
         }
         for index in self.leaving.clone() {
             let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { continue };
-            loop {
-                match channel.drain(shared, events) {
-                    Drained::Full => {
-                        shared.attention.set(true);
-                        return;
-                    }
-                    Drained::Broken => {
-                        channel.leaving = Some(Status::BadData as i32);
-                        break;
-                    }
-                    Drained::Quiet => break,
+            match channel.drain(shared, events) {
+                Drained::Full => {
+                    shared.attention.set(true);
+                    return;
                 }
+                Drained::Broken => channel.leaving = Some(Status::BadData as i32),
+                Drained::Quiet => {}
             }
             self.bury(index, shared);
         }
