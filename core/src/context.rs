@@ -11,7 +11,7 @@ use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
 use crate::report::Report;
 use crate::selftest;
 use crate::service::Service;
-use crate::sys::{OwnedBuffer, Span};
+use crate::sys::{ForkGuard, OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -48,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
     pub(crate) regions: Table,
+    guard: ForkGuard,
     notes: Mutex<Vec<String>>,
     service: OnceLock<([u8; 16], Vec<AddressCandidate>)>,
     /// Last: everything above that points into a domain goes first.
@@ -325,6 +326,7 @@ impl Core {
             queue_bytes,
             assist_size,
             regions: Table::default(),
+            guard: ForkGuard::new()?,
             notes: Mutex::default(),
             service: OnceLock::new(),
             domains,
@@ -346,6 +348,26 @@ impl Core {
             if why.is_empty() { "no provider was found".to_string() } else { why.join("; ") },
             "install a provider or loosen TIELINE_PROVIDERS, TIELINE_DOMAINS and TIELINE_MODULES",
         )
+    }
+
+    /// Whether this process is the one that opened the context, and not a forked child of it.
+    #[inline]
+    pub(crate) fn same_process(&self) -> bool {
+        self.guard.same_process()
+    }
+
+    /// An error in a forked child, where nothing of the context's may be used: shared memory is not
+    /// mapped there, and descriptors are the parent's.
+    pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
+        if self.same_process() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            format!("{what} was used in a forked child"),
+            "connections and shared memory belong to the process that made them",
+            "open a new Context in the child",
+        ))
     }
 
     /// Keeps a line for the report: a library does not print.
@@ -376,6 +398,7 @@ impl Core {
 
     /// Memory from the first domain that provides some, else from the heap.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
+        self.check_process("a context")?;
         let giver = self.domains.iter().position(|d| d.attr.caps & memory_caps::ALLOC != 0);
         let Some(index) = giver else {
             let buffer = OwnedBuffer::new(vec![0; len].into());
@@ -404,6 +427,7 @@ impl Core {
         registrations: Vec<Registration>,
         backing: Backing,
     ) -> Result<Region, Error> {
+        self.check_process("a context")?;
         let core = self.clone();
         let (id, generation) = self.regions.insert(span, access);
         let mut inner = RegionInner { core, id, generation, span, access, registrations, backing };
@@ -424,6 +448,15 @@ impl Core {
             inner.registrations.push(Registration { domain: index, handle });
         }
         Ok(Region { inner: Arc::new(inner) })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.same_process() {
+            // A provider that closed its domains in a forked child would say good-bye in its parent's name.
+            std::mem::forget(std::mem::take(&mut self.domains));
+        }
     }
 }
 

@@ -107,6 +107,7 @@ impl Region {
 
     /// The first byte. Peers may read and write the memory at any time, so a Rust reference to it needs
     /// the caller's own synchronisation; [`Region::read`], [`Region::write`] and the atomic views do not.
+    /// Memory of `Context::alloc` is not mapped in a forked child.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.span.base()
@@ -117,6 +118,7 @@ impl Region {
     /// # Errors
     /// `OutOfRange`.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.check_mapped()?;
         self.inner.span.read(offset, out).map_err(|s| self.outside(s, offset, out.len()))
     }
 
@@ -125,6 +127,7 @@ impl Region {
     /// # Errors
     /// `OutOfRange`.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
+        self.check_mapped()?;
         self.inner.span.write(offset, data).map_err(|s| self.outside(s, offset, data.len()))
     }
 
@@ -143,6 +146,7 @@ impl Region {
     /// # Errors
     /// `OutOfRange`, `Misaligned`.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, Error> {
+        self.check_mapped()?;
         self.inner.span.word64(offset).map_err(|s| self.outside(s, offset, 8))
     }
 
@@ -151,6 +155,7 @@ impl Region {
     /// # Errors
     /// `OutOfRange`, `Misaligned`.
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
+        self.check_mapped()?;
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
     }
 
@@ -183,6 +188,12 @@ impl Region {
         matches!(self.inner.backing, Backing::Domain)
     }
 
+    /// Memory of a domain is not mapped in a forked child.
+    #[inline]
+    fn check_mapped(&self) -> Result<(), Error> {
+        if self.is_shared() { self.inner.core.check_process("a region") } else { Ok(()) }
+    }
+
     #[cold]
     fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
         Error::new(
@@ -202,6 +213,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // First the table, so that no emulated operation starts any more; then the domains, whose keys stop working.
         self.core.regions.remove(self.id);
+        if !self.core.same_process() {
+            return;
+        }
         for registration in &self.registrations {
             let slot = &self.core.domains[registration.domain];
             if let Err(error) = slot.domain.deregister(registration.handle as *mut _) {

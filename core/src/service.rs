@@ -5,7 +5,7 @@
 //! run in the application's own progress.
 
 use crate::context::Core;
-use crate::sys::Wakeup;
+use crate::sys::{ForkGuard, Wakeup};
 use crate::worker::Worker;
 use crate::{Error, Status};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 pub(crate) struct Service {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
+    guard: ForkGuard,
 }
 
 struct Stop {
@@ -27,6 +28,7 @@ struct Stop {
 impl Service {
     /// Starts the thread and waits until its worker can be reached.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
+        let guard = ForkGuard::new()?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), wakeup: Wakeup::new()? });
         let (ready, opened) = sync_channel(1);
         let (theirs, weak) = (stop.clone(), core);
@@ -36,7 +38,7 @@ impl Service {
             .map_err(|e| {
                 tieline_plugin_api::Failure::from_io("starting the progress thread", &e)
             })?;
-        let service = Service { stop, thread: Some(thread) };
+        let service = Service { stop, thread: Some(thread), guard };
         match opened.recv() {
             Ok(Ok(())) => Ok(service),
             Ok(Err(error)) => Err(error),
@@ -47,6 +49,11 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if !self.guard.same_process() {
+            // In a forked child there is no such thread to wait for.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop.asked.store(true, Ordering::Release);
         self.stop.wakeup.wake();
         if let Some(thread) = self.thread.take() {

@@ -105,6 +105,9 @@ impl KeyInner {
     /// Asks providers that wanted more time once more.
     #[cold]
     pub(super) fn resolve(&self) {
+        if !self.endpoint.worker.same_process() {
+            return;
+        }
         let waiting = std::mem::take(&mut *self.unresolved.borrow_mut());
         for rank in waiting {
             self.import_over(rank);
@@ -214,7 +217,9 @@ impl KeyInner {
 impl Drop for KeyInner {
     fn drop(&mut self) {
         for native in self.imported.borrow_mut().drain(..) {
-            native.raw.drop_key(native.key);
+            if self.endpoint.worker.same_process() {
+                native.raw.drop_key(native.key);
+            }
         }
     }
 }

@@ -117,6 +117,7 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
+        core.check_process("a context")?;
         let id = crate::sys::random_id()?;
         let poller = Poller::new()?;
         let mut interfaces: Vec<InterfaceSlot> = Vec::new();
@@ -354,6 +355,15 @@ impl Drop for Leave<'_> {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.same_process() {
+            // Closed in a forked child, they would say good-bye in the parent's name.
+            std::mem::forget(std::mem::take(&mut self.interfaces));
+        }
+    }
+}
+
 fn set_handler(handlers: &mut Vec<Option<Handler>>, id: u16, handler: Handler) {
     let index = usize::from(id);
     if handlers.len() <= index {
@@ -398,14 +408,7 @@ impl Inner {
         self: &Rc<Self>,
         address: WorkerAddress,
     ) -> Result<Rc<EndpointInner>, Error> {
-        if !self.same_process() {
-            return Err(Error::new(
-                Status::Invalid,
-                "a worker was used in a forked child",
-                "connections belong to the process that made them",
-                "open a new Context in the child",
-            ));
-        }
+        self.core.check_process("a worker")?;
         let route = Route::choose(self, &address);
         if route.message.is_none() {
             return Err(route.unreachable(&address));
@@ -483,7 +486,7 @@ impl Inner {
 
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
-        if self.in_progress.replace(true) {
+        if !self.same_process() || self.in_progress.replace(true) {
             return 0;
         }
         // Also when a handler panics.

@@ -44,6 +44,7 @@ impl Worker {
 
 impl Inner {
     fn arm(&self) -> Result<bool, Error> {
+        self.core.check_process("a worker")?;
         for slot in &self.interfaces {
             if slot.attr.caps & caps::NEEDS_POLL == 0 {
                 continue;
@@ -75,6 +76,7 @@ impl Inner {
     }
 
     fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.core.check_process("a worker")?;
         if self.in_progress.get() {
             return Err(Error::new(
                 Status::Busy,
