@@ -20,6 +20,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::request::{Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
+use once_cell::unsync::OnceCell;
 use queue::Task;
 pub(crate) use route::Route;
 use std::cell::{Cell, RefCell};
@@ -60,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) busy: Cell<bool>,
     error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
-    control: RefCell<Option<Rc<Inner>>>,
+    control: OnceCell<Rc<Inner>>,
     /// Whether an operation was ever emulated: a flush then asks the peer.
     emulated: Cell<bool>,
     /// The first failure of an operation that had completed locally: the next flush says it.
@@ -259,7 +260,7 @@ impl Inner {
             queued_bytes: Cell::new(0),
             busy: Cell::new(false),
             error: RefCell::default(),
-            control: RefCell::default(),
+            control: OnceCell::new(),
             emulated: Cell::new(false),
             late_error: RefCell::default(),
         }
@@ -413,9 +414,9 @@ impl Inner {
 
     fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
-        let control = self.control.borrow().clone();
+        let control = self.control.get();
         let late = self.late_error.borrow_mut().take();
-        let late = late.or_else(|| control.as_ref()?.late_error.borrow_mut().take());
+        let late = late.or_else(|| control?.late_error.borrow_mut().take());
         let ask = self.emulated.get();
         let queued = !self.queue.borrow().is_empty();
         let lanes: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
@@ -430,7 +431,7 @@ impl Inner {
         }
         if ask {
             let ping = Task::control(emulate::id::PING, request, Vec::new());
-            match &control {
+            match control {
                 Some(control) => control.enqueue(ping),
                 None => self.enqueue(ping),
             }
@@ -472,13 +473,9 @@ impl Inner {
 
     /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
     pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
-        if let Some(control) = self.control.borrow().as_ref() {
-            return Ok(Some(control.clone()));
-        }
         let Some(address) = self.address.service_address() else { return Ok(None) };
-        let control = self.worker.connect_internal(address)?;
-        *self.control.borrow_mut() = Some(control.clone());
-        Ok(Some(control))
+        let control = self.control.get_or_try_init(|| self.worker.connect_internal(address))?;
+        Ok(Some(control.clone()))
     }
 
     // ---- failure ----
@@ -545,8 +542,7 @@ impl Inner {
         self.queue.borrow_mut().clear();
         self.queued_bytes.set(0);
         self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
-        let control = self.control.borrow_mut().take();
-        if let Some(control) = control {
+        if let Some(control) = self.control.get() {
             control.fail(error);
         }
     }
