@@ -53,7 +53,7 @@ pub use status::{Failure, OK, PENDING, Status};
 
 /// Makes a shared object a provider: the ELF note and the entry symbol.
 ///
-/// ```ignore
+/// ```text
 /// export_provider!(ShmCma, name = "shm-cma", version = env!("CARGO_PKG_VERSION"));
 /// ```
 #[macro_export]

@@ -6,7 +6,7 @@
 //! a later one beats an earlier one. An empty value counts as not set. A process that runs with raised
 //! rights reads no file of the user and ignores `TIELINE_CONFIG` and `TIELINE_PROVIDER_PATH`.
 //!
-//! ```ignore
+//! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
 //! assert_eq!(config.size(vars::QUEUE_BYTES)?, 1 << 20);
 //! config.declare("shm", provider_variables);        // after a provider was loaded

@@ -17,7 +17,7 @@ impl Selection {
         Selection::parse_from(variable, "", value)
     }
 
-    /// As [`Selection::parse`], for a value whose origin is worth a word in messages.
+    /// Reads a value; `origin` is who set it, where that is worth a word in messages.
     pub(crate) fn parse_from(
         variable: &str,
         origin: &str,
