@@ -183,9 +183,15 @@ pub(crate) fn start(
         || !native.copies_between_processes()
         || !local.inner.access.allows(needed)
         || ep.address.context == worker.core.id
-        || ep.state.get() != State::Ready
         || len.div_ceil(CHUNK) as u64 > MOST_CHUNKS
     {
+        return None;
+    }
+    if ep.state.get() == State::New {
+        // Nothing but memory operations so far: the peer is asked for help over the message lane.
+        ep.open_message_lane().ok()?;
+    }
+    if ep.state.get() != State::Ready {
         return None;
     }
     let (region, control_key) = worker.assist.slots(worker)?;
