@@ -139,9 +139,14 @@ impl Node {
                 self.context = None;
                 Ok(String::new())
             }
-            ["close-worker"] => {
-                self.worker = None;
-                Ok(String::new())
+            // What is left in the hands of the application when its worker is gone.
+            ["close-worker", name, key, local] => {
+                self.passive = true;
+                let context = self.context.take();
+                let worker = self.worker.take();
+                let held = self.worker_statuses(worker, name, key, local);
+                drop(context);
+                Ok(held)
             }
             ["address"] => self.worker().address().map(|a| hex(&a)),
             ["connect", name, address] => {
@@ -179,6 +184,8 @@ impl Node {
             | ["chat", _]
             | ["gather", ..]
             | ["post-all", ..] => self.messages(parent, words),
+            ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
+            ["fork", name, key, local] => Ok(self.fork(parent, name, key, local)),
             ["passive"] => {
                 self.passive = true;
                 Ok(String::new())
@@ -509,6 +516,58 @@ impl Node {
         let list: Vec<String> =
             posted.into_iter().map(|(what, o)| format!("{what}={}", status(o))).collect();
         list.join(",")
+    }
+
+    /// Question and answer, one after the other, waiting in the way named.
+    fn rounds(&self, name: &str, count: u64, how: &str) -> Result<String, Error> {
+        let (endpoint, worker) = (self.endpoint(name), self.worker());
+        self.seen.pongs.set(0);
+        let epoll = sys::Epoll::over(worker.fd());
+        for header in 1..=count {
+            if how == "finish" {
+                let _ = worker.finish(endpoint.flush_messages()?)?;
+                continue;
+            }
+            let _ = worker.finish(endpoint.send(PING, header, b"question")?)?;
+            while self.seen.pongs.get() < header {
+                if how == "wait" {
+                    let _ = worker.wait(None)?;
+                } else if worker.progress() == 0 && worker.arm()? {
+                    epoll.wait();
+                }
+            }
+        }
+        Ok(String::new())
+    }
+
+    fn worker_statuses(
+        &self,
+        worker: Option<Rc<Worker>>,
+        name: &str,
+        key: &str,
+        local: &str,
+    ) -> String {
+        drop(worker);
+        self.post_all(name, key, local)
+    }
+
+    /// What a forked child gets for every operation; it then drops everything and ends.
+    fn fork(&mut self, parent: &Parent, name: &str, key: &str, local: &str) -> String {
+        let code = sys::in_forked_child(|| {
+            let statuses = self.post_all(name, key, local);
+            let connected = self.worker().address().and_then(|a| self.worker().connect(&a));
+            let status = connected.map_or_else(|e| format!("{:?}", e.status()), |_| "Done".into());
+            let events = self.worker().progress();
+            parent.say(&format!("forked {statuses},connect={status},progress={events}"));
+            self.keys.clear();
+            self.endpoints.clear();
+            *self.seen.chatting.borrow_mut() = None;
+            self.worker = None;
+            self.regions.clear();
+            self.context = None;
+            0
+        });
+        format!("{code:?}")
     }
 
     fn facts(&mut self, words: &[&str]) -> Result<String, Error> {

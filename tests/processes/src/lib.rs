@@ -16,6 +16,7 @@
 //! Whatever a peer should say is waited for with a deadline; when that passes the test fails, with what every
 //! process said last, and the processes are killed. After each test nothing may be left: no process, no file.
 
+pub mod forge;
 pub mod interpreter;
 pub mod leftovers;
 pub mod node;

@@ -88,6 +88,25 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Sends a signal to a process of the test's own.
+pub fn signal(process: u32, signal: Signal) {
+    let number = match signal {
+        Signal::Stop => libc::SIGSTOP,
+        Signal::Continue => libc::SIGCONT,
+    };
+    // SAFETY: passes numbers only.
+    let _ = unsafe { libc::kill(process as i32, number) };
+}
+
+/// What [`signal`] sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Signal {
+    /// Not scheduled from here on.
+    Stop,
+    /// Goes on.
+    Continue,
+}
+
 /// Becomes another user, for good.
 #[must_use]
 pub fn become_user(user: u32) -> bool {

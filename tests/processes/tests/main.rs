@@ -1,7 +1,10 @@
 //! Processes that are killed, confined, hostile or passive. See the crate's documentation.
 
 mod killed;
+mod misuse;
+mod progress;
 mod random_kills;
+mod strangers;
 
 use std::process::ExitCode;
 use tieline_processes::{Role, interpreter, runner};
@@ -9,5 +12,8 @@ use tieline_processes::{Role, interpreter, runner};
 const ROLES: &[Role] = &[("node", interpreter::node)];
 
 fn main() -> ExitCode {
-    runner::main(&[killed::TESTS, random_kills::TESTS], &[ROLES])
+    runner::main(
+        &[killed::TESTS, random_kills::TESTS, strangers::TESTS, misuse::TESTS, progress::TESTS],
+        &[ROLES],
+    )
 }

@@ -1,0 +1,50 @@
+//! Addresses and keys with a byte changed and the checksum made right again, as a forger would.
+
+use std::ops::Range;
+
+const CHECKSUM: usize = 4;
+/// Magic, context, worker, boot id, two namespaces, process number.
+const ADDRESS_HEAD: usize = 4 + 16 + 16 + 16 + 8 + 8 + 4;
+/// The magic of an address or key: what differs there is not even looked at.
+const MAGIC: usize = 4;
+
+/// Where a byte can be changed.
+#[must_use]
+pub fn places(bytes: &[u8]) -> Range<usize> {
+    MAGIC..bytes.len() - CHECKSUM
+}
+
+/// The same bytes but for one, with the right checksum.
+#[must_use]
+pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
+    let mut forged = bytes[..bytes.len() - CHECKSUM].to_vec();
+    forged[at] ^= bits;
+    let sum = forged
+        .iter()
+        .fold(0x811c_9dc5u32, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    forged.extend_from_slice(&sum.to_le_bytes());
+    forged
+}
+
+/// Where shm's secret lies in a worker's address.
+///
+/// # Panics
+/// When the address has no candidate of shm.
+#[must_use]
+pub fn secret(address: &[u8]) -> Range<usize> {
+    let mut at = ADDRESS_HEAD + 1;
+    for _ in 0..address[ADDRESS_HEAD] {
+        let provider = at + 1..at + 1 + usize::from(address[at]);
+        for _ in 0..3 {
+            at += 1 + usize::from(address[at]);
+        }
+        at += 4; // priority
+        let len = usize::from(u16::from_le_bytes([address[at], address[at + 1]]));
+        at += 2;
+        if &address[provider] == b"shm" {
+            return at + 1..at + 17; // behind the version
+        }
+        at += len;
+    }
+    panic!("no candidate of shm");
+}

@@ -1,0 +1,262 @@
+//! Targets that call nothing, processes that share a processor, copies that both ends make.
+
+use std::fs;
+use tieline_processes::{Node, Test, Verdict, named, sys};
+
+pub(crate) const TESTS: &[Test] = named![
+    puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing,
+    emulated_operations_reach_a_silent_target_only_through_its_progress_thread,
+    two_processes_on_one_processor_make_progress_when_they_wait,
+    a_large_transfer_is_copied_by_both_ends_when_both_make_progress,
+    a_large_transfer_needs_no_help,
+    a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer,
+    processes_with_and_without_single_copy_agree,
+];
+
+const LEN: usize = 100_000;
+
+/// Moves a pattern there and back, whatever the path.
+fn there_and_back(caller: &mut Node, target: &mut Node, region: &str) {
+    let name = target.peer.name.clone();
+    let _ = caller.must(&format!("register out {LEN}"));
+    let _ = caller.must("fill out 7");
+    let _ = caller.must(&format!("register back {LEN}"));
+    let _ = caller.must(&format!("put {name}.{region} out 0 {LEN} 0"));
+    let _ = caller.must(&format!("get {name}.{region} back 100 {} 100", LEN - 100));
+    assert_eq!(caller.must(&format!("check back 100 {} 7 100", LEN - 100)), "same");
+    let _ = caller.must(&format!("put-bytes {name}.{region} 8 0 0"));
+    assert_eq!(caller.must(&format!("atomic {name}.{region} 0 41")), "0");
+    assert_eq!(caller.must(&format!("atomic {name}.{region} 0 1")), "41");
+}
+
+fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Verdict {
+    let (mut caller, mut target) = (Node::start("caller"), Node::start("target"));
+    caller.connect(&mut target);
+    let _ = target.must(&format!("register plain {LEN}"));
+    let _ = target.must(&format!("alloc shared {LEN}"));
+    assert_eq!(caller.import(&mut target, "plain"), "shm-cma/copy");
+    assert_eq!(caller.import(&mut target, "shared"), "shm/ring");
+    for key in ["plain", "shared"] {
+        assert_eq!(caller.must(&format!("reaches-passive target.{key}")), "true");
+    }
+    // From here on the target sits in a read on its pipe.
+    let _ = target.must("passive");
+    let _ = caller.must(&format!("register out {LEN}"));
+    let _ = caller.must("fill out 7");
+    let _ = caller.must(&format!("register back {LEN}"));
+    for key in ["plain", "shared"] {
+        let _ = caller.must(&format!("put target.{key} out 0 {LEN} 0"));
+        let _ = caller.must(&format!("get target.{key} back 0 {LEN} 0"));
+        assert_eq!(caller.must(&format!("check back 0 {LEN} 7 0")), "same");
+        let _ = caller.must("fill back 0");
+    }
+    let _ = caller.must("put-bytes target.shared 8 0 0");
+    assert_eq!(caller.must("atomic target.shared 0 41"), "0");
+    assert_eq!(caller.must("atomic target.shared 0 1"), "41");
+    assert_eq!(target.must(&format!("check plain 0 {LEN} 7 0")), "same");
+    caller.end();
+    target.end();
+    Verdict::Passed
+}
+
+fn emulated_operations_reach_a_silent_target_only_through_its_progress_thread() -> Verdict {
+    let without = "TIELINE_PROVIDERS=^shm-cma";
+    let mut caller = Node::with("caller", &[without]);
+    let mut lazy = Node::with("lazy", &[without]);
+    let mut served = Node::with("served", &[without, "TIELINE_PROGRESS_THREAD=on"]);
+    for target in [&mut lazy, &mut served] {
+        caller.connect(target);
+        let _ = target.must(&format!("register plain {LEN}"));
+        assert_eq!(caller.import(target, "plain"), "emulated over shm/ring");
+    }
+    assert_eq!(caller.must("reaches-passive lazy.plain"), "false");
+    assert_eq!(caller.must("reaches-passive served.plain"), "true");
+    let _ = served.must("passive");
+    there_and_back(&mut caller, &mut served, "plain");
+    assert!(every_thread_sleeps(served.peer.pid()), "an idle progress thread runs");
+    // It serves one who comes later, too, and sleeps again.
+    let mut late = Node::with("late", &[without]);
+    let _ = served.must("active");
+    late.connect(&mut served);
+    let _ = late.import(&mut served, "plain");
+    let _ = served.must("passive");
+    there_and_back(&mut late, &mut served, "plain");
+    assert!(every_thread_sleeps(served.peer.pid()), "an idle progress thread runs");
+    for node in [caller, lazy, served, late] {
+        node.end();
+    }
+    Verdict::Passed
+}
+
+/// Whether all threads of a process come to rest: sleeping a hundred times in a row that one looks.
+fn every_thread_sleeps(process: u32) -> bool {
+    let mut in_a_row = 0;
+    for _ in 0..1_000_000 {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let sleeping = threads.map(|t| fs::read_to_string(t.path().join("stat"))).all(|stat| {
+            stat.is_ok_and(|s| s.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S")))
+        });
+        in_a_row = if sleeping { in_a_row + 1 } else { 0 };
+        if in_a_row == 100 {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
+    let (mut asks, mut answers) = (Node::start("asks"), Node::start("answers"));
+    let processor = sys::first_processor();
+    for node in [&mut asks, &mut answers] {
+        assert_eq!(node.must(&format!("pin {processor}")), "true");
+    }
+    asks.connect(&mut answers);
+    for how in ["wait", "finish", "epoll"] {
+        let before = sys::now_ns();
+        let done = asks.try_ask(&format!("rounds answers 10000 {how}")).expect("the rounds");
+        println!(
+            "    10000 rounds with {how}: {:.0} ms",
+            tieline_processes::node::milliseconds(before, done.at)
+        );
+        asks.nothing_was_wrong();
+        answers.nothing_was_wrong();
+    }
+    asks.end();
+    answers.end();
+    Verdict::Passed
+}
+
+const LARGE: usize = 64 << 20;
+
+/// A caller and a target with large regions, and a flag at the target by which the caller says it is done.
+fn large_pair() -> (Node, Node) {
+    let (mut caller, mut target) = (Node::start("caller"), Node::start("target"));
+    caller.connect(&mut target);
+    for node in [&mut caller, &mut target] {
+        let _ = node.must(&format!("register large {LARGE}"));
+    }
+    let _ = target.must("alloc flag 64");
+    assert_eq!(caller.import(&mut target, "large"), "shm-cma/copy");
+    let _ = caller.import(&mut target, "flag");
+    // The memory keys of a helper settle with the first transfer.
+    (caller, target)
+}
+
+fn assisted(node: &mut Node) -> u64 {
+    let counters = node.must("counters");
+    let (_, rest) = counters.split_once("assisted_chunks: ").expect("the counter");
+    rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn a_large_transfer_is_copied_by_both_ends_when_both_make_progress() -> Verdict {
+    let (mut caller, mut target) = large_pair();
+    for operation in ["put", "get"] {
+        let (from, to) = if operation == "put" { (0, 1) } else { (1, 0) };
+        let before = assisted(&mut target);
+        let mut tries = 0;
+        // Who gets a processor when is the kernel's business: help is certain only in the long run.
+        while assisted(&mut target) == before {
+            tries += 1;
+            assert!(tries <= 50, "the peer never copied a piece of a {operation}");
+            let seed = 10 * tries + from;
+            let nodes = [&mut caller, &mut target];
+            let _ = nodes.map(|node| node.must("fill large 250"));
+            let _ = [&mut caller, &mut target][from].must(&format!("fill large {seed}"));
+            target.peer.tell("watch flag 0 progress");
+            let _ = target.peer.expect("watching");
+            let _ = caller.must(&format!("{operation} target.large large 0 {LARGE} 0"));
+            let _ = caller.must("atomic target.flag 0 1");
+            let _ = target.answer().expect("the flag changes");
+            let arrived = format!("check large 0 {LARGE} {seed} 0");
+            assert_eq!([&mut caller, &mut target][to].must(&arrived), "same");
+        }
+        println!(
+            "    {operation}: the peer copied {} of {} pieces, in try {tries}",
+            assisted(&mut target) - before,
+            LARGE >> 16
+        );
+    }
+    caller.end();
+    target.end();
+    Verdict::Passed
+}
+
+fn a_large_transfer_needs_no_help() -> Verdict {
+    let (mut caller, mut target) = large_pair();
+    let _ = target.must("fill large 1");
+    let _ = target.must("passive");
+    let _ = caller.must(&format!("get target.large large 0 {LARGE} 0"));
+    assert_eq!(caller.must(&format!("check large 0 {LARGE} 1 0")), "same");
+    let _ = caller.must("fill large 2");
+    let _ = caller.must(&format!("put target.large large 0 {LARGE} 0"));
+    assert_eq!(target.must(&format!("check large 0 {LARGE} 2 0")), "same");
+    // Requests for help that it only finds now are too late, and harmless.
+    let _ = caller.must("fill large 3");
+    let _ = target.must("active");
+    let _ = caller.must("ping target");
+    assert_eq!(assisted(&mut target), 0);
+    assert_eq!(target.must(&format!("check large 0 {LARGE} 2 0")), "same");
+    caller.end();
+    target.end();
+    Verdict::Passed
+}
+
+fn a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer() -> Verdict {
+    for round in 0..20 {
+        let (mut caller, mut target) = large_pair();
+        target.peer.tell("watch large 0 progress");
+        let _ = target.peer.expect("watching");
+        let _ = caller.must("fill large 3");
+        caller.peer.tell(&format!("put target.large large 0 {LARGE} 0"));
+        let _ = caller.peer.expect("begins");
+        // Stopped anywhere: before, while or after it copies.
+        let until = sys::now_ns() + round * 200_000;
+        while sys::now_ns() < until {
+            std::thread::yield_now();
+        }
+        sys::signal(target.peer.pid(), sys::Signal::Stop);
+        let killed = target.kill();
+        match caller.answer() {
+            Ok(_) => {}
+            Err(failed) => {
+                assert_eq!(failed.status, "PeerFailed", "{failed:?}");
+                let took = tieline_processes::node::milliseconds(killed, failed.at);
+                assert!(took < 3000.0, "{took} ms");
+            }
+        }
+        assert!(caller.must("await-error target").starts_with("PeerFailed"));
+        assert_eq!(caller.must("pending"), "0");
+        caller.end();
+    }
+    Verdict::Passed
+}
+
+fn processes_with_and_without_single_copy_agree() -> Verdict {
+    let mut with = Node::start("with");
+    let mut without = Node::with("without", &["TIELINE_PROVIDERS=^shm-cma"]);
+    with.connect(&mut without);
+    without.connect(&mut with);
+    for node in [&mut with, &mut without] {
+        let _ = node.must(&format!("register plain {LEN}"));
+        let _ = node.must(&format!("alloc shared {LEN}"));
+    }
+    assert_eq!(with.import(&mut without, "plain"), "emulated over shm/ring");
+    assert_eq!(without.import(&mut with, "plain"), "emulated over shm/ring");
+    assert_eq!(with.import(&mut without, "shared"), "shm/ring");
+    assert_eq!(without.import(&mut with, "shared"), "shm/ring");
+    let report = with.must("report without");
+    println!("    {report}");
+    assert!(report.contains("shm-cma") && report.contains("the peer offers no copy"), "{report}");
+    for region in ["plain", "shared"] {
+        there_and_back(&mut with, &mut without, region);
+        there_and_back(&mut without, &mut with, region);
+    }
+    let _ = with.must("stream without 5000 100");
+    let _ = without.must("stream with 5000 3000");
+    with.nothing_was_wrong();
+    without.nothing_was_wrong();
+    with.end();
+    without.end();
+    Verdict::Passed
+}
