@@ -1,16 +1,16 @@
-//! What a message costs in instructions: run under callgrind, which counts them and is not disturbed by
-//! whatever else the machine does.
+//! What an operation costs in instructions: run under callgrind, which counts them and is not disturbed by
+//! whatever else the machine does. `cargo xtask instructions` does that and compares.
 //!
-//! `valgrind --tool=callgrind --toggle-collect='*measured_post*' target/release/examples/instructions`
-//! counts 100 rounds of 16 posts of 8 bytes; `*measured_poll*` the same messages' way to their handler,
-//! `*measured_idle*` as many polls that find nothing, `*measured_put*` and `*measured_fetch_add*` as many
-//! operations on memory of `Context::alloc`. `cargo xtask test` divides and compares.
+//! `instructions list` names the cases; `instructions CASE N` does every case N times, and
+//! `valgrind --tool=callgrind --toggle-collect='*measured_CASE*'` counts one of them: `post` and `poll` are a
+//! message of 8 bytes on its way out and to its handler, `put` and `fetch_add` go to memory of
+//! `Context::alloc`.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use tieline::{Context, Endpoint, Error, Outcome, RemoteKey, Worker};
 
-const ROUNDS: usize = 100;
+const CASES: [&str; 4] = ["post", "poll", "put", "fetch_add"];
 const BATCH: usize = 16;
 
 #[inline(never)]
@@ -24,13 +24,6 @@ fn measured_post(endpoint: &Endpoint) -> Result<(), Error> {
 #[inline(never)]
 fn measured_poll(worker: &Worker, seen: &Cell<usize>) {
     while seen.get() < BATCH {
-        let _ = worker.progress();
-    }
-}
-
-#[inline(never)]
-fn measured_idle(worker: &Worker) {
-    for _ in 0..BATCH {
         let _ = worker.progress();
     }
 }
@@ -54,6 +47,15 @@ fn measured_fetch_add(endpoint: &Endpoint, key: &RemoteKey) -> Result<(), Error>
 }
 
 fn main() -> Result<(), Error> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let times = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["list"] => {
+            println!("{}", CASES.join("\n"));
+            return Ok(());
+        }
+        [case, times] if CASES.contains(&case) => times.parse().unwrap_or(0),
+        _ => return Err(tieline::Status::Invalid.into()),
+    };
     let context = Context::open()?;
     let worker = context.worker()?;
     let seen = Rc::new(Cell::new(0));
@@ -71,14 +73,12 @@ fn main() -> Result<(), Error> {
     while key.is_settling() || seen.get() < 200 {
         let _ = worker.progress();
     }
-    for _ in 0..ROUNDS {
+    for _ in 0..times / BATCH {
         seen.set(0);
         measured_post(&me)?;
         measured_poll(&worker, &seen);
-        measured_idle(&worker);
         measured_put(&me, &key)?;
         measured_fetch_add(&me, &key)?;
     }
-    println!("{ROUNDS} rounds of {BATCH}; path {}, memory by {}", me.message_path(), key.path());
     Ok(())
 }

@@ -4,18 +4,48 @@ use super::{Count, quiet};
 use crate::sh::{cargo, command, lines, root, target, which};
 use std::process::Command;
 
+/// The places where tests end a process.
+const HOOKS: &str = "tieline-provider-shm/test-hooks";
+
 /// Everything that tests run: the command, the provider files, the examples.
 pub(super) fn build() -> Count {
-    quiet(&mut cargo(&["build", "--workspace", "--lib", "--bins", "--examples"]))
+    quiet(&mut cargo(&[
+        "build",
+        "--workspace",
+        "--features",
+        HOOKS,
+        "--lib",
+        "--bins",
+        "--examples",
+    ]))
 }
 
 pub(super) fn tests() -> Count {
     if which("cargo-nextest").is_some() {
-        let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--color", "never"];
+        let args = [
+            "nextest",
+            "run",
+            "--workspace",
+            "--features",
+            HOOKS,
+            "--no-fail-fast",
+            "--color",
+            "never",
+        ];
         let output = ["--success-output", "immediate", "--failure-output", "immediate"];
         return nextest(cargo(&args).args(output).env("NEXTEST_HIDE_PROGRESS_BAR", "1"));
     }
-    let args = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--"];
+    let args = [
+        "test",
+        "--workspace",
+        "--features",
+        HOOKS,
+        "--lib",
+        "--bins",
+        "--tests",
+        "--no-fail-fast",
+        "--",
+    ];
     libtest(cargo(&args).arg("--show-output"))
 }
 
