@@ -184,6 +184,9 @@ impl Node {
             | ["chat", _]
             | ["gather", ..]
             | ["post-all", ..] => self.messages(parent, words),
+            ["all-to-all", rank, count, addresses @ ..] => {
+                self.all_to_all(number(rank), number(count) as u64, addresses)
+            }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
             ["fork", name, key, local] => Ok(self.fork(parent, name, key, local)),
             ["passive"] => {
@@ -516,6 +519,40 @@ impl Node {
         let list: Vec<String> =
             posted.into_iter().map(|(what, o)| format!("{what}={}", status(o))).collect();
         list.join(",")
+    }
+
+    /// Numbered messages to everybody but oneself, and as many from everybody.
+    fn all_to_all(&mut self, rank: usize, count: u64, addresses: &[&str]) -> Result<String, Error> {
+        let worker = self.worker().clone();
+        let mut everybody = Vec::new();
+        for address in addresses {
+            everybody.push(worker.connect(&unhex(address))?);
+        }
+        for header in 1..=count {
+            for turn in 1..everybody.len() {
+                let to = &everybody[(rank + turn) % everybody.len()];
+                let payload = [header as u8; 8];
+                loop {
+                    match to.send(COUNTED, header, &payload) {
+                        Ok(_) => break,
+                        Err(e) if e.status() == Status::Again => {
+                            let _ = worker.wait(None)?;
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+                let _ = worker.progress();
+            }
+        }
+        worker.flush()?;
+        let expected = count * (everybody.len() as u64 - 1);
+        while self.seen.counted.get() < expected {
+            let _ = worker.wait(None)?;
+        }
+        for (index, endpoint) in everybody.into_iter().enumerate() {
+            let _ = self.endpoints.insert(format!("n{index}"), endpoint);
+        }
+        Ok(String::new())
     }
 
     /// Question and answer, one after the other, waiting in the way named.

@@ -1,9 +1,11 @@
 //! Processes that are killed, confined, hostile or passive. See the crate's documentation.
 
+mod containers;
 mod killed;
 mod misuse;
 mod progress;
 mod random_kills;
+mod scale;
 mod strangers;
 
 use std::process::ExitCode;
@@ -13,7 +15,15 @@ const ROLES: &[Role] = &[("node", interpreter::node)];
 
 fn main() -> ExitCode {
     runner::main(
-        &[killed::TESTS, random_kills::TESTS, strangers::TESTS, misuse::TESTS, progress::TESTS],
+        &[
+            killed::TESTS,
+            random_kills::TESTS,
+            strangers::TESTS,
+            misuse::TESTS,
+            progress::TESTS,
+            containers::TESTS,
+            scale::TESTS,
+        ],
         &[ROLES],
     )
 }

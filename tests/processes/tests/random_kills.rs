@@ -62,8 +62,7 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
         let _ = victim.must("alloc shared 65536");
         let _ = victim.must(&format!("register plain {}", 32 << 20));
         let during_setup = random.below(5) == 0;
-        let killed;
-        if during_setup {
+        let killed = if during_setup {
             // Killed while the survivors connect.
             let address = victim.must("address");
             for node in &mut survivors {
@@ -71,7 +70,7 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
                 node.peer.tell(&format!("stream {name} 1000000000 8"));
             }
             spin(random.below(3_000));
-            killed = victim.kill();
+            victim.kill()
         } else {
             for node in &mut survivors {
                 node.connect(&mut victim);
@@ -89,8 +88,8 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
                 _ => {}
             }
             spin(random.below(20_000));
-            killed = victim.kill();
-        }
+            victim.kill()
+        };
         for node in &mut survivors {
             let failed = match node.answer() {
                 Err(failed) => failed,

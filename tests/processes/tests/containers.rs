@@ -1,0 +1,325 @@
+//! Processes in namespaces of their own, and processes with next to nothing of a resource.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use tieline_processes::{Launch, Node, Test, Verdict, leftovers, named};
+
+pub(crate) const TESTS: &[Test] = named![
+    messages_and_memory_cross_a_pid_namespace,
+    a_private_empty_or_full_dev_shm_does_not_matter,
+    a_network_namespace_needs_the_socket_directory_and_says_so,
+    messages_and_memory_cross_a_user_namespace,
+    everything_at_once_as_in_a_container,
+    a_socket_directory_is_empty_again_when_a_process_in_it_was_killed,
+    an_exhausted_address_space_is_an_error_of_the_call_that_needs_it,
+    an_exhausted_descriptor_table_is_an_error_that_says_so,
+];
+
+const LEN: usize = 50_000;
+
+/// Whether unshare with these arguments works here.
+fn can(arguments: &[&str]) -> Result<(), String> {
+    let outcome = Command::new("unshare").args(arguments).arg("true").output();
+    match outcome {
+        Err(error) => Err(format!("unshare (util-linux): {error}")),
+        Ok(output) if !output.status.success() => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            Err(format!("unshare {}: {said}", arguments.join(" ")))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Messages, memory of both kinds and atomics in both directions; returns the two paths to ordinary memory.
+fn everything_works_between(a: &mut Node, b: &mut Node) -> [String; 2] {
+    a.connect(b);
+    b.connect(a);
+    let paths = [one_way(a, b), one_way(b, a)];
+    let _ = a.must(&format!("stream {} 3000 100", b.peer.name));
+    let _ = b.must(&format!("stream {} 3000 3000", a.peer.name));
+    let _ = a.must(&format!("ping {}", b.peer.name));
+    let _ = b.must(&format!("ping {}", a.peer.name));
+    for node in [a, b] {
+        node.nothing_was_wrong();
+        assert_eq!(node.must("counted"), "3000");
+    }
+    paths
+}
+
+fn one_way(from: &mut Node, to: &mut Node) -> String {
+    let name = to.peer.name.clone();
+    let _ = from.must(&format!("register out {LEN}"));
+    let _ = from.must("fill out 7");
+    let _ = from.must(&format!("register back {LEN}"));
+    let _ = to.must(&format!("register plain {LEN}"));
+    let _ = to.must(&format!("alloc shared {LEN}"));
+    let path = from.import(to, "plain");
+    assert_eq!(from.import(to, "shared"), "shm/ring");
+    for region in ["plain", "shared"] {
+        let _ = from.must("fill back 0");
+        let _ = from.must(&format!("put {name}.{region} out 0 {LEN} 0"));
+        assert_eq!(to.must(&format!("check {region} 0 {LEN} 7 0")), "same");
+        let _ = from.must(&format!("get {name}.{region} back 0 {LEN} 0"));
+        assert_eq!(from.must(&format!("check back 0 {LEN} 7 0")), "same");
+        let _ = from.must(&format!("put-bytes {name}.{region} 8 0 0"));
+        assert_eq!(from.must(&format!("atomic {name}.{region} 0 41")), "0");
+        assert_eq!(from.must(&format!("atomic {name}.{region} 0 1")), "41");
+    }
+    path
+}
+
+fn report(node: &mut Node, other: &Node) -> String {
+    let report = node.must(&format!("report {}", other.peer.name));
+    println!("    {}: {report}", node.peer.name);
+    report
+}
+
+fn end(nodes: [Node; 2]) -> Verdict {
+    for node in nodes {
+        node.end();
+    }
+    Verdict::Passed
+}
+
+fn messages_and_memory_cross_a_pid_namespace() -> Verdict {
+    let own = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    if let Err(why) = can(&own) {
+        return Verdict::Skipped(why);
+    }
+    let mut outside = Node::start("outside");
+    let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
+    let paths = everything_works_between(&mut outside, &mut inside);
+    // A process number means nothing there: single copy falls back, and the report says why.
+    assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
+    assert!(report(&mut outside, &inside).contains("PID namespace"));
+    assert!(report(&mut inside, &outside).contains("PID namespace"));
+    end([outside, inside])
+}
+
+fn wrapped<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["unshare"];
+    words.extend(arguments);
+    words
+}
+
+/// A shell in a mount namespace of its own does something to /dev/shm and becomes the peer.
+fn with_dev_shm(script: &str) -> Launch {
+    let script = format!("{script} && exec \"$0\"");
+    Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", &script])
+}
+
+fn a_private_empty_or_full_dev_shm_does_not_matter() -> Verdict {
+    if let Err(why) = can(&["--mount"]) {
+        return Verdict::Skipped(why);
+    }
+    for script in [
+        "mount -t tmpfs -o size=1m none /dev/shm",
+        "mount -t tmpfs -o size=16k none /dev/shm && head -c 16384 /dev/zero > /dev/shm/full",
+        "mount -t tmpfs -o ro none /dev/shm",
+    ] {
+        let mut outside = Node::start("outside");
+        let mut inside = Node::open(with_dev_shm(script), &[]);
+        let paths = everything_works_between(&mut outside, &mut inside);
+        assert_eq!(paths, ["shm-cma/copy", "shm-cma/copy"], "{script}");
+        let _ = end([outside, inside]);
+    }
+    Verdict::Passed
+}
+
+/// A socket directory for one test.
+fn socket_directory() -> String {
+    let directory = leftovers::current().1.join("sockets");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&directory, private).expect("a private directory");
+    format!("TIELINE_SHM_DIR={}", directory.display())
+}
+
+fn a_network_namespace_needs_the_socket_directory_and_says_so() -> Verdict {
+    if let Err(why) = can(&["--net"]) {
+        return Verdict::Skipped(why);
+    }
+    let launch = || Launch::new("inside", "node").through(&["unshare", "--net"]);
+    let mut outside = Node::start("outside");
+    let mut inside = Node::open(launch(), &[]);
+    let address = inside.must("address");
+    let failed = outside.ask(&format!("connect inside {address}")).expect_err("no common names");
+    println!("    {}", failed.text);
+    assert_eq!(failed.status, "Unreachable");
+    assert!(failed.text.contains("TIELINE_SHM_DIR"), "{}", failed.text);
+    let _ = end([outside, inside]);
+
+    let directory = socket_directory();
+    let mut outside = Node::with("outside", &[&directory]);
+    let mut inside = Node::open(launch(), &[&directory]);
+    let paths = everything_works_between(&mut outside, &mut inside);
+    assert_eq!(paths, ["shm-cma/copy", "shm-cma/copy"]);
+    end([outside, inside])
+}
+
+fn messages_and_memory_cross_a_user_namespace() -> Verdict {
+    let own = ["--user", "--map-root-user"];
+    if let Err(why) = can(&own) {
+        return Verdict::Skipped(why);
+    }
+    let mut outside = Node::start("outside");
+    let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
+    let paths = everything_works_between(&mut outside, &mut inside);
+    // Whether the kernel lets them copy depends on who is more privileged; each way falls back by itself.
+    println!("    out to in by {}, in to out by {}", paths[0], paths[1]);
+    for (path, (node, other)) in
+        paths.iter().zip([(&mut outside, "inside"), (&mut inside, "outside")])
+    {
+        let report = node.must(&format!("report {other}"));
+        println!("    {}: {report}", node.peer.name);
+        assert_eq!(path.contains("emulated"), report.contains("user namespace"), "{report}");
+    }
+    end([outside, inside])
+}
+
+fn everything_at_once_as_in_a_container() -> Verdict {
+    let own = ["--pid", "--fork", "--kill-child", "--mount", "--net", "--ipc", "--uts", "--cgroup"];
+    if let Err(why) = can(&own) {
+        return Verdict::Skipped(why);
+    }
+    let script =
+        "mount -t proc proc /proc && mount -t tmpfs -o size=64k none /dev/shm && exec \"$0\"";
+    let launch = |name: &str| {
+        let mut words = wrapped(&own);
+        words.extend(["sh", "-c", script]);
+        Launch::new(name, "node").through(&words)
+    };
+    let directory = socket_directory();
+    let mut one = Node::open(launch("one"), &[&directory]);
+    let mut two = Node::open(launch("two"), &[&directory]);
+    let paths = everything_works_between(&mut one, &mut two);
+    assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
+    // A death there is noticed here as anywhere.
+    one.peer.tell("failures 1");
+    let killed = two.kill();
+    let noticed = one.answer().expect("on_peer_failure is called");
+    let took = tieline_processes::node::milliseconds(killed, noticed.at);
+    println!("    a death in another container is noticed after {took:.1} ms (promised: 1000)");
+    assert!(took < 3000.0);
+    assert_eq!(one.ask("send two 1 0 8").expect_err("it is gone").status, "PeerFailed");
+    one.end();
+    Verdict::Passed
+}
+
+fn a_socket_directory_is_empty_again_when_a_process_in_it_was_killed() -> Verdict {
+    let directory = socket_directory();
+    let mut survivor = Node::with("survivor", &[&directory]);
+    let mut victim = Node::with("victim", &[&directory]);
+    survivor.connect(&mut victim);
+    victim.connect(&mut survivor);
+    let _ = survivor.must("ping victim");
+    let _ = victim.must("ping survivor");
+    survivor.peer.tell("failures 1");
+    let _ = victim.kill();
+    let _ = survivor.answer().expect("on_peer_failure is called");
+    assert!(survivor.must("await-error victim").starts_with("PeerFailed"));
+    // One whom nobody knew is swept up by the next who comes.
+    let mut lonely = Node::with("lonely", &[&directory]);
+    let _ = lonely.kill();
+    let next = Node::with("next", &[&directory]);
+    next.end();
+    // The survivor removes its own, and nothing is left: that is checked after every test.
+    survivor.end();
+    Verdict::Passed
+}
+
+fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict {
+    let (mut poor, mut rich) = (Node::start("poor"), Node::start("rich"));
+    let _ = everything_works_between(&mut poor, &mut rich);
+    let _ = rich.must(&format!("alloc large {}", 256 << 20));
+    let mapped: u64 = poor.must("mapped").parse().expect("KiB");
+    let _ = poor.must(&format!("limit address-space {}", (mapped + 32 * 1024) * 1024));
+
+    let failed = poor.ask(&format!("alloc mine {}", 256 << 20)).expect_err("there is no room");
+    println!("    alloc: {} {}", failed.status, failed.text);
+    assert_eq!(failed.status, "NoMemory", "{failed:?}");
+    // A peer's region that does not fit is reached by messages instead, or refused; nothing else.
+    let key = rich.must("key large");
+    match poor.ask(&format!("import rich large {key}")) {
+        Ok(path) => {
+            println!("    a region of 256 MiB that cannot be mapped: {path}");
+            let _ = poor.must("put-bytes rich.large 8 1 1000");
+        }
+        Err(failed) => {
+            println!("    a region of 256 MiB that cannot be mapped: {failed:?}");
+            assert_eq!(failed.status, "NoMemory");
+        }
+    }
+    // Until nothing fits any more.
+    let mut count = 0;
+    let failed = loop {
+        match poor.ask(&format!("alloc small{count} {}", 1 << 20)) {
+            Ok(_) => count += 1,
+            Err(failed) => break failed,
+        }
+        assert!(count <= 40, "the limit does not hold");
+    };
+    println!("    {count} regions of 1 MiB fit; then: {} {}", failed.status, failed.text);
+    assert_eq!(failed.status, "NoMemory", "{failed:?}");
+    // What is there goes on.
+    let _ = poor.must("put rich.plain out 0 50000 0");
+    assert_eq!(rich.must(&format!("check plain 0 {LEN} 7 0")), "same");
+    let _ = poor.must("ping rich");
+    let _ = poor.must("free small0");
+    let _ = poor.must(&format!("alloc again {}", 1 << 20));
+    assert_eq!(poor.must("error rich"), "alive");
+    end([poor, rich])
+}
+
+fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
+    let mut rich = Node::start("rich");
+    let address = rich.must("address");
+    let mut last = String::new();
+    let mut complete = false;
+    for room in 0..64 {
+        let mut poor = Node::bare(Launch::new("poor", "node"));
+        let open: u64 = poor.must("descriptors").parse().expect("a number");
+        // The one that counted them is closed again.
+        let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
+        let mut step = |order: &str| poor.ask(order);
+        let outcome = step("open")
+            .and_then(|_| step(&format!("connect rich {address}")))
+            .and_then(|_| step("send rich 1 0 8"))
+            .and_then(|_| step("alloc mine 4096"));
+        // When there is room again, the same process can go on.
+        let _ = step("limit descriptors 1000");
+        let _ = step("close").expect("closing");
+        for order in ["open", &format!("connect rich {address}"), "ping rich", "alloc mine 4096"] {
+            if let Err(failed) = step(order) {
+                panic!("`{order}` with room again: {failed:?}");
+            }
+        }
+        match outcome {
+            Ok(_) => complete = true,
+            Err(failed) => {
+                assert!(!complete, "{room} descriptors do not suffice, and fewer did: {failed:?}");
+                let said = format!("{} {}", failed.status, failed.text);
+                assert!(
+                    said.contains("descriptor") || said.contains("Too many open files"),
+                    "with room for {room}: {said}"
+                );
+                if said != last {
+                    println!("    room for {room}: {said}");
+                    last = said;
+                }
+            }
+        }
+        poor.end();
+        if complete {
+            println!("    room for {room}: everything works");
+            break;
+        }
+    }
+    assert!(complete);
+    // Nobody else was disturbed.
+    let mut other = Node::start("other");
+    other.connect(&mut rich);
+    let _ = other.must("ping rich");
+    rich.nothing_was_wrong();
+    end([rich, other])
+}
