@@ -23,6 +23,8 @@ pub(crate) struct Native {
     pub(super) caps: u64,
     /// Complete when the call returns: no request is needed.
     pub(super) synchronous: bool,
+    /// No better way may come any more.
+    pub(super) settled: bool,
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
     pub(super) max: [usize; 2],
@@ -50,7 +52,13 @@ pub(crate) struct KeyInner {
     imported: RefCell<Vec<Native>>,
     /// Ways whose provider said "ask again", by rank.
     unresolved: RefCell<Vec<usize>>,
+    /// Operations until providers are asked again, and how many there were before the last time.
+    ask_in: Cell<u32>,
+    asked_after: Cell<u32>,
 }
+
+/// While a better way may still come, providers are asked at first, then ever more rarely, at least this often.
+const ASK_EVERY: u32 = 1024;
 
 /// A peer's region, as this endpoint addresses it.
 #[derive(Clone)]
@@ -105,15 +113,38 @@ impl KeyInner {
     /// Asks providers that wanted more time once more.
     #[cold]
     pub(super) fn resolve(&self) {
-        if !self.endpoint.worker.same_process() {
+        if !self.endpoint.worker.same_process() || self.unresolved.borrow().is_empty() {
             return;
         }
         let waiting = std::mem::take(&mut *self.unresolved.borrow_mut());
         for rank in waiting {
             self.import_over(rank);
         }
-        if !self.unresolved.borrow().is_empty() {
+        self.settle();
+    }
+
+    /// The same in the course of operations: a target that makes no progress may never answer.
+    pub(super) fn resolve_now_and_then(&self) {
+        match self.ask_in.get() {
+            0 => {
+                let pause = (self.asked_after.get() * 2 + 1).min(ASK_EVERY);
+                self.asked_after.set(pause);
+                self.ask_in.set(pause);
+                self.resolve();
+            }
+            left => self.ask_in.set(left - 1),
+        }
+    }
+
+    /// Notes whether a better way than the best may still come.
+    fn settle(&self) {
+        let waiting = self.unresolved.borrow();
+        if !waiting.is_empty() {
             self.endpoint.worker.note_settling();
+        }
+        if let Some(best) = self.best.get() {
+            let settled = waiting.iter().all(|&rank| rank > best.rank);
+            self.best.set(Some(Native { settled, ..best }));
         }
     }
 
@@ -144,6 +175,7 @@ impl KeyInner {
                     rank,
                     caps: a.caps,
                     synchronous: a.caps & caps::SYNCHRONOUS != 0,
+                    settled: false,
                     post: [a.atomic_post32, a.atomic_post64],
                     fetch: [a.atomic_fetch32, a.atomic_fetch64],
                     max: [a.max_put, a.max_get],
@@ -202,6 +234,7 @@ impl KeyInner {
         native.raw.drop_key(native.key);
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
+        self.settle();
         self.endpoint.worker.core.note(format!(
             "{} to {} stopped working ({status}); from now on: {}",
             self.endpoint.worker.interfaces[native.interface].path,
@@ -247,10 +280,13 @@ impl Endpoint {
             best: Cell::new(None),
             imported: RefCell::default(),
             unresolved: RefCell::default(),
+            ask_in: Cell::new(0),
+            asked_after: Cell::new(0),
         };
         for rank in 0..ep.route.memory.len() {
             key.import_over(rank);
         }
+        key.settle();
         Ok(RemoteKey { inner: Rc::new(key) })
     }
 }

@@ -48,7 +48,7 @@ impl Inner {
             ));
         }
         key.inner.check(offset, len as u64, needed)?;
-        key.inner.resolve();
+        key.inner.resolve_now_and_then();
         Ok(())
     }
 

@@ -223,6 +223,7 @@ impl Endpoint {
         let native = key.inner.best.get()?;
         let max = native.max[usize::from(!put)];
         (native.synchronous
+            && native.settled
             && Rc::ptr_eq(&key.inner.endpoint, &self.inner)
             && ep.may_post_memory()
             && ep.worker.same_process()
