@@ -3,7 +3,7 @@
 use super::args::Memory;
 use std::cell::Cell;
 use std::rc::Rc;
-use tieline::{Access, Context, Endpoint, Error, Outcome, Region, RemoteKey, Status, Worker};
+use tieline::{Context, Endpoint, Error, Outcome, Region, RemoteKey, Status, Worker};
 
 /// Message ids.
 pub(crate) mod id {
@@ -129,9 +129,9 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// A buffer that only this side uses.
+    /// A buffer of this side. With the usual rights: a peer may then copy a part of a large put or get.
     pub(crate) fn buffer(&self, len: usize) -> Result<Region, Error> {
-        self.context.register_with(vec![0; len], Access::LOCAL)
+        self.context.register(vec![0; len])
     }
 
     /// Imports a key and waits until its path stands.
