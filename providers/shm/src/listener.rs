@@ -2,8 +2,8 @@
 //!
 //! Without `TIELINE_SHM_DIR` the name is abstract: 128 random bits, nothing in the file system, gone with
 //! the process. With it, the socket lies in that directory, for processes that share the directory but no
-//! network namespace. Its file is removed by its owner, and if that was killed by the next one who opens
-//! the directory: a socket that nobody listens on refuses connections.
+//! network namespace. Its file is removed by its owner, and if that was killed by the next one who comes
+//! or goes: a socket that nobody listens on refuses connections.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -72,6 +72,11 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
             let _ = fs::remove_file(file);
+            // Who is last to leave finds the sockets of those that were killed, and whom nobody else buried:
+            // a dying process may have closed its channels before its listening socket.
+            if let Some(dir) = file.parent() {
+                sweep(dir);
+            }
         }
     }
 }

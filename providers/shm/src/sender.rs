@@ -72,8 +72,6 @@ pub(crate) struct SendChannel {
     fast: Cell<bool>,
     bye_due: Cell<bool>,
     gone: Cell<bool>,
-    /// The peer died: its socket file goes with it.
-    dead: Cell<bool>,
     refused_key: Cell<Option<u64>>,
     pub(crate) asked_key: Cell<Option<u64>>,
     /// Comes back in the event when the endpoint fails.
@@ -127,7 +125,6 @@ impl SendChannel {
             fast: Cell::new(false),
             bye_due: Cell::new(false),
             gone: Cell::new(false),
-            dead: Cell::new(false),
             refused_key: Cell::new(None),
             asked_key: Cell::new(None),
             cookie,
@@ -575,7 +572,6 @@ impl SendChannel {
         self.hang_up();
         self.recover_chunks();
         if status == Status::PeerFailed {
-            self.dead.set(true);
             crate::listener::bury(&self.targets);
         }
         if !closing {
@@ -684,11 +680,6 @@ impl SendChannel {
 
 impl Drop for SendChannel {
     fn drop(&mut self) {
-        if self.dead.get() {
-            // The kernel may have closed the dying peer's channel before its listening socket, and then the
-            // first look found it alive.
-            crate::listener::bury(&self.targets);
-        }
         self.hang_up();
         self.recover_chunks();
     }
