@@ -86,6 +86,12 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// How many processes of this test there are.
+#[must_use]
+pub fn count() -> usize {
+    processes(&current().0).len()
+}
+
 /// Numbers of processes that carry the mark; zombies do not count, their parent is init or about to collect.
 fn processes(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}\0");

@@ -158,14 +158,25 @@ impl Peer {
     /// # Panics
     /// After the deadline, and when the process has ended.
     pub fn hear(&mut self) -> String {
-        match self.lines.recv_timeout(DEADLINE) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("{} (process {}) said nothing for {DEADLINE:?}", self.name, self.pid())
-            }
-            Err(RecvTimeoutError::Disconnected) => {
+        match self.hear_or_end() {
+            Some(line) => line,
+            None => {
                 let status = self.child.wait();
                 panic!("{} has ended: {status:?}", self.name)
+            }
+        }
+    }
+
+    /// The next report; `None` when the process has ended instead.
+    ///
+    /// # Panics
+    /// After the deadline.
+    pub fn hear_or_end(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(DEADLINE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{} (process {}) said nothing for {DEADLINE:?}", self.name, self.pid())
             }
         }
     }
