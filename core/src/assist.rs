@@ -107,7 +107,7 @@ struct Help {
 /// The worker's shared copies: ours and those that we help with.
 #[derive(Default)]
 pub(crate) struct Desk {
-    region: RefCell<Option<(Region, Vec<u8>)>>,
+    region: RefCell<Option<Region>>,
     unavailable: Cell<bool>,
     sequence: Cell<u16>,
     taken: Cell<u32>,
@@ -142,19 +142,15 @@ impl Desk {
         self.taken.set(self.taken.get() & !(1 << slot));
     }
 
-    /// The region with the job slots and its key, allocated on first use.
-    fn slots(&self, worker: &WorkerInner) -> Option<(Region, Vec<u8>)> {
+    /// The region with the job slots, allocated on first use.
+    fn slots(&self, worker: &WorkerInner) -> Option<Region> {
         if self.unavailable.get() {
             return None;
         }
         let mut region = self.region.borrow_mut();
         if region.is_none() {
-            *region = worker
-                .core
-                .alloc(SLOTS * SLOT_BYTES, Access::ALL)
-                .ok()
-                .filter(Region::is_shared)
-                .and_then(|r| r.remote_key().ok().map(|key| (r, key)));
+            *region =
+                worker.core.alloc(SLOTS * SLOT_BYTES, Access::ALL).ok().filter(Region::is_shared);
             self.unavailable.set(region.is_none());
         }
         region.clone()
@@ -194,8 +190,8 @@ pub(crate) fn start(
     if ep.state.get() != State::Ready {
         return None;
     }
-    let (region, control_key) = worker.assist.slots(worker)?;
-    let memory_key = local.remote_key().ok()?;
+    let region = worker.assist.slots(worker)?;
+    let (control_key, memory_key) = (region.packed_key().ok()?, local.packed_key().ok()?);
     let slot = worker.assist.take_slot()?;
     let sequence = worker.assist.sequence.get().wrapping_add(1).max(1);
     worker.assist.sequence.set(sequence);
@@ -207,7 +203,7 @@ pub(crate) fn start(
         word(&region, slot, TROUBLE)?.store(0, Ordering::SeqCst);
         let claims = Claims { sequence, front: 0, back: 0 };
         word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
-        let bytes = request_bytes(&plan, &control_key, &memory_key)?;
+        let bytes = request_bytes(&plan, control_key, memory_key)?;
         // A full queue only means that nobody helps.
         let _ = ep.pack_now(crate::emulate::id::ASSIST, 0, bytes.len(), |out, _| {
             crate::sys::copy_to(&bytes, out);
@@ -321,7 +317,7 @@ pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
     let mut count = 0;
     let jobs = std::mem::take(&mut *worker.assist.jobs.borrow_mut());
     for job in jobs {
-        let region = worker.assist.region.borrow().as_ref().map(|(region, _)| region.clone());
+        let region = worker.assist.region.borrow().clone();
         let open = worker.requests.borrow_mut().get(job.request).is_some();
         let result = match region {
             // Its endpoint failed meanwhile, and the request with it.

@@ -14,6 +14,7 @@ use crate::service::Service;
 use crate::sys::{ForkGuard, OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
 use crate::{Error, Status};
+use once_cell::sync::OnceCell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr, fixed_str};
 use tieline_plugin_api::{memory_caps, role};
@@ -430,7 +431,9 @@ impl Core {
         self.check_process("a context")?;
         let core = self.clone();
         let (id, generation) = self.regions.insert(span, access);
-        let mut inner = RegionInner { core, id, generation, span, access, registrations, backing };
+        let packed = OnceCell::new();
+        let mut inner =
+            RegionInner { core, id, generation, span, access, registrations, packed, backing };
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);
             if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {

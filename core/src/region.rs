@@ -16,6 +16,7 @@ use crate::context::Core;
 use crate::key::KeyRecord;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
+use once_cell::sync::OnceCell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::ops::{BitOr, Range};
@@ -83,6 +84,8 @@ pub(crate) struct Inner {
     pub(crate) span: Span,
     pub(crate) access: Access,
     pub(crate) registrations: Vec<Registration>,
+    /// Its remote key, packed when it is first asked for.
+    pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
 }
 
@@ -164,6 +167,14 @@ impl Region {
     /// # Errors
     /// When a provider cannot make its part of the key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
+        self.packed_key().cloned()
+    }
+
+    pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
+        self.inner.packed.get_or_try_init(|| self.pack_key())
+    }
+
+    fn pack_key(&self) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
         let mut parts = Vec::new();
         for registration in &inner.registrations {
