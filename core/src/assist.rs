@@ -26,10 +26,15 @@ const CHUNK: usize = 64 * 1024;
 const CLAIMS: usize = 0;
 const FINISHED: usize = 8;
 const TROUBLE: usize = 16;
-/// Chunks that a helper copies in one progress call, so that the rest of its work goes on.
-const HELP_AT_ONCE: usize = 64;
+/// The longest piece, in chunks: nobody is away for longer than it takes.
+const MOST_AT_ONCE: u64 = 16;
+/// Pieces that a helper copies in one progress call, so that the rest of its work goes on.
+const HELP_AT_ONCE: usize = 8;
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
+/// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
+const LONELY: u32 = 4;
+const ASK_AGAIN: u32 = 16;
 const MOST_CHUNKS: u64 = (1 << 24) - 1;
 
 /// The word that both sides take chunks with.
@@ -53,17 +58,32 @@ impl Claims {
         u64::from(self.sequence) << 48 | self.front << 24 | self.back
     }
 
-    /// One more from the front, if any of `chunks` is left: its number, and the new word.
-    fn take_front(self, chunks: u64) -> Option<(u64, Claims)> {
-        let left = self.front + self.back < chunks;
-        left.then_some((self.front, Claims { front: self.front + 1, ..self }))
+    /// Some more from the front, if any of `chunks` is left, and the new word.
+    fn take_front(self, chunks: u64) -> Option<(Run, Claims)> {
+        let count = self.share(chunks)?;
+        Some((Run { first: self.front, count }, Claims { front: self.front + count, ..self }))
     }
 
-    /// One more from the back.
-    fn take_back(self, chunks: u64) -> Option<(u64, Claims)> {
-        let left = self.front + self.back < chunks;
-        left.then(|| (chunks - 1 - self.back, Claims { back: self.back + 1, ..self }))
+    /// Some more from the back.
+    fn take_back(self, chunks: u64) -> Option<(Run, Claims)> {
+        let count = self.share(chunks)?;
+        let back = self.back + count;
+        Some((Run { first: chunks - back, count }, Claims { back, ..self }))
     }
+
+    /// How much to take at once: much while much is left, since every piece costs system calls, and little
+    /// in the end, so that neither side waits long for the other.
+    fn share(self, chunks: u64) -> Option<u64> {
+        let left = chunks.checked_sub(self.front + self.back).filter(|&left| left > 0)?;
+        Some((left / 4).clamp(1, MOST_AT_ONCE))
+    }
+}
+
+/// Neighbouring chunks that are copied as one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: u64,
+    count: u64,
 }
 
 /// A transfer as both sides see it.
@@ -83,9 +103,10 @@ impl Plan {
         self.len.div_ceil(CHUNK as u64)
     }
 
-    fn chunk(&self, index: u64) -> (u64, u64) {
-        let from = index * CHUNK as u64;
-        (from, (CHUNK as u64).min(self.len - from))
+    /// Offset and length of a run.
+    fn piece(&self, run: Run) -> (u64, u64) {
+        let from = run.first * CHUNK as u64;
+        (from, (run.count * CHUNK as u64).min(self.len - from))
     }
 }
 
@@ -190,6 +211,9 @@ pub(crate) fn start(
     if ep.state.get() != State::Ready {
         return None;
     }
+    if !worth_asking(ep) {
+        return None;
+    }
     let region = worker.assist.slots(worker)?;
     let (control_key, memory_key) = (region.packed_key().ok()?, local.packed_key().ok()?);
     let slot = worker.assist.take_slot()?;
@@ -211,12 +235,24 @@ pub(crate) fn start(
         });
         let job = Job { plan, request: 0, local: local.clone(), key: key.inner.clone() };
         copy_front(&job, &region)?;
+        let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
+        ep.lonely.set(if now.back > 0 { 0 } else { ep.lonely.get().saturating_add(1) });
         conclude(worker, ep, job, &region)
     })();
     if !matches!(outcome, Ok(Outcome::Pending(_))) {
         worker.assist.give_slot(slot);
     }
     Some(outcome)
+}
+
+/// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.
+fn worth_asking(ep: &EndpointInner) -> bool {
+    let lonely = ep.lonely.get();
+    if lonely < LONELY || lonely % ASK_AGAIN == 0 {
+        return true;
+    }
+    ep.lonely.set(lonely + 1);
+    false
 }
 
 /// Copies chunks from the front until none is left.
@@ -226,16 +262,16 @@ fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
     loop {
         let mut taken = None;
         let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
-            let (index, next) = Claims::unpack(word).take_front(chunks)?;
-            taken = Some(index);
+            let (run, next) = Claims::unpack(word).take_front(chunks)?;
+            taken = Some(run);
             Some(next.pack())
         });
-        let (Ok(_), Some(index)) = (updated, taken) else { return Ok(()) };
-        if let Err(status) = copy_chunk(job, index) {
+        let (Ok(_), Some(run)) = (updated, taken) else { return Ok(()) };
+        if let Err(status) = copy_run(job, run) {
             // Nobody may take another chunk; what the helper has in its hands it finishes.
             let stop = |word| {
                 let now = Claims::unpack(word);
-                Some(Claims { front: chunks - now.back, ..now }.pack())
+                Some(Claims { front: chunks.saturating_sub(now.back), ..now }.pack())
             };
             let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
             wait_for_helper(job, region);
@@ -244,8 +280,8 @@ fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
     }
 }
 
-fn copy_chunk(job: &Job, index: u64) -> Result<(), Status> {
-    let (from, n) = job.plan.chunk(index);
+fn copy_run(job: &Job, run: Run) -> Result<(), Status> {
+    let (from, n) = job.plan.piece(run);
     let base = job.local.inner.span.range((job.plan.at + from) as usize, n as usize)?;
     job.key.copy(job.plan.put, base, n as usize, job.plan.target.offset + from)
 }
@@ -305,11 +341,13 @@ fn conclude(
 /// Copies what a helper had taken and gave up.
 fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
     let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
-    let chunks = job.plan.chunks();
-    for index in chunks - Claims::unpack(now).back..chunks {
-        copy_chunk(job, index)?;
+    let count = Claims::unpack(now).back;
+    if count == 0 {
+        return Ok(());
     }
-    Ok(())
+    // The word lies in memory that the peer can write.
+    let first = job.plan.chunks().checked_sub(count).ok_or(Status::BadData)?;
+    copy_run(job, Run { first, count })
 }
 
 /// One round of progress over shared copies.
@@ -450,7 +488,7 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
         if claims.sequence != plan.sequence {
             return false;
         }
-        let Some((index, next)) = claims.take_back(plan.chunks()) else { return false };
+        let Some((run, next)) = claims.take_back(plan.chunks()) else { return false };
         let swapped =
             endpoint.compare_swap(Width::Bits64, &help.control, at(CLAIMS), seen, next.pack());
         match done_now(swapped) {
@@ -458,7 +496,7 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
             Some(_) => continue,
             None => return false,
         }
-        let (from, n) = plan.chunk(index);
+        let (from, n) = plan.piece(run);
         let needed = if plan.put { Access::WRITE } else { Access::READ };
         let copied = worker.core.regions.reach(
             plan.target.region,
@@ -471,12 +509,12 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
                 help.memory.inner.copy(!plan.put, base, n as usize, plan.at + from)
             },
         );
-        let word = if copied.is_ok() { FINISHED } else { TROUBLE };
-        let told = endpoint.fetch(AtomicOp::Add, Width::Bits64, &help.control, at(word), 1);
+        let (word, by) = if copied.is_ok() { (FINISHED, run.count) } else { (TROUBLE, 1) };
+        let told = endpoint.fetch(AtomicOp::Add, Width::Bits64, &help.control, at(word), by);
         if done_now(told).is_none() || copied.is_err() {
             return false;
         }
-        worker.bump(|c| c.assisted_chunks += 1);
+        worker.bump(|c| c.assisted_chunks += run.count);
     }
     true
 }
@@ -487,24 +525,40 @@ mod tests {
 
     #[test]
     fn every_chunk_is_taken_once_from_either_end() {
-        let mut claims = Claims { sequence: 9, front: 0, back: 0 };
-        let mut seen = [false; 7];
-        for turn in 0.. {
-            let taken = if turn % 3 == 0 { claims.take_back(7) } else { claims.take_front(7) };
-            let Some((index, next)) = taken else { break };
-            assert!(!std::mem::replace(&mut seen[index as usize], true));
-            claims = Claims::unpack(next.pack());
-            assert_eq!(claims.sequence, 9);
+        for chunks in [1, 2, 7, 100, 1000] {
+            let mut claims = Claims { sequence: 9, front: 0, back: 0 };
+            let mut seen = vec![false; chunks as usize];
+            for turn in 0.. {
+                let taken = match turn % 3 {
+                    0 => claims.take_back(chunks),
+                    _ => claims.take_front(chunks),
+                };
+                let Some((run, next)) = taken else { break };
+                assert!(run.count <= MOST_AT_ONCE);
+                for index in run.first..run.first + run.count {
+                    assert!(!std::mem::replace(&mut seen[index as usize], true));
+                }
+                claims = Claims::unpack(next.pack());
+                assert_eq!(claims.sequence, 9);
+            }
+            assert!(seen.iter().all(|&s| s));
         }
-        assert!(seen.iter().all(|&s| s));
     }
 
     #[test]
-    fn the_last_chunk_is_what_is_left() {
+    fn claims_that_make_no_sense_yield_nothing() {
+        let wild = Claims { sequence: 1, front: MOST_CHUNKS, back: MOST_CHUNKS };
+        assert_eq!(wild.take_front(10), None);
+        assert_eq!(wild.take_back(10), None);
+    }
+
+    #[test]
+    fn the_last_piece_is_what_is_left() {
         let target = Target { region: 0, generation: 0, offset: 0 };
         let plan = Plan { put: true, sequence: 1, slot: 0, len: CHUNK as u64 + 5, at: 0, target };
         assert_eq!(plan.chunks(), 2);
-        assert_eq!(plan.chunk(1), (CHUNK as u64, 5));
+        assert_eq!(plan.piece(Run { first: 1, count: 1 }), (CHUNK as u64, 5));
+        assert_eq!(plan.piece(Run { first: 0, count: 2 }), (0, CHUNK as u64 + 5));
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
     control: OnceCell<Rc<Inner>>,
+    /// Large transfers in a row with which the peer did not help.
+    pub(crate) lonely: Cell<u32>,
     /// Whether an operation was ever emulated: a flush then asks the peer.
     emulated: Cell<bool>,
     /// The first failure of an operation that had completed locally: the next flush says it.
@@ -261,6 +263,7 @@ impl Inner {
             busy: Cell::new(false),
             error: RefCell::default(),
             control: OnceCell::new(),
+            lonely: Cell::new(0),
             emulated: Cell::new(false),
             late_error: RefCell::default(),
         }

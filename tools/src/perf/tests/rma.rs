@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use tieline::{Endpoint, Error, Outcome, Region, RemoteKey};
 
+/// From here on a stream makes progress between operations.
+const LARGE: usize = 4096;
 /// Up to here a put is of bytes that lie anywhere, beyond it of a registered buffer.
 const SHORT: usize = 256;
 /// Operations under way in a stream.
@@ -121,6 +123,10 @@ fn stream(
     let under_way = std::cell::RefCell::new(VecDeque::with_capacity(window));
     let one = |number| {
         let outcome = side.post(|| post(number))?;
+        if asked.spec.size >= LARGE {
+            // As a program would: it serves what the peer asks for, so that the peer can help.
+            side.step()?;
+        }
         if outcome.is_done() {
             return Ok(());
         }
