@@ -13,6 +13,13 @@ const MARGIN: (f64, f64, f64, f64) = (76.0, 20.0, 44.0, 46.0);
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999"];
 
+/// One line of the picture.
+type Series<'a> = (Test, &'a str);
+
+fn key(record: &Record) -> Series<'_> {
+    (record.test, &record.path)
+}
+
 struct Panel {
     title: &'static str,
     value: fn(&Record) -> f64,
@@ -41,14 +48,17 @@ pub(crate) fn svg(records: &[Record]) -> String {
          fill=\"#ffffff\"/>\n",
         w = 2.0 * WIDTH
     );
-    panel(
-        &mut out,
-        0.0,
-        &latency,
-        &records.iter().filter(|r| r.test.is_latency()).collect::<Vec<_>>(),
-    );
+    // A series has the same number, and so the same colour, on both sides.
+    let mut series: Vec<Series<'_>> = Vec::new();
+    for key in records.iter().map(key) {
+        if !series.contains(&key) {
+            series.push(key);
+        }
+    }
+    let latencies = records.iter().filter(|r| r.test.is_latency());
+    panel(&mut out, 0.0, &latency, &series, &latencies.collect::<Vec<_>>());
     let sized = records.iter().filter(|r| !r.test.has_fixed_size());
-    panel(&mut out, WIDTH, &bandwidth, &sized.collect::<Vec<_>>());
+    panel(&mut out, WIDTH, &bandwidth, &series, &sized.collect::<Vec<_>>());
     out.push_str("</svg>\n");
     out
 }
@@ -79,7 +89,7 @@ impl Axis {
     }
 }
 
-fn panel(out: &mut String, x0: f64, panel: &Panel, records: &[&Record]) {
+fn panel(out: &mut String, x0: f64, panel: &Panel, series: &[Series<'_>], records: &[&Record]) {
     let (left, right, top, bottom) =
         (x0 + MARGIN.0, x0 + WIDTH - MARGIN.1, MARGIN.2, HEIGHT - MARGIN.3);
     let _ = writeln!(
@@ -94,21 +104,16 @@ fn panel(out: &mut String, x0: f64, panel: &Panel, records: &[&Record]) {
         return;
     };
     grid(out, panel, &xs, &ys);
-    let mut series: Vec<(Test, &str)> = records.iter().map(|r| (r.test, r.path.as_str())).collect();
-    series.dedup();
-    let mut seen: Vec<(Test, &str)> = Vec::new();
-    for key in series {
-        if !seen.contains(&key) {
-            seen.push(key);
-        }
-    }
-    for (number, key) in seen.iter().enumerate() {
+    let here = |wanted: &Series<'_>| records.iter().any(|r| key(r) == *wanted);
+    let seen: Vec<(usize, &Series<'_>)> =
+        series.iter().enumerate().filter(|(_, wanted)| here(wanted)).collect();
+    for (number, wanted) in &seen {
         let points: Vec<(f64, f64)> = records
             .iter()
-            .filter(|r| (r.test, r.path.as_str()) == *key)
+            .filter(|r| key(r) == **wanted)
             .map(|r| (xs.at((r.size as f64).log2()), ys.at((panel.value)(r).log10())))
             .collect();
-        line(out, number, &points);
+        line(out, *number, &points);
     }
     legend(out, panel, &seen, left, top, bottom);
 }
@@ -188,14 +193,14 @@ fn point(number: usize, x: f64, y: f64) -> String {
 fn legend(
     out: &mut String,
     panel: &Panel,
-    series: &[(Test, &str)],
+    series: &[(usize, &Series<'_>)],
     left: f64,
     top: f64,
     bottom: f64,
 ) {
     let height = 18.0 * series.len() as f64;
     let right = left - MARGIN.0 + WIDTH - MARGIN.1;
-    let letters = series.iter().map(|(test, path)| test.name().len() + path.len() + 2).max();
+    let letters = series.iter().map(|(_, (test, path))| test.name().len() + path.len() + 2).max();
     let width = 34.0 + 6.6 * letters.unwrap_or(0) as f64;
     // Where the curves are not: bandwidth grows to the upper right, latency too, from the lower left.
     let (x, y) = if panel.legend_at_bottom {
@@ -209,12 +214,12 @@ fn legend(
          fill-opacity=\"0.85\" stroke=\"#cfcfcf\"/>",
         height + 8.0
     );
-    for (number, (test, path)) in series.iter().enumerate() {
-        let y = y + 13.0 + 18.0 * number as f64;
+    for (row, (number, (test, path))) in series.iter().enumerate() {
+        let y = y + 13.0 + 18.0 * row as f64;
         let _ = writeln!(
             out,
             "{}<text x=\"{:.1}\" y=\"{:.1}\">{}  {}</text>",
-            point(number, x + 13.0, y),
+            point(*number, x + 13.0, y),
             x + 26.0,
             y + 4.0,
             test.name(),
