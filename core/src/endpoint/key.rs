@@ -44,7 +44,55 @@ impl Native {
     }
 }
 
+/// What the short way of an operation needs, in one place: nothing is left to choose.
+pub(super) struct Short {
+    pub(super) raw: Cell<RawEndpoint>,
+    pub(super) key: Cell<*mut c_void>,
+    /// Puts and gets shorter than this take the short way; 0: none does.
+    pub(super) put_below: Cell<usize>,
+    pub(super) get_below: Cell<usize>,
+    /// Masks of atomics by width, without and with a result.
+    pub(super) post: Cell<[u32; 2]>,
+    pub(super) fetch: Cell<[u32; 2]>,
+}
+
+impl Short {
+    fn closed() -> Short {
+        Short {
+            raw: Cell::new(RawEndpoint::nowhere()),
+            key: Cell::new(std::ptr::null_mut()),
+            put_below: Cell::new(0),
+            get_below: Cell::new(0),
+            post: Cell::new([0; 2]),
+            fetch: Cell::new([0; 2]),
+        }
+    }
+
+    /// Opens the short way over `native`, or closes it.
+    fn set(&self, native: Option<Native>, assist_size: usize) {
+        let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
+            self.put_below.set(0);
+            self.get_below.set(0);
+            self.post.set([0; 2]);
+            self.fetch.set([0; 2]);
+            return;
+        };
+        let shared = native.caps & caps::OWN_MEMORY_ONLY == 0;
+        let below = |max: usize| {
+            let max = if max == 0 { usize::MAX } else { max.saturating_add(1) };
+            if shared { max.min(assist_size) } else { max }
+        };
+        self.raw.set(native.raw);
+        self.key.set(native.key);
+        self.put_below.set(below(native.max[0]));
+        self.get_below.set(below(native.max[1]));
+        self.post.set(native.post);
+        self.fetch.set(native.fetch);
+    }
+}
+
 pub(crate) struct KeyInner {
+    pub(super) short: Short,
     pub(crate) endpoint: Rc<Inner>,
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<Native>>,
@@ -146,6 +194,7 @@ impl KeyInner {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
             self.best.set(Some(Native { settled, ..best }));
         }
+        self.short.set(self.best.get(), self.endpoint.worker.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {
@@ -275,6 +324,7 @@ impl Endpoint {
             ));
         }
         let key = KeyInner {
+            short: Short::closed(),
             endpoint: ep.clone(),
             record,
             best: Cell::new(None),

@@ -2,7 +2,7 @@
 //! otherwise.
 
 use super::Endpoint;
-use super::key::{Native, RemoteKey};
+use super::key::RemoteKey;
 use crate::Error;
 use crate::emulate::AtomicCall;
 use crate::region::Region;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::ptr;
 use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov, Rma};
-use tieline_plugin_api::{OK, atomic_op, caps, op_flags};
+use tieline_plugin_api::{OK, atomic_op, op_flags};
 
 /// What an atomic does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +84,11 @@ impl Endpoint {
     ) -> Result<Outcome, Error> {
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len)?;
-        if let Some(native) = self.native_for(key, len, true) {
+        let short = &key.inner.short;
+        if len < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: from, len };
-            let op = rma_op(&iov, native.key, offset, 0);
-            if native.raw.put(&op) == OK {
+            let op = rma_op(&iov, short.key.get(), offset, 0);
+            if short.raw.get().put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -100,10 +101,11 @@ impl Endpoint {
     /// As [`Endpoint::put`], and `Again` when they would have to be queued and the queue is full.
     #[inline]
     pub fn put_bytes(&self, data: &[u8], key: &RemoteKey, offset: u64) -> Result<Outcome, Error> {
-        if let Some(native) = self.native_for(key, data.len(), true) {
+        let short = &key.inner.short;
+        if data.len() < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
-            let op = rma_op(&iov, native.key, offset, 0);
-            if native.raw.put(&op) == OK {
+            let op = rma_op(&iov, short.key.get(), offset, 0);
+            if short.raw.get().put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -124,10 +126,11 @@ impl Endpoint {
     ) -> Result<Outcome, Error> {
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len)?;
-        if let Some(native) = self.native_for(key, len, false) {
+        let short = &key.inner.short;
+        if len < short.get_below.get() && self.may_go_short(key) {
             let iov = Iov { base: to, len };
-            let op = rma_op(&iov, native.key, offset, 0);
-            if native.raw.get(&op) == OK {
+            let op = rma_op(&iov, short.key.get(), offset, 0);
+            if short.raw.get().get(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -203,33 +206,25 @@ impl Endpoint {
         offset: u64,
         fetch: bool,
     ) -> Result<Outcome, Error> {
-        if let Some(native) = self.native_for(key, 0, false) {
-            let masks = if fetch { &native.fetch } else { &native.post };
-            if masks[(call.width / 8) as usize] & 1 << call.op != 0 {
-                let mut result = 0;
-                let op = atomic_op_record(call, native.key, offset, fetch, &mut result, 0);
-                if native.raw.atomic(&op) == OK {
-                    return Ok(Outcome::Done(result));
-                }
+        let short = &key.inner.short;
+        let masks = if fetch { short.fetch.get() } else { short.post.get() };
+        if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_go_short(key) {
+            let mut result = 0;
+            let op = atomic_op_record(call, short.key.get(), offset, fetch, &mut result, 0);
+            if short.raw.get().atomic(&op) == OK {
+                return Ok(Outcome::Done(result));
             }
         }
         self.inner.atomic_slow(call, key, offset, fetch)
     }
 
-    /// The native way of a key, when the short way may be taken: nothing is queued before it.
+    /// Whether the short way may be taken: nothing is queued before it, and key and endpoint belong together.
     #[inline]
-    fn native_for(&self, key: &RemoteKey, len: usize, put: bool) -> Option<Native> {
+    fn may_go_short(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
-        let native = key.inner.best.get()?;
-        let max = native.max[usize::from(!put)];
-        (native.synchronous
-            && native.settled
-            && Rc::ptr_eq(&key.inner.endpoint, &self.inner)
+        Rc::ptr_eq(&key.inner.endpoint, &self.inner)
             && ep.may_post_memory()
             && ep.worker.same_process()
-            && (max == 0 || len <= max)
-            && (len < ep.worker.core.assist_size || native.caps & caps::OWN_MEMORY_ONLY != 0))
-            .then_some(native)
     }
 }
 

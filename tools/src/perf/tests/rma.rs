@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use tieline::{Endpoint, Error, Outcome, Region, RemoteKey};
 
+/// How often a put is looked for between two progress calls.
+const LOOKS: u32 = 16;
 /// From here on a stream makes progress between operations.
 const LARGE: usize = 4096;
 /// Up to here a put is of bytes that lie anywhere, beyond it of a registered buffer.
@@ -64,7 +66,9 @@ impl Table<'_> {
         let last = self.payload.len() - 1;
         let word = self.landing.atomic_u64(last & !7)?;
         let shift = (last & 7) * 8;
-        while (word.load(Ordering::Acquire) >> shift) as u8 != mark(number) {
+        let arrived = || (word.load(Ordering::Acquire) >> shift) as u8 == mark(number);
+        // Progress now and then: what is waited for is the memory.
+        while !(0..LOOKS).any(|_| arrived()) {
             if self.side.seen.stopped.get() {
                 return Ok(false);
             }
