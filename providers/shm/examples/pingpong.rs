@@ -76,6 +76,9 @@ fn echo(address: &str) {
     let mut count = 0u64;
     loop {
         for event in interface.poll(&mut buffer) {
+            if event.kind == event::PEER_LEFT {
+                return;
+            }
             if event.kind == event::MESSAGE {
                 match event.id {
                     1 => send(&endpoint, &interface, 1, data(event)),
