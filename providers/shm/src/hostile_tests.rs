@@ -118,6 +118,24 @@ fn strike(hostile: &Hostile, attack: &Attack) {
     }
 }
 
+#[test]
+fn a_peer_that_keeps_asking_takes_one_fast_box_and_gives_it_back() {
+    let interface = interface();
+    let hostile = greet(&interface);
+    while poll(&interface).is_empty() {}
+    for slot in 0..20 {
+        strike(&hostile, &Attack::Slot(slot, channel::kind::WANT_FAST, 0, [slot as u64 + 1, 0, 0]));
+    }
+    let answered = || hostile.memory.word(channel::VERDICT).unwrap().load(Ordering::Acquire);
+    while answered() != 20 << 2 | channel::GRANTED {
+        assert!(poll(&interface).is_empty());
+    }
+    assert_eq!(interface.fast_boxes(), 1);
+    drop(hostile.socket);
+    while poll(&interface).is_empty() {}
+    assert_eq!(interface.fast_boxes(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]

@@ -17,7 +17,7 @@ use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::receiver::{Drained, RecvChannel};
+use crate::receiver::{Drained, MOST_RECORDS, RecvChannel};
 use crate::sender::{HUNG_UP, SendChannel, status_of};
 use crate::sys::{self, Epoll, Mapping, Ticker};
 
@@ -49,6 +49,8 @@ const MAX_INBOUND: usize = sys::PAGE * 8;
 /// Most connections whose greeting has not come yet, and how long it may take.
 const MAX_ARRIVALS: usize = 256;
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
+/// Most rounds of 64 sockets before the rings have their turn again.
+const MOST_ROUNDS: usize = 64;
 /// How often sockets are looked at while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// How often a poll that finds nothing looks again at the only channel there is.
@@ -218,6 +220,11 @@ impl RingInterface {
             sweep: 0,
         };
         Ok(RingInterface { state: RefCell::new(state), shared, address })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fast_boxes(&self) -> u64 {
+        self.shared.fast_boxes.get()
     }
 
     /// How many connections were turned away (wrong user, cookie or version, or no resources).
@@ -446,7 +453,7 @@ impl State {
     fn bury(&mut self, index: u32, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get(index as usize) else { return };
         let status = channel.leaving.unwrap_or(Status::PeerFailed as i32);
-        if channel.fast {
+        if channel.granted {
             shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
         }
         self.direct.retain(|&i| i != index);
@@ -513,7 +520,7 @@ impl State {
     /// Looks at the sockets.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
         let mut tokens = [0u64; 64];
-        loop {
+        for _ in 0..MOST_ROUNDS {
             let ready = shared.epoll.ready(&mut tokens);
             for &token in &tokens[..ready] {
                 match token::split(token) {
@@ -578,7 +585,7 @@ impl State {
     }
 
     fn accept_all(&mut self, shared: &Shared) {
-        loop {
+        for _ in 0..MAX_ARRIVALS {
             match sys::accept(self.listener.socket()) {
                 Ok(socket) => {
                     if sys::peer_user(&socket) != Some(shared.user) {
@@ -698,7 +705,7 @@ impl State {
             match channel.drain(shared, events) {
                 Drained::Full => {
                     shared.attention.set(true);
-                    return;
+                    continue;
                 }
                 Drained::Broken => channel.leaving = Some(Status::BadData as i32),
                 Drained::Quiet => {}
@@ -711,7 +718,7 @@ impl State {
         let Some(Some(channel)) = self.outbound.get(index) else { return };
         let Some(socket) = channel.socket() else { return };
         let mut buffer = [0u8; MAX_RECORD];
-        loop {
+        for _ in 0..MOST_RECORDS {
             let outcome = match sys::receive(socket, &mut buffer) {
                 Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
                 Ok(got) => match Record::parse(&buffer[..got.len]) {
@@ -754,10 +761,7 @@ impl State {
         if self.is_busy(shared) {
             return Armed::Ready;
         }
-        for channel in self.inbound.iter_mut().flatten() {
-            if channel.is_behind() {
-                channel.publish();
-            }
+        for channel in self.inbound.iter().flatten() {
             channel.set_sleeping(true);
         }
         for channel in self.outbound.iter().flatten() {
@@ -784,7 +788,10 @@ impl State {
 
     /// Whether poll would do something right now.
     fn is_busy(&self, shared: &Shared) -> bool {
-        !shared.notices.borrow().is_empty()
+        // A sender may wait for room that only the next poll may give it: what the last one delivered is
+        // the application's until then.
+        self.inbound.iter().flatten().any(RecvChannel::is_behind)
+            || !shared.notices.borrow().is_empty()
             || !self.leaving.is_empty()
             || !shared.ended.borrow().is_empty()
             || self.rung.iter().any(|&word| word != 0)

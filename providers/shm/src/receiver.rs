@@ -19,12 +19,16 @@ use crate::sys::{self, Mapping};
 /// Consumed bytes of pooled messages after which the sender is told.
 const CHUNK_BYTES: usize = 32 << 10;
 
+/// Records of one socket that are handled before others have their turn.
+pub(crate) const MOST_RECORDS: usize = 1024;
+
 /// How a look at a channel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// All that was published is delivered.
     Quiet,
-    /// The event array is full.
+    /// There may be more: the event array is full, or a slot was no message. The latter take no room in
+    /// the array, and a peer that wrote nothing else would hold up everybody.
     Full,
     /// The peer wrote nonsense.
     Broken,
@@ -45,7 +49,9 @@ pub(crate) struct RecvChannel {
     pub(crate) bell: bool,
     /// The sender writes to the fast box: to be looked at in every poll.
     pub(crate) fast: bool,
-    /// One of the two has just changed.
+    /// A fast box was granted: it counts until the channel ends.
+    pub(crate) granted: bool,
+    /// One of `bell` and `fast` has just changed.
     pub(crate) turned: bool,
     pub(crate) socket: Option<OwnedFd>,
     /// How the sender ended; what it published is drained first.
@@ -83,6 +89,7 @@ impl RecvChannel {
             fastbox,
             bell: false,
             fast: false,
+            granted: false,
             turned: false,
             socket: Some(socket),
             leaving: None,
@@ -167,16 +174,16 @@ impl RecvChannel {
                 self.ring.advance();
                 self.turned |= !self.fast && !self.bell;
                 self.bell = true;
-                None
+                Some(Drained::Full)
             }
             kind::WANT_FAST => {
                 let request = self.ring.header();
                 self.ring.advance();
-                let answer =
-                    if shared.grant_fast_box() { channel::GRANTED } else { channel::REFUSED };
+                self.granted = self.granted || shared.grant_fast_box();
+                let answer = if self.granted { channel::GRANTED } else { channel::REFUSED };
                 let verdict = (request << 2) | answer;
                 word(&self.map, channel::VERDICT).store(verdict, Ordering::Release);
-                None
+                Some(Drained::Full)
             }
             kind::SWITCH if !self.fast => {
                 self.ring.advance();
@@ -185,7 +192,7 @@ impl RecvChannel {
                 }
                 self.fast = true;
                 self.turned = true;
-                None
+                Some(Drained::Full)
             }
             _ => Some(Drained::Broken),
         }
@@ -232,10 +239,11 @@ impl RecvChannel {
         }
     }
 
-    /// Handles every record that waits on the socket.
+    /// Handles the records that wait on the socket; [`MOST_RECORDS`] of them, should there be no end.
     pub(crate) fn read_socket(&mut self, shared: &Shared) {
         let mut buffer = [0u8; MAX_RECORD];
-        while let Some(socket) = &self.socket {
+        for _ in 0..MOST_RECORDS {
+            let Some(socket) = &self.socket else { return };
             let (status, refusal) = match sys::receive(socket, &mut buffer) {
                 Ok(got) if got.len == 0 => (Status::PeerFailed as i32, None),
                 Ok(got) => {

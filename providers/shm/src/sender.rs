@@ -73,7 +73,7 @@ pub(crate) struct SendChannel {
     bye_due: Cell<bool>,
     gone: Cell<bool>,
     refused_key: Cell<Option<u64>>,
-    pub(crate) asked_key: Cell<Option<u64>>,
+    asked_key: Cell<Option<u64>>,
     /// Comes back in the event when the endpoint fails.
     pub(crate) cookie: u64,
     /// The peer's domain.
@@ -523,7 +523,9 @@ impl SendChannel {
             Record::Wake => Ok(()),
             Record::Refused(refusal) => Err(refusal.text().to_string()),
             Record::KeyReply { segment, len, table_len, writable } => {
-                self.asked_key.set(None);
+                if self.asked_key.replace(None) != Some(segment) {
+                    return Err("the peer sent memory that nobody asked for".to_string());
+                }
                 let [memory, table] = fds else {
                     self.refused_key.set(Some(segment));
                     return Ok(());
