@@ -1,8 +1,10 @@
 //! What it costs to be there: the time to open a context and a worker, and the memory that they hold. For
 //! `cargo xtask bench`.
 
-use super::control::{Peer, Reply, Request};
-use super::side::{Side, id};
+use super::args::{Limit, Memory, Test};
+use super::control::{Peer, Reply, Request, Spec};
+use super::side::Side;
+use super::tests::{self, Asked};
 use crate::system_error;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -22,7 +24,8 @@ struct Footprint {
     open_ns: u64,
     /// What the process grew by meanwhile.
     idle_bytes: u64,
-    /// What the worker says it holds for one peer, after the first message, and after many.
+    /// What the worker says it holds for one peer: when the lane is open, and after many messages, committed
+    /// message buffers included.
     quiet_peer_bytes: u64,
     talking_peer_bytes: u64,
     buffer_bytes: u64,
@@ -42,20 +45,18 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
         return Err(Error::from_status(Status::BadData));
     };
     side.connect(&address)?;
-    side.send(id::STREAM, 0, &[0; 8])?;
+    let _ = side.endpoint()?.max_message()?; // opens the lane, and sends nothing
     let quiet_peer_bytes = per_peer(&side);
-    for number in 0..TALK {
-        side.send(id::STREAM, number, &[0; 8])?;
-        let _ = side.worker.progress();
+    for test in [Test::AmLat, Test::AmBw] {
+        let (memory, verify) = (Memory::Ordinary, false);
+        let spec = Spec { test, size: 8, memory, verify, key: Vec::new() };
+        let limit = Limit::Iterations(TALK);
+        let _ = tests::run(&side, Asked { spec, limit, peer: &peer, path: None })?;
     }
-    let buffer_bytes = side.worker.memory().iter().map(|m| m.buffer_bytes).sum();
-    let footprint = Footprint {
-        open_ns,
-        idle_bytes,
-        quiet_peer_bytes,
-        talking_peer_bytes: per_peer(&side),
-        buffer_bytes,
-    };
+    let buffer_bytes = side.worker.memory().iter().map(|m| m.buffer_bytes).sum::<u64>();
+    let talking_peer_bytes = per_peer(&side) + buffer_bytes;
+    let footprint =
+        Footprint { open_ns, idle_bytes, quiet_peer_bytes, talking_peer_bytes, buffer_bytes };
     println!("{}", serde_json::to_string(&footprint).unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }

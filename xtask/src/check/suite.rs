@@ -72,57 +72,84 @@ pub(super) fn loom() -> Count {
     count
 }
 
-/// Counts what nextest says, one test at a time. A test that prints `skipped: reason` counts as skipped.
 fn nextest(command: &mut Command) -> Count {
-    let mut count = Count::default();
-    let mut name = String::new();
-    let mut skipped = false;
-    let mut failing = false;
+    let mut told = Nextest::default();
     let outcome = lines(command, |line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words.as_slice() {
-            [
-                "PASS" | "SLOW" | "LEAK" | "FAIL" | "SIGABRT" | "SIGSEGV" | "SIGKILL" | "TIMEOUT",
-                rest @ ..,
-            ] if line.starts_with(' ') && line.contains('[') && !line.contains("TRY") => {
-                failing = !matches!(words[0], "PASS" | "SLOW" | "LEAK");
-                if words[0] == "SLOW" {
-                    println!("{}", line.trim());
-                    return;
-                }
-                // `PASS [   0.003s] (1/9) crate test`: what comes after the last bracket.
-                let after = line.rfind([']', ')']).map_or("", |at| &line[at + 1..]);
-                let told = after.trim().to_owned();
-                let again = told == name;
-                name = if told.is_empty() { rest.join(" ") } else { told };
-                if again {
-                    return; // nextest repeats failures at the end
-                }
-                skipped = false;
-                if failing {
-                    if !count.failed.contains(&name) {
-                        count.failed.push(name.clone());
-                    }
-                } else {
-                    count.passed += 1;
-                }
-                println!("{}", line.trim());
-            }
-            _ if line.trim_start().starts_with("skipped: ") && !skipped && !failing => {
-                skipped = true;
-                count.passed = count.passed.saturating_sub(1);
-                count
-                    .skipped
-                    .push(format!("{name}: {}", line.trim().trim_start_matches("skipped: ")));
-            }
-            ["Summary", ..] | ["error:", ..] | ["error[", ..] => println!("{}", line.trim()),
-            _ if failing || line.starts_with("error") || line.starts_with("warning") => {
-                println!("{line}")
-            }
-            _ => {}
+        if told.hear(line) {
+            println!("{}", line.trim_end());
         }
     });
-    ended(count, outcome)
+    ended(told.count, outcome)
+}
+
+/// Counts what nextest says, one test at a time. A test that prints `skipped: reason` counts as skipped.
+#[derive(Default)]
+struct Nextest {
+    count: Count,
+    /// The test whose output comes now.
+    name: String,
+    failing: bool,
+    skipped: bool,
+}
+
+impl Nextest {
+    /// Takes one line; says whether a reader wants to see it.
+    fn hear(&mut self, line: &str) -> bool {
+        if let Some((passed, name)) = verdict(line) {
+            return self.ended(passed, name);
+        }
+        if let Some(reason) = skip_reason(line) {
+            if !self.skipped && !self.failing {
+                self.skipped = true;
+                self.count.passed = self.count.passed.saturating_sub(1);
+                self.count.skipped.push(format!("{}: {reason}", self.name));
+            }
+            return false;
+        }
+        let first = line.split_whitespace().next().unwrap_or("");
+        self.failing
+            || first == "Summary"
+            || line.starts_with("error")
+            || line.starts_with("warning")
+    }
+
+    fn ended(&mut self, passed: bool, name: &str) -> bool {
+        if self.count.failed.iter().any(|failed| failed == name) {
+            return false; // failures are listed once more at the end
+        }
+        name.clone_into(&mut self.name);
+        (self.failing, self.skipped) = (!passed, false);
+        match passed {
+            true => self.count.passed += 1,
+            false => self.count.failed.push(name.to_owned()),
+        }
+        true
+    }
+}
+
+/// `    PASS [   0.003s] (1/9) crate test`: how it ended, and what comes after the last bracket.
+fn verdict(line: &str) -> Option<(bool, &str)> {
+    let rest = line.strip_prefix("  ")?.trim_start();
+    let word = rest.split_whitespace().next()?;
+    let passed = match word {
+        "PASS" | "LEAK" => true,
+        "FAIL" | "TIMEOUT" => false,
+        _ if word.starts_with("SIG") => false,
+        _ => return None,
+    };
+    let name = rest.get(rest.find(']')? + 1..)?.trim_start();
+    // A position such as `(12/345)` may stand before the name.
+    let name = if name.starts_with('(') { name.get(name.find(')')? + 1..)?.trim() } else { name };
+    Some((passed, name))
+}
+
+/// The reason in `skipped: reason`, also as the end of a test runner's own line.
+fn skip_reason(line: &str) -> Option<&str> {
+    let line = line.trim();
+    line.strip_prefix("skipped: ").or_else(|| {
+        let (test, reason) = line.split_once(" ... skipped: ")?;
+        test.starts_with("test ").then_some(reason)
+    })
 }
 
 /// Counts what the built-in test runner says.
@@ -173,4 +200,55 @@ fn ended(mut count: Count, outcome: Result<bool, String>) -> Count {
 /// The program of the command, in the development profile.
 pub(super) fn tieline(args: &[&str]) -> Command {
     command(target().join("debug/tieline"), args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(text: &str) -> Nextest {
+        let mut told = Nextest::default();
+        for line in text.lines() {
+            let _ = told.hear(line);
+        }
+        told
+    }
+
+    #[test]
+    fn a_test_that_says_it_was_skipped_is_no_pass() {
+        let told = heard(
+            "        PASS [   0.009s] (1/3) tieline::bin/tieline a::b\n\
+             \x20 stdout ───\n\
+             \x20   skipped: needs root\n\
+             \x20   skipped: and said twice\n\
+             \x20       PASS [   0.007s] tieline-conformance::providers shm/am\n\
+             \x20   test shm/am ... skipped: no such module\n\
+             \x20       PASS [   0.007s] (3/3) tieline c\n\
+             \x20    Summary [   0.011s] 3 tests run: 3 passed, 21 skipped\n",
+        );
+        assert_eq!(told.count.passed, 1);
+        assert_eq!(
+            told.count.skipped,
+            [
+                "tieline::bin/tieline a::b: needs root",
+                "tieline-conformance::providers shm/am: no such module"
+            ]
+        );
+        assert!(told.count.failed.is_empty());
+    }
+
+    #[test]
+    fn a_failure_counts_once_however_often_it_is_listed() {
+        let told = heard(
+            "        FAIL [   0.002s] (1/3) crate a\n\
+             \x20     SIGKILL [   0.002s] (2/3) crate b\n\
+             \x20       PASS [   0.007s] (3/3) crate c\n\
+             ────────────\n\
+             \x20    Summary [   0.011s] 3 tests run: 1 passed, 2 failed\n\
+             \x20       FAIL [   0.002s] (1/3) crate a\n\
+             \x20     SIGKILL [   0.002s] (2/3) crate b\n",
+        );
+        assert_eq!(told.count.passed, 1);
+        assert_eq!(told.count.failed, ["crate a", "crate b"]);
+    }
 }
