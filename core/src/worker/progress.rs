@@ -1,0 +1,288 @@
+//! Progress: what a poll brings is handed on, and what is queued moves.
+
+use super::{Counters, Inner, InterfaceSlot, Peer, abi};
+use crate::address::WorkerAddress;
+use crate::emulate;
+use crate::endpoint::Inner as EndpointInner;
+use crate::message::Message;
+use crate::{Error, Status};
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{event, event_flags};
+
+/// Says on the way out that no progress call is running.
+struct Leave<'a>(&'a Cell<bool>);
+
+impl Drop for Leave<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Inner {
+    #[inline]
+    pub(crate) fn progress(self: &Rc<Self>) -> usize {
+        if !self.same_process() || self.in_progress.replace(true) {
+            return 0;
+        }
+        // Also when a handler panics.
+        let _progress = Leave(&self.in_progress);
+        let mut count = 0;
+        for index in 0..self.interfaces.len() {
+            if self.interfaces[index].polled {
+                count += self.poll(index);
+            }
+        }
+        if self.has_work.get() {
+            count += self.work();
+        }
+        count
+    }
+
+    #[inline]
+    fn poll(self: &Rc<Self>, index: usize) -> usize {
+        let slot = &self.interfaces[index];
+        let mut batch = abi::Batch::new();
+        let count = match slot.interface.poll(batch.slots()) {
+            Ok(0) => return 0,
+            Ok(count) => count,
+            Err(status) => {
+                self.interface_failed(slot, status);
+                return 1;
+            }
+        };
+        let handlers = self.handlers.borrow();
+        for event in batch.events(count) {
+            if event.kind == event::MESSAGE {
+                if let Some(Some(handler)) = handlers.get(event.id as usize) {
+                    let message = Message::new(event, self, index);
+                    handler(&message);
+                    if event.flags & event_flags::LENT != 0 {
+                        message.give_back();
+                    }
+                    continue;
+                }
+            }
+            self.other_event(slot, event);
+        }
+        count
+    }
+
+    #[cold]
+    fn other_event(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
+        match event.kind {
+            event::MESSAGE => {
+                let lent = event.flags & event_flags::LENT != 0;
+                let id = event.id as u16;
+                if id >= emulate::id::FIRST && event.id <= u32::from(u16::MAX) {
+                    let peer = slot.peer(event.peer).0;
+                    emulate::handle(self, id, event.header, peer, abi::payload(event));
+                } else {
+                    self.bump(|c| c.unknown_ids += 1);
+                }
+                if lent {
+                    slot.interface.release(event.cookie);
+                }
+            }
+            event::COMPLETION => {
+                let result = match event.status {
+                    0 => Ok(event.header),
+                    code => Err(Error::from_status(Status::from_code(code))),
+                };
+                let _ = self.requests.borrow_mut().part(event.cookie, result);
+            }
+            event::PEER_ARRIVED => self.peer_arrived(slot, event),
+            event::PEER_LEFT => self.peer_left(slot, event),
+            event::ENDPOINT_FAILED => {
+                let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+                let status = Status::from_code(event.status);
+                let endpoint = self.endpoint(event.cookie as usize);
+                if let Some(endpoint) = endpoint {
+                    let what = format!("{} is gone", endpoint.address.label());
+                    let why = if words.is_empty() { status.text().to_string() } else { words };
+                    let error = Error::new(status, what, why, "");
+                    endpoint.fail(error.clone());
+                    if status == Status::PeerFailed {
+                        self.peer_failed(endpoint.address.context, &error);
+                    }
+                }
+            }
+            _ => self.bump(|c| c.malformed += 1),
+        }
+    }
+
+    pub(super) fn endpoint(&self, index: usize) -> Option<Rc<EndpointInner>> {
+        self.endpoints.borrow().get(index)?.as_ref()?.upgrade()
+    }
+
+    fn peer_arrived(&self, slot: &InterfaceSlot, event: &Event) {
+        let address = WorkerAddress::parse(abi::payload(event)).ok();
+        if address.is_none() {
+            self.bump(|c| c.malformed += 1);
+        }
+        let mut peers = self.peers.borrow_mut();
+        let known = address.as_ref().and_then(|address| {
+            peers
+                .iter()
+                .position(|p| p.address.as_ref().is_some_and(|a| a.worker == address.worker))
+        });
+        let index = known.unwrap_or_else(|| {
+            peers.push(Peer { address, reply: None, bad: 0 });
+            peers.len() - 1
+        });
+        let mut numbers = slot.peers.borrow_mut();
+        let number = event.peer as usize;
+        // Providers number densely; a wild number is not worth memory.
+        if number < numbers.len() + 65_536 {
+            if numbers.len() <= number {
+                numbers.resize(number + 1, u32::MAX);
+            }
+            numbers[number] = index as u32;
+        }
+    }
+
+    fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
+        let peer = slot.peer(event.peer);
+        if event.status == 0 {
+            return;
+        }
+        let status = Status::from_code(event.status);
+        let address = match self.peers.borrow().get(peer.0 as usize) {
+            Some(entry) => entry.address.clone(),
+            None => return,
+        };
+        let label = address.as_ref().map_or_else(|| peer.to_string(), WorkerAddress::label);
+        let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+        let why = if words.is_empty() { status.text().to_string() } else { words };
+        let error = Error::new(status, format!("{label} is gone"), why, "");
+        if let (Status::PeerFailed, Some(address)) = (status, &address) {
+            self.peer_failed(address.context, &error);
+        }
+        let handler = self.on_failure.borrow().clone();
+        if let Some(handler) = handler {
+            handler(peer, &error);
+        }
+    }
+
+    /// A process is gone: every endpoint that leads to it ends.
+    pub(crate) fn peer_failed(&self, context: [u8; 16], error: &Error) {
+        let lost: Vec<Rc<EndpointInner>> = self
+            .endpoints
+            .borrow()
+            .iter()
+            .flatten()
+            .filter_map(Weak::upgrade)
+            .filter(|e| e.address.context == context)
+            .collect();
+        for endpoint in lost {
+            endpoint.fail(error.clone());
+        }
+    }
+
+    /// The provider of an endpoint broke its contract.
+    pub(crate) fn provider_failed(&self, endpoint: &EndpointInner) {
+        if let Some(way) = endpoint.route.message {
+            let slot = &self.interfaces[way.interface];
+            slot.provider.poison("a data call returned PROVIDER_FAILED");
+            self.interface_failed(slot, Status::ProviderFailed);
+        }
+    }
+
+    /// An interface is finished: every endpoint whose messages go through it ends.
+    #[cold]
+    fn interface_failed(&self, slot: &InterfaceSlot, status: Status) {
+        if status == Status::ProviderFailed && !slot.provider.poisoned() {
+            slot.provider.poison("poll failed");
+        }
+        let error = Error::new(
+            status,
+            format!("{} is out of use", slot.path),
+            format!("{}: {}", status.text(), slot.provider.last_error()),
+            format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
+        );
+        let users: Vec<Rc<EndpointInner>> =
+            self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
+        for endpoint in users {
+            let way = endpoint.route.message;
+            let uses = way.is_some_and(|w| self.interfaces[w.interface].path == slot.path);
+            if uses {
+                endpoint.fail(error.clone());
+            }
+        }
+    }
+
+    // ---- work of our own ----
+
+    /// Something is queued on this endpoint.
+    pub(crate) fn make_busy(&self, endpoint: &EndpointInner) {
+        if !endpoint.busy.replace(true) {
+            if let Some(endpoint) = self.endpoint(endpoint.index) {
+                self.busy.borrow_mut().push_back(endpoint);
+            }
+        }
+        self.has_work.set(true);
+    }
+
+    pub(crate) fn note_work(&self) {
+        self.has_work.set(true);
+    }
+
+    pub(crate) fn note_settling(&self) {
+        self.settling.set(true);
+    }
+
+    /// One round over the endpoints with something queued, each getting its turn; then shared copies.
+    #[cold]
+    fn work(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        let round = self.busy.borrow().len();
+        for _ in 0..round {
+            let Some(endpoint) = self.busy.borrow_mut().pop_front() else { break };
+            let (done, left) = endpoint.run_queue(16);
+            count += done;
+            if left {
+                self.busy.borrow_mut().push_back(endpoint);
+            } else {
+                endpoint.busy.set(false);
+            }
+        }
+        count += crate::assist::run(self);
+        for (id, handler) in self.late_handlers.borrow_mut().drain(..) {
+            super::set_handler(&mut self.handlers.borrow_mut(), id, handler);
+        }
+        self.has_work.set(!self.busy.borrow().is_empty() || self.assist.is_busy());
+        count
+    }
+
+    // ---- what peers got wrong ----
+
+    pub(crate) fn bump(&self, count: impl FnOnce(&mut Counters)) {
+        let mut counters = self.counters.get();
+        count(&mut counters);
+        self.counters.set(counters);
+    }
+
+    pub(crate) fn count_bad(&self, peer: u32, status: Status) {
+        if status != Status::BadData {
+            return;
+        }
+        self.bump(|c| c.malformed += 1);
+        if let Some(peer) = self.peers.borrow_mut().get_mut(peer as usize) {
+            peer.bad += 1;
+        }
+    }
+
+    /// An answer counts only when it comes from the process that was asked.
+    pub(crate) fn check_answer(&self, token: u64, peer: u32) -> Result<(), Status> {
+        let asked = self.requests.borrow_mut().get(token).map(|slot| slot.endpoint);
+        let asked = asked.and_then(|index| self.endpoint(index)).ok_or(Status::BadData)?;
+        let peers = self.peers.borrow();
+        let from = peers.get(peer as usize).and_then(|p| p.address.as_ref());
+        match from {
+            Some(from) if from.context == asked.address.context => Ok(()),
+            _ => Err(Status::BadData),
+        }
+    }
+}
