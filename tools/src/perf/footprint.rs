@@ -65,14 +65,15 @@ fn per_peer(side: &Side<'_>) -> u64 {
     side.worker.memory().iter().map(|m| m.peer_bytes.checked_div(m.peers).unwrap_or(0)).sum()
 }
 
-/// Memory of this process that nothing else provides: what it wrote to, and no pages of program files.
+/// Memory of this process alone: anonymous and shared memory, and no pages of program files (which count as
+/// written to for a while after a program was built).
 fn written_bytes() -> Result<u64, Error> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|e| {
         system_error("cannot see the memory of this process", &e, "see that /proc is mounted")
     })?;
-    let dirty = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix("Private_Dirty:").or(line.strip_prefix("Shared_Dirty:"))?;
+    let own = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("Pss_Anon:").or(line.strip_prefix("Pss_Shmem:"))?;
         rest.trim().split(' ').next()?.parse::<u64>().ok()
     });
-    Ok(dirty.sum::<u64>() * 1024)
+    Ok(own.sum::<u64>() * 1024)
 }
