@@ -54,6 +54,8 @@ const CHECKS: &[Check] = &[
     ("programs, providers and examples build", suite::build),
     ("docs/configuration.md is fresh", words::configuration),
     ("tests", suite::tests),
+    ("tests with real processes", suite::processes),
+    ("conformance of every provider", suite::conformance),
     ("examples of the documentation", suite::doctests),
     ("documentation has no warnings", || {
         let args = ["doc", "--workspace", "--no-deps", "--document-private-items"];

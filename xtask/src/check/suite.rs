@@ -26,6 +26,10 @@ pub(super) fn tests() -> Count {
             "nextest",
             "run",
             "--workspace",
+            "--exclude",
+            "tieline-processes",
+            "--exclude",
+            "tieline-conformance",
             "--features",
             HOOKS,
             "--no-fail-fast",
@@ -38,6 +42,10 @@ pub(super) fn tests() -> Count {
     let args = [
         "test",
         "--workspace",
+        "--exclude",
+        "tieline-processes",
+        "--exclude",
+        "tieline-conformance",
         "--features",
         HOOKS,
         "--lib",
@@ -47,6 +55,27 @@ pub(super) fn tests() -> Count {
         "--",
     ];
     libtest(cargo(&args).arg("--show-output"))
+}
+
+/// Tests with real processes bring their own runner: they are killed, locked away and counted by it.
+pub(super) fn processes() -> Count {
+    at_least(
+        20,
+        libtest(&mut cargo(&["test", "-p", "tieline-processes", "--features", "test-hooks"])),
+    )
+}
+
+/// Conformance over every provider of the workspace, in processes of its own.
+pub(super) fn conformance() -> Count {
+    at_least(8, libtest(&mut cargo(&["test", "-p", "tieline-conformance"])))
+}
+
+/// A suite whose tests were not found must not look like one that passed.
+fn at_least(tests: usize, mut count: Count) -> Count {
+    if count.failed.is_empty() && count.passed + count.skipped.len() < tests {
+        count.failed.push(format!("fewer than {tests} tests ran"));
+    }
+    count
 }
 
 pub(super) fn doctests() -> Count {
@@ -164,7 +193,7 @@ fn libtest(command: &mut Command) -> Count {
                 count.passed += 1;
             } else if let Some(name) = test.strip_suffix(" ... FAILED") {
                 count.failed.push(name.to_owned());
-            } else if test.contains(" ... ignored") {
+            } else if test.contains(" ... ignored") || test.contains(" ... skipped") {
                 count.skipped.push(test.to_owned());
             }
         } else if let Some(name) = line.strip_prefix("---- ") {
