@@ -53,8 +53,6 @@ const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
 const MOST_ROUNDS: usize = 64;
 /// How often sockets are looked at while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
-/// How often a poll that finds nothing looks again at the only channel there is.
-const LOOKS: u32 = 8;
 /// Most polls between two looks at the clock.
 const CLOCK_EVERY: u32 = 64;
 /// Maintenances between two sweeps over channels whose bell was not rung.
@@ -304,9 +302,6 @@ impl Interface for RingInterface {
             state.poll_bells(shared, events);
         }
         state.poll_direct(shared, events);
-        if events.is_empty() && state.direct.len() == 1 {
-            state.look_again(shared, events);
-        }
         if !state.bells_first {
             state.poll_bells(shared, events);
         }
@@ -362,19 +357,6 @@ impl State {
             }
             at += 1;
             left -= 1;
-        }
-    }
-
-    /// With a single channel, an answer is noticed sooner by looking at its line a few times than by
-    /// leaving and coming back.
-    #[inline(always)]
-    fn look_again(&mut self, shared: &Shared, events: &mut Events<'_>) {
-        let Some(Some(channel)) = self.direct.first().and_then(|&i| self.inbound.get(i as usize))
-        else {
-            return;
-        };
-        if (0..LOOKS).any(|_| channel.has_news()) {
-            self.poll_direct(shared, events);
         }
     }
 
