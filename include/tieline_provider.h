@@ -111,6 +111,8 @@ extern "C" {
 #define TIELINE_CAP_CONNECTED_SEND UINT64_C(0x8000)
 /* put, get and atomics are complete when the call returns: never PENDING */
 #define TIELINE_CAP_SYNCHRONOUS UINT64_C(0x10000)
+/* poll asks the kernel: the core calls it less often while nothing comes */
+#define TIELINE_CAP_SLOW_POLL UINT64_C(0x20000)
 
 /* ---- What a memory domain can do (domain_attr.caps) ---- */
 
@@ -143,7 +145,7 @@ extern "C" {
 #define TIELINE_EVENT_PEER_ARRIVED 3
 /* that peer's connection to us ended: status says how */
 #define TIELINE_EVENT_PEER_LEFT 4
-/* an endpoint of ours failed: cookie is the endpoint's, data the reason in words */
+/* an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order */
 #define TIELINE_EVENT_ENDPOINT_FAILED 5
 /* connectors only: a datagram arrived: data, length; header is unused */
 #define TIELINE_EVENT_DATAGRAM 6
@@ -514,7 +516,10 @@ struct tieline_interface_ops {
      * 0, or a negative status with the reason in words.
      */
     int32_t (*reachable)(void*, const uint8_t*, size_t, uint8_t*, size_t);
-    /* Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is. */
+    /*
+     * Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
+     * Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
+     */
     int32_t (*connect)(void*, const struct tieline_endpoint_params*, void**);
     /*
      * Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
@@ -615,9 +620,15 @@ struct tieline_endpoint_ops {
     int32_t (*import_key)(void*, const uint8_t*, size_t, void**);
     /* Lets go of an imported key. */
     void (*drop_key)(void*, void*);
-    /* Connect-to-endpoint: writes this endpoint's address: returns its length. */
+    /*
+     * Connect-to-endpoint: writes this endpoint's address: returns its length. The peer may use it before
+     * `connect` is called here; what it sends then is kept until that call.
+     */
     int64_t (*address)(void*, uint8_t*, size_t);
-    /* Connect-to-endpoint: the peer's endpoint address. */
+    /*
+     * Connect-to-endpoint: the peer's endpoint address. Does not wait: data calls return AGAIN until the
+     * connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
+     */
     int32_t (*connect)(void*, const uint8_t*, size_t);
 };
 
@@ -625,7 +636,11 @@ struct tieline_endpoint_ops {
 struct tieline_connector_ops {
     /* Size of this table as the provider compiled it. */
     size_t size;
-    /* Progress: EVENT_DATAGRAM and EVENT_PEER_LEFT; see `tieline_interface_ops.poll`. */
+    /*
+     * Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT when an address given to `send` cannot be reached or the
+     * way to it broke: `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
+     * before may then be lost; sending again tries again. See `tieline_interface_ops.poll`.
+     */
     int64_t (*poll)(void*, struct tieline_event*, uint32_t);
     /* Closes the connector. */
     void (*close)(void*);

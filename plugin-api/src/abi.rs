@@ -382,6 +382,7 @@ pub struct InterfaceOps {
     pub reachable:
         Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32>,
     /// Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
+    /// Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
     pub connect:
         Option<unsafe extern "C" fn(*mut c_void, *const EndpointParams, *mut *mut c_void) -> i32>,
     /// Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
@@ -506,9 +507,11 @@ pub struct EndpointOps {
         Option<unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut *mut c_void) -> i32>,
     /// Lets go of an imported key.
     pub drop_key: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
-    /// Connect-to-endpoint: writes this endpoint's address: returns its length.
+    /// Connect-to-endpoint: writes this endpoint's address: returns its length. The peer may use it before
+    /// `connect` is called here; what it sends then is kept until that call.
     pub address: Option<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> i64>,
-    /// Connect-to-endpoint: the peer's endpoint address.
+    /// Connect-to-endpoint: the peer's endpoint address. Does not wait: data calls return AGAIN until the
+    /// connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
     pub connect: Option<unsafe extern "C" fn(*mut c_void, *const u8, usize) -> i32>,
 }
 
@@ -518,7 +521,9 @@ pub struct EndpointOps {
 pub struct ConnectorOps {
     /// Size of this table as the provider compiled it.
     pub size: usize,
-    /// Progress: EVENT_DATAGRAM and EVENT_PEER_LEFT; see `InterfaceOps::poll`.
+    /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT when an address given to `send` cannot be reached or the
+    /// way to it broke: `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
+    /// before may then be lost; sending again tries again. See `InterfaceOps::poll`.
     pub poll: Option<unsafe extern "C" fn(*mut c_void, *mut Event, u32) -> i64>,
     /// Closes the connector.
     pub close: Option<unsafe extern "C" fn(*mut c_void)>,

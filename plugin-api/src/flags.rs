@@ -51,6 +51,7 @@ table! {
         LENDS_BUFFERS = 1 << 14, "received payloads come with EVENT_FLAG_LENT: they stay valid until release";
         CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
         SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
+        SLOW_POLL = 1 << 17, "poll asks the kernel: the core calls it less often while nothing comes";
     }
 }
 
@@ -85,7 +86,7 @@ table! {
         COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header";
         PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
         PEER_LEFT = 4, "that peer's connection to us ended: status says how";
-        ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words";
+        ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
         DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is unused";
     }
 }

@@ -51,6 +51,14 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
+/// What stands for an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
+#[must_use]
+pub fn address_hash(address: &[u8]) -> u64 {
+    address.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// Makes a shared object a provider: the ELF note and the entry symbol.
 ///
 /// ```text

@@ -201,8 +201,12 @@ pub trait Interface: Sized + 'static {
     /// Why not, for an operator to read.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Makes an endpoint. `address` is empty for a module that connects to an endpoint. `identity` is
-    /// handed to the peer in [`event::PEER_ARRIVED`]; `cookie` comes back in [`event::ENDPOINT_FAILED`].
+    /// Makes an endpoint. `identity` is handed to the peer in [`event::PEER_ARRIVED`]; `cookie` comes back
+    /// in [`event::ENDPOINT_FAILED`].
+    ///
+    /// A module that connects to an endpoint gets an empty `address`, carries no identity and announces no
+    /// arrivals: the core carries the two endpoint addresses ([`Endpoint::address`]), then calls
+    /// [`Endpoint::connect`]. `peer` of every message that arrives on the endpoint is its `cookie`.
     ///
     /// # Errors
     /// Why there can be no such endpoint; [`Status::Again`] when it may succeed after progress.
@@ -349,12 +353,15 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Connect-to-endpoint modules: this endpoint's address.
+    /// Connect-to-endpoint modules: this endpoint's address. The peer may use it before [`Endpoint::connect`]
+    /// is called here; what it sends then is kept until that call.
     fn address(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Connect-to-endpoint modules: connects to the peer's endpoint address.
+    /// Connect-to-endpoint modules: connects to the peer's endpoint address. Both sides call it, in any
+    /// order. It does not wait: data calls say [`Status::Again`] until the connection stands, and one that
+    /// never does ends in [`event::ENDPOINT_FAILED`]. The bytes come from the peer: check every one.
     ///
     /// # Errors
     /// Why it could not be connected.
@@ -378,13 +385,15 @@ pub trait Connector: Sized + 'static {
     /// Why not.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Sends one datagram.
+    /// Sends one datagram. It may be lost when the way there breaks; [`event::PEER_LEFT`] then says so.
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent.
     fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status>;
 
-    /// Progress: pushes [`event::DATAGRAM`] and [`event::PEER_LEFT`].
+    /// Progress: pushes [`event::DATAGRAM`], and [`event::PEER_LEFT`] when an address cannot be reached or
+    /// the way to it broke: `header` is [`crate::address_hash`] of the address given to [`Connector::send`],
+    /// data the reason in words. Datagrams sent before may then be lost; sending again tries again.
     ///
     /// # Errors
     /// Only what breaks the whole connector.
