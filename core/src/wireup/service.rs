@@ -1,0 +1,1 @@
+//! Client/server services: written next.
