@@ -2,15 +2,20 @@
 //!
 //! It names the host and its namespaces (for the reachability report), the worker, and one candidate for
 //! every module that the worker has open: which module, and the bytes that this module's provider
-//! understands. A context with a progress thread adds the address of its service worker, which executes
-//! what peers ask of memory while the application computes.
+//! understands; then the schemes by which connections to it can be formed, for modules that need that. A
+//! context with a progress thread adds the same for its service worker, which executes what peers ask of
+//! memory while the application computes.
 
 use crate::Error;
 use crate::wire::{Reader, Writer, checksum};
+use std::sync::OnceLock;
 use tieline_plugin_api::Status;
 
-const MAGIC: &[u8; 4] = b"TLA1";
+const MAGIC: &[u8; 4] = b"TLA2";
 const MAX_CANDIDATES: usize = 64;
+const MAX_SCHEMES: usize = 64;
+/// Names of hosts are for people: a longer one is cut.
+const MAX_HOST: usize = 63;
 
 /// One way to reach a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,32 @@ pub(crate) struct Candidate {
     pub(crate) address: Vec<u8>,
 }
 
+/// One way to form connections with a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scheme {
+    /// The same on both sides, whatever their devices are called: `tcp-connect/stream`, `verbs/ud`.
+    pub(crate) name: String,
+    pub(crate) priority: i32,
+    pub(crate) via: Via,
+}
+
+/// What carries the datagrams of a scheme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// A connector with this address.
+    Connector(Vec<u8>),
+    /// Messages of a candidate, by its place, for modules of the same domain.
+    Candidate(u8),
+}
+
+/// A worker without its process: how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Party {
+    pub(crate) worker: [u8; 16],
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) schemes: Vec<Scheme>,
+}
+
 /// Where a worker runs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Place {
@@ -29,33 +60,36 @@ pub(crate) struct Place {
     pub(crate) pid_namespace: u64,
     pub(crate) net_namespace: u64,
     pub(crate) pid: u32,
+    /// What the host calls itself.
+    pub(crate) host: String,
 }
 
 /// A worker's address, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
-    pub(crate) worker: [u8; 16],
     pub(crate) place: Place,
-    pub(crate) candidates: Vec<Candidate>,
-    /// The service worker's number and candidates, when the context has a progress thread.
-    pub(crate) service: Option<([u8; 16], Vec<Candidate>)>,
+    pub(crate) party: Party,
+    /// The service worker, when the context has a progress thread.
+    pub(crate) service: Option<Party>,
 }
 
 impl WorkerAddress {
     /// The bytes for a peer.
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut w = Writer::default();
-        let _ = w.raw(MAGIC).raw(&self.context).raw(&self.worker).raw(&self.place.boot_id);
-        let _ = w.u64(self.place.pid_namespace).u64(self.place.net_namespace).u32(self.place.pid);
-        pack_candidates(&mut w, &self.candidates)?;
+        let place = &self.place;
+        let _ = w.raw(MAGIC).raw(&self.context).raw(&place.boot_id);
+        let _ = w.u64(place.pid_namespace).u64(place.net_namespace).u32(place.pid);
+        let _ = w.name(&place.host);
+        self.party.pack(&mut w)?;
         match &self.service {
             None => {
                 let _ = w.u8(0);
             }
-            Some((worker, candidates)) => {
-                let _ = w.u8(1).raw(worker);
-                pack_candidates(&mut w, candidates)?;
+            Some(party) => {
+                let _ = w.u8(1);
+                party.pack(&mut w)?;
             }
         }
         let sum = checksum(&w.bytes);
@@ -79,7 +113,7 @@ impl WorkerAddress {
         let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
         let (body, sum) = bytes.split_at(body);
         if !body.starts_with(MAGIC) {
-            return Err("it does not begin with TLA1");
+            return Err("it does not begin with TLA2");
         }
         if sum != checksum(body).to_le_bytes() {
             return Err("its checksum is wrong");
@@ -87,93 +121,134 @@ impl WorkerAddress {
         let short = |_| "a field is cut off or malformed";
         let mut r = Reader::new(&body[MAGIC.len()..]);
         let context = r.id().map_err(short)?;
-        let worker = r.id().map_err(short)?;
         let place = Place {
             boot_id: r.id().map_err(short)?,
             pid_namespace: r.u64().map_err(short)?,
             net_namespace: r.u64().map_err(short)?,
             pid: r.u32().map_err(short)?,
+            host: r.name().map_err(short)?.to_string(),
         };
-        let candidates = parse_candidates(&mut r).map_err(short)?;
+        let party = Party::parse(&mut r).map_err(short)?;
         let service = match r.u8().map_err(short)? {
             0 => None,
-            1 => {
-                let worker = r.id().map_err(short)?;
-                Some((worker, parse_candidates(&mut r).map_err(short)?))
-            }
+            1 => Some(Party::parse(&mut r).map_err(short)?),
             _ => return Err("a flag has an unknown value"),
         };
         if !r.rest().is_empty() {
             return Err("there are bytes after its end");
         }
-        Ok(WorkerAddress { context, worker, place, candidates, service })
+        Ok(WorkerAddress { context, place, party, service })
     }
 
     /// The address of the service worker by itself.
     pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
-        let (worker, candidates) = self.service.clone()?;
         Some(WorkerAddress {
             context: self.context,
-            worker,
             place: self.place.clone(),
-            candidates,
+            party: self.service.clone()?,
             service: None,
         })
     }
 
-    /// What a person calls this peer: `process 4711`.
+    /// What a person calls this peer: `process 4711`, with its host when that is another one.
     pub(crate) fn label(&self) -> String {
-        format!("process {}", self.place.pid)
+        static HERE: OnceLock<[u8; 16]> = OnceLock::new();
+        let Place { pid, host, boot_id, .. } = &self.place;
+        if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
+            format!("process {pid}")
+        } else {
+            format!("process {pid} on {host}")
+        }
     }
 }
 
-fn pack_candidates(w: &mut Writer, candidates: &[Candidate]) -> Result<(), Error> {
-    let count = candidates.len().min(MAX_CANDIDATES);
-    let _ = w.u8(count as u8);
-    for c in &candidates[..count] {
-        let _ = w.name(&c.provider).name(&c.domain).name(&c.module).i32(c.priority);
-        let _ = w.blob(&c.address)?;
+impl Party {
+    fn pack(&self, w: &mut Writer) -> Result<(), Error> {
+        let _ = w.raw(&self.worker);
+        let count = self.candidates.len().min(MAX_CANDIDATES);
+        let _ = w.u8(count as u8);
+        for c in &self.candidates[..count] {
+            let _ = w.name(&c.provider).name(&c.domain).name(&c.module).i32(c.priority);
+            let _ = w.blob(&c.address)?;
+        }
+        let count = self.schemes.len().min(MAX_SCHEMES);
+        let _ = w.u8(count as u8);
+        for scheme in &self.schemes[..count] {
+            let _ = w.name(&scheme.name).i32(scheme.priority);
+            match &scheme.via {
+                Via::Connector(address) => {
+                    let _ = w.u8(0).blob(address)?;
+                }
+                Via::Candidate(index) => {
+                    let _ = w.u8(1).u8(*index);
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn parse_candidates(r: &mut Reader<'_>) -> Result<Vec<Candidate>, Status> {
-    let count = usize::from(r.u8()?);
-    if count > MAX_CANDIDATES {
-        return Err(Status::BadData);
-    }
-    (0..count)
-        .map(|_| {
-            Ok(Candidate {
+    fn parse(r: &mut Reader<'_>) -> Result<Party, Status> {
+        let worker = r.id()?;
+        let count = usize::from(r.u8()?);
+        if count > MAX_CANDIDATES {
+            return Err(Status::BadData);
+        }
+        let mut candidates = Vec::with_capacity(count);
+        for _ in 0..count {
+            candidates.push(Candidate {
                 provider: r.name()?.to_string(),
                 domain: r.name()?.to_string(),
                 module: r.name()?.to_string(),
                 priority: r.i32()?,
                 address: r.blob()?.to_vec(),
-            })
-        })
-        .collect()
+            });
+        }
+        let count = usize::from(r.u8()?);
+        if count > MAX_SCHEMES {
+            return Err(Status::BadData);
+        }
+        let mut schemes = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (name, priority) = (r.name()?.to_string(), r.i32()?);
+            let via = match r.u8()? {
+                0 => Via::Connector(r.blob()?.to_vec()),
+                1 => match r.u8()? {
+                    index if usize::from(index) < candidates.len() => Via::Candidate(index),
+                    _ => return Err(Status::BadData),
+                },
+                _ => return Err(Status::BadData),
+            };
+            schemes.push(Scheme { name, priority, via });
+        }
+        Ok(Party { worker, candidates, schemes })
+    }
+}
+
+fn boot_id_here() -> [u8; 16] {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut boot_id = [0; 16];
+    let digits: Vec<u8> = boot.bytes().filter(u8::is_ascii_hexdigit).collect();
+    for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
+        let text = std::str::from_utf8(pair).unwrap_or("0");
+        *byte = u8::from_str_radix(text, 16).unwrap_or(0);
+    }
+    boot_id
 }
 
 impl Place {
     /// Where this process runs. What cannot be read stays zero and equals nothing.
     pub(crate) fn here() -> Place {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut boot_id = [0; 16];
-        let digits: Vec<u8> = boot.bytes().filter(u8::is_ascii_hexdigit).collect();
-        for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
-            let text = std::str::from_utf8(pair).unwrap_or("0");
-            *byte = u8::from_str_radix(text, 16).unwrap_or(0);
-        }
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
             std::fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |m| m.ino())
         };
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Place {
-            boot_id,
+            boot_id: boot_id_here(),
             pid_namespace: inode("pid"),
             net_namespace: inode("net"),
             pid: crate::sys::process_id(),
+            host: host.trim().chars().take(MAX_HOST).collect(),
         }
     }
 }
@@ -191,12 +266,21 @@ mod tests {
             priority: 50,
             address: vec![1, 2, 3],
         };
+        let scheme = |name: &str, via| Scheme { name: name.into(), priority: 3, via };
+        let schemes = vec![
+            scheme("tcp-connect/stream", Via::Connector(vec![4])),
+            scheme("shm/ring", Via::Candidate(0)),
+        ];
+        let party = |n| Party {
+            worker: [n; 16],
+            candidates: vec![candidate.clone()],
+            schemes: schemes.clone(),
+        };
         WorkerAddress {
             context: [1; 16],
-            worker: [2; 16],
             place: Place::here(),
-            candidates: vec![candidate.clone()],
-            service: Some(([3; 16], vec![candidate])),
+            party: party(2),
+            service: Some(party(3)),
         }
     }
 
@@ -217,6 +301,23 @@ mod tests {
             damaged[at] ^= 0x40;
             assert!(WorkerAddress::parse(&damaged).is_err(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_peer_on_another_host_is_named_with_it() {
+        let mut address = example();
+        address.place.pid = 7;
+        assert_eq!(address.label(), "process 7");
+        address.place.boot_id = [9; 16];
+        address.place.host = "node3".into();
+        assert_eq!(address.label(), "process 7 on node3");
+    }
+
+    #[test]
+    fn a_scheme_over_a_candidate_that_is_not_there_is_refused() {
+        let mut address = example();
+        address.party.schemes[1].via = Via::Candidate(1);
+        assert!(WorkerAddress::parse(&address.pack().unwrap()).is_err());
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Contexts: providers found, ranked and composed; the home of workers and registered memory.
 
-use crate::address::{Candidate as AddressCandidate, Place};
+use crate::address::{Party, Place};
 use crate::compose::{self, Composition, Wishes};
 use crate::config::{Config, ConfigBuilder, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
@@ -12,10 +12,11 @@ use crate::report::Report;
 use crate::selftest;
 use crate::service::Service;
 use crate::sys::{ForkGuard, OwnedBuffer, Span};
-use crate::worker::{Roles, Worker};
+use crate::worker::{Roles, Worker, carrier};
 use crate::{Error, Status};
 use once_cell::sync::OnceCell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr, fixed_str};
 use tieline_plugin_api::{memory_caps, role};
 
@@ -43,15 +44,21 @@ pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
+    pub(crate) wishes: Wishes,
     /// What else was decided while opening.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
+    /// Connection-only modules that some path needs; every worker opens them.
+    pub(crate) connectors: Vec<ModuleUse>,
+    /// Whether datagrams of wire-up may go through the application.
+    pub(crate) out_of_band: bool,
+    pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
     pub(crate) regions: Table,
     guard: ForkGuard,
     notes: Mutex<Vec<String>>,
-    service: OnceLock<([u8; 16], Vec<AddressCandidate>)>,
+    service: OnceLock<Party>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) domains: Vec<DomainSlot>,
 }
@@ -73,6 +80,7 @@ pub struct Context {
 #[must_use]
 pub struct ContextBuilder {
     config: ConfigBuilder,
+    out_of_band: bool,
 }
 
 const NOTES: usize = 256;
@@ -88,7 +96,7 @@ impl Context {
 
     /// A builder, for programs that set something themselves.
     pub fn builder() -> ContextBuilder {
-        ContextBuilder { config: Config::builder().process_environment() }
+        ContextBuilder { config: Config::builder().process_environment(), out_of_band: false }
     }
 
     /// Opens a worker, which belongs to the calling thread.
@@ -178,13 +186,21 @@ impl ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
+    /// Whether the application carries the few datagrams that form a connection, as
+    /// [`Worker::set_out_of_band`] describes; the connection module `oob` then takes its place in
+    /// `TIELINE_CONNECT`.
+    pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
+        self.out_of_band = on;
+        self
+    }
+
     /// What a context opened like this finds and chooses, and the error with which it cannot be used, if
     /// so: for tools that explain.
     ///
     /// # Errors
     /// A malformed variable or file.
     pub fn report(self) -> Result<(Report, Option<Error>), Error> {
-        let core = Core::assemble(self.config.build()?)?;
+        let core = Core::assemble(self.config.build()?, self.out_of_band)?;
         let unusable = core.check_usable().err();
         Ok((Report::of(&core), unusable))
     }
@@ -194,7 +210,7 @@ impl ContextBuilder {
     /// # Errors
     /// As [`Context::open`].
     pub fn open(self) -> Result<Context, Error> {
-        let core = Core::open(self.config.build()?)?;
+        let core = Core::open(self.config.build()?, self.out_of_band)?;
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
             Some(Service::start(core.clone())?)
         } else {
@@ -235,8 +251,8 @@ fn builtin() -> Vec<Builtin> {
 }
 
 impl Core {
-    fn open(config: Config) -> Result<Arc<Core>, Error> {
-        let core = Core::assemble(config)?;
+    fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+        let core = Core::assemble(config, out_of_band)?;
         core.check_usable()?;
         Ok(core)
     }
@@ -259,8 +275,9 @@ impl Core {
     }
 
     /// Finds, ranks and composes; what came out may be of no use.
-    fn assemble(config: Config) -> Result<Arc<Core>, Error> {
+    fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
+        let _ = config.secret()?;
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
         let wishes = Wishes::from_config(&config)?;
@@ -304,6 +321,9 @@ impl Core {
                 priority: config.priority(&at.provider, &at.module)?,
             });
         }
+        if out_of_band {
+            candidates.push(carrier::out_of_band_candidate());
+        }
         let composition = compose::compose(&candidates, &wishes);
         check_names(&wishes, &found, &discovery, &mut records);
         let idle: Vec<&str> = discovery
@@ -313,7 +333,13 @@ impl Core {
             .filter(|name| !discovery.providers.iter().any(|p| p.name == *name))
             .collect();
         let _ = config.check(&idle)?;
-        let modules = modules_in_use(&composition, &found);
+        let modules = modules_in_use(&composition, &found, false);
+        let connectors = modules_in_use(&composition, &found, true);
+        let out_of_band = composition.usable().any(|path| {
+            path.module(Role::Connection).is_some_and(|at| at.provider == carrier::OUT_OF_BAND)
+        });
+        let connect_timeout = config.duration(vars::CONNECT_TIMEOUT)?;
+        let _ = config.duration(vars::FAILURE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let core = Arc::new(Core {
@@ -322,8 +348,12 @@ impl Core {
             config,
             discovery,
             composition,
+            wishes,
             records,
             modules,
+            connectors,
+            out_of_band,
+            connect_timeout,
             queue_bytes,
             assist_size,
             regions: Table::default(),
@@ -339,10 +369,15 @@ impl Core {
     fn no_message_module(&self) -> Error {
         let all =
             self.discovery.records.iter().chain(&self.records).chain(&self.composition.records);
-        let why: Vec<String> = all
-            .filter(|r| !matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. }))
-            .map(|r| format!("{}: {}", r.subject(), r.verdict))
-            .collect();
+        let mut why: Vec<String> = Vec::new();
+        for r in all {
+            let line = format!("{}: {}", r.subject(), r.verdict);
+            let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
+            // A provider that is built in and there as a file is refused twice, for one reason.
+            if !told && !why.contains(&line) {
+                why.push(line);
+            }
+        }
         Error::new(
             Status::NoDevice,
             "no module that carries messages is usable",
@@ -384,17 +419,14 @@ impl Core {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The service worker's address, for every worker but itself.
-    pub(crate) fn service_address(
-        &self,
-        worker: &[u8; 16],
-    ) -> Option<([u8; 16], Vec<AddressCandidate>)> {
-        self.service.get().filter(|(id, _)| id != worker).cloned()
+    /// The service worker, for every worker but itself.
+    pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<Party> {
+        self.service.get().filter(|party| party.worker != *worker).cloned()
     }
 
     /// Publishes the service worker.
-    pub(crate) fn set_service(&self, worker: [u8; 16], candidates: Vec<AddressCandidate>) {
-        let _ = self.service.set((worker, candidates));
+    pub(crate) fn set_service(&self, party: Party) {
+        let _ = self.service.set(party);
     }
 
     /// Memory from the first domain that provides some, else from the heap.
@@ -547,14 +579,21 @@ fn check_names(
     records.extend(wishes.domains.unmatched(&domains, &discovery.looked));
 }
 
-/// The modules that the usable paths consist of, best first.
-fn modules_in_use(composition: &Composition, found: &[FoundModule]) -> Vec<ModuleUse> {
+/// The modules that the usable paths consist of, best first: those that can carry data, or the
+/// connection-only ones.
+fn modules_in_use(
+    composition: &Composition,
+    found: &[FoundModule],
+    connection_only: bool,
+) -> Vec<ModuleUse> {
+    let all = [Role::Message, Role::Rma, Role::Atomic, Role::Connection];
     let mut ranked: Vec<_> = composition
         .usable()
-        .flat_map(|path| Role::DATA.into_iter().filter_map(|role| path.module(role)))
+        .flat_map(|path| all.into_iter().filter_map(|role| path.module(role)))
         .filter_map(|at| composition.ranked(at))
+        .filter(|ranked| ranked.facts.connection_only == connection_only)
         .collect();
-    ranked.sort_by(|a, b| compare(a, b, Role::Rma).0);
+    ranked.sort_by(|a, b| compare(a, b, Role::Rma).0.then_with(|| a.at.cmp(&b.at)));
     ranked.dedup_by(|a, b| a.at == b.at);
     let mut modules: Vec<ModuleUse> = Vec::new();
     for ranked in ranked {

@@ -9,7 +9,7 @@ use crate::endpoint::{Inner as EndpointInner, queue::Task};
 use crate::region::Access;
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
-use crate::worker::Inner as WorkerInner;
+use crate::worker::{Inner as WorkerInner, wiring};
 use crate::{Error, Status};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,6 +25,8 @@ pub(crate) mod id {
     pub(crate) const REPLY: u16 = 0xf004;
     pub(crate) const PING: u16 = 0xf005;
     pub(crate) const ASSIST: u16 = 0xf006;
+    pub(crate) const WIREUP: u16 = 0xf007;
+    pub(crate) const SERVICE: u16 = 0xf008;
 }
 
 /// A peer's range, as its key names it.
@@ -96,6 +98,7 @@ pub(crate) fn handle(worker: &Rc<WorkerInner>, message: u16, token: u64, peer: u
         id::ATOMIC => on_atomic(worker, token, peer, data),
         id::PING => answer(worker, peer, reply(token, Ok(0))),
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
+        id::WIREUP => wiring::received(worker, data).map_err(|_| Status::BadData),
         _ => Err(Status::BadData),
     };
     if let Err(status) = result {

@@ -46,6 +46,7 @@ mod selftest;
 mod service;
 mod sys;
 mod wire;
+mod wireup;
 pub mod worker;
 
 pub use config::configuration_markdown;

@@ -209,7 +209,6 @@ pub(crate) fn time(ns: f64) -> String {
 ///
 /// # Errors
 /// [`Status::Unreachable`], with what each side has.
-#[allow(dead_code)] // for wire-up, which comes with the first module that connects to an endpoint
 pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
     local: &[(S, i32)],
     remote: &[(T, i32)],
@@ -230,7 +229,6 @@ pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
     }
 }
 
-#[allow(dead_code)] // as above
 fn names<S: AsRef<str>>(list: &[(S, i32)]) -> String {
     if list.is_empty() {
         return "none".into();

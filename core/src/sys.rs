@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -80,6 +81,52 @@ impl Poller {
 impl AsRawFd for Poller {
     fn as_raw_fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
+    }
+}
+
+/// A descriptor that becomes readable at a time.
+pub(crate) struct Timer {
+    fd: OwnedFd,
+    set: Cell<bool>,
+}
+
+impl Timer {
+    pub(crate) fn new() -> Result<Timer, Error> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: no pointer is passed.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return Err(last_error("a timer (timerfd_create)"));
+        }
+        // SAFETY: the descriptor was just made and is owned by nobody else.
+        Ok(Timer { fd: unsafe { OwnedFd::from_raw_fd(fd) }, set: Cell::new(false) })
+    }
+
+    /// Sets it to the time from now; `None` stops it. It is not readable until then.
+    pub(crate) fn set(&self, after: Option<Duration>) -> Result<(), Error> {
+        if after.is_none() && !self.set.get() {
+            return Ok(());
+        }
+        self.set.set(after.is_some());
+        // A time of zero would stop it.
+        let after = after.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
+        let spec = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: libc::timespec {
+                tv_sec: after.as_secs().min(1 << 40) as libc::time_t,
+                tv_nsec: after.subsec_nanos().into(),
+            },
+        };
+        // SAFETY: the record lives during the call; the old value is not asked for.
+        let result =
+            unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+        if result < 0 { Err(last_error("a timer (timerfd_settime)")) } else { Ok(()) }
+    }
+}
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 

@@ -61,6 +61,11 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
+    /// Whether a module may not form connections.
+    pub(crate) fn bars_connecting(&self, at: &ModuleRef) -> bool {
+        connection::names_of(at).iter().any(|name| self.connect.bars(name))
+    }
+
     /// Reads them from the configuration.
     ///
     /// # Errors
@@ -136,7 +141,7 @@ pub(crate) struct Composition {
     /// One decision or more for every candidate.
     pub(crate) records: Vec<Record>,
     /// Connection-only modules that no path needs: to be closed before addresses are published.
-    #[allow(dead_code)] // no provider with a connection-only module is there yet
+    #[allow(dead_code)] // they are never opened: the report says that they were not needed
     pub(crate) not_needed: Vec<ModuleRef>,
 }
 

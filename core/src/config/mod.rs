@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use serde::Serialize;
 use tieline_plugin_api::Status;
@@ -156,6 +157,8 @@ impl Config {
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         let value = match self.setting(name) {
             Some(setting) => setting.value.clone(),
+            // An unreadable file was an error when the context was opened.
+            None if name == vars::SECRET => self.secret().ok().flatten()?,
             None => self.default_of(name)?,
         };
         Some(value).filter(|value| !value.is_empty())
@@ -169,7 +172,7 @@ impl Config {
     /// `TIELINE_QUEUE_BYTES=1m (environment)`, for messages.
     pub(crate) fn cite(&self, name: &str) -> String {
         let value = self.get(name).unwrap_or_default();
-        format!("{name}={value} ({})", self.origin(name))
+        format!("{name}={} ({})", shown(name, &value), self.origin(name))
     }
 
     /// Text; empty when nothing was said and there is no default.
@@ -188,6 +191,34 @@ impl Config {
     /// Yes or no.
     pub(crate) fn bool(&self, name: &str) -> Result<bool, Error> {
         units::boolean(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Bool))
+    }
+
+    /// A time; `inf` is [`Duration::MAX`].
+    pub(crate) fn duration(&self, name: &str) -> Result<Duration, Error> {
+        units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
+    }
+
+    /// The job's secret, from its variable or else from the file that is named for it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is empty.
+    pub(crate) fn secret(&self) -> Result<Option<String>, Error> {
+        if let Some(setting) = self.setting(vars::SECRET) {
+            return Ok(Some(setting.value.clone()));
+        }
+        let file = self.text(vars::SECRET_FILE);
+        if file.is_empty() {
+            return Ok(None);
+        }
+        let unusable = |why: String| {
+            let fix = "name a readable file that holds the secret, the same for all processes";
+            Error::new(Status::Invalid, self.cite(vars::SECRET_FILE), why, fix)
+        };
+        let text = std::fs::read_to_string(&file).map_err(|e| unusable(e.to_string()))?;
+        match text.trim() {
+            "" => Err(unusable("the file is empty".into())),
+            secret => Ok(Some(secret.to_owned())),
+        }
     }
 
     /// One of the words that the variable's declaration lists, in lower case.
@@ -295,15 +326,19 @@ impl Config {
             Some(setting) => (setting.value.clone(), setting.origin.clone()),
             None => (default.to_owned(), Origin::Default),
         };
+        let hidden = |setting: &Setting| Setting {
+            value: shown(name, &setting.value).to_owned(),
+            origin: setting.origin.clone(),
+        };
         ValueView {
             name: name.to_owned(),
-            value,
+            value: shown(name, &value).to_owned(),
             origin,
             default: default.to_owned(),
             kind: kind.to_owned(),
             owner: owner.to_owned(),
             doc: doc.to_owned(),
-            overridden: settings.iter().skip(1).cloned().collect(),
+            overridden: settings.iter().skip(1).map(hidden).collect(),
         }
     }
 
@@ -351,6 +386,11 @@ impl Config {
     fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A value as it may be shown to anybody.
+fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    if name == vars::SECRET && !value.is_empty() { "(set)" } else { value }
 }
 
 /// `shm-cma` as it stands in a variable's name: `SHM_CMA`.

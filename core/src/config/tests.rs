@@ -284,3 +284,23 @@ fn the_committed_documentation_is_the_one_that_the_tables_make() {
         "docs/configuration.md is stale: run `tieline config --markdown > docs/configuration.md`"
     );
 }
+
+#[test]
+fn a_secret_is_read_from_its_file_and_never_shown() {
+    let directory = std::env::temp_dir().join(format!("tieline-secret-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("secret");
+    std::fs::write(&file, "  open sesame\n").unwrap();
+    let config = Config::builder().set(vars::SECRET_FILE, file.to_str().unwrap()).build().unwrap();
+    assert_eq!(config.get(vars::SECRET).as_deref(), Some("open sesame"));
+    std::fs::write(&file, "\n").unwrap();
+    let error = config.secret().unwrap_err().to_string();
+    assert!(error.contains("the file is empty"), "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(config.secret().is_err());
+
+    let config = Config::builder().set(vars::SECRET, "open sesame").build().unwrap();
+    assert_eq!(config.get(vars::SECRET).as_deref(), Some("open sesame"));
+    assert!(!config.cite(vars::SECRET).contains("sesame"));
+    assert!(!format!("{:?}", config.views()).contains("sesame"));
+}

@@ -56,13 +56,25 @@ core_vars! {
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::Size,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
+    CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::Duration,
+        "How long forming one connection may take before what waits for it fails.";
+    FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::Duration,
+        "How long a peer or the way to it may be silent before operations on it fail.";
+    SECRET = "TIELINE_SECRET", "", Kind::Text,
+        "The job's secret: who connects over TCP has to prove that it knows it. Never shown.";
+    SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::Text,
+        "A file that holds the secret, when TIELINE_SECRET is not set; blanks around it do not count.";
+    TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::List,
+        "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
+    TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::Text,
+        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
         "Smallest put or get that both ends copy together when both are making progress.";
 }
 
 /// A variable that is believed only where the user and the process have the same rights.
 pub(crate) fn is_for_trusted_users_only(name: &str) -> bool {
-    name == PROVIDER_PATH || name == CONFIG
+    [PROVIDER_PATH, CONFIG, SECRET_FILE].contains(&name)
 }
 
 /// What a launcher tells the processes it starts; no setting of the user.

@@ -201,7 +201,7 @@ impl KeyInner {
         let ep = &*self.endpoint;
         let way: Way = ep.route.memory[rank];
         let slot = &ep.worker.interfaces[way.interface];
-        let theirs = &ep.address.candidates[way.candidate].domain;
+        let theirs = &ep.address.party.candidates[way.candidate].domain;
         let part = self
             .record
             .parts

@@ -22,7 +22,7 @@ use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use once_cell::unsync::OnceCell;
 use queue::Task;
-pub(crate) use route::Route;
+pub(crate) use route::{Route, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -43,6 +43,8 @@ pub(crate) enum State {
 pub(crate) struct Lane {
     pub(crate) interface: usize,
     pub(crate) raw: RawEndpoint,
+    /// Closed with this endpoint; a line of the worker's is not.
+    owned: bool,
 }
 
 pub(crate) struct Inner {
@@ -55,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) index: usize,
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
+    /// One of the library's own, for answers and emulated operations.
+    pub(crate) internal: bool,
     lanes: RefCell<Vec<Lane>>,
     queue: RefCell<VecDeque<Task>>,
     queued_bytes: Cell<usize>,
@@ -247,16 +251,19 @@ impl Inner {
         index: usize,
         address: WorkerAddress,
         route: Route,
+        internal: bool,
     ) -> Inner {
+        let attr = route.message().map(|way| worker.interfaces[way.interface].attr);
         Inner {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),
-            max_short: Cell::new(0),
-            max_packed: Cell::new(0),
+            max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
+            max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
             worker,
             index,
             address,
             route,
+            internal,
             lanes: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
@@ -363,7 +370,7 @@ impl Inner {
         }
         let _ = self.ready_or_opened()?;
         let max = self.max_packed.get().max(self.max_short.get());
-        if len > max && self.state.get() != State::New {
+        if len > max {
             return Err(Error::new(
                 Status::TooLarge,
                 format!("a message of {len} bytes"),
@@ -552,7 +559,7 @@ impl Inner {
 
     /// What a person calls the message lane.
     pub(crate) fn message_path(&self) -> String {
-        match self.route.message {
+        match self.route.message() {
             Some(way) => self.worker.interfaces[way.interface].path.clone(),
             None => "no message module".into(),
         }
@@ -564,10 +571,11 @@ impl Drop for Inner {
         self.state.set(State::Closed);
         let error = Error::from_status(Status::Canceled);
         self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
-        for lane in self.lanes.borrow_mut().drain(..) {
-            if self.worker.same_process() {
+        if self.worker.same_process() {
+            for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.raw.close();
             }
+            self.worker.release_lines(self);
         }
         self.worker.remove_endpoint(self.index);
     }

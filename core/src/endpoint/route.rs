@@ -8,6 +8,7 @@ use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
+use std::cell::Cell;
 
 /// An interface of ours, and the peer's candidate that it reaches.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +19,10 @@ pub(crate) struct Way {
 
 /// The ways to one peer.
 pub(crate) struct Route {
-    /// The message lane.
-    pub(crate) message: Option<Way>,
+    /// Message lanes, best first.
+    messages: Vec<Way>,
+    /// The one that is used: a later one when those before could not be opened.
+    chosen: Cell<usize>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<Way>,
     /// What was decided, and why.
@@ -34,12 +37,16 @@ fn peer_module(candidate: &Candidate) -> PeerModule {
 impl Route {
     /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order.
     pub(crate) fn choose(worker: &WorkerInner, peer: &WorkerAddress) -> Route {
-        let theirs: Vec<PeerModule> = peer.candidates.iter().map(peer_module).collect();
+        let theirs: Vec<PeerModule> = peer.party.candidates.iter().map(peer_module).collect();
         let reach = |at: &ModuleRef, there: &PeerModule| {
             let slot = worker.interface(at).ok_or("it could not be opened on this worker")?;
             let index = theirs.iter().position(|t| t == there).unwrap_or(0);
-            let address = &peer.candidates[index].address;
-            worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())
+            let address = &peer.party.candidates[index].address;
+            worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())?;
+            match worker.interfaces[slot].to_endpoint {
+                true => worker.can_wire(peer, slot, index),
+                false => Ok(()),
+            }
         };
         let lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
         let ways = |role: Role| {
@@ -50,14 +57,28 @@ impl Route {
                 Via::Messages => None,
             })
         };
-        let message = ways(Role::Message).next();
+        let messages = ways(Role::Message).collect();
         let mut memory: Vec<Way> = ways(Role::Rma).collect();
         for way in ways(Role::Atomic) {
             if !memory.iter().any(|known| known.interface == way.interface) {
                 memory.push(way);
             }
         }
-        Route { message, memory, records: lanes.records }
+        Route { messages, chosen: Cell::new(0), memory, records: lanes.records }
+    }
+
+    /// The message lane.
+    pub(crate) fn message(&self) -> Option<Way> {
+        self.messages.get(self.chosen.get()).copied()
+    }
+
+    /// Turns to the next message lane; false when there is none.
+    fn next_message(&self) -> bool {
+        let next = self.chosen.get() + 1;
+        if next < self.messages.len() {
+            self.chosen.set(next);
+        }
+        next < self.messages.len()
     }
 
     /// The error for a peer that no message module reaches.
@@ -89,10 +110,24 @@ impl Route {
 }
 
 impl Inner {
-    /// Opens the message lane. `Again`: the provider asks for progress first.
+    /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
-        let way = self.route.message.ok_or_else(|| self.route.unreachable(&self.address))?;
-        let raw = self.lane(way)?;
+        let (way, raw) = loop {
+            let way = self.route.message().ok_or_else(|| self.route.unreachable(&self.address))?;
+            match self.lane(way) {
+                Ok(raw) => break (way, raw),
+                Err(error) if error.status() == Status::Again => return Err(error),
+                Err(error) => {
+                    // Nothing was sent yet: what is queued may take the next lane.
+                    let path = self.message_path();
+                    if !self.route.next_message() {
+                        return Err(error);
+                    }
+                    let now = self.message_path();
+                    self.worker.core.note(format!("{path}: {error}; from now on: {now}"));
+                }
+            }
+        };
         let attr = &self.worker.interfaces[way.interface].attr;
         self.message.set(raw);
         self.max_short.set(attr.max_short);
@@ -109,11 +144,23 @@ impl Inner {
             return Ok(lane.raw);
         }
         let slot = &self.worker.interfaces[way.interface];
-        let address = &self.address.candidates[way.candidate].address;
+        if slot.to_endpoint {
+            let raw = self.worker.wire(self, way)?;
+            self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: false });
+            return Ok(raw);
+        }
+        let address = &self.address.party.candidates[way.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.index as u64)?;
         let raw = slot.interface.endpoint(handle);
-        self.lanes.borrow_mut().push(Lane { interface: way.interface, raw });
+        self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: true });
         Ok(raw)
+    }
+
+    /// A line that this endpoint used is finished.
+    pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
+        if self.route.message().is_some_and(|way| way.interface == interface) {
+            self.fail(error.clone());
+        }
     }
 }

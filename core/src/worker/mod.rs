@@ -1,10 +1,12 @@
 //! Workers: a progress engine and the interfaces opened on it. One thread drives a worker at a time.
 
 pub(crate) mod abi;
+pub(crate) mod carrier;
 mod progress;
 mod wait;
+pub(crate) mod wiring;
 
-use crate::address::{Candidate, WorkerAddress};
+use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Route};
 use crate::message::{Message, PeerId};
@@ -12,14 +14,15 @@ use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenInterface;
 use crate::request::{Outcome, Request, Requests};
-use crate::sys::{ForkGuard, Poller};
+use crate::sys::{ForkGuard, Poller, Timer};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use tieline_plugin_api::abi::ModuleAttr;
-use tieline_plugin_api::caps;
+use tieline_plugin_api::{caps, connects};
 
 /// What a module is used for on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +42,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
-    /// Whether progress polls it.
-    polled: bool,
+    /// Both sides make an endpoint, and wire-up carries their addresses.
+    pub(crate) to_endpoint: bool,
     /// The provider's number of a peer -> the worker's.
     peers: RefCell<Vec<u32>>,
 }
@@ -49,6 +52,18 @@ impl InterfaceSlot {
     #[inline]
     pub(crate) fn peer(&self, number: u64) -> PeerId {
         PeerId(self.peers.borrow().get(number as usize).copied().unwrap_or(u32::MAX))
+    }
+
+    /// From now on this provider's number means that peer of the worker.
+    fn note_peer(&self, number: usize, peer: u32) {
+        let mut numbers = self.peers.borrow_mut();
+        // Providers number densely; a wild number is not worth memory.
+        if number < numbers.len() + 65_536 {
+            if numbers.len() <= number {
+                numbers.resize(number + 1, u32::MAX);
+            }
+            numbers[number] = peer;
+        }
     }
 }
 
@@ -88,6 +103,16 @@ pub(crate) struct Inner {
     late_handlers: RefCell<Vec<(u16, Handler)>>,
     on_failure: RefCell<Option<FailureHandler>>,
     peers: RefCell<Vec<Peer>>,
+    /// Worker number -> place among the peers.
+    peer_numbers: RefCell<HashMap<[u8; 16], u32>>,
+    /// Interfaces that every progress call polls, and those that are asked less often.
+    fast: Vec<usize>,
+    slow: Vec<usize>,
+    /// Progress calls until the slow ones are polled, and polls that they are still asked every time.
+    slow_in: Cell<u32>,
+    hot: Cell<u32>,
+    timer: Timer,
+    pub(crate) wiring: wiring::Wiring,
     pub(crate) requests: RefCell<Requests>,
     endpoints: RefCell<Vec<Option<Weak<EndpointInner>>>>,
     busy: RefCell<VecDeque<Rc<EndpointInner>>>,
@@ -144,7 +169,7 @@ impl Worker {
                 priority: module.attr.priority,
                 roles: module.roles,
                 attr: module.attr,
-                polled: module.attr.caps & caps::NEEDS_POLL != 0,
+                to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
                 interface,
                 peers: RefCell::default(),
             });
@@ -152,6 +177,18 @@ impl Worker {
         if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
             return Err(error);
         }
+        let carriers = carrier::Carriers::open(&core, id, &poller)?;
+        let wiring = wiring::Wiring::new(id, carriers, core.connect_timeout);
+        let timer = Timer::new()?;
+        poller.add(timer.as_raw_fd())?;
+        let polled = |slow: bool| {
+            let asks = move |caps: u64| {
+                caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow
+            };
+            let all = interfaces.iter().enumerate();
+            all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        let (fast, slow) = (polled(false), polled(true));
         let inner = Inner {
             core,
             _lease: lease,
@@ -164,6 +201,13 @@ impl Worker {
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
             peers: RefCell::default(),
+            peer_numbers: RefCell::default(),
+            fast,
+            slow,
+            slow_in: Cell::new(0),
+            hot: Cell::new(0),
+            timer,
+            wiring,
             requests: RefCell::default(),
             endpoints: RefCell::default(),
             busy: RefCell::default(),
@@ -224,7 +268,7 @@ impl Worker {
     /// there is no path.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, Error> {
         let address = WorkerAddress::parse(address)?;
-        let inner = self.inner.connect_internal(address)?;
+        let inner = self.inner.open_endpoint(address, false)?;
         Ok(Endpoint { inner })
     }
 
@@ -347,8 +391,11 @@ impl Drop for Worker {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.same_process() {
+        if self.same_process() {
+            self.wiring.close();
+        } else {
             // Closed in a forked child, they would say good-bye in the parent's name.
+            self.wiring.forget();
             std::mem::forget(std::mem::take(&mut self.interfaces));
         }
     }
@@ -372,15 +419,19 @@ impl Inner {
     pub(crate) fn identity(&self) -> Result<Vec<u8>, Error> {
         WorkerAddress {
             context: self.core.id,
-            worker: self.id,
             place: self.core.place.clone(),
-            candidates: self.candidates()?,
-            service: self.core.service_address(&self.id),
+            party: self.party()?,
+            service: self.core.service_party(&self.id),
         }
         .pack()
     }
 
-    pub(crate) fn candidates(&self) -> Result<Vec<Candidate>, Error> {
+    /// How this worker is reached.
+    pub(crate) fn party(&self) -> Result<Party, Error> {
+        Ok(Party { worker: self.id, candidates: self.candidates()?, schemes: self.schemes()? })
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
         let candidate = |slot: &InterfaceSlot| {
             Ok(Candidate {
                 provider: slot.provider.name.clone(),
@@ -393,19 +444,38 @@ impl Inner {
         self.interfaces.iter().map(candidate).collect()
     }
 
-    /// Makes an endpoint to an address.
+    /// The worker's number of a peer, which may be new.
+    fn peer_number(&self, address: &WorkerAddress) -> u32 {
+        let mut numbers = self.peer_numbers.borrow_mut();
+        *numbers.entry(address.party.worker).or_insert_with(|| {
+            let mut peers = self.peers.borrow_mut();
+            peers.push(Peer { address: Some(address.clone()), reply: None, bad: 0 });
+            (peers.len() - 1) as u32
+        })
+    }
+
+    /// An endpoint of the library's own.
     pub(crate) fn connect_internal(
         self: &Rc<Self>,
         address: WorkerAddress,
     ) -> Result<Rc<EndpointInner>, Error> {
+        self.open_endpoint(address, true)
+    }
+
+    /// Makes an endpoint to an address.
+    fn open_endpoint(
+        self: &Rc<Self>,
+        address: WorkerAddress,
+        internal: bool,
+    ) -> Result<Rc<EndpointInner>, Error> {
         self.core.check_process("a worker")?;
         let route = Route::choose(self, &address);
-        if route.message.is_none() {
+        if route.message().is_none() {
             return Err(route.unreachable(&address));
         }
         let mut endpoints = self.endpoints.borrow_mut();
         let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
-        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route));
+        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route, internal));
         let weak = Some(Rc::downgrade(&inner));
         match endpoints.get_mut(index) {
             Some(place) => *place = weak,
@@ -438,13 +508,10 @@ impl Inner {
             }
             entry.address.clone().ok_or_else(unknown)?
         };
-        let existing = self
-            .endpoints
-            .borrow()
-            .iter()
-            .flatten()
-            .filter_map(Weak::upgrade)
-            .find(|e| e.address.worker == address.worker && e.check_alive().is_ok());
+        let existing =
+            self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).find(|e| {
+                e.address.party.worker == address.party.worker && e.check_alive().is_ok()
+            });
         let endpoint = match existing {
             Some(endpoint) => endpoint,
             None => self.connect_internal(address)?,

@@ -4,12 +4,17 @@ use super::{Counters, Inner, InterfaceSlot, Peer, abi};
 use crate::address::WorkerAddress;
 use crate::emulate;
 use crate::endpoint::Inner as EndpointInner;
-use crate::message::Message;
+use crate::message::{Message, PeerId};
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{event, event_flags};
+
+/// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
+const HOT: u32 = 2048;
+/// Progress calls between two such polls while it is quiet: about a microsecond, and a few percent of it.
+const PAUSE: u32 = 64;
 
 /// Says on the way out that no progress call is running.
 struct Leave<'a>(&'a Cell<bool>);
@@ -30,13 +35,33 @@ impl Inner {
         // Also when a handler panics.
         let _progress = Leave(&self.in_progress);
         let mut count = 0;
-        for index in 0..self.interfaces.len() {
-            if self.interfaces[index].polled {
-                count += self.poll(index);
-            }
+        for &index in &self.fast {
+            count += self.poll(index);
+        }
+        match self.slow_in.get() {
+            0 => count += self.poll_slow(),
+            left => self.slow_in.set(left - 1),
         }
         if self.has_work.get() {
             count += self.work();
+        }
+        count
+    }
+
+    /// What asks the kernel: polled every time for a while after it brought something, else now and then.
+    #[cold]
+    fn poll_slow(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        for &index in &self.slow {
+            count += self.poll(index);
+        }
+        count += self.poll_wiring();
+        if count > 0 {
+            self.hot.set(HOT);
+        } else if self.hot.get() > 0 {
+            self.hot.set(self.hot.get() - 1);
+        } else if !self.fast.is_empty() {
+            self.slow_in.set(PAUSE);
         }
         count
     }
@@ -98,6 +123,9 @@ impl Inner {
             event::ENDPOINT_FAILED => {
                 let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
                 let status = Status::from_code(event.status);
+                if slot.to_endpoint {
+                    return self.line_failed(event.cookie, status, &words);
+                }
                 let endpoint = self.endpoint(event.cookie as usize);
                 if let Some(endpoint) = endpoint {
                     let what = format!("{} is gone", endpoint.address.label());
@@ -122,25 +150,15 @@ impl Inner {
         if address.is_none() {
             self.bump(|c| c.malformed += 1);
         }
-        let mut peers = self.peers.borrow_mut();
-        let known = address.as_ref().and_then(|address| {
-            peers
-                .iter()
-                .position(|p| p.address.as_ref().is_some_and(|a| a.worker == address.worker))
-        });
-        let index = known.unwrap_or_else(|| {
-            peers.push(Peer { address, reply: None, bad: 0 });
-            peers.len() - 1
-        });
-        let mut numbers = slot.peers.borrow_mut();
-        let number = event.peer as usize;
-        // Providers number densely; a wild number is not worth memory.
-        if number < numbers.len() + 65_536 {
-            if numbers.len() <= number {
-                numbers.resize(number + 1, u32::MAX);
+        let index = match &address {
+            Some(address) => self.peer_number(address),
+            None => {
+                let mut peers = self.peers.borrow_mut();
+                peers.push(Peer { address, reply: None, bad: 0 });
+                (peers.len() - 1) as u32
             }
-            numbers[number] = index as u32;
-        }
+        };
+        slot.note_peer(event.peer as usize, index);
     }
 
     fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
@@ -160,9 +178,14 @@ impl Inner {
         if let (Status::PeerFailed, Some(address)) = (status, &address) {
             self.peer_failed(address.context, &error);
         }
+        self.tell_of_failure(peer, &error);
+    }
+
+    /// Tells the application that a peer is gone.
+    pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
         let handler = self.on_failure.borrow().clone();
         if let Some(handler) = handler {
-            handler(peer, &error);
+            handler(peer, error);
         }
     }
 
@@ -183,7 +206,7 @@ impl Inner {
 
     /// The provider of an endpoint broke its contract.
     pub(crate) fn provider_failed(&self, endpoint: &EndpointInner) {
-        if let Some(way) = endpoint.route.message {
+        if let Some(way) = endpoint.route.message() {
             let slot = &self.interfaces[way.interface];
             slot.provider.poison("a data call returned PROVIDER_FAILED");
             self.interface_failed(slot, Status::ProviderFailed);
@@ -205,7 +228,7 @@ impl Inner {
         let users: Vec<Rc<EndpointInner>> =
             self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
         for endpoint in users {
-            let way = endpoint.route.message;
+            let way = endpoint.route.message();
             let uses = way.is_some_and(|w| self.interfaces[w.interface].path == slot.path);
             if uses {
                 endpoint.fail(error.clone());
@@ -252,7 +275,8 @@ impl Inner {
         for (id, handler) in self.late_handlers.borrow_mut().drain(..) {
             super::set_handler(&mut self.handlers.borrow_mut(), id, handler);
         }
-        self.has_work.set(!self.busy.borrow().is_empty() || self.assist.is_busy());
+        let datagrams = self.send_waiting_datagrams();
+        self.has_work.set(!self.busy.borrow().is_empty() || self.assist.is_busy() || datagrams);
         count
     }
 

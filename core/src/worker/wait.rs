@@ -42,25 +42,37 @@ impl Worker {
     }
 }
 
+fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
+    outcome.map_err(|status| {
+        Error::new(
+            status,
+            format!("{path} cannot be waited for"),
+            status.text(),
+            "call progress in a loop instead",
+        )
+    })
+}
+
 impl Inner {
     fn arm(&self) -> Result<bool, Error> {
         self.core.check_process("a worker")?;
+        // Whatever ends the sleep is to be looked at, by the next call of progress.
+        self.slow_in.set(0);
         for slot in &self.interfaces {
-            if slot.attr.caps & caps::NEEDS_POLL == 0 {
-                continue;
+            if slot.attr.caps & caps::NEEDS_POLL != 0
+                && armed(slot.interface.arm(), &slot.path)? == Armed::Ready
+            {
+                return Ok(false);
             }
-            match slot.interface.arm() {
-                Ok(Armed::Sleep) => {}
-                Ok(Armed::Ready) => return Ok(false),
-                Err(status) => {
-                    return Err(Error::new(
-                        status,
-                        format!("{} cannot be waited for", slot.path),
-                        status.text(),
-                        "call progress in a loop instead",
-                    ));
-                }
+        }
+        for slot in &self.wiring.carriers.connectors {
+            if armed(slot.connector.arm(), &slot.scheme)? == Armed::Ready {
+                return Ok(false);
             }
+        }
+        match self.wiring.next_timer() {
+            Some(Duration::ZERO) => return Ok(false),
+            next => self.timer.set(next)?,
         }
         Ok(!self.has_work.get() || self.only_blocked_work())
     }
@@ -85,6 +97,7 @@ impl Inner {
                 "return from the handler first",
             ));
         }
+        self.slow_in.set(0);
         if self.progress() > 0 {
             return Ok(true);
         }

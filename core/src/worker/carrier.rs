@@ -1,0 +1,361 @@
+//! What carries the datagrams of wire-up: connectors, the application (`oob`), or messages of a module that
+//! connects to an interface.
+//!
+//! Which of them serves a pair is decided from what both sides have (design: the highest
+//! `max(local, remote priority)`), so both come to the same result without a message.
+
+use super::{Inner, wiring};
+use crate::address::{Scheme, Via, WorkerAddress};
+use crate::compose::{Candidate, Policy};
+use crate::context::Core;
+use crate::emulate;
+use crate::rank::{ModuleFacts, ModuleRef, agree};
+use crate::registry::LoadedProvider;
+use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::objects::OpenConnector;
+use crate::sys::Poller;
+use crate::{Error, Status};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tieline_plugin_api::abi::Cost;
+use tieline_plugin_api::{caps, connects};
+
+/// The provider name of the connection module that the application is.
+pub(crate) const OUT_OF_BAND: &str = "oob";
+const OUT_OF_BAND_MODULE: &str = "callbacks";
+
+/// Where schemes stand: a module of the same domain before or behind the connectors, as the policy says;
+/// connectors in the order in which the composition chose them.
+const OWN_DOMAIN_FIRST: i32 = 300;
+const CONNECTORS: i32 = 200;
+const OWN_DOMAIN_LAST: i32 = 100;
+
+/// The cookie of an endpoint that carries datagrams; no line has one so high.
+pub(crate) const CARRIER_COOKIE: u64 = 1 << 62;
+
+/// The application as a connection module.
+pub(crate) fn out_of_band_candidate() -> Candidate {
+    Candidate {
+        at: ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, OUT_OF_BAND_MODULE),
+        facts: ModuleFacts {
+            connection_only: true,
+            connects_to_endpoint: false,
+            caps: 0,
+            fetching_atomics: false,
+            priority: 0,
+            cost: [Cost::default(); 5],
+        },
+        provider_preference: 0,
+        provider_asked_for: false,
+        priority: None,
+    }
+}
+
+/// A connection-only module that is open on a worker.
+pub(super) struct ConnectorSlot {
+    pub(super) provider: Arc<LoadedProvider>,
+    /// `tcp-connect/stream`, the same on every host.
+    pub(super) scheme: String,
+    pub(super) connector: OpenConnector,
+}
+
+type SendOut = Box<dyn Fn(&[u8], &[u8]) -> bool>;
+
+/// What the application gave for `oob`.
+struct OutOfBand {
+    address: Vec<u8>,
+    send: SendOut,
+}
+
+/// Everything on a worker that can carry datagrams.
+pub(super) struct Carriers {
+    pub(super) connectors: Vec<ConnectorSlot>,
+    out_of_band: RefCell<Option<OutOfBand>>,
+    /// Endpoints over modules of a domain, by interface and peer; closed with the worker.
+    messages: RefCell<HashMap<(usize, [u8; 16]), RawEndpoint>>,
+}
+
+/// The way of one line's datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    Connector(usize, Vec<u8>),
+    OutOfBand(Vec<u8>),
+    /// An interface of ours, and the peer's candidate.
+    Messages(usize, usize),
+}
+
+impl Carriers {
+    /// Opens the connection-only modules that the composition needs.
+    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> Result<Carriers, Error> {
+        let mut connectors = Vec::new();
+        for module in &core.connectors {
+            let domain = &core.domains[module.domain];
+            let connector = match domain.domain.open_connector(&module.name, worker) {
+                Ok(connector) => connector,
+                // What needs it says that it is missing.
+                Err(error) => {
+                    core.note(format!("{} is not used: {error}", module.path));
+                    continue;
+                }
+            };
+            if let Some(fd) = connector.event_fd() {
+                poller.add(fd)?;
+            }
+            connectors.push(ConnectorSlot {
+                provider: domain.provider.clone(),
+                scheme: format!("{}/{}", domain.provider.name, module.name),
+                connector,
+            });
+        }
+        Ok(Carriers { connectors, out_of_band: RefCell::default(), messages: RefCell::default() })
+    }
+
+    pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {
+        *self.out_of_band.borrow_mut() = Some(OutOfBand { address: address.to_vec(), send });
+    }
+
+    /// Ends what was opened here. Nothing is sent any more.
+    pub(super) fn close(&self) {
+        for (_, raw) in self.messages.borrow_mut().drain() {
+            raw.close();
+        }
+    }
+
+    /// In a forked child nothing may be closed: it would speak in the parent's name.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.connectors));
+        self.messages.borrow_mut().clear();
+    }
+}
+
+impl Inner {
+    /// Every scheme by which a connection to this worker can be formed.
+    pub(super) fn schemes(&self) -> Result<Vec<Scheme>, Error> {
+        let mut schemes = Vec::new();
+        let carriers = &self.wiring.carriers;
+        for (place, slot) in carriers.connectors.iter().enumerate() {
+            schemes.push(Scheme {
+                name: slot.scheme.clone(),
+                priority: CONNECTORS - place as i32,
+                via: Via::Connector(slot.connector.address()?),
+            });
+        }
+        if let (true, Some(oob)) = (self.core.out_of_band, &*carriers.out_of_band.borrow()) {
+            schemes.push(Scheme {
+                name: format!("{OUT_OF_BAND}/{OUT_OF_BAND_MODULE}"),
+                priority: CONNECTORS - carriers.connectors.len() as i32,
+                via: Via::Connector(oob.address.clone()),
+            });
+        }
+        let wishes = &self.core.wishes;
+        for (index, slot) in self.interfaces.iter().enumerate() {
+            let messages = slot.attr.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0;
+            let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
+            let needed = self.interfaces.iter().any(|o| o.to_endpoint && o.domain == slot.domain);
+            if slot.attr.connects & connects::TO_INTERFACE != 0
+                && messages
+                && needed
+                && !wishes.bars_connecting(&at)
+            {
+                schemes.push(Scheme {
+                    name: format!("{}/{}", slot.provider.name, slot.module),
+                    priority: match wishes.policy {
+                        Policy::Fallback => OWN_DOMAIN_FIRST,
+                        Policy::Prefer => OWN_DOMAIN_LAST,
+                    },
+                    via: Via::Candidate(index as u8),
+                });
+            }
+        }
+        Ok(schemes)
+    }
+
+    /// What carries the datagrams between an interface of ours and a candidate of the peer's.
+    ///
+    /// # Errors
+    /// `Unreachable`, with what both sides have.
+    pub(super) fn choose_carrier(
+        &self,
+        peer: &WorkerAddress,
+        interface: usize,
+        candidate: usize,
+    ) -> Result<Carrier, Error> {
+        let here = &self.interfaces[interface].domain;
+        let there = &peer.party.candidates[candidate].domain;
+        let mine: Vec<Scheme> = self
+            .schemes()?
+            .into_iter()
+            .filter(|scheme| match scheme.via {
+                Via::Connector(_) => true,
+                Via::Candidate(index) => self.interfaces[usize::from(index)].domain == *here,
+            })
+            .collect();
+        let theirs: Vec<&Scheme> = peer
+            .party
+            .schemes
+            .iter()
+            .filter(|scheme| match scheme.via {
+                Via::Connector(_) => true,
+                Via::Candidate(index) => peer.party.candidates[usize::from(index)].domain == *there,
+            })
+            .collect();
+        let named = |scheme: &Scheme| (scheme.name.clone(), scheme.priority);
+        let local: Vec<_> = mine.iter().map(named).collect();
+        let remote: Vec<_> = theirs.iter().map(|scheme| named(scheme)).collect();
+        let name = agree(&local, &remote)?;
+        let ours = mine.iter().find(|scheme| scheme.name == name).map(|s| &s.via);
+        let theirs = theirs.iter().find(|scheme| scheme.name == name).map(|s| &s.via);
+        match (ours, theirs) {
+            (Some(Via::Candidate(ours)), Some(Via::Candidate(theirs))) => {
+                Ok(Carrier::Messages(usize::from(*ours), usize::from(*theirs)))
+            }
+            (Some(Via::Connector(_)), Some(Via::Connector(address))) => {
+                let slots = &self.wiring.carriers.connectors;
+                match slots.iter().position(|slot| slot.scheme == name) {
+                    Some(index) => Ok(Carrier::Connector(index, address.clone())),
+                    None => Ok(Carrier::OutOfBand(address.clone())),
+                }
+            }
+            _ => Err(Error::new(
+                Status::BadData,
+                format!("{} describes {name} in a way of its own", peer.label()),
+                "the two sides take it for different kinds of module",
+                "use the same version on both sides",
+            )),
+        }
+    }
+
+    /// Whether the peer can be reached by what the two sides agree on, as far as that can be told now.
+    pub(crate) fn can_wire(
+        &self,
+        peer: &WorkerAddress,
+        interface: usize,
+        candidate: usize,
+    ) -> Result<(), String> {
+        if peer.party.worker == self.id {
+            return Ok(());
+        }
+        match self.choose_carrier(peer, interface, candidate).map_err(|e| e.to_string())? {
+            Carrier::Connector(index, address) => {
+                let slot = &self.wiring.carriers.connectors[index];
+                let reached = slot.connector.reachable(&address);
+                reached.map_err(|failure| format!("{}: {failure}", slot.scheme))
+            }
+            Carrier::OutOfBand(_) => Ok(()),
+            Carrier::Messages(interface, candidate) => {
+                let slot = &self.interfaces[interface];
+                let address = &peer.party.candidates[candidate].address;
+                let reached = slot.interface.reachable(address);
+                reached.map_err(|failure| format!("{}: {failure}", slot.path))
+            }
+        }
+    }
+
+    /// Sends one datagram. `Again`: nothing was sent.
+    pub(super) fn send_datagram(
+        &self,
+        peer: &WorkerAddress,
+        carrier: &Carrier,
+        datagram: &[u8],
+    ) -> Result<(), Status> {
+        let carriers = &self.wiring.carriers;
+        match carrier {
+            Carrier::Connector(index, address) => {
+                carriers.connectors[*index].connector.send(address, datagram)
+            }
+            Carrier::OutOfBand(address) => match &*carriers.out_of_band.borrow() {
+                Some(oob) if (oob.send)(address, datagram) => Ok(()),
+                Some(_) => Err(Status::Again),
+                None => Err(Status::Unreachable),
+            },
+            Carrier::Messages(interface, candidate) => {
+                let key = (*interface, peer.party.worker);
+                let known = carriers.messages.borrow().get(&key).copied();
+                let raw = match known {
+                    Some(raw) => raw,
+                    None => {
+                        let slot = &self.interfaces[*interface];
+                        let address = &peer.party.candidates[*candidate].address;
+                        let identity = self.identity().map_err(|e| e.status())?;
+                        let handle = slot
+                            .interface
+                            .connect(address, &identity, CARRIER_COOKIE)
+                            .map_err(|e| e.status())?;
+                        let raw = slot.interface.endpoint(handle);
+                        let _ = carriers.messages.borrow_mut().insert(key, raw);
+                        raw
+                    }
+                };
+                let pack = &mut |out: *mut u8, _: usize| {
+                    crate::sys::copy_to(datagram, out);
+                    Ok(datagram.len())
+                };
+                let id = u32::from(emulate::id::WIREUP);
+                match self.interfaces[*interface].attr.max_short >= datagram.len() {
+                    true => match raw.am_short(id, 0, datagram) {
+                        code if code < 0 => Err(Status::from_code(code)),
+                        _ => Ok(()),
+                    },
+                    false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
+                }
+            }
+        }
+    }
+
+    /// What a person calls a carrier.
+    pub(super) fn carrier_name(&self, carrier: &Carrier) -> String {
+        match carrier {
+            Carrier::Connector(index, _) => self.wiring.carriers.connectors[*index].scheme.clone(),
+            Carrier::OutOfBand(_) => OUT_OF_BAND.into(),
+            Carrier::Messages(interface, _) => self.interfaces[*interface].path.clone(),
+        }
+    }
+}
+
+impl super::Worker {
+    /// Lets the application carry the datagrams that form connections: `address` is how it names this
+    /// worker to itself (a rank, for example), `send(to, datagram)` hands one over to the peer of that name,
+    /// and says whether it took it. What arrives from elsewhere is given to
+    /// [`deliver_out_of_band`](super::Worker::deliver_out_of_band). Call it before
+    /// [`address`](super::Worker::address).
+    ///
+    /// A datagram may be lost, doubled or late; what needs it is sent again.
+    ///
+    /// # Errors
+    /// `Invalid` unless the context was opened with
+    /// [`out_of_band`](crate::ContextBuilder::out_of_band), `Unsupported` when no path of it needs `oob`.
+    pub fn set_out_of_band(
+        &self,
+        address: &[u8],
+        send: impl Fn(&[u8], &[u8]) -> bool + 'static,
+    ) -> Result<(), Error> {
+        if !self.inner.core.out_of_band {
+            return Err(Error::new(
+                Status::Unsupported,
+                "datagrams of the application are not needed",
+                "no path of this context forms its connections by `oob`",
+                "open the context with out_of_band(true) and see `tieline info --why`",
+            ));
+        }
+        self.inner.wiring.carriers.set_out_of_band(address, Box::new(send));
+        Ok(())
+    }
+
+    /// Takes a datagram that a peer's `send` of [`set_out_of_band`](super::Worker::set_out_of_band) was
+    /// given for this worker.
+    ///
+    /// # Errors
+    /// `BadData` for bytes that are none.
+    pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
+        match wiring::received(&self.inner, datagram) {
+            Ok(()) => Ok(()),
+            Err(why) => Err(Error::new(
+                Status::BadData,
+                "this is no datagram of wire-up",
+                why,
+                "deliver the bytes unchanged that a peer's send callback was given",
+            )),
+        }
+    }
+}

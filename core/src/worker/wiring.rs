@@ -1,0 +1,652 @@
+//! Lines: connections of modules that connect to an endpoint.
+//!
+//! The state machine in [`crate::wireup`] decides; here its actions are carried out with providers and
+//! connectors. A line belongs to the worker, not to the endpoint that asked for it: the peer may use it as
+//! well, so it stays when an endpoint is dropped and serves the next one that leads to the same peer.
+//!
+//! A line's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
+
+use super::carrier::{Carrier, Carriers};
+use super::{Inner, InterfaceSlot, abi};
+use crate::address::WorkerAddress;
+use crate::endpoint::{Inner as EndpointInner, Way};
+use crate::registry::abi::RawEndpoint;
+use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
+use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use tieline_plugin_api::{address_hash, event};
+
+/// Datagrams that one line keeps while its carrier has no room. What does not fit is sent again later.
+const OUTBOX: usize = 8;
+
+enum State {
+    Forming,
+    Ready,
+    Dead(Error),
+}
+
+/// One connection.
+struct Line {
+    /// None: it leads to ourselves.
+    key: Option<ConnectionKey>,
+    interface: usize,
+    raw: RawEndpoint,
+    peer: Rc<WorkerAddress>,
+    state: State,
+    carrier: Option<Carrier>,
+    outbox: VecDeque<Vec<u8>>,
+    /// Endpoints that use it.
+    users: Vec<Weak<EndpointInner>>,
+    /// What the carrier last complained of.
+    trouble: String,
+}
+
+/// A worker's lines and what forms them.
+pub(crate) struct Wiring {
+    pub(super) carriers: Carriers,
+    machine: RefCell<Machine>,
+    lines: RefCell<BTreeMap<u64, Line>>,
+    by_key: RefCell<HashMap<ConnectionKey, u64>>,
+    next_line: Cell<u64>,
+    clock: Instant,
+    timer: Cell<u64>,
+}
+
+impl Wiring {
+    pub(super) fn new(worker: [u8; 16], carriers: Carriers, deadline: Duration) -> Wiring {
+        let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        let limits = Limits { deadline, ..Limits::default() };
+        // Workers have random numbers, so a worker has one life.
+        Wiring {
+            carriers,
+            machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
+            lines: RefCell::default(),
+            by_key: RefCell::default(),
+            next_line: Cell::new(0),
+            clock: Instant::now(),
+            timer: Cell::new(u64::MAX),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long until something has to be sent again or given up.
+    pub(super) fn next_timer(&self) -> Option<Duration> {
+        match self.timer.get() {
+            u64::MAX => None,
+            at => Some(Duration::from_nanos(at.saturating_sub(self.now()))),
+        }
+    }
+
+    /// Ends every line. Nothing uses them any more.
+    pub(super) fn close(&self) {
+        for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
+            line.raw.close();
+        }
+        self.carriers.close();
+    }
+
+    /// In a forked child: nothing is closed.
+    pub(super) fn forget(&mut self) {
+        self.lines.borrow_mut().clear();
+        self.carriers.forget();
+    }
+}
+
+/// Takes a datagram, whatever carried it.
+pub(crate) fn received(worker: &Rc<Inner>, datagram: &[u8]) -> Result<(), String> {
+    let now = worker.wiring.now();
+    let taken = worker.wiring.machine.borrow_mut().receive(now, datagram);
+    worker.carry_out();
+    taken.map_err(|malformed| {
+        worker.bump(|c| c.malformed += 1);
+        malformed.to_string()
+    })
+}
+
+/// What both sides call the two modules of a connection: the one of the lower worker number first.
+fn module_text(slot: &InterfaceSlot, me: &[u8; 16], peer: &WorkerAddress, there: usize) -> String {
+    let candidate = &peer.party.candidates[there];
+    let mine = format!("{}/{}", slot.domain, slot.module);
+    let theirs = format!("{}/{}", candidate.domain, candidate.module);
+    let provider = &slot.provider.name;
+    if *me < peer.party.worker {
+        format!("{provider}|{mine}|{theirs}")
+    } else {
+        format!("{provider}|{theirs}|{mine}")
+    }
+}
+
+impl Inner {
+    /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
+    /// being formed, and the endpoint will be worked on when it is there.
+    pub(crate) fn wire(
+        self: &Rc<Self>,
+        endpoint: &EndpointInner,
+        way: Way,
+    ) -> Result<RawEndpoint, Error> {
+        let peer = endpoint.address.party.worker;
+        if let Some(number) = self.line_of(endpoint, way.interface) {
+            return self.line_state(number);
+        }
+        let user = self.endpoint(endpoint.index).map_or_else(Weak::new, |e| Rc::downgrade(&e));
+        if peer == self.id {
+            let number = self.line_to_ourselves(&endpoint.address, way, user)?;
+            return self.line_state(number);
+        }
+        let slot = &self.interfaces[way.interface];
+        let module = module_text(slot, &self.id, &endpoint.address, way.candidate);
+        if endpoint.internal {
+            // Answers go through whatever line there is.
+            let known = self.wiring.lines.borrow().iter().find_map(|(number, line)| {
+                let key = line.key.as_ref()?;
+                let same = key.peer == peer && *key.module == *module;
+                (same && !matches!(line.state, State::Dead(_))).then_some(*number)
+            });
+            if let Some(number) = known {
+                self.add_user(number, user);
+                return self.line_state(number);
+            }
+        }
+        let carrier = self.choose_carrier(&endpoint.address, way.interface, way.candidate)?;
+        let identity = self.identity()?;
+        let claim = {
+            let mut machine = self.wiring.machine.borrow_mut();
+            machine.set_identity(identity);
+            machine.connect(self.wiring.now(), peer, &module)
+        };
+        let number = match claim.map_err(|reason| self.reason(&endpoint.address, "", &reason))? {
+            Claim::Existing(key) => {
+                let number = self.wiring.by_key.borrow().get(&key).copied();
+                number.ok_or_else(|| Error::from_status(Status::Again))?
+            }
+            Claim::New(key) => {
+                let address = Rc::new(endpoint.address.clone());
+                match self.new_line(Some(key.clone()), way.interface, address, Some(carrier)) {
+                    Ok((number, bytes)) => {
+                        let now = self.wiring.now();
+                        self.wiring.machine.borrow_mut().created(now, &key, &bytes);
+                        number
+                    }
+                    Err(error) => {
+                        let now = self.wiring.now();
+                        self.wiring.machine.borrow_mut().not_created(now, &key, &error.to_string());
+                        self.carry_out();
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        self.add_user(number, user);
+        if endpoint.internal {
+            if let Some(key) = self.key_of(number) {
+                self.wiring.machine.borrow_mut().unclaim(&key);
+            }
+        }
+        self.carry_out();
+        self.line_state(number)
+    }
+
+    /// Makes a provider endpoint and its line; returns the line's number and the endpoint's address.
+    fn new_line(
+        &self,
+        key: Option<ConnectionKey>,
+        interface: usize,
+        peer: Rc<WorkerAddress>,
+        carrier: Option<Carrier>,
+    ) -> Result<(u64, Vec<u8>), Error> {
+        let slot = &self.interfaces[interface];
+        let number = self.wiring.next_line.get();
+        self.wiring.next_line.set(number + 1);
+        let handle = slot.interface.connect(&[], &[], number)?;
+        let raw = slot.interface.endpoint(handle);
+        let address = match raw.address() {
+            Ok(address) => address,
+            Err(status) => {
+                raw.close();
+                return Err(Error::new(
+                    status,
+                    format!("an endpoint of {} has no address", slot.path),
+                    slot.provider.last_error(),
+                    "",
+                ));
+            }
+        };
+        slot.note_peer(number as usize, self.peer_number(&peer));
+        if let Some(key) = &key {
+            let _ = self.wiring.by_key.borrow_mut().insert(key.clone(), number);
+        }
+        let line = Line {
+            key,
+            interface,
+            raw,
+            peer,
+            state: State::Forming,
+            carrier,
+            outbox: VecDeque::new(),
+            users: Vec::new(),
+            trouble: String::new(),
+        };
+        let _ = self.wiring.lines.borrow_mut().insert(number, line);
+        Ok((number, address))
+    }
+
+    /// A worker that writes to itself needs nobody to carry its address.
+    fn line_to_ourselves(
+        &self,
+        address: &WorkerAddress,
+        way: Way,
+        user: Weak<EndpointInner>,
+    ) -> Result<u64, Error> {
+        let (number, bytes) = self.new_line(None, way.interface, Rc::new(address.clone()), None)?;
+        let raw = self.wiring.lines.borrow().get(&number).map(|line| line.raw);
+        let code = raw.map_or(0, |raw| raw.connect(&bytes));
+        let state = match code {
+            code if code < 0 => State::Dead(self.line_error(address, Status::from_code(code), "")),
+            _ => State::Ready,
+        };
+        if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
+            line.state = state;
+            line.users.push(user);
+        }
+        Ok(number)
+    }
+
+    fn line_of(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
+        let lines = self.wiring.lines.borrow();
+        let uses = |line: &Line| {
+            let at = std::ptr::from_ref(endpoint);
+            line.interface == interface && line.users.iter().any(|u| u.as_ptr() == at)
+        };
+        lines.iter().find(|(_, line)| uses(line)).map(|(number, _)| *number)
+    }
+
+    fn line_state(&self, number: u64) -> Result<RawEndpoint, Error> {
+        match self.wiring.lines.borrow().get(&number) {
+            Some(Line { state: State::Ready, raw, .. }) => Ok(*raw),
+            Some(Line { state: State::Dead(error), .. }) => Err(error.clone()),
+            Some(_) => Err(Error::from_status(Status::Again)),
+            None => Err(Error::from_status(Status::Closed)),
+        }
+    }
+
+    fn key_of(&self, number: u64) -> Option<ConnectionKey> {
+        self.wiring.lines.borrow().get(&number)?.key.clone()
+    }
+
+    fn add_user(&self, number: u64, user: Weak<EndpointInner>) {
+        if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
+            if !line.users.iter().any(|known| Weak::ptr_eq(known, &user)) {
+                line.users.push(user);
+            }
+        }
+    }
+
+    /// An endpoint is gone: its lines stay for the next one, unless they are dead.
+    pub(crate) fn release_lines(&self, endpoint: &EndpointInner) {
+        let at = std::ptr::from_ref(endpoint);
+        let mut free = Vec::new();
+        let mut dead = Vec::new();
+        for (number, line) in self.wiring.lines.borrow_mut().iter_mut() {
+            let before = line.users.len();
+            line.users.retain(|user| user.as_ptr() != at && user.strong_count() > 0);
+            if line.users.is_empty() && before > 0 {
+                match line.state {
+                    State::Dead(_) => dead.push(*number),
+                    _ => free.extend(line.key.clone()),
+                }
+            }
+        }
+        for number in dead {
+            self.drop_line(number);
+        }
+        for key in free {
+            self.wiring.machine.borrow_mut().unclaim(&key);
+        }
+    }
+
+    fn drop_line(&self, number: u64) {
+        let line = self.wiring.lines.borrow_mut().remove(&number);
+        if let Some(line) = line {
+            line.raw.close();
+        }
+    }
+
+    // ---- what the machine asks for ----
+
+    /// Carries out everything that the machine has decided.
+    fn carry_out(self: &Rc<Self>) {
+        loop {
+            let action = self.wiring.machine.borrow_mut().take_action();
+            match action {
+                Some(action) => self.act(action),
+                None => break,
+            }
+        }
+        let next = self.wiring.machine.borrow().next_timer();
+        self.wiring.timer.set(next.unwrap_or(u64::MAX));
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        let now = self.wiring.now();
+        match action {
+            Action::Create { key, identity } => {
+                let outcome = self.create_for_peer(&key, &identity);
+                let mut machine = self.wiring.machine.borrow_mut();
+                match outcome {
+                    Ok(address) => machine.created(now, &key, &address),
+                    Err(error) => machine.not_created(now, &key, &error.to_string()),
+                }
+            }
+            Action::Bind { key, address } => {
+                let number = self.wiring.by_key.borrow().get(&key).copied();
+                let raw =
+                    number.and_then(|n| self.wiring.lines.borrow().get(&n).map(|line| line.raw));
+                let code = raw.map_or(Status::Closed as i32, |raw| raw.connect(&address));
+                let outcome = match code {
+                    code if code < 0 => Err(Status::from_code(code).text()),
+                    _ => Ok(()),
+                };
+                self.wiring.machine.borrow_mut().bound(now, &key, outcome);
+            }
+            Action::Ready { key } => self.settled(&key, None),
+            Action::Renumbered { from, to } => self.renumbered(&from, to),
+            Action::Failed { key, reason } => self.settled(&key, Some(&reason)),
+            Action::Send { key, datagram } => {
+                let number = self.wiring.by_key.borrow().get(&key).copied();
+                if let Some(number) = number {
+                    self.send_for(number, datagram);
+                }
+            }
+            Action::Answer { identity, datagram } => {
+                // To somebody about whom nothing is kept: best effort, it will ask again.
+                let Ok(peer) = WorkerAddress::parse(&identity) else { return };
+                let slots = self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
+                for (index, slot) in slots {
+                    let same = |c: &crate::address::Candidate| {
+                        c.provider == slot.provider.name && c.module == slot.module
+                    };
+                    let there = peer.party.candidates.iter().position(same);
+                    let carrier = there.map(|there| self.choose_carrier(&peer, index, there));
+                    if let Some(Ok(carrier)) = carrier {
+                        let _ = self.send_datagram(&peer, &carrier, &datagram);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was wanted of one connection goes on as another; no data went over the first.
+    fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
+        let number = self.wiring.by_key.borrow_mut().remove(from);
+        let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
+        let Some(old) = old else { return };
+        old.raw.close();
+        let now = self.wiring.now();
+        let number = match to {
+            Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
+            Claim::New(key) => {
+                let made = self.new_line(Some(key.clone()), old.interface, old.peer, old.carrier);
+                let mut machine = self.wiring.machine.borrow_mut();
+                match made {
+                    Ok((number, address)) => {
+                        machine.created(now, &key, &address);
+                        Some(number)
+                    }
+                    Err(error) => {
+                        machine.not_created(now, &key, &error.to_string());
+                        None
+                    }
+                }
+            }
+        };
+        // Without a line they ask for one again.
+        for user in old.users {
+            if let Some(number) = number {
+                self.add_user(number, user.clone());
+            }
+            if let Some(endpoint) = user.upgrade() {
+                self.make_busy(&endpoint);
+            }
+        }
+    }
+
+    /// The peer began a connection: makes our side of it.
+    fn create_for_peer(&self, key: &ConnectionKey, identity: &[u8]) -> Result<Vec<u8>, Error> {
+        let peer = WorkerAddress::parse(identity)?;
+        let nonsense = |why: &str| {
+            Error::new(Status::BadData, "a request for a connection that makes no sense", why, "")
+        };
+        if peer.party.worker != key.peer {
+            return Err(nonsense("its sender's address is another worker's"));
+        }
+        for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
+            for there in 0..peer.party.candidates.len() {
+                if module_text(slot, &self.id, &peer, there) != *key.module {
+                    continue;
+                }
+                let theirs = &peer.party.candidates[there].address;
+                slot.interface.reachable(theirs).map_err(Error::from)?;
+                let carrier = self.choose_carrier(&peer, index, there)?;
+                let made = self.new_line(Some(key.clone()), index, Rc::new(peer), Some(carrier))?;
+                return Ok(made.1);
+            }
+        }
+        Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
+    }
+
+    /// A connection is there, or will never be.
+    fn settled(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
+        let number = self.wiring.by_key.borrow().get(key).copied();
+        let Some(number) = number else { return };
+        let users = {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { return };
+            line.outbox.clear();
+            line.state = match reason {
+                None => State::Ready,
+                Some(reason) => State::Dead(self.reason(&line.peer, &line.trouble, reason)),
+            };
+            line.users.clone()
+        };
+        if reason.is_some() {
+            let _ = self.wiring.by_key.borrow_mut().remove(key);
+        }
+        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        if users.is_empty() && reason.is_some() {
+            self.drop_line(number);
+        }
+        for endpoint in users {
+            self.make_busy(&endpoint);
+        }
+    }
+
+    fn send_for(&self, number: u64, datagram: Vec<u8>) {
+        let way = {
+            let lines = self.wiring.lines.borrow();
+            let Some(line) = lines.get(&number) else { return };
+            line.carrier.clone().map(|carrier| (line.peer.clone(), carrier))
+        };
+        let Some((peer, carrier)) = way else { return };
+        let sent = self.send_datagram(&peer, &carrier, &datagram);
+        let mut lines = self.wiring.lines.borrow_mut();
+        let Some(line) = lines.get_mut(&number) else { return };
+        match sent {
+            Ok(()) => {}
+            Err(Status::Again) => {
+                if line.outbox.len() < OUTBOX {
+                    line.outbox.push_back(datagram);
+                }
+                self.note_work();
+            }
+            Err(status) => {
+                line.trouble = format!("{}: {}", self.carrier_name(&carrier), status.text());
+            }
+        }
+    }
+
+    // ---- progress ----
+
+    /// Moves wire-up on: what connectors bring, and what time demands.
+    pub(super) fn poll_wiring(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        for index in 0..self.wiring.carriers.connectors.len() {
+            let slot = &self.wiring.carriers.connectors[index];
+            let mut batch = abi::Batch::new();
+            let events = match slot.connector.poll(batch.slots()) {
+                Ok(0) => continue,
+                Ok(events) => events,
+                Err(status) => {
+                    let words = slot.provider.last_error();
+                    self.core.note(format!("{} does not work: {status}: {words}", slot.scheme));
+                    continue;
+                }
+            };
+            count += events;
+            for event in batch.events(events) {
+                match event.kind {
+                    event::DATAGRAM => {
+                        let _ = received(self, abi::payload(event));
+                    }
+                    event::PEER_LEFT => {
+                        let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+                        let status = Status::from_code(event.status);
+                        self.carrier_left(index, event.header, status, &words);
+                    }
+                    _ => self.bump(|c| c.malformed += 1),
+                }
+            }
+        }
+        if self.wiring.timer.get() <= self.wiring.now() {
+            self.wiring.machine.borrow_mut().tick(self.wiring.now());
+            self.carry_out();
+        }
+        count
+    }
+
+    /// The way to an address broke, or there never was one.
+    fn carrier_left(self: &Rc<Self>, connector: usize, hash: u64, status: Status, words: &str) {
+        let mut concerned = Vec::new();
+        for line in self.wiring.lines.borrow_mut().values_mut() {
+            let Some(Carrier::Connector(index, address)) = &line.carrier else { continue };
+            if *index == connector && address_hash(address) == hash {
+                let scheme = &self.wiring.carriers.connectors[connector].scheme;
+                line.trouble = format!("{scheme}: {words}");
+                if let (State::Forming, Some(key)) = (&line.state, &line.key) {
+                    concerned.push((key.clone(), line.trouble.clone()));
+                }
+            }
+        }
+        let now = self.wiring.now();
+        for (key, trouble) in concerned {
+            let mut machine = self.wiring.machine.borrow_mut();
+            match status {
+                // Trying again would bring the same answer.
+                Status::Permission | Status::PeerFailed | Status::Unsupported => {
+                    machine.carrier_hopeless(now, &key, &trouble);
+                }
+                _ => machine.carrier_lost(now, &key),
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Sends what carriers had no room for; whether some is left.
+    pub(super) fn send_waiting_datagrams(&self) -> bool {
+        let waiting: Vec<u64> = self
+            .wiring
+            .lines
+            .borrow()
+            .iter()
+            .filter(|(_, line)| !line.outbox.is_empty())
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &waiting {
+            loop {
+                let next = {
+                    let mut lines = self.wiring.lines.borrow_mut();
+                    lines.get_mut(number).and_then(|line| line.outbox.pop_front())
+                };
+                let Some(datagram) = next else { break };
+                self.send_for(*number, datagram);
+                let left = self.wiring.lines.borrow().get(number).map_or(0, |l| l.outbox.len());
+                if left > 0 {
+                    break; // no room still
+                }
+            }
+        }
+        waiting.iter().any(|number| {
+            self.wiring.lines.borrow().get(number).is_some_and(|line| !line.outbox.is_empty())
+        })
+    }
+
+    // ---- failure ----
+
+    /// A line that stood has failed, or the peer closed it.
+    pub(super) fn line_failed(self: &Rc<Self>, number: u64, status: Status, words: &str) {
+        let (users, peer, interface, key, error) = {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { return };
+            let error = self.line_error(&line.peer, status, words);
+            line.state = State::Dead(error.clone());
+            (line.users.clone(), line.peer.clone(), line.interface, line.key.clone(), error)
+        };
+        if let Some(key) = key {
+            self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
+            self.carry_out();
+            let _ = self.wiring.by_key.borrow_mut().remove(&key);
+        }
+        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        if users.is_empty() {
+            self.drop_line(number);
+        }
+        for endpoint in users {
+            endpoint.line_failed(interface, &error);
+        }
+        if status == Status::PeerFailed {
+            self.peer_failed(peer.context, &error);
+        }
+        if status != Status::Closed {
+            let id = crate::PeerId(self.peer_number(&peer));
+            self.tell_of_failure(id, &error);
+        }
+    }
+
+    fn line_error(&self, peer: &WorkerAddress, status: Status, words: &str) -> Error {
+        let why = if words.is_empty() { status.text() } else { words };
+        let what = match status {
+            Status::PeerFailed => format!("{} is gone", peer.label()),
+            Status::Closed => format!("{} closed the connection", peer.label()),
+            _ => format!("the connection to {} failed", peer.label()),
+        };
+        Error::new(status, what, why, "")
+    }
+
+    /// Why a connection was not formed.
+    fn reason(&self, peer: &WorkerAddress, trouble: &str, reason: &Reason) -> Error {
+        let (status, fix) = match reason.kind {
+            ReasonKind::TimedOut => (
+                Status::TimedOut,
+                "see that the peer makes progress, or raise TIELINE_CONNECT_TIMEOUT",
+            ),
+            ReasonKind::Busy => (Status::Busy, "open fewer connections at once, or try later"),
+            ReasonKind::Closed => (Status::Closed, ""),
+            ReasonKind::NoSuchWorker => {
+                (Status::PeerFailed, "the process has been replaced: exchange addresses again")
+            }
+            ReasonKind::Version => (Status::Unsupported, "use the same version on both sides"),
+            _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
+        };
+        let why = match trouble {
+            "" => reason.text.clone(),
+            trouble => format!("{}; {trouble}", reason.text),
+        };
+        Error::new(status, format!("no connection to {} came about", peer.label()), why, fix)
+    }
+}
