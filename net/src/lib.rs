@@ -1,3 +1,52 @@
 //! What connections over TCP share: which interfaces lead to a peer, where a process listens, and the
 //! handshake that a stranger does not pass. The providers `tcp` and `tcp-connect` and the core's rendezvous
 //! are built on it; it knows nothing of them.
+//!
+//! One side listens and says where, the other dials what was said:
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use tieline_net::{Contact, Dial, Hello, Hub, Key, Progress, Settings, routes};
+//!
+//! let hub = Hub::open(&Settings { secret: b"job 17".to_vec(), ..Settings::default() })?;
+//! let mailbox = hub.register([7; 16])?;
+//! let address = hub.contact([7; 16]).pack(); // these bytes travel to the peer by any means
+//!
+//! let contact = Contact::parse(&address)?;
+//! let key = Key::derive(b"job 17", &contact.cookie);
+//! let hello = Hello::new(1, contact.target, b"who I am and what I want")?;
+//! let deadline = Instant::now() + Duration::from_secs(20);
+//! let mut dial = Dial::start(routes(hub.local(), &contact)?, key, hello, deadline);
+//! let arrived = loop {
+//!     hub.poll();
+//!     match dial.advance(Instant::now()) {
+//!         Progress::Waiting => std::thread::yield_now(), // or sleep until dial.fd() is ready
+//!         Progress::Done(stream) => break stream,
+//!         Progress::Failed(words) => return Err(words),
+//!     }
+//! };
+//! let incoming = mailbox.take().ok_or("nothing arrived")?;
+//! assert_eq!(incoming.hello.payload(), b"who I am and what I want");
+//! assert_eq!(arrived.peer_addr().ok(), incoming.stream.local_addr().ok());
+//! # Ok::<(), String>(())
+//! ```
+
+mod auth;
+mod contact;
+mod dial;
+mod filter;
+mod hub;
+mod interfaces;
+mod options;
+mod routes;
+mod sys;
+
+pub use auth::{Acceptor, Dialler, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, Stranger, VERSION};
+pub use contact::{Contact, Malformed, Place};
+pub use dial::{Dial, Progress, dial_blocking};
+pub use filter::Filter;
+pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};
+pub use interfaces::{LocalAddress, local_addresses};
+pub use options::{Ports, parse_duration, tune};
+pub use routes::{Route, routes};
+pub use sys::{Interest, Poller, Ready, Timer, Waker, random};

@@ -1,0 +1,415 @@
+//! The handshake: a challenge both ways with HMAC-SHA-256, as a pure state machine. Bytes in, bytes out, no
+//! clock and no socket.
+//!
+//! ```text
+//! dialler                                          acceptor
+//! START      "TLN" version nonce_d          ->
+//!                                          <-      CHALLENGE  "TLN" version nonce_a
+//! HELLO      purpose target length payload
+//!            hmac("dialler", nonces, hello) ->
+//!                                          <-      ANSWER  verdict hmac("acceptor", nonces, hello, verdict)
+//! ```
+//!
+//! The acceptor proves nothing to who has proven nothing. A hello counts only with its proof; an answer counts
+//! as acceptance only with its own. The connection is authenticated, not encrypted.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+/// The version that this side speaks.
+pub const VERSION: u8 = 1;
+/// The longest payload of a hello.
+pub const MAX_HELLO_PAYLOAD: usize = 1024;
+
+const MAGIC: [u8; 3] = *b"TLN";
+const NONCE: usize = 32;
+const TAG: usize = 32;
+const GREETING: usize = 3 + 1 + NONCE;
+const HELLO_HEAD: usize = 1 + 16 + 2;
+const ANSWER: usize = 1 + TAG;
+
+/// What both sides share: made from the job's secret and the listener's cookie.
+#[derive(Clone)]
+pub struct Key {
+    mac: Hmac<Sha256>,
+}
+
+impl Key {
+    /// Derives the key of connections to the listener that drew `cookie`. Without a secret (empty) whoever was
+    /// given the listener's address may connect; with one, both are needed.
+    #[must_use]
+    pub fn derive(secret: &[u8], cookie: &[u8; 16]) -> Key {
+        let mut mac = keyed(secret);
+        mac.update(b"tieline 1");
+        mac.update(cookie);
+        Key { mac: keyed(&mac.finalize().into_bytes()) }
+    }
+
+    fn tag(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        for part in parts {
+            mac.update(&(part.len() as u32).to_le_bytes()); // no two lists of parts look the same
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key") // nothing of a key belongs in a log
+    }
+}
+
+#[allow(clippy::expect_used)]
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes keys of every length")
+}
+
+/// What the dialler wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Which kind of connection; the users of a listener give the numbers their meaning.
+    pub purpose: u8,
+    /// Which user of the listener is meant.
+    pub target: [u8; 16],
+    payload: Vec<u8>,
+}
+
+impl Hello {
+    /// A hello with its payload.
+    ///
+    /// # Errors
+    /// More than [`MAX_HELLO_PAYLOAD`] bytes.
+    pub fn new(purpose: u8, target: [u8; 16], payload: &[u8]) -> Result<Hello, String> {
+        if payload.len() > MAX_HELLO_PAYLOAD {
+            return Err(format!(
+                "a hello carries at most {MAX_HELLO_PAYLOAD} bytes, not {}",
+                payload.len()
+            ));
+        }
+        Ok(Hello { purpose, target, payload: payload.to_vec() })
+    }
+
+    /// The bytes that the dialler added for its target.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HELLO_HEAD + self.payload.len());
+        out.push(self.purpose);
+        out.extend_from_slice(&self.target);
+        out.extend_from_slice(&(self.payload.len() as u16).to_le_bytes()); // bounded by `new`
+        out.extend_from_slice(&self.payload);
+        out
+    }
+
+    /// Reads a head; the length of the payload is checked against the limit.
+    fn head(bytes: &[u8]) -> Option<(u8, [u8; 16], usize)> {
+        let (purpose, rest) = bytes.split_first()?;
+        let (target, rest) = rest.split_first_chunk::<16>()?;
+        let len = usize::from(u16::from_le_bytes(*rest.first_chunk::<2>()?));
+        (len <= MAX_HELLO_PAYLOAD).then_some((*purpose, *target, len))
+    }
+}
+
+/// Why a listener that was reached does not take the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The proof is wrong.
+    WrongSecret,
+    /// Nobody behind this listener has that id.
+    UnknownTarget,
+    /// The target has no room now.
+    Busy,
+    /// The listener speaks another version.
+    OtherVersion(u8),
+    /// What answers is no listener of Tieline, or does not know the key that it should.
+    NotOurs,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::WrongSecret => f.write_str(
+                "wrong secret, or an outdated address: TIELINE_SECRET must be the same on both sides",
+            ),
+            Refusal::UnknownTarget => {
+                f.write_str("nobody there has that address any more: the peer closed, or is another")
+            }
+            Refusal::Busy => f.write_str("the listener has no room now"),
+            Refusal::OtherVersion(version) => write!(
+                f,
+                "the listener speaks version {version} of the handshake, this side version {VERSION}"
+            ),
+            Refusal::NotOurs => f.write_str("something else than a peer of this job listens there"),
+        }
+    }
+}
+
+/// Why an acceptor closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// It does not begin as a connection of Tieline does.
+    NotOurs,
+    /// It speaks another version.
+    OtherVersion(u8),
+    /// Its hello makes no sense.
+    BadHello,
+    /// Its proof is wrong.
+    BadProof,
+}
+
+/// The verdict as it travels.
+const ACCEPTED: u8 = 0;
+
+fn verdict_code(verdict: Result<(), Refusal>) -> u8 {
+    match verdict {
+        Ok(()) => ACCEPTED,
+        Err(Refusal::WrongSecret) => 1,
+        Err(Refusal::UnknownTarget) => 2,
+        Err(Refusal::Busy) => 3,
+        Err(Refusal::OtherVersion(_) | Refusal::NotOurs) => 4,
+    }
+}
+
+fn refusal_of(code: u8) -> Refusal {
+    match code {
+        1 => Refusal::WrongSecret,
+        2 => Refusal::UnknownTarget,
+        3 => Refusal::Busy,
+        _ => Refusal::NotOurs,
+    }
+}
+
+fn greeting(nonce: &[u8; NONCE]) -> Vec<u8> {
+    [&MAGIC[..], &[VERSION], nonce].concat()
+}
+
+/// Reads magic and version; `Err(None)`: not ours at all.
+fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(None)?;
+    let (version, nonce) = rest.split_first().ok_or(None)?;
+    if *version != VERSION {
+        return Err(Some(*version));
+    }
+    nonce.try_into().map_err(|_| None)
+}
+
+/// Bytes on their way in and out, shared by both sides. Reading never goes beyond what the next message
+/// needs: what follows the handshake belongs to the connection's user.
+#[derive(Debug, Default)]
+struct Pipe {
+    inbox: Vec<u8>,
+    expects: usize,
+    outbox: Vec<u8>,
+}
+
+impl Pipe {
+    /// Takes bytes; `true` when the message is whole.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let room = self.expects.saturating_sub(self.inbox.len());
+        self.inbox.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.inbox.len() == self.expects
+    }
+
+    fn next(&mut self, expects: usize) -> Vec<u8> {
+        self.expects = expects;
+        std::mem::take(&mut self.inbox)
+    }
+
+    fn missing(&self) -> usize {
+        self.expects - self.inbox.len()
+    }
+
+    fn sent(&mut self, count: usize) {
+        drop(self.outbox.drain(..count.min(self.outbox.len())));
+    }
+}
+
+/// The dialler's side.
+#[derive(Debug)]
+pub struct Dialler {
+    key: Key,
+    hello: Vec<u8>,
+    own: [u8; NONCE],
+    other: Option<[u8; NONCE]>,
+    pipe: Pipe,
+}
+
+impl Dialler {
+    /// Begins. `nonce` is 32 fresh random bytes.
+    #[must_use]
+    pub fn new(key: Key, hello: &Hello, nonce: [u8; NONCE]) -> Dialler {
+        let pipe = Pipe { expects: GREETING, outbox: greeting(&nonce), ..Pipe::default() };
+        Dialler { key, hello: hello.pack(), own: nonce, other: None, pipe }
+    }
+
+    /// Bytes to send.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.pipe.outbox
+    }
+
+    /// So many of them were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.pipe.sent(count);
+    }
+
+    /// At most so many bytes may be read and handed to [`Dialler::receive`] now.
+    #[must_use]
+    pub fn expects(&self) -> usize {
+        self.pipe.missing()
+    }
+
+    /// Takes bytes of the acceptor; `true`: it has accepted and proven itself.
+    ///
+    /// # Errors
+    /// Why not. The connection is to be closed.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<bool, Refusal> {
+        if !self.pipe.take(bytes) {
+            return Ok(false);
+        }
+        match self.other {
+            None => {
+                let challenge = self.pipe.next(ANSWER);
+                let other = read_greeting(&challenge)
+                    .map_err(|version| version.map_or(Refusal::NotOurs, Refusal::OtherVersion))?;
+                let tag = self.key.tag(&[b"dialler", &self.own, &other, &self.hello]);
+                self.pipe.outbox.extend_from_slice(&self.hello);
+                self.pipe.outbox.extend_from_slice(&tag.finalize().into_bytes());
+                self.other = Some(other);
+                Ok(false)
+            }
+            Some(other) => {
+                let answer = self.pipe.next(0);
+                let (code, tag) = answer.split_first().ok_or(Refusal::NotOurs)?;
+                // A refusal needs no proof: to believe a liar's costs nothing that it could not take anyway.
+                if *code != ACCEPTED {
+                    return Err(refusal_of(*code));
+                }
+                self.key
+                    .tag(&[b"acceptor", &self.own, &other, &self.hello, &[*code]])
+                    .verify_slice(tag)
+                    .map_err(|_| Refusal::NotOurs)?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// The acceptor's side.
+#[derive(Debug)]
+pub struct Acceptor {
+    key: Key,
+    own: [u8; NONCE],
+    step: Step,
+    pipe: Pipe,
+}
+
+#[derive(Debug)]
+enum Step {
+    Start,
+    Head { other: [u8; NONCE] },
+    Rest { other: [u8; NONCE], head: Vec<u8> },
+    Proven { other: [u8; NONCE], hello: Vec<u8> },
+}
+
+impl Acceptor {
+    /// Begins. `nonce` is 32 fresh random bytes.
+    #[must_use]
+    pub fn new(key: Key, nonce: [u8; NONCE]) -> Acceptor {
+        let pipe = Pipe { expects: GREETING, ..Pipe::default() };
+        Acceptor { key, own: nonce, step: Step::Start, pipe }
+    }
+
+    /// Bytes to send; after an error too, as far as they go at once, before the connection is closed.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.pipe.outbox
+    }
+
+    /// So many of them were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.pipe.sent(count);
+    }
+
+    /// At most so many bytes may be read and handed to [`Acceptor::receive`] now.
+    #[must_use]
+    pub fn expects(&self) -> usize {
+        self.pipe.missing()
+    }
+
+    /// Takes bytes of the dialler. The hello, once it is proven: [`Acceptor::answer`] is then due.
+    ///
+    /// # Errors
+    /// What kind of stranger this is. The connection is to be closed.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Stranger> {
+        if !self.pipe.take(bytes) {
+            // Bytes that cannot become a greeting are not waited for.
+            let begun = self.pipe.inbox.len().min(MAGIC.len());
+            let ours = self.pipe.inbox[..begun] == MAGIC[..begun];
+            let start = matches!(self.step, Step::Start);
+            return if ours || !start { Ok(None) } else { Err(Stranger::NotOurs) };
+        }
+        match std::mem::replace(&mut self.step, Step::Start) {
+            Step::Start => {
+                let start = self.pipe.next(HELLO_HEAD);
+                let other = match read_greeting(&start) {
+                    Ok(other) => other,
+                    Err(None) => return Err(Stranger::NotOurs),
+                    Err(Some(version)) => {
+                        // The other side can say so in words.
+                        self.pipe.outbox = greeting(&self.own);
+                        return Err(Stranger::OtherVersion(version));
+                    }
+                };
+                self.pipe.outbox = greeting(&self.own);
+                self.step = Step::Head { other };
+                Ok(None)
+            }
+            Step::Head { other } => {
+                let head = self.pipe.next(0);
+                let (_, _, len) = Hello::head(&head).ok_or(Stranger::BadHello)?;
+                self.pipe.expects = len + TAG;
+                self.step = Step::Rest { other, head };
+                Ok(None)
+            }
+            Step::Rest { other, mut head } => {
+                let rest = self.pipe.next(0);
+                let (payload, tag) =
+                    rest.split_at_checked(rest.len() - TAG).ok_or(Stranger::BadHello)?;
+                let (purpose, target, _) = Hello::head(&head).ok_or(Stranger::BadHello)?;
+                head.extend_from_slice(payload);
+                let proof = self.key.tag(&[b"dialler", &other, &self.own, &head]);
+                if proof.verify_slice(tag).is_err() {
+                    self.step = Step::Proven { other, hello: head };
+                    self.answer(Err(Refusal::WrongSecret));
+                    return Err(Stranger::BadProof);
+                }
+                self.step = Step::Proven { other, hello: head };
+                Ok(Some(Hello { purpose, target, payload: payload.to_vec() }))
+            }
+            Step::Proven { .. } => Ok(None),
+        }
+    }
+
+    /// Answers a proven hello.
+    pub fn answer(&mut self, verdict: Result<(), Refusal>) {
+        let Step::Proven { other, hello } = &self.step else { return };
+        let code = verdict_code(verdict);
+        self.pipe.outbox.push(code);
+        if verdict == Err(Refusal::WrongSecret) {
+            self.pipe.outbox.extend_from_slice(&[0; TAG]); // no proof for who has none
+            return;
+        }
+        let tag = self.key.tag(&[b"acceptor", other, &self.own, hello, &[code]]);
+        self.pipe.outbox.extend_from_slice(&tag.finalize().into_bytes());
+    }
+}
+
+#[cfg(test)]
+#[path = "auth_tests.rs"]
+mod tests;

@@ -1,0 +1,238 @@
+//! What a listener says of where it can be reached. The bytes travel inside addresses that are opaque to
+//! everybody else.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const FORMAT: u8 = 1;
+const FIXED: usize = 1 + 16 + 8 + 16 + 16 + 1;
+const LONGEST_PLACE: usize = 1 + 16 + 1 + 2 + 4;
+
+/// One address and port where the listener listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address.
+    pub ip: IpAddr,
+    /// How many of its first bits name the subnet.
+    pub prefix: u8,
+    /// The port.
+    pub port: u16,
+    /// Speed of the link; 0: not known.
+    pub speed_mbps: u32,
+}
+
+/// Who listens, and where: the best places first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// The kernel it runs under; with [`Contact::net_namespace`] it says who shares loopback addresses.
+    pub boot_id: [u8; 16],
+    /// The network namespace it lives in.
+    pub net_namespace: u64,
+    /// Random bytes of the listener: part of the key of every connection to it.
+    pub cookie: [u8; 16],
+    /// Which of the listener's users is meant.
+    pub target: [u8; 16],
+    /// Where it listens; at most [`Contact::MAX_PLACES`].
+    pub places: Vec<Place>,
+}
+
+/// Why bytes are no contact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// They end too early, or go on after the end.
+    Length,
+    /// Another version wrote them.
+    Format(u8),
+    /// More places than there can be, or none.
+    Places(u8),
+    /// A place that is no address: its family, prefix or port.
+    Place,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::Length => f.write_str("the address is cut off or has bytes too many"),
+            Malformed::Format(format) => {
+                write!(f, "the address has format {format}, this side knows format {FORMAT}")
+            }
+            Malformed::Places(count) => write!(f, "the address claims {count} places"),
+            Malformed::Place => f.write_str("the address has a place that cannot be"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl From<Malformed> for String {
+    fn from(malformed: Malformed) -> String {
+        malformed.to_string()
+    }
+}
+
+impl Contact {
+    /// The most places that a contact carries.
+    pub const MAX_PLACES: usize = 16;
+    /// The longest packed contact.
+    pub const MAX_LEN: usize = FIXED + Contact::MAX_PLACES * LONGEST_PLACE;
+
+    /// The bytes; places beyond [`Contact::MAX_PLACES`] are left out.
+    #[must_use]
+    pub fn pack(&self) -> Vec<u8> {
+        let places = &self.places[..self.places.len().min(Contact::MAX_PLACES)];
+        let mut out = Vec::with_capacity(FIXED + places.len() * LONGEST_PLACE);
+        out.push(FORMAT);
+        out.extend_from_slice(&self.boot_id);
+        out.extend_from_slice(&self.net_namespace.to_le_bytes());
+        out.extend_from_slice(&self.cookie);
+        out.extend_from_slice(&self.target);
+        out.push(places.len() as u8); // at most MAX_PLACES
+        for place in places {
+            match place.ip {
+                IpAddr::V4(ip) => {
+                    out.push(4);
+                    out.extend_from_slice(&ip.octets());
+                }
+                IpAddr::V6(ip) => {
+                    out.push(6);
+                    out.extend_from_slice(&ip.octets());
+                }
+            }
+            out.push(place.prefix);
+            out.extend_from_slice(&place.port.to_le_bytes());
+            out.extend_from_slice(&place.speed_mbps.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads what [`Contact::pack`] wrote. The bytes come from a peer: every one is checked.
+    ///
+    /// # Errors
+    /// What does not make sense.
+    pub fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
+        let (contact, rest) = Contact::parse_prefix(bytes)?;
+        if rest.is_empty() { Ok(contact) } else { Err(Malformed::Length) }
+    }
+
+    /// Reads a contact from the beginning of `bytes`, and returns what follows it.
+    ///
+    /// # Errors
+    /// What does not make sense.
+    pub fn parse_prefix(bytes: &[u8]) -> Result<(Contact, &[u8]), Malformed> {
+        let mut reader = Reader { rest: bytes };
+        let [format] = reader.take()?;
+        if format != FORMAT {
+            return Err(Malformed::Format(format));
+        }
+        let boot_id = reader.take()?;
+        let net_namespace = u64::from_le_bytes(reader.take()?);
+        let cookie = reader.take()?;
+        let target = reader.take()?;
+        let [count] = reader.take()?;
+        if count == 0 || usize::from(count) > Contact::MAX_PLACES {
+            return Err(Malformed::Places(count));
+        }
+        let places = (0..count).map(|_| reader.place()).collect::<Result<_, _>>()?;
+        Ok((Contact { boot_id, net_namespace, cookie, target, places }, reader.rest))
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed::Length)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn place(&mut self) -> Result<Place, Malformed> {
+        let [family] = self.take()?;
+        let (ip, longest) = match family {
+            4 => (IpAddr::V4(Ipv4Addr::from(self.take::<4>()?)), 32),
+            6 => (IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)), 128),
+            _ => return Err(Malformed::Place),
+        };
+        let [prefix] = self.take()?;
+        let port = u16::from_le_bytes(self.take()?);
+        let speed_mbps = u32::from_le_bytes(self.take()?);
+        if prefix > longest || port == 0 || ip.is_unspecified() || ip.is_multicast() {
+            return Err(Malformed::Place);
+        }
+        Ok(Place { ip, prefix, port, speed_mbps })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn a_place() -> impl Strategy<Value = Place> {
+        let v4 = (any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| (IpAddr::V4(ip.into()), prefix));
+        let v6 = (any::<u128>(), 0u8..=128).prop_map(|(ip, p)| (IpAddr::V6(ip.into()), p));
+        (prop_oneof![v4, v6], 1u16.., any::<u32>())
+            .prop_map(|((ip, prefix), port, speed_mbps)| Place { ip, prefix, port, speed_mbps })
+            .prop_filter("an address of one host", |place| {
+                !place.ip.is_unspecified() && !place.ip.is_multicast()
+            })
+    }
+
+    pub(crate) fn a_contact() -> impl Strategy<Value = Contact> {
+        (
+            any::<[u8; 16]>(),
+            any::<u64>(),
+            any::<[u8; 16]>(),
+            any::<[u8; 16]>(),
+            prop::collection::vec(a_place(), 1..=Contact::MAX_PLACES),
+        )
+            .prop_map(|(boot_id, net_namespace, cookie, target, places)| Contact {
+                boot_id,
+                net_namespace,
+                cookie,
+                target,
+                places,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_can_be_read(contact in a_contact()) {
+            let bytes = contact.pack();
+            prop_assert!(bytes.len() <= Contact::MAX_LEN);
+            prop_assert_eq!(Contact::parse(&bytes), Ok(contact));
+        }
+
+        #[test]
+        fn every_cut_and_every_tail_is_refused(contact in a_contact(), tail in 1usize..20) {
+            let bytes = contact.pack();
+            for cut in 0..bytes.len() {
+                prop_assert!(Contact::parse(&bytes[..cut]).is_err());
+            }
+            let mut long = bytes.clone();
+            long.resize(bytes.len() + tail, 0);
+            prop_assert_eq!(Contact::parse(&long), Err(Malformed::Length));
+            let (read, rest) = Contact::parse_prefix(&long).expect("the beginning is a contact");
+            prop_assert_eq!((read, rest.len()), (contact, tail));
+        }
+
+        #[test]
+        fn no_bytes_harm(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            if let Ok(contact) = Contact::parse(&bytes) {
+                prop_assert_eq!(contact.pack(), bytes);
+            }
+        }
+
+        #[test]
+        fn no_change_of_a_byte_harms(contact in a_contact(), at: prop::sample::Index, to: u8) {
+            let mut bytes = contact.pack();
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            if let Ok(read) = Contact::parse(&bytes) {
+                prop_assert_eq!(read.pack(), bytes);
+            }
+        }
+    }
+}

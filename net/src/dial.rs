@@ -1,0 +1,280 @@
+//! An outgoing connection that never blocks: connect, handshake, and the next way when one fails.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::auth::{Dialler, Hello, Key};
+use crate::routes::Route;
+use crate::sys::{self, Interest, Poller};
+
+/// How long one way may take to connect while there are others to try. Three seconds are two lost SYNs.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How far a [`Dial`] is.
+#[derive(Debug)]
+pub enum Progress {
+    /// Not there yet: wait for [`Dial::fd`], but no longer than until [`Dial::timeout`].
+    Waiting,
+    /// Connected, and both sides have proven themselves. The stream does not block.
+    Done(TcpStream),
+    /// No way led there: every way that was tried and why it failed.
+    Failed(String),
+}
+
+/// A connection in the making. Dropping it gives up.
+#[derive(Debug)]
+pub struct Dial {
+    routes: std::vec::IntoIter<Route>,
+    key: Key,
+    hello: Hello,
+    deadline: Instant,
+    current: Option<Attempt>,
+    attempts: u32,
+    failures: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    stream: TcpStream,
+    dialler: Dialler,
+    connected: bool,
+    until: Instant,
+    what: String,
+}
+
+impl Dial {
+    /// Begins with the first way. Nothing is sent before [`Dial::advance`] is called again.
+    #[must_use]
+    pub fn start(routes: Vec<Route>, key: Key, hello: Hello, deadline: Instant) -> Dial {
+        let mut dial = Dial {
+            routes: routes.into_iter(),
+            key,
+            hello,
+            deadline,
+            current: None,
+            attempts: 0,
+            failures: Vec::new(),
+        };
+        dial.next_way(Instant::now());
+        dial
+    }
+
+    /// The socket of the current attempt. It is another one after each failed way: watch it again when
+    /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] now.
+    #[must_use]
+    pub fn fd(&self) -> Option<RawFd> {
+        self.current.as_ref().map(|attempt| attempt.stream.as_raw_fd())
+    }
+
+    /// What to wait for on [`Dial::fd`].
+    #[must_use]
+    pub fn wants(&self) -> Interest {
+        match &self.current {
+            Some(attempt) if !attempt.connected => Interest::WRITE,
+            Some(attempt) if !attempt.dialler.output().is_empty() => Interest::BOTH,
+            _ => Interest::READ,
+        }
+    }
+
+    /// Counts the ways that were begun.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempts
+    }
+
+    /// When [`Dial::advance`] is to be called even if nothing happens.
+    #[must_use]
+    pub fn timeout(&self) -> Instant {
+        self.current.as_ref().map_or(self.deadline, |attempt| attempt.until)
+    }
+
+    /// Goes on as far as it goes without waiting.
+    pub fn advance(&mut self, now: Instant) -> Progress {
+        while let Some(attempt) = &mut self.current {
+            let left = self.routes.len();
+            match attempt.advance(now, self.deadline, left) {
+                Ok(false) => return Progress::Waiting,
+                Ok(true) => {
+                    if let Some(attempt) = self.current.take() {
+                        return Progress::Done(attempt.stream);
+                    }
+                }
+                Err(words) => {
+                    let what = std::mem::take(&mut attempt.what);
+                    self.failures.push(format!("{what}: {words}"));
+                    self.next_way(now);
+                }
+            }
+        }
+        Progress::Failed(self.words())
+    }
+
+    /// Begins the next way that can be begun.
+    fn next_way(&mut self, now: Instant) {
+        self.current = None;
+        while self.current.is_none() {
+            let Some(route) = self.routes.next() else { return };
+            let what = format!("{} ({})", route.remote, route.why);
+            if now >= self.deadline {
+                self.failures.push(format!("{what}: no time left to try"));
+                continue;
+            }
+            self.attempts += 1;
+            let until = limit(now, self.deadline, self.routes.len(), CONNECT_LIMIT);
+            let begun = nonce().and_then(|nonce| Ok((nonce, begin(&route)?)));
+            match begun {
+                Ok((nonce, stream)) => {
+                    let dialler = Dialler::new(self.key.clone(), &self.hello, nonce);
+                    self.current = Some(Attempt { stream, dialler, connected: false, until, what });
+                }
+                Err(error) => self.failures.push(format!("{what}: {error}")),
+            }
+        }
+    }
+
+    fn words(&self) -> String {
+        if self.failures.is_empty() {
+            "there is no address to connect to".into()
+        } else {
+            self.failures.join("; ")
+        }
+    }
+}
+
+impl Attempt {
+    /// `true`: connected and proven.
+    fn advance(&mut self, now: Instant, deadline: Instant, left: usize) -> Result<bool, String> {
+        if !self.connected {
+            if let Some(error) = self.stream.take_error().map_err(words)? {
+                return Err(words(error));
+            }
+            match self.stream.peer_addr() {
+                // A port that nobody listens on may connect a socket to itself.
+                Ok(peer) if self.stream.local_addr().ok() == Some(peer) => {
+                    return Err("nobody listens there".into());
+                }
+                Ok(_) => {
+                    self.connected = true;
+                    let _ = self.stream.set_nodelay(true);
+                    let half = deadline.saturating_duration_since(now) / 2;
+                    self.until = limit(now, deadline, left, half);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    return self.in_time(now, "no answer");
+                }
+                Err(error) => return Err(words(error)),
+            }
+        }
+        loop {
+            self.write()?;
+            let mut bytes = [0u8; 256];
+            let expects = self.dialler.expects().min(bytes.len());
+            match self.stream.read(&mut bytes[..expects]) {
+                Ok(0) => return Err("the listener closed the connection".into()),
+                Ok(count) => {
+                    if self.dialler.receive(&bytes[..count]).map_err(|why| why.to_string())? {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.in_time(now, "connected, but the process there does not answer");
+                }
+                Err(error) => return Err(words(error)),
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        while !self.dialler.output().is_empty() {
+            match self.stream.write(self.dialler.output()) {
+                Ok(count) => self.dialler.sent(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // What the listener said before it closed is still to be read.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn in_time(&self, now: Instant, what: &str) -> Result<bool, String> {
+        if now < self.until { Ok(false) } else { Err(format!("{what} in time")) }
+    }
+}
+
+/// Until when a step may take: the last way has all the time that is left.
+fn limit(now: Instant, deadline: Instant, ways_left: usize, at_most: Duration) -> Instant {
+    if ways_left == 0 { deadline } else { deadline.min(now + at_most) }
+}
+
+fn words(error: io::Error) -> String {
+    error.to_string()
+}
+
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    sys::random(&mut nonce).map(|()| nonce)
+}
+
+fn begin(route: &Route) -> io::Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(route.remote),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    if let Some(local) = &route.local {
+        sys::bind_address_no_port(socket.as_fd());
+        let from = match SocketAddr::new(local.ip, 0) {
+            SocketAddr::V6(mut v6) => {
+                v6.set_scope_id(local.scope_id);
+                SocketAddr::V6(v6)
+            }
+            v4 => v4,
+        };
+        socket.bind(&from.into())?;
+    }
+    match socket.connect(&route.remote.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
+/// Dials one address and waits until it is done. The stream that it returns blocks.
+///
+/// # Errors
+/// Why there is no connection, in words.
+pub fn dial_blocking(
+    remote: SocketAddr,
+    key: &Key,
+    hello: &Hello,
+    deadline: Instant,
+) -> Result<TcpStream, String> {
+    let route = Route { local: None, remote, why: "as given".into() };
+    let mut dial = Dial::start(vec![route], key.clone(), hello.clone(), deadline);
+    let poller = Poller::new().map_err(words)?;
+    let mut ready = Vec::new();
+    loop {
+        let now = Instant::now();
+        match dial.advance(now) {
+            Progress::Waiting => {
+                if let Some(fd) = dial.fd() {
+                    poller.watch(fd, dial.wants(), 0).map_err(words)?;
+                }
+                let left = dial.timeout().saturating_duration_since(now);
+                poller.wait(&mut ready, Some(left)).map_err(words)?;
+            }
+            Progress::Done(stream) => {
+                stream.set_nonblocking(false).map_err(words)?;
+                return Ok(stream);
+            }
+            Progress::Failed(words) => return Err(words),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The listener's sockets and everybody who stands before it without having proven anything yet.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{Hub, Incoming, Listen, Settings, Slot, count};
+use crate::auth::{Acceptor, Hello, Key};
+use crate::filter::Filter;
+use crate::interfaces::local_addresses;
+use crate::sys::{self, Interest, Poller, Ready, Timer};
+
+/// Connections that may be in their handshake at once; the kernel's backlog holds the others.
+const HALF_OPEN: usize = 256;
+/// When all of them are taken, who has been silent for so long makes room.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long nobody is let in after the process ran out of descriptors.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Connections taken in by one poll: a flood must not keep the caller.
+const PER_POLL: usize = 64;
+const BACKLOG: i32 = 4096;
+
+const TIMER: u64 = u64::MAX;
+const FIRST_GUEST: u64 = 16; // the numbers below are the listeners'
+
+#[derive(Debug)]
+pub(super) struct Door {
+    listeners: Vec<Socket>,
+    key: Key,
+    filter: Filter,
+    allowed: Vec<IpAddr>,
+    patience: Duration,
+    guests: HashMap<u64, Guest>,
+    next_guest: u64,
+    timer: Timer,
+    timer_at: Option<Instant>,
+    /// Nobody is let in until then.
+    paused: Option<Instant>,
+    listening: bool,
+    ready: Vec<Ready>,
+}
+
+/// Somebody in the middle of the handshake.
+#[derive(Debug)]
+struct Guest {
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: Acceptor,
+    until: Instant,
+    moved: Instant,
+}
+
+/// How a guest's turn ended.
+enum Turn {
+    Waits,
+    Proven(Hello),
+    Leaves,
+}
+
+impl Door {
+    pub(super) fn new(
+        listeners: Vec<Socket>,
+        key: Key,
+        settings: &Settings,
+        poller: &Poller,
+    ) -> io::Result<Door> {
+        let timer = Timer::new()?;
+        poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
+        let mut door = Door {
+            listeners,
+            key,
+            filter: settings.filter.clone(),
+            allowed: Vec::new(),
+            patience: settings.handshake_timeout,
+            guests: HashMap::new(),
+            next_guest: FIRST_GUEST,
+            timer,
+            timer_at: None,
+            paused: None,
+            listening: false,
+            ready: Vec::new(),
+        };
+        door.open(poller)?;
+        Ok(door)
+    }
+
+    pub(super) fn poll(&mut self, hub: &Hub) {
+        let mut ready = std::mem::take(&mut self.ready);
+        if hub.poller.wait(&mut ready, Some(Duration::ZERO)).is_err() {
+            ready.clear();
+        }
+        if ready.is_empty() {
+            self.ready = ready;
+            return;
+        }
+        let now = Instant::now();
+        for event in ready.iter().filter(|event| event.token >= FIRST_GUEST && event.token != TIMER)
+        {
+            self.serve(hub, event.token, now);
+        }
+        self.dismiss_slow(hub, now);
+        if ready.iter().any(|event| event.token < FIRST_GUEST || event.token == TIMER) {
+            self.let_in(hub, now);
+        }
+        self.ready = ready;
+        self.arrange(hub, now);
+    }
+
+    /// Lets one guest go on, and hands it over when it has proven itself.
+    fn serve(&mut self, hub: &Hub, token: u64, now: Instant) {
+        let Some(guest) = self.guests.get_mut(&token) else { return };
+        match guest.go_on(now) {
+            Turn::Waits => {}
+            Turn::Leaves => {
+                count(&hub.counts.strangers);
+                drop(self.guests.remove(&token));
+            }
+            Turn::Proven(hello) => {
+                let Some(mut guest) = self.guests.remove(&token) else { return };
+                hub.poller.forget(guest.stream.as_raw_fd());
+                let admitted = hub.admits(&hello);
+                guest.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
+                // The few bytes of an answer fit into a socket that has carried one greeting so far.
+                let told = guest.flush() && guest.acceptor.output().is_empty();
+                if let (true, Ok(slot)) = (told, admitted) {
+                    hand_over(hub, &slot, guest, hello);
+                }
+            }
+        }
+    }
+
+    fn dismiss_slow(&mut self, hub: &Hub, now: Instant) {
+        self.guests.retain(|_, guest| {
+            let stays = now < guest.until;
+            if !stays {
+                count(&hub.counts.slow);
+            }
+            stays
+        });
+    }
+
+    fn let_in(&mut self, hub: &Hub, now: Instant) {
+        if self.paused.is_some_and(|until| now < until) {
+            return;
+        }
+        self.paused = None;
+        for n in 0..self.listeners.len() {
+            for _ in 0..PER_POLL {
+                if self.guests.len() >= HALF_OPEN && !self.make_room(hub, now) {
+                    return;
+                }
+                match self.listeners[n].accept() {
+                    Ok((socket, from)) => self.welcome(hub, socket.into(), from.as_socket(), now),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if is_out_of_resources(&error) => {
+                        self.paused = Some(now + PAUSE);
+                        return;
+                    }
+                    Err(_) => {} // trouble of the connection that was to be taken in
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, hub: &Hub, stream: TcpStream, from: Option<SocketAddr>, now: Instant) {
+        let mut nonce = [0; 32];
+        let mut ready = || {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            sys::random(&mut nonce)?;
+            hub.poller.watch(stream.as_raw_fd(), Interest::READ, self.next_guest)
+        };
+        let local = stream.local_addr().map(|at| at.ip().to_canonical());
+        let (Ok(()), Some(from), Ok(local)) = (ready(), from, local) else {
+            count(&hub.counts.strangers);
+            return;
+        };
+        if !self.is_allowed(local) {
+            count(&hub.counts.strangers);
+            return;
+        }
+        let token = self.next_guest;
+        self.next_guest += 1;
+        let acceptor = Acceptor::new(self.key.clone(), nonce);
+        let guest = Guest { stream, from, acceptor, until: now + self.patience, moved: now };
+        let _ = self.guests.insert(token, guest);
+        self.serve(hub, token, now); // its greeting has often arrived with it
+    }
+
+    /// Whether the user allows connections over the interface with this address.
+    fn is_allowed(&mut self, local: IpAddr) -> bool {
+        if self.filter.is_empty() || self.allowed.contains(&local) {
+            return true;
+        }
+        // Addresses come and go: look again before saying no.
+        let now_there = local_addresses(&self.filter).unwrap_or_default();
+        self.allowed = now_there.into_iter().map(|local| local.ip).collect();
+        self.allowed.contains(&local)
+    }
+
+    /// Dismisses the guest that has been silent the longest, if that was long.
+    fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
+        let oldest = self.guests.iter().min_by_key(|(_, guest)| guest.moved);
+        match oldest.map(|(token, guest)| (*token, guest.moved)) {
+            Some((token, moved)) if moved + GRACE <= now => {
+                count(&hub.counts.slow);
+                drop(self.guests.remove(&token));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Watches the listeners only while somebody can be let in, and sets the timer to what comes next.
+    fn arrange(&mut self, hub: &Hub, now: Instant) {
+        let full = self.guests.len() >= HALF_OPEN;
+        if full || self.paused.is_some() {
+            if self.listening {
+                self.listening = false;
+                for listener in &self.listeners {
+                    hub.poller.forget(listener.as_raw_fd());
+                }
+            }
+        } else if !self.listening && self.open(&hub.poller).is_err() {
+            self.paused = Some(now + PAUSE);
+        }
+        let slowest = self.guests.values().map(|guest| guest.until).min();
+        let room = self.guests.values().map(|guest| guest.moved + GRACE).min().filter(|_| full);
+        let next = [slowest, room, self.paused].into_iter().flatten().min();
+        if next != self.timer_at {
+            self.timer_at = next;
+            self.timer.set(next);
+        }
+    }
+
+    fn open(&mut self, poller: &Poller) -> io::Result<()> {
+        for (n, listener) in self.listeners.iter().enumerate() {
+            poller.watch(listener.as_raw_fd(), Interest::READ, n as u64)?;
+        }
+        self.listening = true;
+        Ok(())
+    }
+}
+
+fn is_out_of_resources(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+impl Guest {
+    fn go_on(&mut self, now: Instant) -> Turn {
+        loop {
+            let mut bytes = [0u8; 512];
+            let expects = self.acceptor.expects().min(bytes.len());
+            match self.stream.read(&mut bytes[..expects]) {
+                Ok(0) => return Turn::Leaves,
+                Ok(len) => {
+                    self.moved = now;
+                    match self.acceptor.receive(&bytes[..len]) {
+                        Ok(None) if self.flush() => {}
+                        Ok(None) => return Turn::Leaves,
+                        Ok(Some(hello)) => return Turn::Proven(hello),
+                        Err(_) => {
+                            let _ = self.flush(); // may name the reason
+                            return Turn::Leaves;
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
+                Err(_) => return Turn::Leaves,
+            }
+        }
+    }
+
+    /// `false`: the connection broke, or takes not even a greeting.
+    fn flush(&mut self) -> bool {
+        while !self.acceptor.output().is_empty() {
+            match self.stream.write(self.acceptor.output()) {
+                Ok(len) => self.acceptor.sent(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+fn hand_over(hub: &Hub, slot: &Arc<Slot>, guest: Guest, hello: Hello) {
+    hub.deliver(slot, Incoming { stream: guest.stream, hello, from: guest.from });
+}
+
+/// Opens the listening sockets.
+pub(super) fn listen(at: Listen) -> Result<Vec<Socket>, String> {
+    let ports = match at {
+        Listen::At(address) => {
+            let socket =
+                bind(address).map_err(|error| format!("listening at {address}: {error}"))?;
+            return Ok(vec![socket]);
+        }
+        Listen::Ports(ports) => ports,
+    };
+    let mut listeners = Vec::new();
+    let mut why_not = Vec::new();
+    for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
+        let mut last = None;
+        let start = std::process::id();
+        for port in ports.each(start) {
+            match bind(SocketAddr::new(any, port)) {
+                Ok(socket) => {
+                    listeners.push(socket);
+                    last = None;
+                    break;
+                }
+                Err(error) => {
+                    let taken = error.kind() == io::ErrorKind::AddrInUse;
+                    last = Some(error);
+                    if !taken {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(error) = last {
+            if error.kind() == io::ErrorKind::AddrInUse {
+                return Err(format!(
+                    "every port of {} is taken: widen TIELINE_TCP_PORTS or set it to 0",
+                    ports.text()
+                ));
+            }
+            why_not.push(format!("listening on {any}: {error}")); // a kernel without that family
+        }
+    }
+    if listeners.is_empty() {
+        return Err(why_not.join("; "));
+    }
+    Ok(listeners)
+}
+
+fn bind(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Connections of a process that has just ended do not keep its port.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}

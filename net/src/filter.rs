@@ -1,0 +1,222 @@
+//! Which interfaces a user allows: `eth0,10.0.0.0/8` or `^docker*,fe80::/10`.
+
+use std::net::IpAddr;
+
+/// A list of interface names, globs and subnets. A leading `^` on the whole list excludes them.
+///
+/// ```
+/// use tieline_net::Filter;
+///
+/// let filter = Filter::parse("eth*,10.0.0.0/8")?;
+/// assert!(filter.allows("eth1", "192.168.1.7".parse().unwrap()));
+/// assert!(filter.allows("ib0", "10.1.2.3".parse().unwrap()));
+/// assert!(!filter.allows("ib0", "192.168.1.7".parse().unwrap()));
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    exclude: bool,
+    items: Vec<Item>,
+    text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Item {
+    Glob(String),
+    Subnet(IpAddr, u8),
+}
+
+impl Filter {
+    /// Reads a filter; an empty one allows everything.
+    ///
+    /// # Errors
+    /// What in it is neither a name, a glob nor a subnet, in words.
+    pub fn parse(text: &str) -> Result<Filter, String> {
+        let text = text.trim();
+        let (exclude, list) = match text.strip_prefix('^') {
+            Some(list) => (true, list),
+            None => (false, text),
+        };
+        let mut items = Vec::new();
+        for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            items.push(parse_item(item, text)?);
+        }
+        if exclude && items.is_empty() {
+            return Err(format!("`{text}` excludes nothing: names or subnets follow the `^`"));
+        }
+        Ok(Filter { exclude, items, text: text.into() })
+    }
+
+    /// Whether this address of this interface may be used.
+    #[must_use]
+    pub fn allows(&self, interface: &str, ip: IpAddr) -> bool {
+        self.items.is_empty() || self.names(interface, ip) != self.exclude
+    }
+
+    /// Whether everything is allowed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Whether it asks for this one by name or subnet: what is asked for is not ranked last.
+    pub(crate) fn asks_for(&self, interface: &str, ip: IpAddr) -> bool {
+        !self.exclude && self.names(interface, ip)
+    }
+
+    /// As the user wrote it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn names(&self, interface: &str, ip: IpAddr) -> bool {
+        self.items.iter().any(|item| match item {
+            Item::Glob(glob) => glob_matches(glob.as_bytes(), interface.as_bytes()),
+            Item::Subnet(net, prefix) => same_subnet(*net, ip, *prefix),
+        })
+    }
+}
+
+fn parse_item(item: &str, text: &str) -> Result<Item, String> {
+    if item.starts_with('^') {
+        return Err(format!(
+            "`{item}` in `{text}`: `^` stands before the whole list and excludes all of it"
+        ));
+    }
+    if let Some((net, prefix)) = item.split_once('/') {
+        let longest = |net: IpAddr| if net.is_ipv4() { 32 } else { 128 };
+        return match (net.parse::<IpAddr>(), prefix.parse::<u8>()) {
+            (Ok(net), Ok(prefix)) if prefix <= longest(net) => Ok(Item::Subnet(net, prefix)),
+            _ => Err(format!("`{item}` in `{text}` is no subnet: write 10.0.0.0/8 or fd00::/8")),
+        };
+    }
+    if let Ok(ip) = item.parse::<IpAddr>() {
+        return Ok(Item::Subnet(ip, if ip.is_ipv4() { 32 } else { 128 }));
+    }
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    if item.contains(odd) {
+        return Err(format!("`{item}` in `{text}` is no name of an interface"));
+    }
+    Ok(Item::Glob(item.into()))
+}
+
+/// Whether two addresses of one family agree in their first `prefix` bits.
+pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    let prefix = u32::from(prefix);
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let differ = u32::from(a) ^ u32::from(b);
+            prefix == 0 || differ >> 32u32.saturating_sub(prefix).min(31) == 0 && prefix <= 32
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let differ = u128::from(a) ^ u128::from(b);
+            prefix == 0 || differ >> 128u32.saturating_sub(prefix).min(127) == 0 && prefix <= 128
+        }
+        _ => false,
+    }
+}
+
+/// `*` stands for any characters, `?` for one; the whole text must match. Linear: the last `*` is enough to
+/// go back to.
+pub(crate) fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
+    let (mut g, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if glob.get(g) == Some(&b'*') {
+            star = Some((g + 1, t));
+            g += 1;
+        } else if glob.get(g).is_some_and(|&c| c == b'?' || c == text[t]) {
+            g += 1;
+            t += 1;
+        } else if let Some((after, from)) = star {
+            star = Some((after, from + 1));
+            g = after;
+            t = from + 1;
+        } else {
+            return false;
+        }
+    }
+    glob[g..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn an_empty_filter_allows_everything() {
+        assert!(Filter::parse("").expect("empty").allows("eth0", ip("10.0.0.1")));
+        assert!(Filter::parse(" , ").expect("empty").allows("eth0", ip("fe80::1")));
+    }
+
+    #[test]
+    fn a_list_with_a_caret_excludes() {
+        let filter = Filter::parse("^docker*, fe80::/10").expect("a filter");
+        assert!(!filter.allows("docker0", ip("172.17.0.1")));
+        assert!(!filter.allows("eth0", ip("fe80::1")));
+        assert!(filter.allows("eth0", ip("10.0.0.1")));
+    }
+
+    #[test]
+    fn an_address_alone_is_a_subnet_of_one() {
+        let filter = Filter::parse("10.0.0.1").expect("a filter");
+        assert!(filter.allows("eth0", ip("10.0.0.1")));
+        assert!(!filter.allows("eth0", ip("10.0.0.2")));
+    }
+
+    #[test]
+    fn wrong_filters_are_refused_in_words() {
+        for (text, expected) in [
+            ("10.0.0.0/33", "no subnet"),
+            ("10.0.0/8", "no subnet"),
+            ("fd00::/129", "no subnet"),
+            ("eth0,^eth1", "before the whole list"),
+            ("^", "excludes nothing"),
+            ("eth 0", "no name"),
+        ] {
+            let words = Filter::parse(text).expect_err(text);
+            assert!(words.contains(expected), "{text}: {words}");
+        }
+    }
+
+    #[test]
+    fn globs_match_the_whole_name() {
+        for (glob, name, expected) in [
+            ("eth0", "eth0", true),
+            ("eth0", "eth01", false),
+            ("eth*", "eth", true),
+            ("*0*", "eth01", true),
+            ("e?h0", "eth0", true),
+            ("*a*b", "xaxxb", true),
+            ("*a*b", "xbxxa", false),
+        ] {
+            assert_eq!(glob_matches(glob.as_bytes(), name.as_bytes()), expected, "{glob} {name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_harms(text in ".{0,64}") {
+            let _ = Filter::parse(&text);
+        }
+
+        #[test]
+        fn subnets_are_compared_bit_by_bit(a: u32, b: u32, prefix in 0u8..=32) {
+            let mask = if prefix == 0 { 0 } else { u32::MAX << (32 - u32::from(prefix)) };
+            let same = same_subnet(IpAddr::V4(a.into()), IpAddr::V4(b.into()), prefix);
+            prop_assert_eq!(same, a & mask == b & mask);
+        }
+
+        #[test]
+        fn so_are_those_of_the_sixth_version(a: u128, flip in 0u32..128, prefix in 0u8..=128) {
+            let b = a ^ (1 << flip);
+            let same = same_subnet(IpAddr::V6(a.into()), IpAddr::V6(b.into()), prefix);
+            prop_assert_eq!(same, 127 - flip >= u32::from(prefix));
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! One listener for all users of a process. It lets nobody through who has not proven to know the key.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::auth::{Hello, Key, Refusal};
+use crate::contact::{Contact, Place};
+use crate::filter::Filter;
+use crate::interfaces::{LocalAddress, local_addresses};
+use crate::options::Ports;
+use crate::routes::here;
+use crate::sys::{self, Poller, Waker};
+use door::Door;
+
+#[path = "door.rs"]
+mod door;
+
+/// Connections that wait for their target to take them; beyond it the dialler hears that there is no room.
+const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
+
+/// How a hub listens.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The job's secret; empty: the cookie in the listener's address is all that a peer needs.
+    pub secret: Vec<u8>,
+    /// The interfaces that are offered to peers and let them in.
+    pub filter: Filter,
+    /// Where to listen.
+    pub listen: Listen,
+    /// The cookie, when peers cannot be told a random one.
+    pub cookie: Option<[u8; 16]>,
+    /// How long a dialler may take for the handshake.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Settings {
+    /// Any port, every interface, no secret, ten seconds for the handshake.
+    fn default() -> Settings {
+        Settings {
+            secret: Vec::new(),
+            filter: Filter::default(),
+            listen: Listen::Ports(Ports::default()),
+            cookie: None,
+            handshake_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a hub listens.
+#[derive(Clone, Copy, Debug)]
+pub enum Listen {
+    /// On every address, IPv4 and IPv6, on a free port of a range.
+    Ports(Ports),
+    /// At one address and port only.
+    At(SocketAddr),
+}
+
+/// What came to a listener so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections that were handed to their target.
+    pub accepted: u64,
+    /// Connections without a good proof: scanners, garbage, another secret or version.
+    pub strangers: u64,
+    /// Connections that did not come through the handshake in time.
+    pub slow: u64,
+    /// Proven connections to a target that is not (or no more) there.
+    pub unknown_target: u64,
+    /// Proven connections that found their target's mailbox full.
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    strangers: AtomicU64,
+    slow: AtomicU64,
+    unknown_target: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// A proven connection, as its target finds it.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The connection; it does not block.
+    pub stream: TcpStream,
+    /// What the dialler wants.
+    pub hello: Hello,
+    /// Where it comes from.
+    pub from: SocketAddr,
+}
+
+/// The listener of a process. It lives as long as somebody holds it; [`Hub::poll`] may be called from any
+/// thread, and hands connections to the mailboxes of all.
+#[derive(Debug)]
+pub struct Hub {
+    local: Vec<LocalAddress>,
+    places: Vec<Place>,
+    cookie: [u8; 16],
+    targets: Mutex<HashMap<[u8; 16], Arc<Slot>>>,
+    door: Mutex<Door>,
+    poller: Poller,
+    counts: Counts,
+}
+
+/// What a target's mailbox holds.
+#[derive(Debug)]
+struct Slot {
+    queue: Mutex<VecDeque<Incoming>>,
+    waker: Waker,
+}
+
+impl Hub {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Why not: no interface, no free port, no descriptors; in words.
+    pub fn open(settings: &Settings) -> Result<Arc<Hub>, String> {
+        let local = local_addresses(&settings.filter)?;
+        let listeners = door::listen(settings.listen)?;
+        let cookie = match settings.cookie {
+            Some(cookie) => cookie,
+            None => {
+                let mut cookie = [0; 16];
+                sys::random(&mut cookie).map_err(|error| format!("random bytes: {error}"))?;
+                cookie
+            }
+        };
+        let poller = Poller::new().map_err(|error| format!("opening a listener: {error}"))?;
+        let places = offered(&local, &listeners);
+        if places.is_empty() {
+            return Err("none of the allowed addresses is one that can be listened on".into());
+        }
+        let key = Key::derive(&settings.secret, &cookie);
+        let door = Door::new(listeners, key, settings, &poller)
+            .map_err(|error| format!("opening a listener: {error}"))?;
+        Ok(Arc::new(Hub {
+            local,
+            places,
+            cookie,
+            targets: Mutex::default(),
+            door: Mutex::new(door),
+            poller,
+            counts: Counts::default(),
+        }))
+    }
+
+    /// The addresses of this host that the filter allows, for [`crate::routes`].
+    #[must_use]
+    pub fn local(&self) -> &[LocalAddress] {
+        &self.local
+    }
+
+    /// What a peer needs to reach `target`.
+    #[must_use]
+    pub fn contact(&self, target: [u8; 16]) -> Contact {
+        let (boot_id, net_namespace) = here();
+        let places = self.places.clone();
+        Contact { boot_id, net_namespace, cookie: self.cookie, target, places }
+    }
+
+    /// Opens a mailbox for connections to `target`.
+    ///
+    /// # Errors
+    /// The id is taken, or there are no descriptors.
+    pub fn register(self: &Arc<Hub>, target: [u8; 16]) -> Result<Mailbox, String> {
+        let waker = Waker::new().map_err(|error| format!("opening a mailbox: {error}"))?;
+        let slot = Arc::new(Slot { queue: Mutex::default(), waker });
+        let mut targets = lock(&self.targets);
+        if targets.contains_key(&target) {
+            return Err("this listener has a user of that id already".into());
+        }
+        let _ = targets.insert(target, Arc::clone(&slot));
+        Ok(Mailbox { hub: Arc::clone(self), target, slot })
+    }
+
+    /// Takes connections in and takes their handshakes further, without waiting. When another thread is at it,
+    /// that one does it.
+    pub fn poll(&self) {
+        let mut door = match self.door.try_lock() {
+            Ok(door) => door,
+            Err(TryLockError::Poisoned(door)) => door.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        door.poll(self);
+    }
+
+    /// Readable when [`Hub::poll`] has something to do.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// What came so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            accepted: get(&self.counts.accepted),
+            strangers: get(&self.counts.strangers),
+            slow: get(&self.counts.slow),
+            unknown_target: get(&self.counts.unknown_target),
+            refused: get(&self.counts.refused),
+        }
+    }
+
+    /// Whether the target of a proven hello takes one more connection.
+    fn admits(&self, hello: &Hello) -> Result<Arc<Slot>, Refusal> {
+        let Some(slot) = lock(&self.targets).get(&hello.target).map(Arc::clone) else {
+            count(&self.counts.unknown_target);
+            return Err(Refusal::UnknownTarget);
+        };
+        if lock(&slot.queue).len() >= MAILBOX_ROOM {
+            count(&self.counts.refused);
+            return Err(Refusal::Busy);
+        }
+        Ok(slot)
+    }
+
+    fn deliver(&self, slot: &Slot, incoming: Incoming) {
+        let mut queue = lock(&slot.queue);
+        queue.push_back(incoming);
+        slot.waker.wake();
+        count(&self.counts.accepted);
+    }
+}
+
+/// Where the listeners can be reached: the allowed addresses, each with the port of its family.
+fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<Place> {
+    let bound: Vec<SocketAddr> =
+        listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
+    let listens = |from: &LocalAddress| {
+        bound
+            .iter()
+            .find(|at| {
+                at.ip() == from.ip || at.ip().is_unspecified() && at.is_ipv4() == from.ip.is_ipv4()
+            })
+            .map(SocketAddr::port)
+    };
+    local
+        .iter()
+        .filter_map(|from| {
+            let port = listens(from)?;
+            let speed_mbps = from.speed_mbps.unwrap_or(0);
+            Some(Place { ip: from.ip, prefix: from.prefix, port, speed_mbps })
+        })
+        .take(Contact::MAX_PLACES)
+        .collect()
+}
+
+/// Where one user of the listener finds the connections that are for it. Dropping it closes them.
+#[derive(Debug)]
+pub struct Mailbox {
+    hub: Arc<Hub>,
+    target: [u8; 16],
+    slot: Arc<Slot>,
+}
+
+impl Mailbox {
+    /// The next connection, if there is one. [`Hub::poll`] is what brings them.
+    #[must_use]
+    pub fn take(&self) -> Option<Incoming> {
+        let mut queue = lock(&self.slot.queue);
+        let incoming = queue.pop_front();
+        if queue.is_empty() {
+            self.slot.waker.clear();
+        }
+        incoming
+    }
+
+    /// Whether there is none. Costs no system call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.slot.queue).is_empty()
+    }
+
+    /// Readable while there is one.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.slot.waker.as_fd()
+    }
+
+    /// The listener behind it.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// What a peer needs to reach this mailbox.
+    #[must_use]
+    pub fn contact(&self) -> Contact {
+        self.hub.contact(self.target)
+    }
+
+    /// Waits for the next connection, taking the listener further meanwhile. Its stream still does not block.
+    ///
+    /// # Errors
+    /// The deadline has passed, or why it cannot wait.
+    pub fn wait(&self, deadline: Instant) -> Result<Incoming, String> {
+        let words = |error: std::io::Error| format!("waiting for a connection: {error}");
+        let poller = Poller::new().map_err(words)?;
+        for fd in [self.hub.fd(), self.fd()] {
+            use std::os::fd::AsRawFd;
+            poller.watch(fd.as_raw_fd(), sys::Interest::READ, 0).map_err(words)?;
+        }
+        let mut ready = Vec::new();
+        loop {
+            self.hub.poll();
+            if let Some(incoming) = self.take() {
+                return Ok(incoming);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("nobody has connected in time".into());
+            }
+            poller.wait(&mut ready, Some(left)).map_err(words)?;
+        }
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let _ = lock(&self.hub.targets).remove(&self.target);
+        lock(&self.slot.queue).clear(); // a handshake that is just ending may hold the slot a little longer
+    }
+}
+
+/// The one listener that all users of a process share, opened by the first and closed with the last.
+#[derive(Debug, Default)]
+pub struct SharedHub {
+    hub: Mutex<Weak<Hub>>,
+}
+
+impl SharedHub {
+    /// None is open yet.
+    #[must_use]
+    pub const fn new() -> SharedHub {
+        SharedHub { hub: Mutex::new(Weak::new()) }
+    }
+
+    /// The listener; opened with `settings` if nobody holds it.
+    ///
+    /// # Errors
+    /// As [`Hub::open`].
+    pub fn get(&self, settings: &Settings) -> Result<Arc<Hub>, String> {
+        let mut shared = lock(&self.hub);
+        if let Some(hub) = shared.upgrade() {
+            return Ok(hub);
+        }
+        let hub = Hub::open(settings)?;
+        *shared = Arc::downgrade(&hub);
+        Ok(hub)
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    let _ = counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A panic elsewhere leaves these maps and queues whole: every change of them is one call.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

@@ -1,0 +1,351 @@
+//! The listener and the dialler over loopback: those who belong, and all kinds of strangers.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::AsRawFd;
+
+use super::*;
+use crate::dial::{Dial, Progress, dial_blocking};
+use crate::routes::{Route, routes};
+use crate::sys::{Interest, Ready};
+
+const SECRET: &[u8] = b"of this job";
+const ME: [u8; 16] = [7; 16];
+
+fn open(settings: Settings) -> Arc<Hub> {
+    Hub::open(&Settings { secret: SECRET.to_vec(), ..settings }).expect("loopback is there")
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+fn hello(purpose: u8) -> Hello {
+    Hello::new(purpose, ME, b"hello").expect("short")
+}
+
+/// Where the hub listens on loopback.
+fn at(hub: &Hub, v6: bool) -> Option<SocketAddr> {
+    let place = |place: &&Place| place.ip.is_loopback() && place.ip.is_ipv6() == v6;
+    hub.places.iter().find(place).map(|place| SocketAddr::new(place.ip, place.port))
+}
+
+fn route(remote: SocketAddr) -> Route {
+    Route { local: None, remote, why: "test".into() }
+}
+
+fn key(hub: &Hub) -> Key {
+    Key::derive(SECRET, &hub.cookie)
+}
+
+/// Takes both sides further until `done` says what it was waited for.
+fn until<T>(
+    hub: &Hub,
+    dial: Option<&mut Dial>,
+    mut done: impl FnMut(Option<Progress>) -> Option<T>,
+) -> T {
+    let poller = Poller::new().expect("epoll");
+    poller.watch(hub.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
+    let mut ready: Vec<Ready> = Vec::new();
+    let mut dial = dial;
+    loop {
+        hub.poll();
+        let mut timeout = None;
+        let progress = dial.as_mut().map(|dial| {
+            let progress = dial.advance(Instant::now());
+            if let Some(fd) = dial.fd() {
+                poller.watch(fd, dial.wants(), 1).expect("watched");
+            }
+            timeout = Some(dial.timeout().saturating_duration_since(Instant::now()));
+            progress
+        });
+        if let Some(value) = done(progress) {
+            return value;
+        }
+        poller.wait(&mut ready, timeout).expect("epoll");
+    }
+}
+
+fn finish(hub: &Hub, dial: &mut Dial) -> Result<TcpStream, String> {
+    until(hub, Some(dial), |progress| match progress {
+        Some(Progress::Done(stream)) => Some(Ok(stream)),
+        Some(Progress::Failed(words)) => Some(Err(words)),
+        _ => None,
+    })
+}
+
+fn dial(hub: &Hub, hello: Hello) -> Result<TcpStream, String> {
+    let remote = at(hub, false).expect("127.0.0.1");
+    finish(hub, &mut Dial::start(vec![route(remote)], key(hub), hello, soon()))
+}
+
+/// Reads until the other side has closed.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn a_proven_connection_arrives_with_its_hello_over_both_versions_of_ip() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let mut met = 0;
+    for remote in [at(&hub, false), at(&hub, true)].into_iter().flatten() {
+        let mut dial = Dial::start(vec![route(remote)], key(&hub), hello(3), soon());
+        let mut there = finish(&hub, &mut dial).expect("accepted");
+        let mut here = mailbox.take().expect("delivered");
+        assert_eq!(here.hello, hello(3));
+        assert_eq!(Some(here.from), there.local_addr().ok());
+        here.stream.write_all(b"first bytes after").expect("connected");
+        there.set_nonblocking(false).expect("an option");
+        let mut bytes = [0; 17];
+        there.read_exact(&mut bytes).expect("they follow at once");
+        assert_eq!(&bytes, b"first bytes after");
+        met += 1;
+    }
+    assert!(met > 0);
+    assert_eq!(hub.counters(), Counters { accepted: met, ..Counters::default() });
+}
+
+#[test]
+fn the_contact_leads_to_the_listener() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let contact = Contact::parse(&mailbox.contact().pack()).expect("our own");
+    let ways = routes(hub.local(), &contact).expect("the same host");
+    let key = Key::derive(SECRET, &contact.cookie);
+    let _there = finish(&hub, &mut Dial::start(ways, key, hello(1), soon())).expect("accepted");
+    assert!(mailbox.take().is_some() && mailbox.take().is_none());
+}
+
+#[test]
+fn a_scanner_costs_one_closed_socket_and_a_counter() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    for (n, words) in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0x16, 3, 1, 0], &[0; 4000], b"TLNx"]
+        .into_iter()
+        .enumerate()
+    {
+        let mut scanner = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
+        scanner.write_all(words).expect("connected");
+        if words == b"TLNx" {
+            scanner.shutdown(std::net::Shutdown::Write).expect("connected");
+        }
+        until(&hub, None, |_| (hub.counters().strangers > n as u64).then_some(()));
+        assert!(is_closed(&mut scanner));
+    }
+    assert_eq!(hub.counters(), Counters { strangers: 4, ..Counters::default() });
+    let _there = dial(&hub, hello(0)).expect("those who belong still come in");
+    assert!(mailbox.take().is_some());
+}
+
+#[test]
+fn a_million_bytes_of_garbage_are_not_read() {
+    let hub = open(Settings::default());
+    let mut stranger = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
+    let writer = std::thread::spawn(move || {
+        let greeting = [&b"TLN"[..], &[crate::VERSION], &[1; 32]].concat();
+        let _ = stranger.write_all(&greeting);
+        stranger.write_all(&vec![0xff; 1_000_000]).is_err() || is_closed(&mut stranger)
+    });
+    until(&hub, None, |_| (hub.counters().strangers == 1).then_some(()));
+    assert!(writer.join().expect("no panic"), "the socket was closed");
+}
+
+#[test]
+fn a_slow_sender_is_dismissed_at_its_deadline() {
+    let patience = Duration::from_millis(100);
+    let hub = open(Settings { handshake_timeout: patience, ..Settings::default() });
+    let mut silent = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
+    let mut slow = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
+    slow.write_all(b"TL").expect("connected");
+    // Nothing but the listener's own descriptor wakes this wait.
+    until(&hub, None, |_| (hub.counters().slow == 2).then_some(()));
+    assert!(is_closed(&mut silent) && is_closed(&mut slow));
+}
+
+#[test]
+fn another_secret_does_not_come_in_and_hears_why() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let remote = at(&hub, false).expect("lo");
+    let wrong = Key::derive(b"of another job", &hub.cookie);
+    let words = finish(&hub, &mut Dial::start(vec![route(remote)], wrong, hello(0), soon()))
+        .expect_err("the secret is wrong");
+    assert!(words.contains("wrong secret"), "{words}");
+    assert!(words.contains(&remote.to_string()), "{words}");
+    assert_eq!(hub.counters().strangers, 1);
+    assert!(mailbox.take().is_none());
+}
+
+#[test]
+fn an_unknown_target_and_a_full_mailbox_are_told_apart() {
+    let hub = open(Settings::default());
+    let words = dial(&hub, hello(0)).expect_err("nobody has registered");
+    assert!(words.contains("nobody there has that address"), "{words}");
+    let mailbox = hub.register(ME).expect("free");
+    assert!(hub.register(ME).is_err());
+    let held: Vec<_> = (0..MAILBOX_ROOM).map(|_| dial(&hub, hello(0)).expect("room")).collect();
+    let words = dial(&hub, hello(0)).expect_err("no room");
+    assert!(words.contains("no room"), "{words}");
+    assert!(mailbox.take().is_some());
+    let _one_more = dial(&hub, hello(0)).expect("room again");
+    drop(held);
+    let Counters { unknown_target, refused, accepted, .. } = hub.counters();
+    assert_eq!((unknown_target, refused, accepted), (1, 1, MAILBOX_ROOM as u64 + 1));
+}
+
+#[test]
+fn a_flood_of_silent_strangers_keeps_nobody_out() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let remote = at(&hub, false).expect("lo");
+    let flood: Vec<_> =
+        (0..300).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect();
+    let _there = dial(&hub, hello(0)).expect("in its turn");
+    assert!(mailbox.take().is_some());
+    assert!(hub.counters().slow >= 40, "who was silent made room: {:?}", hub.counters());
+    drop(flood);
+}
+
+#[test]
+fn whichever_thread_polls_every_connection_arrives_once() {
+    let hub = open(Settings::default());
+    let mailboxes: Vec<_> = (0..4u8).map(|n| hub.register([n; 16]).expect("free")).collect();
+    let remote = at(&hub, false).expect("lo");
+    let (hub, mailboxes) = (&hub, &mailboxes);
+    std::thread::scope(|scope| {
+        for mailbox in mailboxes {
+            let _ = scope.spawn(move || {
+                for n in 0..25 {
+                    let incoming = mailbox.wait(soon()).expect("it comes");
+                    assert_eq!(incoming.hello.target, mailbox.target, "connection {n}");
+                }
+            });
+        }
+        for target in 0..4 {
+            let _ = scope.spawn(move || {
+                for n in 0..25u8 {
+                    let hello = Hello::new(n, [target; 16], &[]).expect("short");
+                    let _there =
+                        dial_blocking(remote, &key(hub), &hello, soon()).expect("accepted");
+                }
+            });
+        }
+    });
+    assert_eq!(hub.counters(), Counters { accepted: 100, ..Counters::default() });
+}
+
+#[test]
+fn a_dial_walks_to_the_next_way() {
+    let hub = open(Settings::default());
+    let _mailbox = hub.register(ME).expect("free");
+    let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let mute = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let mute_at = mute.local_addr().expect("bound");
+    let ways = vec![route(closed), route(mute_at), route(at(&hub, false).expect("lo"))];
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut dial = Dial::start(ways, key(&hub), hello(0), deadline);
+    let there = finish(&hub, &mut dial).expect("the third way");
+    assert_eq!(there.peer_addr().ok(), at(&hub, false));
+    assert_eq!(dial.attempt(), 3);
+}
+
+#[test]
+fn a_dial_that_fails_names_every_way_and_its_reason() {
+    let hub = open(Settings::default());
+    let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let mute = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let mute_at = mute.local_addr().expect("bound");
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let ways = vec![route(closed), route(mute_at)];
+    let words = finish(&hub, &mut Dial::start(ways, key(&hub), hello(0), deadline))
+        .expect_err("none leads there");
+    assert!(words.contains(&format!("{closed} (test): Connection refused")), "{words}");
+    assert!(words.contains(&format!("{mute_at} (test): connected, but the process")), "{words}");
+    let words = finish(&hub, &mut Dial::start(Vec::new(), key(&hub), hello(0), deadline))
+        .expect_err("there is none");
+    assert!(words.contains("no address"), "{words}");
+}
+
+#[test]
+fn a_range_of_ports_that_is_taken_is_a_clear_error() {
+    // Two neighbours that are free now: take them as one hub does, then ask for the same again.
+    let range = (0..50)
+        .find_map(|_| {
+            let port = TcpListener::bind("0.0.0.0:0").ok()?.local_addr().ok()?.port();
+            let ports = Ports::parse(&format!("{port}-{}", port.checked_add(1)?)).ok()?;
+            let settings = || Settings { listen: Listen::Ports(ports), ..Settings::default() };
+            let first = Hub::open(&settings()).ok()?;
+            let second = Hub::open(&settings()).ok()?;
+            Some((settings(), port, first, second))
+        })
+        .expect("two free neighbours");
+    let (settings, port, first, second) = range;
+    let taken: Vec<u16> = [&first, &second].iter().map(|hub| hub.places[0].port).collect();
+    assert!(taken.contains(&port) && taken.contains(&(port + 1)), "{taken:?}");
+    let words = Hub::open(&settings).expect_err("both are taken");
+    assert!(words.contains(&format!("every port of {port}-{} is taken", port + 1)), "{words}");
+    drop(first);
+    let _again = Hub::open(&settings).expect("a closed listener gives its port back");
+}
+
+#[test]
+fn users_share_one_listener_that_closes_with_the_last() {
+    let shared = SharedHub::new();
+    let first = shared.get(&Settings::default()).expect("opens");
+    let second = shared.get(&Settings::default()).expect("the same");
+    assert!(Arc::ptr_eq(&first, &second));
+    let remote = at(&first, false).expect("lo");
+    drop((first, second));
+    assert!(TcpStream::connect(remote).is_err(), "nobody listens any more");
+    let third = shared.get(&Settings::default()).expect("opens again");
+    assert!(at(&third, false).is_some());
+}
+
+#[test]
+fn only_allowed_interfaces_are_offered_and_let_peers_in() {
+    let filter = Filter::parse("127.0.0.2").expect("a filter");
+    assert!(Hub::open(&Settings { filter, ..Settings::default() }).is_err());
+    let filter = Filter::parse("127.0.0.1").expect("a filter");
+    let hub = open(Settings { filter, ..Settings::default() });
+    assert!(hub.places.iter().all(|place| place.ip == IpAddr::from([127, 0, 0, 1])));
+    let port = at(&hub, false).expect("lo").port();
+    let mut elsewhere = TcpStream::connect(("127.0.0.3", port)).expect("listening");
+    until(&hub, None, |_| (hub.counters().strangers == 1).then_some(()));
+    assert!(is_closed(&mut elsewhere));
+}
+
+#[test]
+fn an_address_given_by_the_user_is_listened_at_and_nowhere_else() {
+    let cookie = [0; 16];
+    let listen = Listen::At("127.0.0.1:0".parse().expect("an address"));
+    let hub = open(Settings { listen, cookie: Some(cookie), ..Settings::default() });
+    assert_eq!(hub.places.len(), 1);
+    let mailbox = hub.register(ME).expect("free");
+    let remote = at(&hub, false).expect("lo");
+    std::thread::scope(|scope| {
+        let key = Key::derive(SECRET, &cookie);
+        let there = scope.spawn(move || dial_blocking(remote, &key, &hello(9), soon()));
+        assert_eq!(mailbox.wait(soon()).expect("it comes").hello.purpose, 9);
+        assert!(there.join().expect("no panic").is_ok());
+    });
+    let words = mailbox.wait(Instant::now()).expect_err("nobody else");
+    assert!(words.contains("in time"), "{words}");
+}
+
+#[test]
+fn a_dropped_mailbox_closes_what_waited_in_it() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let mut there = dial(&hub, hello(0)).expect("accepted");
+    there.set_nonblocking(false).expect("an option");
+    drop(mailbox);
+    assert!(is_closed(&mut there));
+    assert!(dial(&hub, hello(0)).is_err());
+    let _again = hub.register(ME).expect("the id is free again");
+}

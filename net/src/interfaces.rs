@@ -1,0 +1,127 @@
+//! The addresses of this host that connections may use, the best first.
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use crate::filter::{Filter, glob_matches};
+use crate::sys;
+
+/// One address of an interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// `eth0`.
+    pub interface: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// How many of its first bits name the subnet.
+    pub prefix: u8,
+    /// The interface's number, which link-local addresses of IPv6 need; 0 for others.
+    pub scope_id: u32,
+    /// Whether it leads nowhere but back.
+    pub loopback: bool,
+    /// Used only when nothing better leads to the peer: link-local addresses and the bridges of containers
+    /// and virtual machines, unless the user asked for them by name.
+    pub last_resort: bool,
+    /// Maximum transmission unit in bytes; 0: not known.
+    pub mtu: u32,
+    /// Speed of the link, when the driver tells.
+    pub speed_mbps: Option<u32>,
+}
+
+/// The addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
+///
+/// # Errors
+/// Why there is none, naming the interfaces that there are.
+pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
+    let all = sys::addresses().map_err(|error| format!("listing network interfaces: {error}"))?;
+    let probe = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok();
+    let link = |name: &str| probe.as_ref().map_or((0, None), |p| sys::link(name, p.as_fd()));
+    let mut kept: Vec<LocalAddress> = all
+        .iter()
+        .filter(|raw| raw.up && filter.allows(&raw.interface, raw.ip))
+        .map(|raw| {
+            let (mtu, speed_mbps) = link(&raw.interface);
+            LocalAddress {
+                interface: raw.interface.clone(),
+                ip: raw.ip,
+                prefix: raw.prefix,
+                scope_id: raw.scope_id,
+                loopback: raw.loopback,
+                last_resort: is_last_resort(&raw.interface, raw.ip)
+                    && !filter.asks_for(&raw.interface, raw.ip),
+                mtu,
+                speed_mbps,
+            }
+        })
+        .collect();
+    if kept.is_empty() {
+        return Err(none_left(&all, filter));
+    }
+    kept.sort_by_key(|local| {
+        let class = if local.last_resort { 2 } else { u8::from(local.loopback) };
+        (class, std::cmp::Reverse(local.speed_mbps), local.ip.is_ipv6(), local.interface.clone())
+    });
+    Ok(kept)
+}
+
+fn is_last_resort(interface: &str, ip: IpAddr) -> bool {
+    const BRIDGES: [&[u8]; 5] = [b"docker*", b"virbr*", b"lxcbr*", b"lxdbr*", b"podman*"];
+    let bridge = BRIDGES.iter().any(|glob| glob_matches(glob, interface.as_bytes()));
+    bridge || is_link_local(ip)
+}
+
+/// 169.254.0.0/16 and fe80::/10.
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
+fn none_left(all: &[sys::RawAddress], filter: &Filter) -> String {
+    if all.is_empty() {
+        return "no network interface has an address: not even lo is up".into();
+    }
+    let mut there: Vec<String> = all
+        .iter()
+        .map(|raw| format!("{} {}{}", raw.interface, raw.ip, if raw.up { "" } else { " (down)" }))
+        .collect();
+    there.truncate(16);
+    let there = there.join(", ");
+    if filter.is_empty() {
+        format!("no network interface is up: there are {there}")
+    } else {
+        format!("no interface that is up matches `{}`: there are {there}", filter.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_there_and_says_so() {
+        let all = local_addresses(&Filter::default()).expect("at least lo is up");
+        let lo = all.iter().find(|local| local.ip.is_loopback()).expect("127.0.0.1 or ::1");
+        assert!(lo.loopback && !lo.last_resort);
+        assert!(lo.mtu >= 1280, "{lo:?}");
+        assert_eq!(lo.prefix, if lo.ip.is_ipv4() { 8 } else { 128 });
+    }
+
+    #[test]
+    fn a_filter_that_leaves_nothing_says_what_there_is() {
+        let filter = Filter::parse("nosuch7").expect("a filter");
+        let words = local_addresses(&filter).expect_err("there is no such interface");
+        assert!(words.contains("`nosuch7`") && words.contains("lo 127.0.0.1"), "{words}");
+    }
+
+    #[test]
+    fn bridges_and_link_local_addresses_are_the_last_resort() {
+        let ordinary = "10.0.0.1".parse().expect("an address");
+        assert!(is_last_resort("docker0", ordinary));
+        assert!(is_last_resort("virbr0", ordinary));
+        assert!(is_last_resort("eth0", "fe80::1".parse().expect("an address")));
+        assert!(is_last_resort("eth0", "169.254.1.1".parse().expect("an address")));
+        assert!(!is_last_resort("eth0", ordinary));
+    }
+}

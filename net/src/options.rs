@@ -1,0 +1,127 @@
+//! Values that users write, and what every connection is set to.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+
+/// The ports that a listener may take: `0` (the kernel's choice), `20000` or `20000-20100`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    /// Reads a range; nothing at all means `0`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> Result<Ports, String> {
+        let text = text.trim();
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse::<u16>();
+        match (port(first), port(last)) {
+            _ if text.is_empty() => Ok(Ports::default()),
+            (Ok(0), Ok(0)) => Ok(Ports::default()),
+            (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
+            _ => Err(format!("`{text}` is no range of ports: write 0 for any, or 20000-20100")),
+        }
+    }
+
+    /// Every port to try, from a start that differs between processes; 0 alone when any will do.
+    pub(crate) fn each(self, start: u32) -> impl Iterator<Item = u16> {
+        let count = u32::from(self.last - self.first) + 1;
+        (0..count).map(move |n| self.first + ((start % count + n) % count) as u16)
+    }
+
+    /// As a user would write it.
+    pub(crate) fn text(self) -> String {
+        if self.first == self.last {
+            self.first.to_string()
+        } else {
+            format!("{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// Reads `20s`, `500ms`, `2min`, `10us`.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let in_unit: Option<fn(u64) -> Option<Duration>> = match unit.trim() {
+        "us" => Some(|n| Some(Duration::from_micros(n))),
+        "ms" => Some(|n| Some(Duration::from_millis(n))),
+        "s" => Some(|n| Some(Duration::from_secs(n))),
+        "min" | "m" => Some(|n| n.checked_mul(60).map(Duration::from_secs)),
+        "h" => Some(|n| n.checked_mul(3600).map(Duration::from_secs)),
+        _ => None,
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .zip(in_unit)
+        .and_then(|(number, in_unit)| in_unit(number))
+        .ok_or_else(|| format!("`{text}` is no duration: write 500ms, 20s or 2min"))
+}
+
+/// Sets a connection up: small messages leave at once, and a peer that is silent for `silence` (lost power, cut
+/// cable) breaks the connection, whether or not something is on its way to it.
+pub fn tune(stream: &TcpStream, silence: Duration) {
+    let socket = SockRef::from(stream);
+    let silence = silence.max(Duration::from_secs(1));
+    let probe = (silence / 8).max(Duration::from_secs(1));
+    // A socket that refuses one of these is slower to notice, no worse.
+    let _ = socket.set_nodelay(true);
+    let keepalive = TcpKeepalive::new()
+        .with_time((silence / 2).max(probe))
+        .with_interval(probe)
+        .with_retries(4);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = socket.set_tcp_user_timeout(Some(silence.min(Duration::from_secs(1 << 21))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_a_number_or_a_range() {
+        assert_eq!(Ports::parse(""), Ok(Ports::default()));
+        assert_eq!(Ports::parse("0"), Ok(Ports::default()));
+        assert_eq!(Ports::default().each(5).collect::<Vec<_>>(), [0]);
+        let range = Ports::parse("20000-20002").expect("a range");
+        assert_eq!(range.each(1).collect::<Vec<_>>(), [20001, 20002, 20000]);
+        assert_eq!(Ports::parse("65535").expect("a port").each(9).collect::<Vec<_>>(), [65535]);
+        for wrong in ["-", "2-1", "0-5", "70000", "1-", "a", "1-2-3"] {
+            assert!(Ports::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration(" 20 s"), Ok(Duration::from_secs(20)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "20", "s", "-1s", "1.5s", "99999999999999999999s", "20 parsecs"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_duration("18446744073709551615h").is_err());
+    }
+
+    #[test]
+    fn a_tuned_connection_notices_silence() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let stream = TcpStream::connect(address).expect("listening");
+        tune(&stream, Duration::from_secs(20));
+        let socket = SockRef::from(&stream);
+        assert!(socket.nodelay().expect("an option"));
+        assert!(socket.keepalive().expect("an option"));
+        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(Duration::from_secs(20)));
+    }
+}

@@ -1,0 +1,385 @@
+//! The kernel where neither std nor socket2 goes: interfaces, epoll, eventfd, timerfd, random bytes.
+#![allow(unsafe_code)] // this file is the crate's one door to libc
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// One address of one interface, as the kernel tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct RawAddress {
+    pub(crate) interface: String,
+    pub(crate) ip: IpAddr,
+    pub(crate) prefix: u8,
+    pub(crate) scope_id: u32,
+    pub(crate) up: bool,
+    pub(crate) loopback: bool,
+}
+
+/// Every IPv4 and IPv6 address of this network namespace.
+pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the kernel's list is written to `list`, which we free below.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut at = list;
+    // SAFETY: `at` is null or an entry of the list, which lives until `freeifaddrs`.
+    while let Some(entry) = unsafe { at.as_ref() } {
+        at = entry.ifa_next;
+        // SAFETY: `ifa_addr` and `ifa_netmask` are null or socket addresses of this entry.
+        let Some((ip, scope_id)) = (unsafe { ip_of(entry.ifa_addr) }) else { continue };
+        // SAFETY: as above.
+        let mask = unsafe { ip_of(entry.ifa_netmask) };
+        // SAFETY: a zero-terminated name of this entry.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        let running = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        found.push(RawAddress {
+            interface: name.to_string_lossy().into_owned(),
+            ip,
+            prefix: mask.map_or(0, |(mask, _)| ones(mask)),
+            scope_id,
+            up: entry.ifa_flags & running == running,
+            loopback: entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+        });
+    }
+    // SAFETY: the list that getifaddrs made; no reference into it is left.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+fn ones(mask: IpAddr) -> u8 {
+    let count = match mask {
+        IpAddr::V4(mask) => u32::from(mask).count_ones(),
+        IpAddr::V6(mask) => u128::from(mask).count_ones(),
+    };
+    count as u8 // at most 128
+}
+
+/// The address and scope in a socket address of the kernel; `None` for other families.
+///
+/// # Safety
+/// `address` is null or points to a socket address that is as long as its family says.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and every socket address begins with its family.
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a sockaddr_in.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some((Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into(), 0))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a sockaddr_in6.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some((Ipv6Addr::from(v6.sin6_addr.s6_addr).into(), v6.sin6_scope_id))
+        }
+        _ => None,
+    }
+}
+
+/// What `SIOCETHTOOL` with `ETHTOOL_GSET` fills: the kernel's `struct ethtool_cmd`.
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolCmd {
+    cmd: u32,
+    supported: u32,
+    advertising: u32,
+    speed: u16,
+    duplex_port: [u8; 2],
+    phy: [u8; 4],
+    max_packets: [u32; 2],
+    speed_hi: u16,
+    tp: [u8; 2],
+    lp_advertising: u32,
+    reserved: [u32; 2],
+}
+
+/// Maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
+/// `/sys/class/net` may show another namespace's interfaces.)
+pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
+    const ETHTOOL_GSET: u32 = 1;
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    // SAFETY: a plain record for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return (0, None);
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: an open socket, and a request with a zero-terminated name that the kernel fills.
+    let mtu = match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) }
+    {
+        // SAFETY: the request succeeded, so the union holds the mtu.
+        0 => unsafe { request.ifr_ifru.ifru_mtu },
+        _ => 0,
+    };
+    let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
+    request.ifr_ifru.ifru_data = (&raw mut command).cast();
+    // SAFETY: as above; `command` is the record that this request asks for and outlives the call.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
+    let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
+    let known = asked == 0 && speed != 0 && speed != u32::MAX && speed != 0xffff;
+    (u32::try_from(mtu).unwrap_or(0), known.then_some(speed))
+}
+
+/// Lets a socket that is bound to an address choose its port when it connects: without it every bound
+/// connection takes a port of its own from all others.
+pub(crate) fn bind_address_no_port(socket: BorrowedFd<'_>) {
+    let on: libc::c_int = 1;
+    // SAFETY: an open socket and an option of the size that is given. Without it, ports are merely scarcer.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
+/// Fills `out` with random bytes of the kernel.
+///
+/// # Errors
+/// What getrandom(2) said.
+pub fn random(out: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < out.len() {
+        let rest = &mut out[filled..];
+        // SAFETY: writes at most the length of `rest` into it.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(got) {
+            Ok(got) => filled += got,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What to wait for on a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Until something can be read.
+    pub readable: bool,
+    /// Until something can be written.
+    pub writable: bool,
+}
+
+impl Interest {
+    /// Reading only.
+    pub const READ: Interest = Interest { readable: true, writable: false };
+    /// Writing only.
+    pub const WRITE: Interest = Interest { readable: false, writable: true };
+    /// Both.
+    pub const BOTH: Interest = Interest { readable: true, writable: true };
+    /// Neither: errors and hang-ups are reported all the same.
+    pub const NONE: Interest = Interest { readable: false, writable: false };
+
+    fn bits(self) -> u32 {
+        let mut bits = 0;
+        if self.readable {
+            bits |= libc::EPOLLIN;
+        }
+        if self.writable {
+            bits |= libc::EPOLLOUT;
+        }
+        bits as u32
+    }
+}
+
+/// A descriptor that became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The number it was added with.
+    pub token: u64,
+    /// Something can be read, or the other side has closed.
+    pub readable: bool,
+    /// Something can be written, or the connection broke.
+    pub writable: bool,
+}
+
+/// An epoll instance: level-triggered, itself something that can be waited for.
+#[derive(Debug)]
+pub struct Poller {
+    fd: OwnedFd,
+}
+
+impl Poller {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn new() -> io::Result<Poller> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        own(fd).map(|fd| Poller { fd })
+    }
+
+    /// Watches a descriptor, or changes what is watched for. It is forgotten when it is closed.
+    ///
+    /// # Errors
+    /// The limit on watched descriptors, or a bad descriptor.
+    pub fn watch(&self, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
+        match self.control(libc::EPOLL_CTL_ADD, fd, interest, token) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                self.control(libc::EPOLL_CTL_MOD, fd, interest, token)
+            }
+            other => other,
+        }
+    }
+
+    /// Watches a descriptor no more.
+    pub fn forget(&self, fd: RawFd) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, Interest::NONE, 0);
+    }
+
+    /// Waits until a descriptor is ready or `timeout` has passed (`None`: for ever), and fills `out` again.
+    ///
+    /// # Errors
+    /// What epoll_wait(2) said; an interrupted wait is an empty one.
+    pub fn wait(&self, out: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        const ROOM: usize = 64;
+        out.clear();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; ROOM];
+        // Rounded up: a wait that ends a little early would only be repeated.
+        let millis = timeout.map_or(-1, |timeout| {
+            i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        });
+        // SAFETY: an epoll instance and room for as many events as are asked for.
+        let got = unsafe {
+            libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr(), ROOM as i32, millis)
+        };
+        let Ok(got) = usize::try_from(got) else {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+        };
+        out.extend(events[..got].iter().map(|event| {
+            let bits = event.events as i32;
+            let broken = bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+            Ready {
+                token: event.u64,
+                readable: broken || bits & libc::EPOLLIN != 0,
+                writable: broken || bits & libc::EPOLLOUT != 0,
+            }
+        }));
+        Ok(())
+    }
+
+    fn control(&self, op: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest.bits(), u64: token };
+        // SAFETY: an epoll instance and a record for the length of the call; a bad `fd` is an error.
+        if unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &mut event) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// An eventfd: readable from [`Waker::wake`] until [`Waker::clear`].
+#[derive(Debug)]
+pub struct Waker {
+    fd: OwnedFd,
+}
+
+impl Waker {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn new() -> io::Result<Waker> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        own(fd).map(|fd| Waker { fd })
+    }
+
+    /// Wakes who waits, now or later. From any thread.
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes to an open descriptor. Full (2^64 - 1 wakes): it is readable already.
+        let _ = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), 8) };
+    }
+
+    /// Makes it quiet again.
+    pub fn clear(&self) {
+        drain(&self.fd);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A timerfd: readable when its time has come, until it is set again.
+#[derive(Debug)]
+pub struct Timer {
+    fd: OwnedFd,
+}
+
+impl Timer {
+    /// Makes one that is not set.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn new() -> io::Result<Timer> {
+        // SAFETY: no pointers.
+        let fd = unsafe {
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+        };
+        own(fd).map(|fd| Timer { fd })
+    }
+
+    /// Sets it to `at`, a moment in the past being now; `None` quiets it.
+    pub fn set(&self, at: Option<Instant>) {
+        // SAFETY: a plain record for which zeros are a value.
+        let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
+        if let Some(at) = at {
+            // Zero would quiet it.
+            let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+            spec.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+            spec.it_value.tv_nsec = left.subsec_nanos().into();
+        }
+        // SAFETY: an open timerfd and a record for the length of the call.
+        let _ =
+            unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn drain(fd: &OwnedFd) {
+    let mut bytes = [0u8; 8];
+    // SAFETY: eight bytes from an open, non-blocking descriptor.
+    let _ = unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), 8) };
+}
+
+fn own(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made and that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
