@@ -144,8 +144,9 @@ impl RemoteKey {
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;
         match key.best.get() {
-            Some(native) => native.caps & caps::PASSIVE_TARGET != 0,
-            None => key.endpoint.address.service.is_some(),
+            Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => true,
+            // Needs somebody's progress there: the service worker's will do.
+            _ => key.endpoint.address.service.is_some(),
         }
     }
 
@@ -209,7 +210,7 @@ impl KeyInner {
             .find(|(provider, domain, _)| *provider == slot.provider.name && domain == theirs);
         let Some((_, _, bytes)) = part else { return };
         let retry = || self.unresolved.borrow_mut().push(rank);
-        let raw = match ep.lane(way) {
+        let raw = match ep.memory_lane(way) {
             Ok(raw) => raw,
             Err(error) if error.status() == Status::Again => return retry(),
             Err(_) => return,

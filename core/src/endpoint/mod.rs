@@ -429,7 +429,7 @@ impl Inner {
         let late = late.or_else(|| control?.late_error.borrow_mut().take());
         let ask = self.emulated.get();
         let queued = !self.queue.borrow().is_empty();
-        let lanes: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
+        let lanes = self.all_lanes();
         let parts = 1 + u32::from(ask) + u32::from(queued) + lanes.len() as u32;
         let request = self.open_request(parts);
         let part = |result| {
@@ -458,8 +458,8 @@ impl Inner {
 
     fn fence(&self) -> Result<(), Error> {
         self.check_alive()?;
-        for lane in self.lanes.borrow().iter() {
-            let code = lane.raw.fence();
+        for raw in self.all_lanes() {
+            let code = raw.fence();
             if code != OK {
                 return Err(self.failure(Status::from_code(code)));
             }
@@ -470,6 +470,15 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Every lane that operations of this endpoint go through, those to the peer's service worker too.
+    fn all_lanes(&self) -> Vec<RawEndpoint> {
+        let mut raws: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
+        if let Some(control) = self.control.get() {
+            raws.extend(control.lanes.borrow().iter().map(|l| l.raw));
+        }
+        raws
     }
 
     /// An operation that had completed locally has failed at the target.

@@ -9,6 +9,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use std::cell::Cell;
+use tieline_plugin_api::caps;
 
 /// An interface of ours, and the peer's candidate that it reaches.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +156,21 @@ impl Inner {
         let raw = slot.interface.endpoint(handle);
         self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: true });
         Ok(raw)
+    }
+
+    /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
+    /// peer's service worker, when it has one.
+    pub(crate) fn memory_lane(&self, way: Way) -> Result<RawEndpoint, Error> {
+        let slot = &self.worker.interfaces[way.interface];
+        if slot.attr.caps & caps::PASSIVE_TARGET == 0 {
+            if let Some(control) = self.control()? {
+                let same = |other: &&Way| other.interface == way.interface;
+                if let Some(way) = control.route.memory.iter().find(same) {
+                    return control.lane(*way);
+                }
+            }
+        }
+        self.lane(way)
     }
 
     /// A line that this endpoint used is finished.

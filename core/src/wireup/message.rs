@@ -26,7 +26,7 @@ pub(super) struct Header<'a> {
     pub(super) to: WorkerId,
     /// The sender's life; 0 only in a rejection by somebody else in its place.
     pub(super) from_epoch: u64,
-    /// The receiver's life as the sender knows it; 0: not known.
+    /// The receiver's life as the sender knows it; 0 in a request, or its withdrawal, before anything was heard.
     pub(super) to_epoch: u64,
     pub(super) module: &'a str,
     pub(super) n: u32,
@@ -191,7 +191,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     if header.from_epoch == 0 && !in_place_of_another {
         return Err(Malformed("the sender does not say its life"));
     }
-    if header.to_epoch == 0 && kind != REQUEST {
+    if header.to_epoch == 0 && kind != REQUEST && kind != REJECT {
         return Err(Malformed("an answer that does not say whose life it answers"));
     }
     Ok(Parsed::Message(header, body))

@@ -1,1 +1,6 @@
+//! Tests of the wire-up: every interleaving of two workers, random ones of several, the parsers, and the
+//! scenarios of `docs/wireup.md`.
+
+mod explore;
 mod scenarios;
+mod world;
