@@ -35,6 +35,8 @@ pub(crate) const BENCH: &[Need] = &[
     need("/usr/include/ucp/api/ucp.h", "libucx-dev"),
     need("mpirun", "openmpi-bin"),
     need("NPopenmpi", "netpipe-openmpi"),
+    need("sockperf", "sockperf"),
+    need("iperf3", "iperf3"),
 ];
 
 /// Installs what is missing; where that cannot be done, the error is the one line that does it.

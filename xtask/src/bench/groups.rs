@@ -74,6 +74,7 @@ pub(crate) fn all() -> Vec<Group> {
     let mut groups = messages();
     groups.extend(memory_operations());
     groups.extend(bulk());
+    groups.extend(tcp());
     groups.extend(process());
     groups
 }
@@ -225,6 +226,49 @@ fn bulk() -> Vec<Group> {
             ],
             comparisons: vec![against("Open MPI (NetPIPE)", None)],
         },
+    ]
+}
+
+fn tcp() -> Vec<Group> {
+    let ours = "--path tcp,tcp-connect";
+    let lo = "-x tcp -d lo -t";
+    let put = |what, size| Group {
+        what,
+        unit: Unit::Bandwidth,
+        better: Better::Higher,
+        sources: vec![
+            (OURS, Source::tieline("put_bw", size, ours, Field::Bandwidth)),
+            ("limit: iperf3, one stream", Source::Iperf3 { size }),
+        ],
+        comparisons: vec![against("limit: iperf3, one stream", 0.95)],
+    };
+    vec![
+        Group {
+            what: "8 B message over tcp, loopback",
+            unit: Unit::Time,
+            better: Better::Lower,
+            sources: vec![
+                (OURS, Source::tieline("am_lat", "8", ours, Field::P50)),
+                ("UCX uct tcp", Source::ucx(lo, "am_lat -s 8 -D short", 30_000, Field::P50)),
+                ("limit: sockperf", Source::SockPerf),
+            ],
+            comparisons: vec![against("UCX uct tcp", 1.0), against("limit: sockperf", None)],
+        },
+        Group {
+            what: "8 KiB messages over tcp, loopback",
+            unit: Unit::Bandwidth,
+            better: Better::Higher,
+            sources: vec![
+                (OURS, Source::tieline("am_bw", "8k", ours, Field::Bandwidth)),
+                (
+                    "UCX uct tcp",
+                    Source::ucx(lo, "am_bw -s 8192 -D bcopy", 100_000, Field::Bandwidth),
+                ),
+            ],
+            comparisons: vec![against("UCX uct tcp", 1.0)],
+        },
+        put("64 KiB put over tcp, loopback", "64k"),
+        put("1 MiB put over tcp, loopback", "1m"),
     ]
 }
 

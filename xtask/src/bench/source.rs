@@ -23,6 +23,10 @@ pub(crate) enum Source {
     Ucx { args: Vec<&'static str>, iterations: u64, field: Field },
     /// NetPIPE over Open MPI's shared memory.
     NetPipe { bytes: u64, field: Field },
+    /// `sockperf ping-pong` over TCP on loopback: half a round trip.
+    SockPerf,
+    /// `iperf3` with one stream on loopback, writing this much at a time.
+    Iperf3 { size: &'static str },
     /// xtask/src/ucp_startup.c.
     UcpStartup,
     /// `tieline footprint`.
@@ -62,6 +66,8 @@ impl Source {
         match self {
             Source::Ucx { .. } => Some("ucx_perftest"),
             Source::NetPipe { .. } => Some("NPopenmpi"),
+            Source::SockPerf => Some("sockperf"),
+            Source::Iperf3 { .. } => Some("iperf3"),
             Source::UcpStartup => Some("cc"),
             _ => None,
         }
@@ -76,6 +82,8 @@ impl Source {
                 ucx(args, if quick { iterations / 3 } else { *iterations }, *field)
             }
             Source::NetPipe { bytes, field } => net_pipe(*bytes, *field),
+            Source::SockPerf => sockperf(quick),
+            Source::Iperf3 { size } => iperf3(size, quick),
             Source::UcpStartup => ucp_startup(),
             Source::Footprint(field) => footprint(field),
             Source::Given(value) => Ok(*value),
@@ -217,6 +225,47 @@ fn net_pipe_field(said: &str, field: Field) -> Outcome<f64> {
     })
 }
 
+/// Starts a server on processor 0 and waits until it listens.
+fn pinned_server(program: &str, args: &[&str], port: u16) -> Outcome<Ended> {
+    let mut server = command("taskset", &["-c", "0", program]);
+    let _ = server.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("{program}: {e}"))?);
+    listening(port, &mut server.0)?;
+    Ok(server)
+}
+
+fn sockperf(quick: bool) -> Outcome<f64> {
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    let text = port.to_string();
+    let place = ["--tcp", "-i", "127.0.0.1", "-p", &text];
+    // The server answers without sleeping, as we do.
+    let nonblocking = ["server", "--nonblocked"];
+    let _server = pinned_server("sockperf", &[&nonblocking[..], &place].concat(), port)?;
+    let seconds = if quick { "1" } else { "2" };
+    let mut client = command("taskset", &["-c", "1", "sockperf", "ping-pong", "--nonblocked"]);
+    let out = capture(client.args(place).args(["-t", seconds, "-m", "14"]))?;
+    sockperf_p50(&out).ok_or_else(|| format!("sockperf said `{}`", out.trim()))
+}
+
+/// `sockperf: ---> percentile 50.000 =    6.659`, in microseconds.
+fn sockperf_p50(said: &str) -> Option<f64> {
+    let line = said.lines().find(|line| line.contains("percentile 50.000"))?;
+    Some(line.rsplit('=').next()?.trim().parse::<f64>().ok()? * 1e3)
+}
+
+fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    let text = port.to_string();
+    let _server = pinned_server("iperf3", &["-s", "-1", "-p", &text], port)?;
+    let seconds = if quick { "1" } else { "2" };
+    let mut client = command("taskset", &["-c", "1", "iperf3", "-c", "127.0.0.1", "-p", &text]);
+    let out = capture(client.args(["-t", seconds, "-l", size, "-J"]))?;
+    let value: serde_json::Value =
+        serde_json::from_str(&out).map_err(|e| format!("iperf3's answer is not JSON: {e}"))?;
+    let bits = value["end"]["sum_received"]["bits_per_second"].as_f64();
+    bits.map(|bits| bits / 8.0).ok_or_else(|| format!("iperf3 said {}", value["error"]))
+}
+
 fn ucp_startup() -> Outcome<f64> {
     let program = target().join("bench/ucp_startup");
     if !program.exists() {
@@ -243,6 +292,14 @@ mod tests {
         assert_eq!(ucx_field(csv, Field::Rate), Ok(304_120.0));
         assert_eq!(ucx_field(csv, Field::Bandwidth), Ok(2.0 * 1_048_576.0));
         assert!(ucx_field("no such transport", Field::P50).is_err());
+    }
+
+    #[test]
+    fn the_median_of_sockperf_is_read() {
+        let said = "sockperf: ---> percentile 75.000 =    6.780\n\
+                    sockperf: ---> percentile 50.000 =    6.659\n";
+        assert_eq!(sockperf_p50(said), Some(6659.0));
+        assert_eq!(sockperf_p50("sockperf: no server"), None);
     }
 
     #[test]
