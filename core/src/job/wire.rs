@@ -1,4 +1,5 @@
-//! What processes and launcher say to each other: a length, a kind, a body, each length checked.
+//! What processes and the one who serves their exchange say to each other: a length, a kind, a body, each
+//! length checked.
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
@@ -7,25 +8,38 @@
 /// The most that one process can contribute to one exchange, in bytes.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
 
-/// The longest frame that a launcher accepts: one contribution.
+/// The longest frame that a server accepts: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
+
+/// The first byte of a [`Frame::Hello`]: what this file says, in its present form.
+const VERSION: u8 = 2;
 
 /// The longest frame that a process of a job of `size` accepts: everybody's contribution.
 #[must_use]
 pub fn gathered_limit(size: usize) -> usize {
-    size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(64).min(u32::MAX as usize)
+    size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(4096).min(u32::MAX as usize)
+}
+
+/// A process, as it names itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Its number.
+    pub rank: u32,
+    /// How many processes it believes there are.
+    pub size: u32,
+    /// Its number on its host, for messages to people.
+    pub pid: u32,
+    /// What its host calls itself, for messages to people.
+    pub host: String,
+    /// `TIELINE_JOB`: proves that it has its environment from the launcher.
+    pub job: String,
 }
 
 /// One thing said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A process names itself; `job` proves that it has its environment from the launcher.
-    Hello {
-        /// Its number.
-        rank: u32,
-        /// `TIELINE_JOB`.
-        job: String,
-    },
+    /// A process names itself.
+    Hello(Hello),
     /// A process's part of exchange number `round`.
     Contribute {
         /// Counted from 0.
@@ -33,15 +47,30 @@ pub enum Frame {
         /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// The launcher's answer to everybody.
+    /// A process has waited this long and will wait no longer.
+    GiveUp {
+        /// Its deadline in milliseconds.
+        waited_ms: u64,
+    },
+    /// The answer to everybody.
     Gathered {
         /// Counted from 0.
         round: u64,
         /// One part per rank.
         parts: Vec<Vec<u8>>,
     },
-    /// The launcher's last word: why no exchange will end any more.
+    /// A last word: why no exchange will end any more.
     Lost {
+        /// For a person.
+        text: String,
+    },
+    /// A last word: who did not come in time.
+    Late {
+        /// For a person.
+        text: String,
+    },
+    /// A last word: what is wrong with the process that is told, or with the job.
+    Refused {
         /// For a person.
         text: String,
     },
@@ -53,10 +82,13 @@ impl Frame {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; 4];
         match self {
-            Frame::Hello { rank, job } => {
-                out.push(1);
-                out.extend(rank.to_le_bytes());
-                out.extend(job.as_bytes());
+            Frame::Hello(hello) => {
+                out.extend([1, VERSION]);
+                for number in [hello.rank, hello.size, hello.pid, hello.host.len() as u32] {
+                    out.extend(number.to_le_bytes());
+                }
+                out.extend(hello.host.as_bytes());
+                out.extend(hello.job.as_bytes());
             }
             Frame::Contribute { round, bytes } => {
                 out.push(2);
@@ -71,10 +103,13 @@ impl Frame {
                     out.extend(part);
                 }
             }
-            Frame::Lost { text } => {
-                out.push(4);
-                out.extend(text.as_bytes());
+            Frame::Lost { text } => last_word(&mut out, 4, text),
+            Frame::GiveUp { waited_ms } => {
+                out.push(5);
+                out.extend(waited_ms.to_le_bytes());
             }
+            Frame::Late { text } => last_word(&mut out, 6, text),
+            Frame::Refused { text } => last_word(&mut out, 7, text),
         }
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_le_bytes());
@@ -83,11 +118,9 @@ impl Frame {
 
     fn decode(frame: &[u8]) -> Option<Frame> {
         let (&kind, mut body) = frame.split_first()?;
+        let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
         let frame = match kind {
-            1 => {
-                let rank = u32::from_le_bytes(take(&mut body)?);
-                Frame::Hello { rank, job: String::from_utf8(body.to_vec()).ok()? }
-            }
+            1 => Frame::Hello(Hello::decode(body)?),
             2 => {
                 let round = u64::from_le_bytes(take(&mut body)?);
                 Frame::Contribute { round, bytes: body.to_vec() }
@@ -103,11 +136,30 @@ impl Frame {
                 }
                 Frame::Gathered { round, parts }
             }
-            4 => Frame::Lost { text: String::from_utf8_lossy(body).into_owned() },
+            4 => Frame::Lost { text: text(body) },
+            5 => Frame::GiveUp { waited_ms: u64::from_le_bytes(body.try_into().ok()?) },
+            6 => Frame::Late { text: text(body) },
+            7 => Frame::Refused { text: text(body) },
             _ => return None,
         };
         Some(frame)
     }
+}
+
+impl Hello {
+    fn decode(mut body: &[u8]) -> Option<Hello> {
+        let [VERSION] = take::<1>(&mut body)? else { return None };
+        let mut number = || Some(u32::from_le_bytes(take(&mut body)?));
+        let (rank, size, pid, length) = (number()?, number()?, number()?, number()?);
+        let (host, job) = body.split_at_checked(length as usize)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        Some(Hello { rank, size, pid, host: text(host)?, job: text(job)? })
+    }
+}
+
+fn last_word(out: &mut Vec<u8>, kind: u8, text: &str) {
+    out.push(kind);
+    out.extend(text.as_bytes());
 }
 
 fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
@@ -162,12 +214,17 @@ mod tests {
     use super::*;
 
     fn frames() -> Vec<Frame> {
+        let hello = Hello { rank: 7, size: 8, pid: 99, host: "a".into(), job: "c0ffee".into() };
         vec![
-            Frame::Hello { rank: 7, job: "c0ffee".into() },
+            Frame::Hello(hello),
+            Frame::Hello(Hello::default()),
             Frame::Contribute { round: 1, bytes: vec![] },
             Frame::Contribute { round: u64::MAX, bytes: vec![1, 2, 3] },
+            Frame::GiveUp { waited_ms: 120_000 },
             Frame::Gathered { round: 0, parts: vec![vec![], vec![9; 300], vec![1]] },
             Frame::Lost { text: "rank 1 was ended by signal 9 (SIGKILL)".into() },
+            Frame::Late { text: "rank 3 has not come".into() },
+            Frame::Refused { text: "there is no rank 9".into() },
         ]
     }
 
@@ -195,17 +252,36 @@ mod tests {
     }
 
     #[test]
-    fn a_part_longer_than_its_frame_is_refused() {
-        let mut bytes = Frame::Gathered { round: 0, parts: vec![vec![1, 2]] }.encode();
-        bytes[13] = 200; // the part's length
-        let mut decoder = Decoder::new(1024);
-        decoder.push(&bytes);
-        assert!(decoder.next().is_err());
+    fn a_part_or_a_name_longer_than_its_frame_is_refused() {
+        let gathered = Frame::Gathered { round: 0, parts: vec![vec![1, 2]] };
+        for (frame, length_at) in [(gathered, 13), (Frame::Hello(Hello::default()), 18)] {
+            let mut bytes = frame.encode();
+            bytes[length_at] = 200;
+            let mut decoder = Decoder::new(1024);
+            decoder.push(&bytes);
+            assert!(decoder.next().is_err());
+        }
     }
 
     #[test]
-    fn an_unknown_kind_and_an_empty_frame_are_refused() {
-        for bytes in [&[1, 0, 0, 0, 99][..], &[0, 0, 0, 0]] {
+    fn every_cut_of_a_frame_is_refused_or_another_frame_and_never_a_panic() {
+        for frame in frames() {
+            let bytes = frame.encode();
+            for end in 4..bytes.len() {
+                let mut cut = bytes[..end].to_vec();
+                cut[..4].copy_from_slice(&((end - 4) as u32).to_le_bytes());
+                let mut decoder = Decoder::new(1024);
+                decoder.push(&cut);
+                assert_ne!(decoder.next().ok().flatten(), Some(frame.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_another_version_and_an_empty_frame_are_refused() {
+        let mut other = Frame::Hello(Hello::default()).encode();
+        other[5] = VERSION + 1;
+        for bytes in [&[1, 0, 0, 0, 99][..], &[0, 0, 0, 0], &other] {
             let mut decoder = Decoder::new(1024);
             decoder.push(bytes);
             assert!(decoder.next().is_err());

@@ -1,19 +1,29 @@
 //! Starting the processes, and standing by until the last one has ended.
 
-use super::{Args, output, server::Server};
+use super::{Args, output};
 use crate::sys::{self, Signals};
 use crate::system_error;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tieline::Error;
+use tieline::job::server::Server;
 
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long after a hang-up the process's end may follow, which is the better reason to tell.
+const HANG_UP_GRACE: Duration = Duration::from_millis(200);
+
 pub(super) struct Launch {
     server: Server,
+    /// The job's identity: TIELINE_JOB.
+    job: String,
+    /// Where processes find us: TIELINE_EXCHANGE.
+    exchange: String,
     signals: Signals,
     processes: Vec<Process>,
     copying: Vec<JoinHandle<()>>,
@@ -40,9 +50,14 @@ impl Launch {
                 system_error("cannot take over signals", &e, "check the limits of this shell")
             })?;
         let size = args.processes as usize;
-        let server = Server::listen(size)?;
+        let job = random_hex()?;
+        let mut server = Server::new(size, &job);
+        server.set_grace(HANG_UP_GRACE);
+        let exchange = server.listen_unix()?;
         let mut launch = Launch {
             server,
+            job,
+            exchange,
             signals,
             processes: Vec::with_capacity(size),
             copying: Vec::new(),
@@ -70,8 +85,8 @@ impl Launch {
             .env("TIELINE_SIZE", size.to_string())
             .env("TIELINE_LOCAL_RANK", rank.to_string())
             .env("TIELINE_LOCAL_SIZE", size.to_string())
-            .env("TIELINE_JOB", self.server.job())
-            .env("TIELINE_EXCHANGE", self.server.exchange());
+            .env("TIELINE_JOB", &self.job)
+            .env("TIELINE_EXCHANGE", &self.exchange);
         if rank > 0 {
             let _ = command.stdin(Stdio::null()); // one reader of the terminal is enough
         }
@@ -100,12 +115,8 @@ impl Launch {
     /// Serves the exchange, forwards signals and collects the dead, until none is left.
     pub(super) fn supervise(mut self) -> Result<ExitCode, Error> {
         while self.processes.iter().any(|p| p.running) {
-            let mut fds = vec![self.signals.as_raw_fd()];
-            fds.extend(self.server.fds());
-            let ready = sys::wait_readable(&fds, self.timeout_ms())
-                .map_err(|e| system_error("cannot wait for the processes", &e, "run it again"))?;
             // What the dying said comes before their death.
-            self.server.serve(&ready[1..]);
+            let _ = self.server.turn(&[self.signals.as_raw_fd()], self.timeout())?;
             while let Some(signal) = self.signals.next() {
                 match signal.number {
                     libc::SIGCHLD => {}
@@ -113,7 +124,6 @@ impl Launch {
                 }
             }
             self.collect();
-            self.server.expire();
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
                 self.terminate(libc::SIGKILL);
                 self.kill_at = None;
@@ -131,10 +141,8 @@ impl Launch {
         })
     }
 
-    fn timeout_ms(&self) -> i32 {
-        let next = [self.kill_at, self.server.expires_at()].into_iter().flatten().min();
-        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-        left.map_or(-1, |left| left.as_millis() as i32 + 1)
+    fn timeout(&self) -> Option<Duration> {
+        self.kill_at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     fn forward(&mut self, signal: i32, from_terminal: bool) {
@@ -181,6 +189,15 @@ impl Launch {
             let _ = sys::kill(process.child.id(), signal);
         }
     }
+}
+
+/// 128 random bits.
+fn random_hex() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|e| system_error("cannot make an identity for the job", &e, "see /dev/urandom"))?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 fn describe(status: ExitStatus) -> String {

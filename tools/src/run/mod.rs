@@ -1,9 +1,7 @@
 //! `tieline run`: starts N processes of a program on this machine and gives them a way to find each other.
 
-mod gather;
 mod launch;
 mod output;
-mod server;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

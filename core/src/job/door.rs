@@ -1,0 +1,141 @@
+//! The door of an exchange over TCP: the handshake of `tieline-net`, which whoever knows the job's secret
+//! passes. Blocking on the dialler's side, step by step on the server's.
+
+use super::{Deadline, retries};
+use crate::{Error, Status};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use tieline_net::{Acceptor, Dialler, Hello, Key, Refusal, Stranger};
+
+/// What a connection to the exchange says it wants.
+const PURPOSE: u8 = 16;
+
+/// The exchange has no cookie: its address is known before it is there.
+const COOKIE: [u8; 16] = *b"tieline exchange";
+
+/// How long who listens may be silent within the handshake.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The server's side of one connection.
+pub(super) struct Door {
+    acceptor: Acceptor,
+}
+
+impl Door {
+    /// A door with this lock; none when the system has no random numbers.
+    pub(super) fn accept(secret: &[u8]) -> Option<Door> {
+        let key = Key::derive(secret, &COOKIE);
+        Some(Door { acceptor: Acceptor::new(key, nonce().ok()?) })
+    }
+
+    /// Bytes for the other side.
+    pub(super) fn take_output(&mut self) -> Vec<u8> {
+        let bytes = self.acceptor.output().to_vec();
+        self.acceptor.sent(bytes.len());
+        bytes
+    }
+
+    /// Takes what came. Once it has passed: what came after the handshake.
+    ///
+    /// # Errors
+    /// What kind of stranger it is.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(self.acceptor.expects().min(bytes.len()));
+            bytes = later;
+            let hello = self.acceptor.receive(now).map_err(|stranger| {
+                match stranger {
+                    Stranger::BadProof => "a process with another secret",
+                    Stranger::OtherVersion(_) => "a process of another version",
+                    Stranger::NotOurs | Stranger::BadHello => "a stranger",
+                }
+                .to_owned()
+            })?;
+            match hello {
+                Some(hello) if hello.purpose == PURPOSE => {
+                    self.acceptor.answer(Ok(()));
+                    return Ok(Some(bytes.to_vec()));
+                }
+                Some(_) => {
+                    self.acceptor.answer(Err(Refusal::UnknownTarget));
+                    return Err("a connection that is not for the exchange".into());
+                }
+                None if now.is_empty() => return Err("a stranger".into()),
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Why there is no connection.
+pub(super) enum NotYet {
+    /// It may come: try again.
+    Later(String),
+    /// It will not.
+    Never(Error),
+}
+
+/// Proves that this process knows the secret, and that who listens does.
+pub(super) fn enter(
+    mut stream: &TcpStream,
+    secret: &[u8],
+    deadline: &Deadline,
+) -> Result<(), NotYet> {
+    let later = |text: &str| NotYet::Later(text.to_owned());
+    let hello = Hello::new(PURPOSE, [0; 16], &[]).map_err(NotYet::Later)?;
+    let nonce = nonce().map_err(NotYet::Later)?;
+    let mut dialler = Dialler::new(Key::derive(secret, &COOKIE), &hello, nonce);
+    let mut buffer = [0; 256];
+    let patience = Deadline::new(deadline.left().unwrap_or_default().min(SILENCE));
+    loop {
+        let left = patience.left().ok_or_else(|| later("what listens there says nothing"))?;
+        let timeouts = stream.set_write_timeout(Some(left));
+        timeouts
+            .and_then(|()| stream.set_read_timeout(Some(left)))
+            .and_then(|()| stream.write_all(dialler.output()))
+            .map_err(|e| NotYet::Later(e.to_string()))?;
+        dialler.sent(dialler.output().len());
+        let room = dialler.expects().min(buffer.len());
+        let n = match stream.read(&mut buffer[..room]) {
+            Ok(0) => return Err(later("the connection was closed in the handshake")),
+            Ok(n) => n,
+            Err(e) if retries(&e) => continue,
+            Err(e) => return Err(NotYet::Later(e.to_string())),
+        };
+        match dialler.receive(&buffer[..n]) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(Refusal::Busy) => return Err(later("it has no room now")),
+            Err(refusal) => return Err(NotYet::Never(refused(refusal))),
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> Error {
+    let (status, why, fix) = match refusal {
+        Refusal::WrongSecret => (
+            Status::Permission,
+            "it has another secret".to_owned(),
+            "give every rank the same TIELINE_SECRET, or the same TIELINE_SECRET_FILE",
+        ),
+        Refusal::OtherVersion(_) => (
+            Status::BadData,
+            refusal.to_string(),
+            "use one version of the library in the whole job",
+        ),
+        _ => (
+            Status::BadData,
+            "something else listens there".to_owned(),
+            "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one",
+        ),
+    };
+    Error::new(status, "cannot join the rendezvous", why, fix)
+}
+
+fn nonce() -> Result<[u8; 32], String> {
+    let mut nonce = [0; 32];
+    tieline_net::random(&mut nonce).map_err(|e| format!("random numbers from the kernel: {e}"))?;
+    Ok(nonce)
+}

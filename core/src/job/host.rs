@@ -1,0 +1,61 @@
+//! Which processes of a job share a host: told by facts that each contributes to the first exchange.
+//!
+//! The same host: the same boot of a kernel, and the same network and PID namespaces, so that two containers
+//! count as two.
+
+use super::wire::Hello;
+use std::os::unix::fs::MetadataExt;
+
+/// The facts about this process's host, as bytes to compare.
+pub(super) fn facts() -> Vec<u8> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = |which: &str| {
+        std::fs::metadata(format!("/proc/self/ns/{which}")).map(|m| m.ino()).unwrap_or_default()
+    };
+    // Without a boot id the name has to do.
+    let boot = if boot.trim().is_empty() { name() } else { boot.trim().to_owned() };
+    format!("{boot} {} {}", namespace("net"), namespace("pid")).into_bytes()
+}
+
+/// Number of this process among those of its host, and how many they are.
+pub(super) fn local_place(facts: &[Vec<u8>], rank: usize) -> (usize, usize) {
+    let here = facts.iter().enumerate().filter(|(_, other)| Some(*other) == facts.get(rank));
+    let ranks: Vec<usize> = here.map(|(rank, _)| rank).collect();
+    (ranks.iter().position(|r| *r == rank).unwrap_or(0), ranks.len())
+}
+
+/// What the host calls itself.
+pub(super) fn name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().chars().take(64).collect()
+}
+
+/// This process, as it names itself.
+pub(super) fn hello(rank: usize, size: usize, job: &str) -> Hello {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Hello {
+        rank: number(rank),
+        size: number(size),
+        pid: std::process::id(),
+        host: name(),
+        job: job.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_host_are_numbered_in_the_order_of_the_job() {
+        let facts = [b"a", b"b", b"a", b"a"].map(|f| f.to_vec());
+        let places: Vec<_> = (0..4).map(|rank| local_place(&facts, rank)).collect();
+        assert_eq!(places, [(0, 3), (0, 1), (1, 3), (2, 3)]);
+    }
+
+    #[test]
+    fn two_processes_of_one_host_tell_the_same_facts() {
+        assert_eq!(facts(), facts());
+        assert!(!name().is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! A rendezvous over TCP: rank 0 listens at an address that all know beforehand, the others come to it in any
+//! order.
+//!
+//! ```sh
+//! export TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_SECRET_FILE=~/.job-secret
+//! TIELINE_RANK=0 ./program        # on nodea
+//! TIELINE_RANK=1 ./program        # anywhere
+//! ```
+//!
+//! Rank 0 serves from a thread named `tieline-rendezvous`, which lives as long as its [`Job`](super::Job): the
+//! others are not to wait for each other until rank 0 has finished what it computes. It sleeps but for an
+//! exchange, and its end comes with the Job's.
+
+use super::door::{self, NotYet};
+use super::link::{Link, late};
+use super::place::{Secret, refuse};
+use super::server::Server;
+use super::stream::Stream;
+use super::wire::Hello;
+use super::{Deadline, Exchange};
+use crate::{Error, Status};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The pauses between two tries to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long one try to connect may take.
+const ONE_TRY: Duration = Duration::from_secs(3);
+
+/// How long the thread may take to hand its last words to the system.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long a connection may be dead before it breaks.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Where the others are, and what is needed to meet them.
+pub(super) struct Meeting {
+    /// One or more of `host:port`, the same on all.
+    pub(super) addresses: String,
+    pub(super) secret: Vec<u8>,
+    /// The variable that says so.
+    pub(super) variable: &'static str,
+}
+
+impl Meeting {
+    /// What `variable` says, with the job's secret.
+    pub(super) fn new(
+        addresses: String,
+        variable: &'static str,
+        secret: Secret<'_>,
+    ) -> Result<Meeting, Error> {
+        for address in addresses.split(',') {
+            let good = address.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0)
+            });
+            if !good {
+                return Err(Error::new(
+                    Status::Invalid,
+                    "cannot join the job",
+                    format!("{variable} is `{addresses}`"),
+                    format!("write host:port, such as {variable}=nodea:29400"),
+                ));
+            }
+        }
+        Ok(Meeting { addresses, secret: secret()?, variable })
+    }
+
+    /// Comes to the rendezvous, and waits for it where it is not there yet.
+    pub(super) fn join(&self, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
+        let server = match self.variable {
+            "TIELINE_EXCHANGE" => "the launcher",
+            _ => "rank 0, which serves the rendezvous,",
+        };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let why = match self.try_once(deadline) {
+                Ok(stream) => {
+                    return Link::open(Stream::Tcp(stream), hello, server, deadline);
+                }
+                Err(NotYet::Never(error)) => return Err(error),
+                Err(NotYet::Later(why)) => why,
+            };
+            match deadline.left() {
+                Some(left) => std::thread::sleep(pause.min(left)),
+                None => {
+                    return Err(late(&format!(
+                        "the rendezvous at {} ({}) could not be reached within {:?}: {why}",
+                        self.addresses, self.variable, deadline.length
+                    )));
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn try_once(&self, deadline: &Deadline) -> Result<TcpStream, NotYet> {
+        let mut why = String::new();
+        for address in self.resolve().map_err(NotYet::Later)? {
+            self.check_reach(address.ip())?;
+            let timeout = deadline.left().unwrap_or(Duration::from_millis(1)).min(ONE_TRY);
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(stream) if is_own_echo(&stream) => why = "nobody listens there yet".into(),
+                Ok(stream) => {
+                    tieline_net::tune(&stream, SILENCE);
+                    match door::enter(&stream, &self.secret, deadline) {
+                        Ok(()) => return Ok(stream),
+                        Err(NotYet::Later(text)) => why = text,
+                        Err(never) => return Err(never),
+                    }
+                }
+                Err(e) => why = e.to_string(),
+            }
+        }
+        Err(NotYet::Later(why))
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
+        let mut all = Vec::new();
+        let mut why = String::new();
+        for address in self.addresses.split(',') {
+            match address.to_socket_addrs() {
+                Ok(found) => all.extend(found),
+                Err(e) => why = format!("{address}: {e}"),
+            }
+        }
+        if all.is_empty() { Err(why) } else { Ok(all) }
+    }
+
+    /// Without a secret nothing that leaves this host is believed.
+    fn check_reach(&self, ip: IpAddr) -> Result<(), NotYet> {
+        if !self.secret.is_empty() || ip.is_loopback() {
+            return Ok(());
+        }
+        Err(NotYet::Never(self.needs_secret(ip)))
+    }
+
+    fn needs_secret(&self, ip: IpAddr) -> Error {
+        Error::new(
+            Status::Invalid,
+            "cannot join the job",
+            format!(
+                "{} is {}, where other hosts reach it ({ip}), and there is no secret",
+                self.variable, self.addresses
+            ),
+            "give every rank the same TIELINE_SECRET, or a TIELINE_SECRET_FILE with the same content",
+        )
+    }
+
+    /// Serves the exchange, and takes part in it as rank 0.
+    pub(super) fn serve(&self, hello: Hello, deadline: &Deadline) -> Result<Hosted, Error> {
+        let listener = self.listen()?;
+        let failed = |e: std::io::Error| {
+            Error::new(Status::Io, "cannot serve the rendezvous", e.to_string(), "")
+        };
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut server = Server::new(hello.size as usize, &hello.job);
+        server.listen_tcp(listener, &self.secret)?;
+        server.adopt(theirs).map_err(failed)?;
+        let link = Link::open(Stream::Unix(ours), hello, "the rendezvous thread", deadline)?;
+        let thread = std::thread::Builder::new()
+            .name("tieline-rendezvous".into())
+            .spawn(move || run(server))
+            .map_err(failed)?;
+        Ok(Hosted { link: Some(link), thread: Some(thread) })
+    }
+
+    fn listen(&self) -> Result<TcpListener, Error> {
+        let cannot = |why: String, fix: &str| {
+            Error::new(Status::Io, "rank 0 cannot open the rendezvous", why, fix)
+        };
+        let found = self.resolve().map_err(|why| {
+            cannot(why, "see that the name in TIELINE_RENDEZVOUS is known on rank 0's host")
+        })?;
+        let (host, port) = self.addresses.rsplit_once(':').unwrap_or_default();
+        let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        let mut wanted = found.clone();
+        // A name may mean another address here than elsewhere (127.0.1.1 in /etc/hosts): listen on all.
+        if !literal && host != "localhost" && !self.secret.is_empty() {
+            let port = port.parse().unwrap_or(0);
+            wanted = vec![
+                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), // takes IPv4, too
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            ];
+        } else if let Some(address) = found.iter().find(|a| !a.ip().is_loopback()) {
+            if self.secret.is_empty() {
+                return Err(self.needs_secret(address.ip()));
+            }
+        }
+        let mut last = None;
+        for address in wanted {
+            match TcpListener::bind(address) {
+                Ok(listener) => return Ok(listener),
+                Err(e) => last = Some((address, e)),
+            }
+        }
+        let Some((address, e)) = last else {
+            return Err(cannot(format!("{} names no address", self.addresses), ""));
+        };
+        let fix = match e.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one"
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                "TIELINE_RENDEZVOUS must name the host on which rank 0 runs"
+            }
+            _ => "choose another port in TIELINE_RENDEZVOUS",
+        };
+        Err(cannot(format!("{address}: {e}"), fix))
+    }
+}
+
+/// A connection to a free port of this host can meet itself.
+fn is_own_echo(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Serves until rank 0 has gone and everybody was told.
+fn run(mut server: Server) {
+    let mut joined = false;
+    while !joined || server.has(0) {
+        if server.turn(&[], None).is_err() {
+            return; // the connections close, and that is what the others are told
+        }
+        joined |= server.has(0);
+    }
+    let last = Deadline::new(LAST_WORDS);
+    while !server.is_flushed() {
+        let Some(left) = last.left() else { return };
+        if server.turn(&[], Some(left)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Rank 0's exchange and the thread that serves it.
+pub(super) struct Hosted {
+    link: Option<Link>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exchange for Hosted {
+    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        match &mut self.link {
+            Some(link) => link.allgather(mine, deadline),
+            None => Err(Error::from_status(Status::Closed)),
+        }
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        // The thread ends when its only connection to this process does.
+        drop(self.link.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// As [`refuse`], for a Job whose exchange cannot be told.
+pub(super) fn unknown_exchange(spoken: &str) -> Error {
+    refuse(format!(
+        "TIELINE_EXCHANGE is `{spoken}` and TIELINE_RENDEZVOUS is not set: there is no way to the others"
+    ))
+}
