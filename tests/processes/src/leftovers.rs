@@ -1,5 +1,6 @@
-//! What a test must not leave behind: processes, and files in the places where Tieline could make some.
+//! What a test must not leave behind: processes, hosts, and files in the places where Tieline could make some.
 
+use crate::hosts;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ impl Before {
             left = processes(&self.mark);
         }
         assert!(left.is_empty(), "processes are left: {left:?}");
+        let hosts = hosts::left();
+        assert!(hosts.is_empty(), "network namespaces are left: {hosts:?}");
         let new: Vec<PathBuf> = files().difference(&self.files).cloned().collect();
         assert!(new.is_empty(), "files are left: {new:?}");
         let mut own = Vec::new();

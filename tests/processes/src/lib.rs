@@ -13,19 +13,35 @@
 //! assert_eq!(a.send("b", 1, 100).unwrap_err().status, "PeerFailed");
 //! ```
 //!
+//! Several hosts are network namespaces with links between them that can be cut ([`Hosts`]):
+//!
+//! ```text
+//! let hosts = or_skip!(Hosts::two());
+//! let mut a = hosts[0].node("a", &[]);
+//! let mut b = hosts[1].node("b", &[]);
+//! hosts[1].link(0).cut();
+//! ```
+//!
 //! Whatever a peer should say is waited for with a deadline; when that passes the test fails, with what every
 //! process said last, and the processes are killed. After each test nothing may be left: no process, no file.
 
+pub mod exchange;
 pub mod forge;
+pub mod hosts;
 pub mod interpreter;
 pub mod leftovers;
 pub mod node;
 pub mod parent;
 pub mod peer;
+pub mod plugins;
+pub mod random;
 pub mod runner;
+pub mod stranger;
 pub mod sys;
 
+pub use hosts::{Host, Hosts, Link};
 pub use node::{Failed, Node};
 pub use parent::Parent;
 pub use peer::{Launch, Peer};
+pub use random::Random;
 pub use runner::{Role, Test, Verdict};

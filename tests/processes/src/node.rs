@@ -116,6 +116,22 @@ impl Node {
         }
     }
 
+    /// Ends a stream that goes on until it is told something; what it answered.
+    ///
+    /// # Errors
+    /// When it had failed.
+    pub fn stop(&mut self) -> Result<Done, Failed> {
+        self.peer.tell("stop");
+        let ended = self.answer();
+        let _ = self.answer();
+        ended
+    }
+
+    /// Waits until a stream is under way that was ordered with [`Peer::tell`].
+    pub fn streams(&mut self) {
+        let _ = self.peer.expect("streaming");
+    }
+
     /// An endpoint here that leads to `other`, under its name.
     pub fn connect(&mut self, other: &mut Node) {
         let address = other.must("address");

@@ -1,10 +1,11 @@
 //! The processes of a test, as the test sees them.
 
+use crate::exchange::{self, Mailbox};
 use crate::{leftovers, runner, sys};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +34,7 @@ pub fn what_was_said() -> String {
 /// Before the next test.
 pub fn forget_what_was_said() {
     LOGS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    exchange::forget();
 }
 
 /// A process that is about to be started.
@@ -110,12 +112,16 @@ impl Launch {
                 short.truncate(300);
                 log.push_back(short);
                 drop(log);
+                if exchange::takes(&line) {
+                    continue;
+                }
                 if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        let input = child.stdin.take();
+        let input: Mailbox = Arc::new(Mutex::new(child.stdin.take()));
+        exchange::join(&self.name, input.clone());
         Peer { name: self.name, child, input, lines, log }
     }
 }
@@ -125,7 +131,7 @@ pub struct Peer {
     /// For reports.
     pub name: String,
     child: Child,
-    input: Option<ChildStdin>,
+    input: Mailbox,
     lines: Receiver<String>,
     log: Log,
 }
@@ -140,7 +146,8 @@ impl Peer {
     /// Gives an order. One that has died hears nothing.
     pub fn tell(&mut self, order: &str) {
         self.note(&format!("<- {order}"));
-        if let Some(input) = &mut self.input {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(input) = &mut *input {
             let _ = input.write_all(format!("{order}\n").as_bytes());
         }
     }
@@ -193,6 +200,11 @@ impl Peer {
         }
     }
 
+    /// The next report if it comes within so long.
+    pub fn hear_within(&mut self, time: Duration) -> Option<String> {
+        self.lines.recv_timeout(time).ok()
+    }
+
     /// The next report if it is there.
     pub fn hear_now(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
@@ -218,8 +230,12 @@ impl Peer {
         assert!(status.success(), "{} ended with {status}", self.name);
     }
 
+    fn hang_up(&self) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn leave(&mut self) -> ExitStatus {
-        self.input = None;
+        self.hang_up();
         let deadline = Instant::now() + DEADLINE;
         // Its end closes the pipe.
         loop {
@@ -236,7 +252,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.input = None;
+        self.hang_up();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

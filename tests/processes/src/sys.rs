@@ -93,6 +93,7 @@ pub fn signal(process: u32, signal: Signal) {
     let number = match signal {
         Signal::Stop => libc::SIGSTOP,
         Signal::Continue => libc::SIGCONT,
+        Signal::Kill => libc::SIGKILL,
     };
     // SAFETY: passes numbers only.
     let _ = unsafe { libc::kill(process as i32, number) };
@@ -105,6 +106,8 @@ pub enum Signal {
     Stop,
     /// Goes on.
     Continue,
+    /// Ends, without a word to anybody.
+    Kill,
 }
 
 /// Becomes another user, for good.

@@ -1,6 +1,7 @@
 //! Processes that are killed, confined, hostile or passive. See the crate's documentation.
 
 mod containers;
+mod hosts;
 mod killed;
 mod misuse;
 mod progress;
@@ -9,9 +10,9 @@ mod scale;
 mod strangers;
 
 use std::process::ExitCode;
-use tieline_processes::{Role, interpreter, runner};
+use tieline_processes::{Role, interpreter, runner, stranger};
 
-const ROLES: &[Role] = &[("node", interpreter::node)];
+const ROLES: &[Role] = &[("node", interpreter::node), ("stranger", stranger::stranger)];
 
 fn main() -> ExitCode {
     runner::main(
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
             progress::TESTS,
             containers::TESTS,
             scale::TESTS,
+            hosts::TESTS,
         ],
         &[ROLES],
     )

@@ -1,7 +1,8 @@
 //! Two hundred processes killed at random moments of a mixed workload.
 
 use tieline_processes::node::milliseconds;
-use tieline_processes::{Launch, Node, Test, Verdict, named};
+use tieline_processes::random::spin;
+use tieline_processes::{Launch, Node, Random, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
     two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind,
@@ -9,24 +10,6 @@ pub(crate) const TESTS: &[Test] = named![
 ];
 
 const KILLS: usize = 200;
-
-/// A small generator of numbers: the same seed, the same run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
-
-fn seed() -> u64 {
-    let given = std::env::var("PROCESSES_SEED").ok().and_then(|s| s.parse().ok());
-    let clock = tieline_processes::sys::now_ns() | 1;
-    given.unwrap_or(clock)
-}
 
 /// One of the things that a survivor does with a victim; all of them end only with its death or fast.
 fn work(random: &mut Random, victim: &str) -> String {
@@ -43,9 +26,7 @@ fn work(random: &mut Random, victim: &str) -> String {
 }
 
 fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind() -> Verdict {
-    let seed = seed();
-    println!("    PROCESSES_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::for_this_run();
     let mut survivors = [Node::start("left"), Node::start("right")];
     let [left, right] = &mut survivors;
     left.connect(right);
@@ -142,14 +123,6 @@ fn footprint(survivors: &mut [Node; 2]) -> Vec<(u64, u64)> {
         .iter_mut()
         .map(|node| (number(node, "descriptors"), number(node, "resident")))
         .collect()
-}
-
-/// Lets some time pass, to arrive at another moment of what the others do.
-fn spin(microseconds: u64) {
-    let until = tieline_processes::sys::now_ns() + microseconds * 1000;
-    while tieline_processes::sys::now_ns() < until {
-        std::thread::yield_now();
-    }
 }
 
 fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verdict {

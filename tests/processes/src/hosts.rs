@@ -1,0 +1,413 @@
+//! Hosts: network namespaces, each with one link per rail to a switch that connects them all.
+//!
+//! ```text
+//!   host 0          host 1          host 2
+//!   rail0 rail1     rail0 rail1     rail0 rail1        10.50.0.1 .2 .3 / fd00:50::1 ... and 10.51. / fd00:51::
+//!     |     |         |     |         |     |
+//!   h0r0  h0r1      h1r0  h1r1      h2r0  h2r1
+//!   [ bridge rail0 ]  [ bridge rail1 ]                 the switch, a namespace of its own
+//! ```
+//!
+//! A link can go down, as when a cable is pulled, or be cut in silence, as when a switch forgets it: packets
+//! vanish and nobody is told. Different hosts here share a boot id, a PID namespace and all files, but no
+//! network and so no abstract sockets: shm does not reach from one to the other.
+//!
+//! Names carry the number and the start time of the test program, so runs never collide, and what a run that
+//! was killed left behind is removed by the next one.
+
+use crate::node::Node;
+use crate::peer::Launch;
+use crate::{plugins, sys};
+use std::io::Write;
+use std::ops::Index;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Only what the network offers: the kernel would let `shm-cma` copy between these hosts, too.
+pub const NETWORK: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
+
+const FOLDER: &str = "/run/netns";
+const PREFIX: &str = "tieline-";
+
+/// Namespaces with links between them; they are gone when this is.
+pub struct Hosts {
+    list: Vec<Host>,
+    switch: String,
+}
+
+/// One of them.
+pub struct Host {
+    namespace: String,
+    links: Vec<Link>,
+}
+
+/// A host's way to one switch.
+#[derive(Clone)]
+pub struct Link {
+    host: String,
+    device: String,
+    switch: String,
+    port: String,
+    bridge: String,
+}
+
+/// Skips the test when hosts, or something else, cannot be had here.
+#[macro_export]
+macro_rules! or_skip {
+    ($possible:expr) => {
+        match $possible {
+            Ok(there) => there,
+            Err(why) => return $crate::Verdict::Skipped(why),
+        }
+    };
+}
+
+/// Runs `ip` and says whether it did what it was told.
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let outcome = Command::new("ip").args(arguments).output();
+    let output = outcome.map_err(|e| format!("ip (iproute2): {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    Err(format!("ip {}: {said}", arguments.join(" ")))
+}
+
+/// Runs many commands of `ip` in a namespace at once.
+fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
+    let mut child = Command::new("ip")
+        .args(["-netns", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("ip (iproute2): {e}"))?;
+    if let Some(mut input) = child.stdin.take() {
+        let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|e| format!("ip: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    if output.status.success() { Ok(()) } else { Err(format!("in {namespace}: {said}")) }
+}
+
+/// What begins the name of everything of this process: `tieline-NUMBER-START-`.
+fn mark() -> String {
+    format!("{PREFIX}{}-{}-", std::process::id(), started(std::process::id()).unwrap_or(0))
+}
+
+/// When a process began, in the kernel's ticks; `None` when there is none of that number.
+fn started(process: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the program's name, which may hold anything: state is field 3, the start field 22.
+    let rest = stat.rsplit_once(')')?.1;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn namespaces() -> Vec<String> {
+    let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Namespaces of this process that are still there.
+#[must_use]
+pub fn left() -> Vec<String> {
+    let mark = mark();
+    namespaces().into_iter().filter(|name| name.starts_with(&mark)).collect()
+}
+
+/// Removes the namespaces of runs that are over.
+fn sweep() {
+    for name in namespaces() {
+        let mut words = name.strip_prefix(PREFIX).unwrap_or_default().split('-');
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+        if let (Some(process), Some(start), Some(_)) = (number(), number(), number()) {
+            if started(process as u32) != Some(start) {
+                let _ = ip(&["netns", "del", &name]);
+            }
+        }
+    }
+}
+
+impl Hosts {
+    /// Two hosts with one link between them.
+    ///
+    /// # Errors
+    /// Why there can be none here.
+    pub fn two() -> Result<Hosts, String> {
+        Hosts::new(2, 1)
+    }
+
+    /// Two hosts with so many links between them.
+    ///
+    /// # Errors
+    /// As [`Hosts::two`].
+    pub fn with_rails(rails: usize) -> Result<Hosts, String> {
+        Hosts::new(2, rails)
+    }
+
+    /// So many hosts at one switch.
+    ///
+    /// # Errors
+    /// As [`Hosts::two`].
+    pub fn many(count: usize) -> Result<Hosts, String> {
+        Hosts::new(count, 1)
+    }
+
+    fn new(count: usize, rails: usize) -> Result<Hosts, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if !sys::is_root() {
+            return Err("several hosts are network namespaces, which need root".into());
+        }
+        let _ = plugins::folder()?;
+        sweep();
+        let mark = format!("{}{}", mark(), NEXT.fetch_add(1, Ordering::Relaxed));
+        // From here on, dropping it removes what is there already.
+        let mut hosts = Hosts { list: Vec::new(), switch: format!("{mark}-switch") };
+        ip(&["netns", "add", &hosts.switch])?;
+        let mut switching = Vec::new();
+        for rail in 0..rails {
+            switching.push(format!("link add rail{rail} type bridge"));
+            switching.push(format!("link set rail{rail} up"));
+        }
+        batch(&hosts.switch, &switching)?;
+        for number in 0..count {
+            let host = Host::new(format!("{mark}-host{number}"), &hosts.switch, number, rails);
+            ip(&["netns", "add", &host.namespace])?;
+            hosts.list.push(host);
+            hosts.list[number].wire(number)?;
+        }
+        Ok(hosts)
+    }
+
+    /// Every host.
+    pub fn iter(&self) -> std::slice::Iter<'_, Host> {
+        self.list.iter()
+    }
+}
+
+impl Index<usize> for Hosts {
+    type Output = Host;
+
+    fn index(&self, number: usize) -> &Host {
+        &self.list[number]
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &self.list {
+            let _ = ip(&["netns", "del", &host.namespace]);
+        }
+        let _ = ip(&["netns", "del", &self.switch]);
+    }
+}
+
+impl Host {
+    fn new(namespace: String, switch: &str, number: usize, rails: usize) -> Host {
+        let link = |rail| Link {
+            host: namespace.clone(),
+            device: format!("rail{rail}"),
+            switch: switch.to_string(),
+            port: format!("h{number}r{rail}"),
+            bridge: format!("rail{rail}"),
+        };
+        Host { links: (0..rails).map(link).collect(), namespace }
+    }
+
+    fn wire(&self, number: usize) -> Result<(), String> {
+        let mut here = vec!["link set lo up".to_string()];
+        let mut there = Vec::new();
+        for (rail, link) in self.links.iter().enumerate() {
+            let Link { device, switch, port, bridge, .. } = link;
+            here.push(format!("link add {device} type veth peer name {port} netns {switch}"));
+            let (v4, v6) = (address_of(number, rail, false), address_of(number, rail, true));
+            here.push(format!("addr add {v4}/16 dev {device}"));
+            here.push(format!("addr add {v6}/64 dev {device} nodad"));
+            here.push(format!("link set {device} up"));
+            there.push(format!("link set {port} master {bridge} up"));
+        }
+        // A host whose cable was pulled keeps its addresses.
+        let keep =
+            self.run(&["sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/keep_addr_on_down"]);
+        let _ = keep?;
+        batch(&self.namespace, &here)?;
+        batch(&self.links[0].switch, &there)
+    }
+
+    /// Runs a command there.
+    ///
+    /// # Errors
+    /// What it said when it failed.
+    pub fn run(&self, command: &[&str]) -> Result<String, String> {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.namespace])
+            .args(command)
+            .output()
+            .map_err(|e| format!("ip (iproute2): {e}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(format!("{}: {}", command.join(" "), text(&output.stderr))),
+        }
+    }
+
+    /// A process there, with the providers of the network at hand.
+    ///
+    /// # Panics
+    /// When these are not built; then there are no hosts.
+    #[must_use]
+    pub fn launch(&self, name: &str) -> Launch {
+        let providers = plugins::folder().expect("hosts come after the providers");
+        Launch::new(name, "node")
+            .through(&["ip", "netns", "exec", &self.namespace])
+            .env("TIELINE_PROVIDER_PATH", providers.display())
+    }
+
+    /// Somebody there who speaks no word of ours: see [`crate::stranger`].
+    #[must_use]
+    pub fn stranger(&self) -> Node {
+        let namespace = ["ip", "netns", "exec", self.namespace.as_str()];
+        Node::bare(Launch::new("stranger", "stranger").through(&namespace))
+    }
+
+    /// Ports that somebody there listens on.
+    #[must_use]
+    pub fn listening(&self) -> Vec<u16> {
+        let text = self.run(&["cat", "/proc/net/tcp", "/proc/net/tcp6"]).unwrap_or_default();
+        let mut ports: Vec<u16> = text.lines().filter_map(listener).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// A process there, with an open context and worker.
+    #[must_use]
+    pub fn node(&self, name: &str, settings: &[&str]) -> Node {
+        Node::open(self.launch(name), settings)
+    }
+
+    /// Its address on a rail: of IPv6, or of IPv4.
+    #[must_use]
+    pub fn address(&self, rail: usize, v6: bool) -> String {
+        let port = &self.links[rail].port;
+        let number = port[1..].split('r').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        address_of(number, rail, v6)
+    }
+
+    /// Its link of a rail.
+    #[must_use]
+    pub fn link(&self, rail: usize) -> &Link {
+        &self.links[rail]
+    }
+
+    /// Discards what begins a connection from here: others can still begin one.
+    ///
+    /// # Errors
+    /// Without `nft`.
+    pub fn drop_outgoing_calls(&self) -> Result<(), String> {
+        self.filter("output", "tcp flags & (syn | ack) == syn drop")
+    }
+
+    /// Discards what begins a connection to here.
+    ///
+    /// # Errors
+    /// Without `nft`.
+    pub fn drop_incoming_calls(&self) -> Result<(), String> {
+        self.filter("input", "tcp flags & (syn | ack) == syn drop")
+    }
+
+    /// Refuses what begins a connection to here, as a firewall does that says so.
+    ///
+    /// # Errors
+    /// Without `nft`.
+    pub fn refuse_incoming_calls(&self) -> Result<(), String> {
+        self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
+    }
+
+    fn filter(&self, hook: &str, rule: &str) -> Result<(), String> {
+        let rules = format!(
+            "add table inet tieline; \
+             add chain inet tieline {hook} {{ type filter hook {hook} priority 0 ; }}; \
+             add rule inet tieline {hook} {rule}"
+        );
+        self.run(&["nft", &rules]).map(|_| ())
+    }
+
+    /// Discards nothing any more.
+    pub fn stop_dropping(&self) {
+        let _ = self.run(&["nft", "delete table inet tieline"]);
+    }
+
+    /// Numbers of the processes there.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        let outcome = Command::new("ip").args(["netns", "pids", &self.namespace]).output();
+        let text = outcome.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+        text.unwrap_or_default().lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
+
+    /// Kills all its processes; its kernel lives on and closes their connections.
+    pub fn lose_processes(&self) {
+        for process in self.processes() {
+            sys::signal(process, sys::Signal::Kill);
+        }
+    }
+
+    /// It is gone as when its power fails: nothing comes from it any more. Returns when, in ns.
+    #[must_use]
+    pub fn vanish(&self) -> u64 {
+        let at = sys::now_ns();
+        for link in &self.links {
+            link.cut();
+        }
+        self.lose_processes();
+        at
+    }
+}
+
+/// The port of a line of /proc/net/tcp, when it is a listener's.
+fn listener(line: &str) -> Option<u16> {
+    const LISTEN: &str = "0A";
+    let mut words = line.split_whitespace().skip(1);
+    let (local, _, state) = (words.next()?, words.next()?, words.next()?);
+    let port = local.rsplit_once(':')?.1;
+    if state == LISTEN { u16::from_str_radix(port, 16).ok() } else { None }
+}
+
+fn address_of(host: usize, rail: usize, v6: bool) -> String {
+    match v6 {
+        true => format!("fd00:{}::{}", 50 + rail, host + 1),
+        false => format!("10.{}.0.{}", 50 + rail, host + 1),
+    }
+}
+
+impl Link {
+    /// Takes the host's device down: the host is told, and has no route.
+    pub fn down(&self) {
+        self.at_host("down");
+    }
+
+    /// Takes it up again.
+    pub fn up(&self) {
+        self.at_host("up");
+    }
+
+    fn at_host(&self, state: &str) {
+        must(ip(&["-netns", &self.host, "link", "set", &self.device, state]));
+    }
+
+    /// Nothing passes any more in either direction, and neither side is told.
+    pub fn cut(&self) {
+        must(ip(&["-netns", &self.switch, "link", "set", &self.port, "nomaster"]));
+    }
+
+    /// What is sent passes again.
+    pub fn restore(&self) {
+        must(ip(&["-netns", &self.switch, "link", "set", &self.port, "master", &self.bridge]));
+    }
+}
+
+fn must(outcome: Result<(), String>) {
+    if let Err(why) = outcome {
+        panic!("{why}");
+    }
+}

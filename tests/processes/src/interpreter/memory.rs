@@ -1,0 +1,78 @@
+//! Orders about memory of the node's own.
+
+use super::{Node, find, hex, number, pattern};
+use std::sync::atomic::Ordering;
+use tieline::{Access, Error};
+
+impl Node {
+    pub(super) fn memory(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            ["alloc", name, len] => {
+                let region = self.context().alloc(number(len))?;
+                let _ = self.regions.insert((*name).to_string(), region);
+            }
+            ["alloc", name, len, "read"] => {
+                let region = self.context().alloc_with(number(len), Access::READ)?;
+                let _ = self.regions.insert((*name).to_string(), region);
+            }
+            ["register", name, len] => {
+                let region = self.context().register(vec![0u8; number(len)])?;
+                let _ = self.regions.insert((*name).to_string(), region);
+            }
+            ["register", name, len, "read"] => {
+                let buffer = vec![0u8; number(len)];
+                let region = self.context().register_with(buffer, Access::READ)?;
+                let _ = self.regions.insert((*name).to_string(), region);
+            }
+            ["free", name] => drop(self.regions.remove(*name)),
+            ["swap-local", name, value] => {
+                let word = find(&self.regions, name).atomic_u64(0)?;
+                word.store(number(value) as u64, Ordering::SeqCst);
+            }
+            ["key", name] => return find(&self.regions, name).remote_key().map(|k| hex(&k)),
+            ["fill", name, seed] => {
+                let region = find(&self.regions, name);
+                let seed = number(seed) as u64;
+                for start in (0..region.len()).step_by(1 << 20) {
+                    let end = region.len().min(start + (1 << 20));
+                    let bytes: Vec<u8> = (start..end).map(|at| pattern(at, seed)).collect();
+                    region.write(start, &bytes)?;
+                }
+            }
+            // Whether `len` bytes from `at` on are those of a fill from `from` on.
+            ["check", name, at, len, seed, from] => {
+                let region = find(&self.regions, name);
+                let (at, len, from) = (number(at), number(len), number(from));
+                let seed = number(seed) as u64;
+                for start in (0..len).step_by(1 << 20) {
+                    let end = len.min(start + (1 << 20));
+                    let bytes = region.to_vec(at + start..at + end)?;
+                    let wrong = (start..end).find(|&i| bytes[i - start] != pattern(from + i, seed));
+                    if let Some(i) = wrong {
+                        return Ok(format!("byte {i} differs"));
+                    }
+                }
+                return Ok("same".into());
+            }
+            ["word", name, at] => {
+                let word = find(&self.regions, name).atomic_u64(number(at))?;
+                return Ok(word.load(Ordering::SeqCst).to_string());
+            }
+            // Looks at a word until somebody changes it, with or without progress.
+            ["watch", name, at, how] => {
+                let word = find(&self.regions, name).atomic_u64(number(at))?;
+                let before = word.load(Ordering::SeqCst);
+                self.parent.say("watching");
+                while word.load(Ordering::SeqCst) == before {
+                    if *how == "progress" {
+                        let _ = self.worker().progress();
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            _ => panic!("{words:?} is no order"),
+        }
+        Ok(String::new())
+    }
+}

@@ -1,0 +1,327 @@
+//! The role `node`: does one thing after another as the test says, and reports how each ended and when.
+//!
+//! Between two orders it makes progress and sleeps when there is nothing to do; after `passive` it calls
+//! nothing at all. Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS KIND TEXT`.
+
+mod facts;
+mod memory;
+mod messages;
+mod remote;
+mod streams;
+
+use crate::parent::Parent;
+use crate::sys;
+pub use facts::{resident_kib, status_kib};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+pub use streams::MIXED_REGION;
+use tieline::{Context, Endpoint, Error, Outcome, PeerId, Region, RemoteKey, Status, Worker};
+
+/// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
+pub const COUNTED: u16 = 1;
+/// Messages that are answered with [`PONG`], the same header and the same payload.
+pub const PING: u16 = 2;
+/// Answers.
+pub const PONG: u16 = 3;
+/// Messages of a stream in which nothing may be lost, doubled, changed or out of order: see `streams.rs`.
+pub const EXACT: u16 = 4;
+
+/// The byte at a place of a filled region.
+#[must_use]
+pub fn pattern(at: usize, seed: u64) -> u8 {
+    ((at as u64 * 7 + (at as u64 >> 8) * 13 + seed) % 251) as u8
+}
+
+#[derive(Default)]
+struct Seen {
+    counted: Cell<u64>,
+    next: RefCell<HashMap<PeerId, u64>>,
+    pongs: Cell<u64>,
+    wrong: RefCell<Vec<String>>,
+    failures: RefCell<Vec<String>>,
+    chatting: RefCell<Option<Endpoint>>,
+    exact: Cell<u64>,
+    next_exact: RefCell<HashMap<PeerId, u64>>,
+    /// Atomics of the last stream that were confirmed.
+    confirmed: Cell<u64>,
+    /// Those of which nobody knows whether they were executed.
+    unknown: Cell<u64>,
+    /// The application carries datagrams, so it may not sleep in a call of the library.
+    carries: Cell<bool>,
+}
+
+impl Seen {
+    fn wrong(&self, what: String) {
+        self.wrong.borrow_mut().push(what);
+    }
+}
+
+struct Node {
+    regions: HashMap<String, Region>,
+    keys: HashMap<String, RemoteKey>,
+    endpoints: HashMap<String, Endpoint>,
+    seen: Rc<Seen>,
+    worker: Option<Rc<Worker>>,
+    context: Option<Context>,
+    passive: bool,
+    parent: Parent,
+    /// The number of the last exact message to whom.
+    numbers: RefCell<HashMap<String, u64>>,
+}
+
+/// The role.
+pub fn node(parent: Parent) {
+    let mut node = Node {
+        regions: HashMap::new(),
+        keys: HashMap::new(),
+        endpoints: HashMap::new(),
+        seen: Rc::default(),
+        worker: None,
+        context: None,
+        passive: false,
+        parent,
+        numbers: RefCell::default(),
+    };
+    loop {
+        let order = match (&node.worker, node.passive) {
+            (Some(worker), false) => node.parent.serve(worker),
+            _ => node.parent.hear(),
+        };
+        let Some(order) = order else { break };
+        let words: Vec<&str> = order.split(' ').collect();
+        let answer = node.obey(&words);
+        let now = sys::now_ns();
+        match answer {
+            Ok(text) => node.parent.say(&format!("ok {now} {text}")),
+            Err(e) => node.parent.say(&format!("error {now} {:?} {:?} {e}", e.status(), e.kind())),
+        }
+    }
+    // Everything of the application's before the worker, the worker before its context.
+    *node.seen.chatting.borrow_mut() = None;
+}
+
+fn number(word: &str) -> usize {
+    word.parse().unwrap_or_else(|_| panic!("`{word}` is no number"))
+}
+
+/// Bytes as text.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Text as bytes.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn unhex(text: &str) -> Vec<u8> {
+    let byte = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).expect("two digits");
+        u8::from_str_radix(pair, 16).expect("two digits")
+    };
+    text.as_bytes().chunks(2).map(byte).collect()
+}
+
+fn find<'a, T>(map: &'a HashMap<String, T>, name: &str) -> &'a T {
+    map.get(name).unwrap_or_else(|| panic!("there is no {name}"))
+}
+
+impl Node {
+    fn worker(&self) -> &Rc<Worker> {
+        self.worker.as_ref().expect("`open` comes first")
+    }
+
+    fn context(&self) -> &Context {
+        self.context.as_ref().expect("`open` comes first")
+    }
+
+    fn endpoint(&self, name: &str) -> &Endpoint {
+        find(&self.endpoints, name)
+    }
+
+    /// Waits for an operation, in the way of an application that carries datagrams or of one that does not.
+    fn finish(&self, outcome: Result<Outcome, Error>) -> Result<String, Error> {
+        let worker = self.worker();
+        let value = match outcome? {
+            Outcome::Pending(request) if self.seen.carries.get() => loop {
+                if let Some(ended) = worker.test(&request) {
+                    break ended?;
+                }
+                self.parent.pause(worker);
+            },
+            outcome => worker.finish(outcome)?,
+        };
+        Ok(value.to_string())
+    }
+
+    /// Sleeps until something happens.
+    fn pause(&self) -> Result<(), Error> {
+        if self.seen.carries.get() {
+            self.parent.pause(self.worker());
+            return Ok(());
+        }
+        self.worker().wait(None).map(|_| ())
+    }
+
+    fn obey(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            ["open", settings @ ..] => self.open(settings, None),
+            // The application carries datagrams to and from this name.
+            ["open-carrying", name, settings @ ..] => self.open(settings, Some(name)),
+            ["fresh-worker"] => {
+                self.keys.clear();
+                self.endpoints.clear();
+                *self.seen.chatting.borrow_mut() = None;
+                self.worker = None;
+                self.open_worker(None)
+            }
+            ["close"] => {
+                // In the order of a program that declares them in the usual one.
+                self.keys.clear();
+                self.endpoints.clear();
+                *self.seen.chatting.borrow_mut() = None;
+                self.worker = None;
+                self.regions.clear();
+                self.context = None;
+                Ok(String::new())
+            }
+            // What is left in the hands of the application when its worker is gone.
+            ["close-worker", name, key, local] => {
+                self.passive = true;
+                let context = self.context.take();
+                let worker = self.worker.take();
+                let held = self.worker_statuses(worker, name, key, local);
+                drop(context);
+                Ok(held)
+            }
+            ["address"] => self.worker().address().map(|a| hex(&a)),
+            ["connect", name, address] => {
+                let endpoint = self.worker().connect(&unhex(address))?;
+                let _ = self.endpoints.insert((*name).to_string(), endpoint);
+                Ok(String::new())
+            }
+            ["disconnect", name] => {
+                self.keys.retain(|key, _| !key.starts_with(&format!("{name}.")));
+                let _ = self.endpoints.remove(*name);
+                Ok(String::new())
+            }
+            ["alloc", ..]
+            | ["register", ..]
+            | ["free", _]
+            | ["key", _]
+            | ["swap-local", ..]
+            | ["fill", ..]
+            | ["check", ..]
+            | ["word", ..]
+            | ["watch", ..] => self.memory(words),
+            ["import", ..]
+            | ["path", _]
+            | ["reaches-passive", _]
+            | ["put", ..]
+            | ["get", ..]
+            | ["repeat", ..]
+            | ["put-bytes", ..]
+            | ["atomic", ..]
+            | ["swap", ..] => self.remote(words),
+            ["send", ..]
+            | ["stream", ..]
+            | ["ping", _]
+            | ["flush", ..]
+            | ["chat", _]
+            | ["gather", ..]
+            | ["post-all", ..] => self.messages(words),
+            ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),
+            ["all-to-all", rank, count, addresses @ ..] => {
+                self.all_to_all(number(rank), number(count) as u64, addresses)
+            }
+            ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
+            ["fork", name, key, local] => Ok(self.fork(name, key, local)),
+            ["passive"] => {
+                self.passive = true;
+                Ok(String::new())
+            }
+            ["active"] => {
+                self.passive = false;
+                Ok(String::new())
+            }
+            // Ends a stream that goes on until it is told something.
+            ["stop"] => Ok(String::new()),
+            _ => self.facts(words),
+        }
+    }
+
+    fn open(&mut self, settings: &[&str], carrying: Option<&str>) -> Result<String, Error> {
+        let mut builder = Context::builder();
+        for setting in settings.iter().filter(|s| !s.is_empty()) {
+            let (name, value) = setting.split_once('=').expect("NAME=VALUE");
+            builder = builder.set(name, value);
+        }
+        if carrying.is_some() {
+            builder = builder.out_of_band(true);
+        }
+        self.context = Some(builder.open()?);
+        self.open_worker(carrying)
+    }
+
+    fn open_worker(&mut self, carrying: Option<&str>) -> Result<String, Error> {
+        let worker = Rc::new(self.context().worker()?);
+        if let Some(name) = carrying {
+            worker.set_out_of_band(name.as_bytes(), |to, datagram| {
+                let to = String::from_utf8_lossy(to);
+                Parent::default().say(&format!("datagram {to} {}", hex(datagram)));
+                true
+            })?;
+            self.seen.carries.set(true);
+        }
+        let seen = self.seen.clone();
+        worker.on_message(COUNTED, move |m| {
+            if m.payload().iter().any(|&b| b != m.header() as u8) {
+                seen.wrong(format!("message {} has other bytes", m.header()));
+            }
+            if m.header() != 0 {
+                let mut next = seen.next.borrow_mut();
+                let expected = next.entry(m.peer()).or_insert(1);
+                if *expected != m.header() {
+                    seen.wrong(format!("{} came, not {expected}", m.header()));
+                }
+                *expected = m.header() + 1;
+            }
+            seen.counted.set(seen.counted.get() + 1);
+        })?;
+        let (seen, weak) = (self.seen.clone(), Rc::downgrade(&worker));
+        worker.on_message(PING, move |m| {
+            let Some(worker) = weak.upgrade() else { return };
+            let sent = worker
+                .endpoint_to(m.peer())
+                .and_then(|back| back.send(PONG, m.header(), m.payload()));
+            match sent {
+                Ok(_) => {}
+                Err(e) if e.status() == Status::PeerFailed => {}
+                Err(e) => seen.wrong(format!("an answer: {e:?}")),
+            }
+        })?;
+        let seen = self.seen.clone();
+        worker.on_message(PONG, move |m| {
+            let last = seen.pongs.get();
+            if m.header() != last + 1 {
+                seen.wrong(format!("answer {} came after {last}", m.header()));
+            }
+            seen.pongs.set(m.header());
+            let Some(partner) = seen.chatting.borrow().clone() else { return };
+            if let Err(e) = partner.send(PING, m.header() + 1, m.payload()) {
+                seen.wrong(format!("the next question: {e:?}"));
+            }
+        })?;
+        let seen = self.seen.clone();
+        worker.on_message(EXACT, move |m| streams::arrived(&seen, m))?;
+        let seen = self.seen.clone();
+        worker.on_peer_failure(move |_, error| {
+            let text = format!("{} {:?}", sys::now_ns(), error.status());
+            seen.failures.borrow_mut().push(text);
+        });
+        self.worker = Some(worker);
+        Ok(String::new())
+    }
+}

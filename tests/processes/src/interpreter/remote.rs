@@ -1,0 +1,91 @@
+//! Orders about a peer's memory.
+
+use super::{Node, find, number, unhex};
+use tieline::{AtomicOp, Error, Status, Width};
+
+impl Node {
+    pub(super) fn remote(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            ["import", name, key, bytes] => {
+                let key_name = format!("{name}.{key}");
+                let key = self.endpoint(name).import_key(&unhex(bytes))?;
+                while key.is_settling() && self.endpoint(name).error().is_none() {
+                    self.pause()?;
+                }
+                let path = key.path();
+                let _ = self.keys.insert(key_name, key);
+                Ok(path)
+            }
+            ["path", key] => Ok(find(&self.keys, key).path()),
+            ["reaches-passive", key] => {
+                Ok(find(&self.keys, key).reaches_passive_target().to_string())
+            }
+            ["put" | "get", key, local, at, len, offset] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let (endpoint, local) = (self.endpoint(name), find(&self.regions, local));
+                let key = find(&self.keys, key);
+                let (at, len) = (number(at), number(len));
+                let offset = offset.parse().expect("an offset");
+                self.parent.say("begins");
+                let outcome = if words[0] == "put" {
+                    endpoint.put(local, at..at + len, key, offset)
+                } else {
+                    endpoint.get(local, at..at + len, key, offset)
+                };
+                self.finish(outcome)
+            }
+            ["put-bytes", key, len, byte, offset] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let bytes = vec![number(byte) as u8; number(len)];
+                let offset = offset.parse().expect("an offset");
+                let outcome = self.endpoint(name).put_bytes(&bytes, find(&self.keys, key), offset);
+                self.finish(outcome)
+            }
+            ["atomic", key, offset, operand] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let offset = offset.parse().expect("an offset");
+                let operand = operand.parse().expect("an operand");
+                let outcome = self.endpoint(name).fetch_add(find(&self.keys, key), offset, operand);
+                self.finish(outcome)
+            }
+            ["swap", key, offset, operand] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let (offset, operand) = (number(offset) as u64, number(operand) as u64);
+                let outcome = self.endpoint(name).fetch(
+                    AtomicOp::Swap,
+                    Width::Bits32,
+                    find(&self.keys, key),
+                    offset,
+                    operand,
+                );
+                self.finish(outcome)
+            }
+            // The same operation again and again, with what is asked for checked, until it fails.
+            ["repeat", what, key] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
+                let local = find(&self.regions, "here");
+                for turn in 0usize.. {
+                    let len = [8, 100, 4096, 60_000][turn % 4];
+                    let outcome = match *what {
+                        "put" => endpoint.put(local, 0..len, key, 0),
+                        "get" => endpoint.get(local, 0..len, key, 0),
+                        _ => endpoint.fetch_add(key, 8, 1),
+                    };
+                    let ended = match outcome {
+                        Ok(outcome) => self.worker().finish(outcome),
+                        Err(e) => Err(e),
+                    };
+                    match ended {
+                        Ok(_) => {}
+                        Err(e) if e.status() == Status::Again => {}
+                        Err(e) => return Err(e),
+                    }
+                    let _ = self.worker().progress();
+                }
+                Ok(String::new())
+            }
+            _ => panic!("{words:?} is no order"),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The role `stranger`: somebody on the network who speaks no word of ours. Answers are as a node's.
+
+use crate::parent::Parent;
+use crate::sys;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The role.
+pub fn stranger(parent: Parent) {
+    let mut held = Vec::new();
+    let mut listeners = Vec::new();
+    while let Some(order) = parent.hear() {
+        let words: Vec<&str> = order.split(' ').collect();
+        let address = |word: &str| -> SocketAddr { word.parse().expect("ADDRESS:PORT") };
+        let answer = match words[..] {
+            // Whether somebody answers there.
+            ["call", to] => {
+                TcpStream::connect_timeout(&address(to), PATIENCE).map(|_| "reached".to_string())
+            }
+            // Takes a port away; it accepts nobody.
+            ["listen", at] => TcpListener::bind(address(at)).and_then(|listener| {
+                let bound = listener.local_addr()?.to_string();
+                listeners.push(listener);
+                Ok(bound)
+            }),
+            // Bytes that mean nothing, until the other side hangs up: how many it took.
+            ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
+            // A byte, and then nothing more: connections that stay open.
+            ["slow", to, count] => {
+                let count: usize = count.parse().expect("how many");
+                let call = |_| {
+                    let mut stream = TcpStream::connect_timeout(&address(to), PATIENCE)?;
+                    stream.write_all(b"T").map(|()| stream)
+                };
+                (0..count).map(call).collect::<Result<Vec<_>, _>>().map(|streams| {
+                    held.extend(streams);
+                    held.len().to_string()
+                })
+            }
+            // Says one more byte on each, and returns how many are still open.
+            ["drip"] => {
+                held.retain_mut(|stream| is_open(stream) && stream.write_all(b"L").is_ok());
+                Ok(held.len().to_string())
+            }
+            // Waits until the other side has closed all of them.
+            ["await-closed"] => {
+                for stream in &mut held {
+                    let _ = stream.set_read_timeout(None);
+                    while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
+                }
+                held.clear();
+                Ok(String::new())
+            }
+            _ => panic!("{words:?} is no order"),
+        };
+        let now = sys::now_ns();
+        match answer {
+            Ok(text) => parent.say(&format!("ok {now} {text}")),
+            Err(e) => parent.say(&format!("error {now} {:?} System {e}", e.kind())),
+        }
+    }
+}
+
+fn garbage(to: SocketAddr, len: usize) -> Result<String, std::io::Error> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let bytes: Vec<u8> =
+        (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut sent = 0;
+    while sent < len {
+        match stream.write(&bytes[..bytes.len().min(len - sent)]) {
+            Ok(n) => sent += n,
+            Err(_) => break,
+        }
+    }
+    Ok(sent.to_string())
+}
+
+fn is_open(stream: &mut TcpStream) -> bool {
+    let _ = stream.set_nonblocking(true);
+    let open = match stream.read(&mut [0; 4096]) {
+        Ok(n) => n > 0,
+        Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
+    };
+    let _ = stream.set_nonblocking(false);
+    open
+}
