@@ -64,6 +64,8 @@ pub(crate) struct Slot {
     detached: bool,
     /// The operation had completed locally: its failure is for the next flush.
     late: bool,
+    /// A provider has it, and may touch its memory until it says how it ended.
+    posted: bool,
 }
 
 enum State {
@@ -96,6 +98,7 @@ impl Requests {
             error: None,
             detached: false,
             late: false,
+            posted: false,
         };
         self.open += 1;
         let index = match self.free.pop() {
@@ -198,15 +201,34 @@ impl Requests {
         }
     }
 
-    /// Ends every operation of an endpoint with its error.
-    pub(crate) fn fail_endpoint(&mut self, endpoint: usize, error: &Error) {
+    /// A provider has taken the operation and will say how it ended.
+    pub(crate) fn posted(&mut self, id: u64) {
+        if let Some(slot) = self.get(id) {
+            slot.posted = true;
+        }
+    }
+
+    /// Ends every operation of an endpoint with its error. What is returned is memory that providers may
+    /// still touch: it is to be kept until their endpoints are closed.
+    #[must_use]
+    pub(crate) fn fail_endpoint(&mut self, endpoint: usize, error: &Error) -> Vec<Landing> {
+        let mut held = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             if slot.endpoint == endpoint && matches!(slot.state, State::Open) {
-                slot.landing = None;
+                let landing = slot.landing.take();
+                held.extend(landing.filter(|_| slot.posted));
                 let id = index as u64 | u64::from(slot.generation) << 32;
                 self.end(id, Err(error.clone()));
             }
+        }
+        held
+    }
+
+    /// The endpoint is dropped, and its connection lives on: what a provider has goes on without it.
+    pub(crate) fn orphan_posted(&mut self, endpoint: usize) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.endpoint == endpoint && slot.posted) {
+            slot.endpoint = usize::MAX;
         }
     }
 
@@ -241,7 +263,8 @@ mod tests {
     fn a_failed_endpoint_ends_its_operations_and_no_others() {
         let mut requests = Requests::default();
         let (mine, other) = (requests.open(4, 1, None), requests.open(5, 1, None));
-        requests.fail_endpoint(4, &Error::from_status(Status::PeerFailed));
+        let held = requests.fail_endpoint(4, &Error::from_status(Status::PeerFailed));
+        assert!(held.is_empty());
         assert_eq!(requests.take(mine).unwrap().unwrap_err().status(), Status::PeerFailed);
         assert!(requests.take(other).is_none());
     }

@@ -10,7 +10,7 @@ use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::rc::Rc;
-use tieline_plugin_api::caps;
+use tieline_plugin_api::{caps, cost_class};
 
 /// A provider's way to a region: posting needs no further choice.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ pub(crate) struct Native {
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
     /// Its place among the ways to the peer's memory.
-    rank: usize,
+    pub(super) rank: usize,
     pub(super) caps: u64,
     /// Complete when the call returns: no request is needed.
     pub(super) synchronous: bool,
@@ -244,6 +244,47 @@ impl KeyInner {
     pub(crate) fn native_now(&self) -> Option<Native> {
         self.resolve();
         self.best.get()
+    }
+
+    /// The way of this rank while it is there, else the best.
+    pub(super) fn way(&self, rank: usize) -> Option<Native> {
+        let same = self.imported.borrow().iter().find(|native| native.rank == rank).copied();
+        same.or(self.best.get())
+    }
+
+    /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
+    /// `best` does, by bandwidth. Cut at pages, so that no two rails write one cache line.
+    pub(super) fn rails(&self, best: &Native, len: usize) -> Vec<(usize, usize)> {
+        let slots = &self.endpoint.worker.interfaces;
+        let first = &slots[best.interface];
+        let imported = self.imported.borrow();
+        let alike = imported.iter().filter(|native| {
+            let slot = &slots[native.interface];
+            slot.provider.name == first.provider.name
+                && slot.module == first.module
+                && slot.out_of_use.borrow().is_none()
+        });
+        let speed = |native: &Native| {
+            let stated = slots[native.interface].attr.cost[cost_class::BULK_RMA].bytes_per_second;
+            if stated.is_finite() && stated > 0.0 { stated } else { 1.0 }
+        };
+        let rails: Vec<(usize, f64)> = alike.map(|native| (native.rank, speed(native))).collect();
+        let total: f64 = rails.iter().map(|(_, speed)| speed).sum();
+        let mut shares = Vec::new();
+        let (mut left, mut sum) = (len, 0.0);
+        for (place, (rank, speed)) in rails.iter().enumerate() {
+            sum += speed;
+            let end = match place + 1 == rails.len() {
+                true => len,
+                false => (len as f64 * sum / total) as usize & !0xfff,
+            };
+            let share = end.saturating_sub(len - left).min(left);
+            if share > 0 {
+                shares.push((*rank, share));
+                left -= share;
+            }
+        }
+        if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 
     /// Copies a piece the native way, alone.

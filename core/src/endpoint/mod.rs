@@ -17,7 +17,7 @@ use crate::emulate;
 use crate::explain::Record;
 use crate::region::Region;
 use crate::registry::abi::RawEndpoint;
-use crate::request::{Outcome, Request};
+use crate::request::{Landing, Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use once_cell::unsync::OnceCell;
@@ -72,6 +72,8 @@ pub(crate) struct Inner {
     emulated: Cell<bool>,
     /// The first failure of an operation that had completed locally: the next flush says it.
     late_error: RefCell<Option<Error>>,
+    /// Memory of failed operations that a provider may touch until its endpoint is closed.
+    held: RefCell<Vec<Landing>>,
 }
 
 /// A connection to one peer. Clones are the same endpoint; the last one dropped closes it.
@@ -273,6 +275,7 @@ impl Inner {
             lonely: Cell::new(0),
             emulated: Cell::new(false),
             late_error: RefCell::default(),
+            held: RefCell::default(),
         }
     }
 
@@ -560,7 +563,9 @@ impl Inner {
         *self.error.borrow_mut() = Some(error.clone());
         self.queue.borrow_mut().clear();
         self.queued_bytes.set(0);
-        self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        let held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        self.held.borrow_mut().extend(held);
+        self.worker.end_lines(self, &error);
         if let Some(control) = self.control.get() {
             control.fail(error);
         }
@@ -578,8 +583,13 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
+        let lines = self.lanes.borrow().iter().any(|lane| !lane.owned);
+        if lines {
+            self.worker.requests.borrow_mut().orphan_posted(self.index);
+        }
         let error = Error::from_status(Status::Canceled);
-        self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        // Held until the lanes below are closed.
+        let _held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
         if self.worker.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.raw.close();

@@ -21,7 +21,12 @@ pub(crate) struct NativeOp {
     pub(crate) key: Rc<KeyInner>,
     pub(crate) offset: u64,
     pub(crate) request: u64,
+    /// Which way to the peer's memory.
+    pub(super) rank: usize,
 }
+
+/// Transfers from this size on are shared by the domains that reach the same memory, by their bandwidth.
+const SHARED_BY_RAILS: usize = 256 << 10;
 
 impl Inner {
     /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
@@ -138,6 +143,7 @@ impl Inner {
                         atomic_op_record(call, native.key, offset, fetch, &mut result, request);
                     let code = native.raw.atomic(&op);
                     if code == PENDING {
+                        self.worker.requests.borrow_mut().posted(request);
                         return self.outcome(request);
                     }
                     self.worker.requests.borrow_mut().forget(request);
@@ -184,18 +190,29 @@ impl Inner {
                     Err(status) => return Err(self.memory_failure(status)),
                 }
             }
-            let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
-            let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
-            let op = NativeOp {
-                put,
-                region: local.clone(),
-                at,
-                len,
-                key: key.inner.clone(),
-                offset,
-                request,
+            let rails = match native.synchronous || len < SHARED_BY_RAILS {
+                true => vec![(native.rank, len)],
+                false => key.inner.rails(&native, len),
             };
-            return self.submit(Task::Native(op)).map(Some);
+            let parts = rails.len() as u32;
+            let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
+            let request = self.worker.requests.borrow_mut().open(self.index, parts, Some(landing));
+            let mut done = 0;
+            for (rank, len) in rails {
+                self.check_alive()?;
+                self.enqueue(Task::Native(NativeOp {
+                    put,
+                    region: local.clone(),
+                    at: at + done,
+                    len,
+                    key: key.inner.clone(),
+                    offset: offset + done as u64,
+                    request,
+                    rank,
+                }));
+                done += len;
+            }
+            return self.outcome(request).map(Some);
         }
         Ok(None)
     }
@@ -231,7 +248,7 @@ impl Inner {
 
     /// Posts a queued native operation with its request.
     pub(crate) fn attempt_native(&self, op: &NativeOp) -> Result<bool, Status> {
-        let native = op.key.best.get().ok_or(Status::Unreachable)?;
+        let native = op.key.way(op.rank).ok_or(Status::Unreachable)?;
         let base = op.region.inner.span.range(op.at, op.len)?;
         let iov = Iov { base, len: op.len };
         let record = rma_op(&iov, native.key, op.offset, op.request);
@@ -241,7 +258,10 @@ impl Inner {
                 let _ = self.worker.requests.borrow_mut().part(op.request, Ok(0));
                 Ok(true)
             }
-            PENDING => Ok(true),
+            PENDING => {
+                self.worker.requests.borrow_mut().posted(op.request);
+                Ok(true)
+            }
             code if Status::from_code(code) == Status::Again => Ok(false),
             code => Err(Status::from_code(code)),
         }

@@ -43,6 +43,9 @@ impl Route {
             let slot = worker.interface(at).ok_or("it could not be opened on this worker")?;
             let index = theirs.iter().position(|t| t == there).unwrap_or(0);
             let address = &peer.party.candidates[index].address;
+            if let Some(error) = &*worker.interfaces[slot].out_of_use.borrow() {
+                return Err(error.to_string());
+            }
             worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())?;
             match worker.interfaces[slot].to_endpoint {
                 true => worker.can_wire(peer, slot, index),

@@ -8,8 +8,6 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tieline_plugin_api::address_hash;
 
-/// How often one connection goes on under a new number.
-const MAX_RENUMBERED: u8 = 8;
 /// How far a number may lie beyond the highest one used.
 pub(super) const WINDOW: u32 = 1 << 20;
 /// Peers and modules that are remembered without a live connection.
@@ -615,7 +613,7 @@ impl Machine {
     pub(super) fn start_over(&mut self, now: u64, key: &ConnectionKey, next: u32, why: &str) {
         let Some(c) = self.connections.get(key) else { return };
         let (deadline, began, renumbered) = (c.deadline, c.began, c.renumbered);
-        if !c.claimed || c.phase == Phase::Ready || renumbered >= MAX_RENUMBERED {
+        if !c.claimed || c.phase == Phase::Ready || renumbered >= self.limits.max_renumbered {
             let text = match renumbered {
                 0 => format!("{key} is closed: {why}"),
                 _ => format!(

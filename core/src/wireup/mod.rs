@@ -65,6 +65,8 @@ pub(crate) struct Limits {
     pub(crate) max_unfinished_per_peer: usize,
     /// The same, of all peers together.
     pub(crate) max_early: usize,
+    /// How often a connection goes on under a new number because the peer had ended the one before.
+    pub(crate) max_renumbered: u8,
 }
 
 impl Default for Limits {
@@ -77,6 +79,7 @@ impl Default for Limits {
             max_connections: 1 << 17,
             max_unfinished_per_peer: 1024,
             max_early: 4096,
+            max_renumbered: 8,
         }
     }
 }

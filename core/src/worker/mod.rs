@@ -42,6 +42,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
+    /// Why it serves no new endpoint: its device is gone, or its provider broke.
+    pub(crate) out_of_use: RefCell<Option<Error>>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
     /// The provider's number of a peer -> the worker's.
@@ -171,6 +173,7 @@ impl Worker {
                 attr: module.attr,
                 to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
                 interface,
+                out_of_use: RefCell::default(),
                 peers: RefCell::default(),
             });
         }

@@ -216,6 +216,9 @@ impl Inner {
     /// An interface is finished: every endpoint whose messages go through it ends.
     #[cold]
     fn interface_failed(&self, slot: &InterfaceSlot, status: Status) {
+        if slot.out_of_use.borrow().is_some() {
+            return;
+        }
         if status == Status::ProviderFailed && !slot.provider.poisoned() {
             slot.provider.poison("poll failed");
         }
@@ -225,6 +228,7 @@ impl Inner {
             format!("{}: {}", status.text(), slot.provider.last_error()),
             format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
         );
+        *slot.out_of_use.borrow_mut() = Some(error.clone());
         let users: Vec<Rc<EndpointInner>> =
             self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
         for endpoint in users {

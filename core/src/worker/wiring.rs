@@ -310,6 +310,24 @@ impl Inner {
         }
     }
 
+    /// An endpoint has failed: its lines lead to a peer that is given up.
+    pub(crate) fn end_lines(self: &Rc<Self>, endpoint: &EndpointInner, error: &Error) {
+        let at = std::ptr::from_ref(endpoint);
+        let mut keys = Vec::new();
+        for line in self.wiring.lines.borrow_mut().values_mut() {
+            let concerned = line.users.iter().any(|user| user.as_ptr() == at);
+            if concerned && !matches!(line.state, State::Dead(_)) {
+                line.state = State::Dead(error.clone());
+                keys.extend(line.key.clone());
+            }
+        }
+        for key in keys {
+            self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
+            self.carry_out();
+            let _ = self.wiring.by_key.borrow_mut().remove(&key);
+        }
+    }
+
     fn drop_line(&self, number: u64) {
         let line = self.wiring.lines.borrow_mut().remove(&number);
         if let Some(line) = line {

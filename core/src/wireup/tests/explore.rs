@@ -1,0 +1,320 @@
+//! Every interleaving of two workers, up to a number of faults: nothing wrong is ever reached, and from
+//! everywhere it ends.
+
+use super::world::World;
+use crate::wireup::message::{Parsed, parse};
+use crate::wireup::{ConnectionKey, Limits, Phase};
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+/// What may still happen.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+struct Budget {
+    connects: [u8; 2],
+    /// How often the time of either side comes to its next timer.
+    ticks: [u8; 2],
+    /// Datagrams lost or doubled. (Delivery in any order is free.)
+    faults: u8,
+    /// Endpoints closed by either application.
+    closes: u8,
+    /// Processes that die and start again, and connect once more.
+    crashes: u8,
+    /// Endpoints that cannot be made or connected.
+    refusals: u8,
+}
+
+#[derive(Clone)]
+enum Event {
+    Connect(u8),
+    Deliver(u8, Vec<u8>),
+    Double(u8, Vec<u8>),
+    Lose(u8, Vec<u8>),
+    Make(u8, ConnectionKey),
+    Refuse(u8, ConnectionKey),
+    Bind(u8, ConnectionKey),
+    FailToBind(u8, ConnectionKey),
+    Close(u8, ConnectionKey),
+    Crash(u8),
+    Tick(u8),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Connect(who) => write!(f, "{who} connects"),
+            Event::Deliver(to, datagram) => write!(f, "{to} receives {}", words(datagram)),
+            Event::Double(to, datagram) => write!(f, "{to} receives a copy of {}", words(datagram)),
+            Event::Lose(to, datagram) => write!(f, "lost on the way to {to}: {}", words(datagram)),
+            Event::Make(who, key) => write!(f, "{who} has made {}", key.n),
+            Event::Refuse(who, key) => write!(f, "{who} cannot make {}", key.n),
+            Event::Bind(who, key) => write!(f, "{who} has bound {}", key.n),
+            Event::FailToBind(who, key) => write!(f, "{who} cannot bind {}", key.n),
+            Event::Close(who, key) => write!(f, "{who} closes {}", key.n),
+            Event::Crash(who) => write!(f, "{who} crashes and restarts"),
+            Event::Tick(who) => write!(f, "time passes for {who}"),
+        }
+    }
+}
+
+fn words(datagram: &[u8]) -> String {
+    match parse(datagram) {
+        Ok(Parsed::Message(h, body)) => {
+            format!("{} (life {} to {}) {body:?}", h.n, h.from_epoch, h.to_epoch)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// 128 bits, so that two states never share one.
+struct Fingerprint(u128);
+
+impl Hasher for Fingerprint {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word) ^ ((chunk.len() as u64) << 56));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed =
+            (self.0 ^ u128::from(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        self.0 = mixed ^ (mixed >> 67);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// How a state was reached.
+struct Step {
+    event: Event,
+    before: Path,
+}
+
+type Path = Option<Rc<Step>>;
+
+fn print_path(path: &Path) {
+    let mut lines = Vec::new();
+    let mut at = path.as_ref();
+    while let Some(step) = at {
+        lines.push(step.event.to_string());
+        at = step.before.as_ref();
+    }
+    for line in lines.iter().rev() {
+        println!("  {line}");
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    path: Path,
+    world: World,
+    left: Budget,
+    /// How often each application has asked.
+    asked: [u8; 2],
+}
+
+impl State {
+    fn events(&self) -> Vec<Event> {
+        let mut out = Vec::new();
+        let left = &self.left;
+        for (to, datagram) in &self.world.wire {
+            out.push(Event::Deliver(*to, datagram.clone()));
+            if left.faults > 0 {
+                out.push(Event::Double(*to, datagram.clone()));
+                out.push(Event::Lose(*to, datagram.clone()));
+            }
+        }
+        for side in &self.world.sides {
+            let who = side.me;
+            if left.connects[usize::from(who)] > 0 {
+                out.push(Event::Connect(who));
+            }
+            for key in &side.to_make {
+                out.push(Event::Make(who, key.clone()));
+                if left.refusals > 0 {
+                    out.push(Event::Refuse(who, key.clone()));
+                }
+            }
+            for key in &side.to_bind {
+                out.push(Event::Bind(who, key.clone()));
+                if left.refusals > 0 {
+                    out.push(Event::FailToBind(who, key.clone()));
+                }
+            }
+            if left.closes > 0 {
+                out.extend(side.endpoints.keys().map(|key| Event::Close(who, key.clone())));
+            }
+            if left.crashes > 0 {
+                out.push(Event::Crash(who));
+            }
+            if left.ticks[usize::from(who)] > 0 && side.machine.next_timer().is_some() {
+                out.push(Event::Tick(who));
+            }
+        }
+        out
+    }
+
+    fn apply(&mut self, event: Event) {
+        let State { world, left, asked, .. } = self;
+        match event {
+            Event::Connect(who) => {
+                left.connects[usize::from(who)] -= 1;
+                asked[usize::from(who)] += 1;
+                world.connect(who, 1 - who);
+            }
+            Event::Deliver(to, datagram) => {
+                let entry = (to, datagram);
+                let _ = world.wire.remove(&entry);
+                world.deliver(entry.0, &entry.1);
+            }
+            Event::Double(to, datagram) => {
+                left.faults -= 1;
+                world.deliver(to, &datagram);
+            }
+            Event::Lose(to, datagram) => {
+                left.faults -= 1;
+                let _ = world.wire.remove(&(to, datagram));
+            }
+            Event::Make(who, key) => world.make(who, &key, Ok(())),
+            Event::Refuse(who, key) => {
+                left.refusals -= 1;
+                world.make(who, &key, Err("no more endpoints"));
+            }
+            Event::Bind(who, key) => world.bind(who, &key, Ok(())),
+            Event::FailToBind(who, key) => {
+                left.refusals -= 1;
+                world.bind(who, &key, Err("unreachable"));
+            }
+            Event::Close(who, key) => {
+                left.closes -= 1;
+                world.close(who, &key);
+            }
+            Event::Crash(who) => {
+                left.crashes -= 1;
+                left.connects[usize::from(who)] = 1;
+                world.crash(who);
+            }
+            Event::Tick(who) => {
+                left.ticks[usize::from(who)] -= 1;
+                let side = &world.sides[usize::from(who)];
+                let at = side.machine.next_timer().expect("a timer");
+                let passed = at.saturating_sub(side.now);
+                world.tick(who, passed);
+            }
+        }
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let mut out = Fingerprint(0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344);
+        self.world.hash(&mut out);
+        (self.left, self.asked).hash(&mut out);
+        out.0
+    }
+
+    /// Without further faults it ends, and well unless there was trouble.
+    fn ends(mut self, known: &mut HashSet<u128>) {
+        self.left = Budget::default();
+        // Whoever is about to give up may do so; everybody else has to arrive.
+        let time_enough = self.world.sides.iter().all(|side| {
+            let mut unfinished = side.machine.connections.values();
+            unfinished.all(|c| c.phase == Phase::Ready || c.deadline >= side.now + 3)
+        });
+        let calm = time_enough && !self.world.troubled;
+        for _ in 0..500 {
+            // What was settled calmly before promises more, so it is another entry.
+            if !known.insert(self.fingerprint() ^ u128::from(calm)) {
+                return;
+            }
+            if self.world.settle_once() {
+                continue;
+            }
+            self.world.check_at_rest();
+            if calm {
+                assert!(!self.world.troubled, "it failed without a reason to");
+                for side in &self.world.sides {
+                    // Who asked first and who crossed whom makes no difference to how many there are.
+                    let most = self.asked.iter().max().copied().unwrap_or(0);
+                    assert_eq!(side.endpoints.len(), usize::from(most));
+                }
+            }
+            return;
+        }
+        panic!("it does not come to rest");
+    }
+}
+
+/// Visits every state; returns how many there were, and how many steps between them.
+fn explore(name: &str, budget: Budget) -> (usize, usize) {
+    let limits = Limits {
+        first_retry: 1,
+        last_retry: 1,
+        deadline: 3,
+        max_connections: 16,
+        max_unfinished_per_peer: 2,
+        max_early: 2,
+        max_renumbered: 1,
+    };
+    let mut world = World::new(2, &limits);
+    world.capacity = 3;
+    world.sides.iter_mut().for_each(|side| side.prompt = budget.refusals == 0);
+    let start = State { path: None, world, left: budget, asked: [0; 2] };
+    let mut settled = HashSet::new();
+    let mut seen = HashSet::from([start.fingerprint()]);
+    let mut open = vec![start];
+    let mut steps = 0;
+    let begin = std::time::Instant::now();
+    while let Some(state) = open.pop() {
+        if seen.len() > 400_000 {
+            println!("{name}: gives up after {:?}", begin.elapsed());
+            return (0, 0);
+        }
+        for event in state.events() {
+            steps += 1;
+            let mut next = state.clone();
+            next.path = Some(Rc::new(Step { event: event.clone(), before: next.path.take() }));
+            let path = next.path.clone();
+            let reached = catch_unwind(AssertUnwindSafe(|| {
+                next.apply(event);
+                next.world.check_pairs();
+                if seen.insert(next.fingerprint()) {
+                    next.clone().ends(&mut settled);
+                    open.push(next);
+                }
+            }));
+            if let Err(panic) = reached {
+                println!("{name}: this leads to the failure below:");
+                print_path(&path);
+                resume_unwind(panic);
+            }
+        }
+    }
+    println!("{name}: {} states, {steps} transitions {:?}", seen.len(), begin.elapsed());
+    (seen.len(), steps)
+}
+
+#[test]
+fn scan1() {
+    let b = Budget::default();
+    let _ = explore("one 3 3", Budget { connects: [1, 0], faults: 3, ticks: [3, 3], ..b });
+    let _ = explore("both 2 1", Budget { connects: [1, 1], faults: 2, ticks: [1, 1], ..b });
+    let _ = explore("both 0 2", Budget { connects: [1, 1], faults: 0, ticks: [2, 2], ..b });
+    let _ = explore("two", Budget { connects: [2, 1], faults: 0, ticks: [1, 1], ..b });
+}
+#[test]
+fn scan2() {
+    let b = Budget::default();
+    let _ = explore("one close", Budget { connects: [1, 0], faults: 1, closes: 2, ticks: [2, 2], ..b });
+    let _ = explore("both close", Budget { connects: [1, 1], faults: 0, closes: 1, ticks: [1, 1], ..b });
+    let _ = explore("one crash", Budget { connects: [1, 0], faults: 1, crashes: 1, ticks: [1, 1], ..b });
+    let _ = explore("one crash2", Budget { connects: [1, 0], faults: 0, crashes: 2, ticks: [1, 1], ..b });
+    let _ = explore("both crash", Budget { connects: [1, 1], faults: 0, crashes: 1, ticks: [1, 1], ..b });
+    let _ = explore("one refuse", Budget { connects: [1, 0], faults: 1, refusals: 2, ticks: [2, 2], ..b });
+    let _ = explore("both refuse", Budget { connects: [1, 1], faults: 0, refusals: 1, ticks: [1, 1], ..b });
+}
