@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod demo;
 pub mod header;
+mod lab;
 mod setup;
 mod sh;
 
@@ -15,6 +16,7 @@ cargo xtask COMMAND
   demo [FILE]       build, show what was found and why, and move FILE between two processes
   test              every check that a change has to pass; ends with `N passed, N failed, N skipped`
   bench [--quick]   measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}
+  lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
   setup [bench]     install the system packages that test (and bench) need, or name them
   header [--check]  write include/tieline_provider.h, or see that it is fresh
   instructions [--accept]
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["setup", "bench"] => {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
         }
+        ["lab", words @ ..] => lab::run(words),
         ["header"] => header::write().map_err(|e| format!("include/tieline_provider.h: {e}")),
         ["header", "--check"] => header::check(),
         ["instructions"] => check::instructions::run(false),

@@ -28,6 +28,19 @@ pub(crate) const TEST: &[Need] = &[
     need("valgrind", "valgrind"),
 ];
 
+/// The lab's virtual machines, and what runs in them beside the project itself.
+pub(crate) const LAB: &[Need] = &[
+    need("qemu-system-x86_64", "qemu-system-x86"),
+    need("busybox", "busybox-static"),
+    need("cpio", "cpio"),
+    need("modprobe", "kmod"),
+    need("ip", "iproute2"),
+    need("setpriv", "util-linux"),
+    need("ibv_devinfo", "ibverbs-utils"),
+    need("ib_write_bw", "perftest"),
+    need("rping", "rdmacm-utils"),
+];
+
 /// The rivals.
 pub(crate) const BENCH: &[Need] = &[
     need("cc", "gcc"),

@@ -64,6 +64,7 @@ const CHECKS: &[Check] = &[
     ("examples, each as a job of processes", examples::run),
     ("every order of the shared-memory ring (loom)", suite::loom),
     ("instructions of posting and polling", instructions::check),
+    ("the lab: RDMA drivers and several hosts", crate::lab::check),
 ];
 
 pub(crate) fn run() -> Outcome {

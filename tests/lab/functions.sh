@@ -1,0 +1,105 @@
+# What a test of the lab may call. Every function acts on the host that it is called on.
+
+# skip REASON: the test cannot run here, and says why. It then counts as skipped on every host.
+skip() {
+    echo "$*" > "$RESULTS/skipped"
+    echo "skipped: $*"
+    exit 77
+}
+
+# fail REASON
+fail() {
+    echo "failed: $*"
+    exit 1
+}
+
+# ---- Hosts wait for each other ----
+
+# signal NAME [TEXT]: whoever awaits NAME goes on, and reads TEXT.
+signal() {
+    echo "${2-}" > "$RESULTS/signals/.$1.$HOST"
+    mv "$RESULTS/signals/.$1.$HOST" "$RESULTS/signals/$1"
+}
+
+# await NAME: waits for that signal, from any host, and prints its text. The test's deadline ends it.
+await() {
+    until [ -e "$RESULTS/signals/$1" ]; do sleep 0.05; done
+    cat "$RESULTS/signals/$1"
+}
+
+# until_true COMMAND...: tries until it succeeds.
+until_true() {
+    until "$@" > /dev/null 2>&1; do sleep 0.1; done
+}
+
+# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection
+# manager's port), and returns how it ended.
+serve() {
+    local port=$1 pid
+    shift
+    "$@" &
+    pid=$!
+    until listens "$port"; do
+        kill -0 $pid 2> /dev/null || break
+        sleep 0.05
+    done
+    signal "port-$port"
+    wait $pid
+}
+
+listens() {
+    [ -n "$(ss -Hltn "sport = :$1")" ] || rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN .*:$1\b"
+}
+
+# ---- Links and devices ----
+
+# netem ARGUMENTS...: disturbs what this host sends, on every link in use: `netem loss 5% delay 2ms reorder 25%`.
+netem() {
+    local net
+    for net in $(links); do tc qdisc replace dev "$net" root netem "$@" || return; done
+}
+
+# netem_off
+netem_off() {
+    local net
+    for net in $(links); do tc qdisc del dev "$net" root; done
+}
+
+# cut [LINK], mend [LINK]: takes a link down and up again; its device's port is down meanwhile.
+cut_link() { ip link set "${1-eth0}" down; }
+mend_link() { ip link set "${1-eth0}" up; }
+
+# The links in use: eth0, and eth1 where the test asked for two devices.
+links() { ip -o link show up | sed -n 's/^[0-9]*: \(eth[0-9]\).*/\1/p'; }
+
+# remove_device [DEVICE], add_device [DEVICE]: rdma_rxe waits with the removal until the last process has
+# closed the device, so the first returns when the command has been given. Its port is down from then on.
+remove_device() {
+    local device=${1-rxe0}
+    rdma link delete "$device" &
+}
+add_device() {
+    local device=${1-rxe0}
+    rdma link add "$device" type rxe netdev "eth${device#rxe}"
+}
+
+# gid_index DEVICE: the index of its RoCEv2 IPv4 address.
+gid_index() {
+    local index entry=/sys/class/infiniband/$1/ports/1
+    for index in 0 1 2 3 4 5 6 7; do
+        if grep -q ':0000:ffff:' "$entry/gids/$index" 2> /dev/null &&
+            grep -q 'RoCE v2' "$entry/gid_attrs/types/$index" 2> /dev/null; then
+            echo $index
+            return
+        fi
+    done
+    return 1
+}
+
+# ---- Rights ----
+
+# yama SCOPE: who may read another process's memory (0 everybody of the same user, 1 parents, 2 administrators).
+yama() { echo "$1" > /proc/sys/kernel/yama/ptrace_scope; }
+
+# plain COMMAND...: runs a command that has root's files and none of root's rights.
+plain() { setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all -- "$@"; }

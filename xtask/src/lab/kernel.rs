@@ -1,0 +1,169 @@
+//! The kernel of the hosts: Debian's package, fetched once and kept in the user's cache, with an initramfs
+//! of the few modules and the one script that bring a host up.
+
+use super::scripts;
+use crate::sh::{Outcome, capture, command, is_root, run};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// Loaded in this order, each after what it needs.
+const MODULES: &[&str] = &[
+    "9p",
+    "9pnet_virtio",
+    "virtio_pci",
+    "virtio_console",
+    "virtio_net",
+    "overlay",
+    "crc32_generic", // rdma_rxe asks for "crc32" by name
+    "crc32_pclmul",
+    "rdma_rxe",
+    "rdma_ucm",
+    "sch_netem",
+    "veth",
+];
+
+/// What qemu boots.
+pub(super) struct Kernel {
+    pub(super) image: PathBuf,
+    pub(super) initramfs: PathBuf,
+}
+
+/// The kernel, fetched if it is not there; the error says why there is none.
+pub(super) fn prepared() -> Outcome<Kernel> {
+    let cache = cache()?;
+    let kept = || kept(&cache);
+    let home = match newest_name() {
+        Some(name) if is_complete(&cache.join(&name)) => cache.join(name),
+        Some(name) => match fetch(&cache, &name) {
+            Ok(home) => home,
+            Err(text) => kept().ok_or(text)?,
+        },
+        None => kept().ok_or("apt knows no linux-image-amd64, and no kernel is kept")?,
+    };
+    Ok(Kernel { image: home.join("vmlinuz"), initramfs: initramfs(&home)? })
+}
+
+/// `$XDG_CACHE_HOME/tieline-lab`: outside the tree, so that it outlives `cargo clean`.
+fn cache() -> Outcome<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    Ok(base.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("tieline-lab"))
+}
+
+/// The package that `linux-image-amd64` stands for today.
+fn newest_name() -> Option<String> {
+    let said = capture(&mut command("apt-cache", &["depends", "linux-image-amd64"])).ok()?;
+    said.lines().find_map(|line| {
+        let name = line.trim().strip_prefix("Depends: ")?;
+        name.starts_with("linux-image-").then(|| name.to_owned())
+    })
+}
+
+fn is_complete(home: &Path) -> bool {
+    let wanted = MODULES.join("\n");
+    fs::read_to_string(home.join("complete")).is_ok_and(|said| said == wanted)
+}
+
+/// The newest kernel in the cache, for a machine without a network.
+fn kept(cache: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(cache).ok()?;
+    let homes = entries.flatten().map(|entry| entry.path()).filter(|home| is_complete(home));
+    homes.max_by_key(|home| fs::metadata(home).and_then(|m| m.modified()).ok())
+}
+
+/// Fetches the package and keeps of it what a host needs: some ten MB.
+fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
+    println!("fetching {name}");
+    let work = cache.join(format!("{name}.{}", std::process::id()));
+    let outcome = download(&work, name).and_then(|()| keep(&work, name));
+    let home = cache.join(name);
+    let outcome = outcome.and_then(|()| {
+        let _ = fs::remove_dir_all(&home);
+        fs::rename(work.join("home"), &home).map_err(|e| format!("{}: {e}", home.display()))
+    });
+    let _ = fs::remove_dir_all(&work);
+    // Who fetched the same at the same time may have been faster.
+    outcome.or_else(|text| if is_complete(&home) { Ok(()) } else { Err(text) }).map(|()| home)
+}
+
+fn download(work: &Path, name: &str) -> Outcome {
+    fs::create_dir_all(work.join("home/modules"))
+        .map_err(|e| format!("{}: {e}", work.display()))?;
+    let download = || capture(command("apt-get", &["-q", "download", name]).current_dir(work));
+    if let Err(text) = download() {
+        if !is_root() {
+            return Err(text);
+        }
+        // Package lists that are older than the archive name files that are gone.
+        run(&mut command("apt-get", &["update", "-qq"]))?;
+        let _ = download()?;
+    }
+    let package = fs::read_dir(work)
+        .map_err(|e| e.to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|file| file.extension() == Some(OsStr::new("deb")))
+        .ok_or_else(|| format!("apt-get download {name} left no package"))?;
+    let tree = work.join("tree");
+    run(command("dpkg-deb", &["-x"]).arg(package).arg(tree))
+}
+
+/// Copies the kernel, and the modules under the number of their turn.
+fn keep(work: &Path, name: &str) -> Outcome {
+    let (tree, home) = (work.join("tree"), work.join("home"));
+    let version = name.trim_start_matches("linux-image-");
+    let copy = |from: &Path, to: PathBuf| {
+        fs::copy(from, &to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
+    };
+    copy(&tree.join(format!("boot/vmlinuz-{version}")), home.join("vmlinuz"))?;
+    let _ = capture(command("depmod", &["-b"]).arg(&tree).arg(version))?;
+    let (mut order, mut seen) = (String::new(), HashSet::new());
+    for module in MODULES {
+        let said = capture(
+            command("modprobe", &["-S", version, "--show-depends", module]).arg("-d").arg(&tree),
+        )?;
+        for file in said.lines().filter_map(|line| line.trim().strip_prefix("insmod ")) {
+            let file = Path::new(file.trim());
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if seen.insert(name.clone()) {
+                copy(file, home.join("modules").join(&name))?;
+                order.push_str(&name);
+                order.push('\n');
+            }
+        }
+    }
+    let write = |file: &str, text: &str| {
+        fs::write(home.join(file), text).map_err(|e| format!("{file}: {e}"))
+    };
+    write("modules/order", &order)?;
+    write("complete", &MODULES.join("\n"))
+}
+
+/// Packed anew only when its script changes.
+fn initramfs(home: &Path) -> Outcome<PathBuf> {
+    let init = scripts().join("init");
+    let text = fs::read(&init).map_err(|e| format!("{}: {e}", init.display()))?;
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let packed = home.join(format!("initramfs-{:016x}", hasher.finish()));
+    if packed.exists() {
+        return Ok(packed);
+    }
+    let work = home.join(format!("initramfs.{}", std::process::id()));
+    let script = r#"
+        mkdir -p "$1/bin" "$1/proc" "$1/sys" "$1/dev" &&
+        cp -r "$2/modules" "$1/modules" &&
+        cp "$(command -v busybox)" "$1/bin/busybox" &&
+        ln -s busybox "$1/bin/sh" &&
+        cp "$3" "$1/init" && chmod 755 "$1/init" &&
+        (cd "$1" && find . | cpio --quiet -o -H newc) > "$1.packed" &&
+        mv "$1.packed" "$4"
+    "#;
+    let outcome =
+        run(command("sh", &["-c", script, "sh"]).arg(&work).arg(home).arg(&init).arg(&packed));
+    let _ = fs::remove_dir_all(&work);
+    outcome.map(|()| packed)
+}

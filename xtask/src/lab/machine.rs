@@ -1,0 +1,365 @@
+//! The hosts: one qemu each, spoken to over a virtio port.
+
+use super::kernel::Kernel;
+use super::network::{self, NETWORKS};
+use super::show::{Growing, print_tail};
+use super::test::{Test, Verdict};
+use super::{folder, scripts};
+use crate::sh::{Outcome, command, target, which};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a host may take to come up on a machine that has much else to do.
+const BOOT: Duration = Duration::from_secs(120);
+/// How long the others may go on once a host has failed its part.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// How long a host may take to end a test that is over.
+const TO_END: Duration = Duration::from_secs(20);
+
+/// What a host says.
+pub(super) enum Event {
+    Ready,
+    /// A part of a test ended: its name, its exit status.
+    Done(String, i32),
+    /// The machine has ended.
+    Gone,
+}
+
+struct Host {
+    qemu: Child,
+    control: UnixStream,
+}
+
+/// Hosts that are up.
+pub(super) struct Lab {
+    hosts: Vec<Host>,
+    events: Receiver<(usize, Event)>,
+    folder: PathBuf,
+    sockets: PathBuf,
+    whole: bool,
+}
+
+/// A folder for the results of this run; those of earlier runs are gone.
+pub(super) fn results() -> Outcome<PathBuf> {
+    let all = folder();
+    let said = |e: std::io::Error| format!("{}: {e}", all.display());
+    fs::create_dir_all(&all).map_err(said)?;
+    for entry in fs::read_dir(&all).map_err(said)?.flatten() {
+        let of = entry.file_name().to_string_lossy().parse::<u32>().ok();
+        if of.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let own = all.join(std::process::id().to_string());
+    fs::create_dir_all(&own).map_err(said)?;
+    let last = all.join("last");
+    let _ = fs::remove_file(&last);
+    let _ = std::os::unix::fs::symlink(&own, &last);
+    own.canonicalize().map_err(said)
+}
+
+impl Lab {
+    /// Starts the hosts and waits until all of them are ready. They end when `deadline` has passed,
+    /// whatever becomes of this process.
+    pub(super) fn boot(
+        kernel: &Kernel,
+        folder: &Path,
+        hosts: usize,
+        deadline: Duration,
+    ) -> Outcome<Lab> {
+        // Socket paths are short: not below the build folder.
+        let sockets = std::env::temp_dir().join(format!("tieline-lab-{}", std::process::id()));
+        let said = |e: std::io::Error| format!("{}: {e}", sockets.display());
+        let _ = fs::remove_dir_all(&sockets);
+        fs::create_dir(&sockets).map_err(said)?;
+        network::start(&sockets, hosts)?;
+        let told = format!(
+            "LAB='{}'\nTARGET='{}'\nLAB_HOSTS={hosts}\nLAB_DEADLINE={}\n",
+            scripts().display(),
+            target().display(),
+            deadline.as_secs(),
+        );
+        fs::write(folder.join("lab.env"), told).map_err(|e| format!("lab.env: {e}"))?;
+        let (sender, events) = channel();
+        let mut lab = Lab {
+            hosts: Vec::new(),
+            events,
+            folder: folder.to_path_buf(),
+            sockets: sockets.clone(),
+            whole: true,
+        };
+        for number in 0..hosts {
+            let listener = UnixListener::bind(sockets.join(format!("control{number}")));
+            let listener = listener.map_err(said)?;
+            let mut qemu = lab.start(kernel, number)?;
+            let control = match connection(&listener, &mut qemu) {
+                Ok(control) => control,
+                Err(text) => {
+                    let _ = qemu.kill();
+                    let _ = qemu.wait();
+                    print_tail(&format!("h{number}"), &lab.console(number), 20);
+                    return Err(text);
+                }
+            };
+            let heard = control.try_clone().map_err(said)?;
+            lab.hosts.push(Host { qemu, control });
+            listen(heard, number, sender.clone());
+        }
+        let until = Instant::now() + BOOT;
+        for _ in 0..hosts {
+            match lab.next(until) {
+                Some((_, Event::Ready)) => {}
+                other => {
+                    let (number, what) = match other {
+                        Some((number, _)) => (number, "ended while it started"),
+                        None => (0, "was not up in time"),
+                    };
+                    print_tail(&format!("h{number}"), &lab.console(number), 30);
+                    return Err(format!("host h{number} {what}"));
+                }
+            }
+        }
+        Ok(lab)
+    }
+
+    pub(super) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Whether every host is still there and has ended its last test.
+    pub(super) fn whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Runs a test to its end on every host it asks for. What they print is handed over as it comes.
+    pub(super) fn run(
+        &mut self,
+        test: &Test,
+        each: &mut dyn FnMut(usize, &str),
+    ) -> Outcome<Verdict> {
+        let hosts = test.hosts;
+        let own = self.folder.join(&test.name);
+        fs::create_dir_all(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+        let mut logs: Vec<Growing> =
+            (0..hosts).map(|host| Growing::new(own.join(format!("h{host}.log")))).collect();
+        let began = Instant::now();
+        for host in 0..hosts {
+            self.tell(
+                host,
+                &format!("test {} {} {}", test.name, test.devices, test.file.display()),
+            );
+        }
+        let mut parts: Vec<Option<Result<i32, &str>>> = vec![None; hosts];
+        let mut until = began + test.timeout;
+        let mut over = None;
+        while parts.iter().any(Option::is_none) {
+            let event = self.next(until.min(Instant::now() + Duration::from_millis(100)));
+            for (host, log) in logs.iter_mut().enumerate() {
+                log.lines(false, |line| each(host, line));
+            }
+            match event {
+                Some((host, Event::Done(id, status))) if id == test.name && host < hosts => {
+                    parts[host] = Some(Ok(status));
+                    if status != 0 && over.is_none() {
+                        until = until.min(Instant::now() + AFTER_FAILURE);
+                    }
+                }
+                Some((host, Event::Gone)) => {
+                    self.whole = false;
+                    if host < hosts {
+                        parts[host] = Some(Err("the machine ended"));
+                    }
+                    until = until.min(Instant::now() + AFTER_FAILURE);
+                }
+                Some(_) => {}
+                None if Instant::now() < until => {}
+                None if over.is_none() => {
+                    let late: Vec<_> = (0..hosts).filter(|host| parts[*host].is_none()).collect();
+                    late.iter().for_each(|host| self.tell(*host, &format!("end {}", test.name)));
+                    over = Some(late);
+                    until = Instant::now() + TO_END;
+                }
+                None => {
+                    self.whole = false;
+                    break;
+                }
+            }
+        }
+        for (host, log) in logs.iter_mut().enumerate() {
+            log.lines(true, |line| each(host, line));
+        }
+        let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), began.elapsed());
+        for host in 0..hosts {
+            if !matches!(parts[host], Some(Ok(_))) {
+                print_tail(&format!("console of h{host}"), &self.console(host), 40);
+            }
+        }
+        Ok(verdict)
+    }
+
+    fn verdict(
+        &self,
+        test: &Test,
+        parts: &[Option<Result<i32, &str>>],
+        late: &[usize],
+        time: Duration,
+    ) -> Verdict {
+        let reason = fs::read_to_string(self.folder.join(&test.name).join("skipped"));
+        let mut failures = Vec::new();
+        for (host, part) in parts.iter().enumerate() {
+            let text = match part {
+                None => "does not end: the machine hangs".to_owned(),
+                Some(Err(text)) => (*text).to_owned(),
+                Some(Ok(_)) if late.contains(&host) => {
+                    format!("was ended after {:.0} s", time.as_secs_f64())
+                }
+                Some(Ok(77)) if reason.is_ok() => continue,
+                Some(Ok(0)) => continue,
+                Some(Ok(status)) => format!("ended with {status}"),
+            };
+            failures.push(format!("h{host} {text}"));
+        }
+        match (failures.is_empty(), reason) {
+            (_, Ok(reason)) if parts.iter().all(|part| matches!(part, Some(Ok(_)))) => {
+                Verdict::Skipped(reason.trim().to_owned())
+            }
+            (true, _) => Verdict::Passed(time),
+            (false, _) => Verdict::Failed(failures.join(", ")),
+        }
+    }
+
+    /// The next thing that a host says, or nothing until then.
+    fn next(&mut self, until: Instant) -> Option<(usize, Event)> {
+        match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// A host that cannot be told is one that has ended, which is heard from it.
+    fn tell(&mut self, host: usize, line: &str) {
+        if let Some(host) = self.hosts.get_mut(host) {
+            let _ = host.control.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    fn console(&self, host: usize) -> PathBuf {
+        self.folder.join(format!("h{host}.console"))
+    }
+
+    fn start(&self, kernel: &Kernel, number: usize) -> Outcome<Child> {
+        let file = self.console(number);
+        let said = |e: std::io::Error| format!("{}: {e}", file.display());
+        let console = File::create(&file).map_err(said)?;
+        let errors = console.try_clone().map_err(said)?;
+        qemu(kernel, number, &self.folder, &self.sockets)
+            .stdin(Stdio::null())
+            .stdout(console)
+            .stderr(errors)
+            .spawn()
+            .map_err(|e| format!("cannot start qemu: {e}"))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for host in &mut self.hosts {
+            let _ = host.qemu.kill();
+            let _ = host.qemu.wait();
+        }
+        let _ = fs::remove_dir_all(&self.sockets);
+    }
+}
+
+/// The command line of one host.
+fn qemu(kernel: &Kernel, number: usize, results: &Path, sockets: &Path) -> Command {
+    let agent = scripts().join("agent");
+    let arguments = format!(
+        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \
+         nowatchdog random.trust_cpu=on lab.host={number} lab.agent={}",
+        agent.display()
+    );
+    // A host never outlives this process, however that ends.
+    let mut qemu = if which("setpriv").is_some() {
+        command("setpriv", &["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+    } else {
+        command("qemu-system-x86_64", &[])
+    };
+    let share = |path: &Path, tag: &str, more: &str| {
+        format!(
+            "local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}",
+            path.display()
+        )
+    };
+    let _ = qemu
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "1024"])
+        .args(["-serial", "stdio"])
+        .arg("-kernel")
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(&kernel.initramfs)
+        .args(["-append", &arguments])
+        .args(["-virtfs", &share(Path::new("/"), "host", ",readonly=on")])
+        .args(["-virtfs", &share(results, "lab", "")])
+        .args(["-device", "virtio-serial-pci", "-chardev"])
+        .arg(format!("socket,id=lab,path={}/control{number}", sockets.display()))
+        .args(["-device", "virtserialport,chardev=lab,name=lab"])
+        .args(["-device", "virtio-rng-pci"]);
+    for net in 0..NETWORKS {
+        let (own, other) =
+            (network::host_end(sockets, net, number), network::switch_end(sockets, net, number));
+        let _ = qemu.arg("-netdev").arg(format!(
+            "dgram,id=net{net},local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            own.display(),
+            other.display()
+        ));
+        let _ = qemu.arg("-device").arg(format!(
+            "virtio-net-pci,netdev=net{net},romfile=,mac={}",
+            network::mac(net, number)
+        ));
+    }
+    qemu
+}
+
+/// qemu's end of the virtio port; it connects before it boots.
+fn connection(listener: &UnixListener, qemu: &mut Child) -> Outcome<UnixStream> {
+    listener.set_nonblocking(true).map_err(|e| e.to_string())?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).map_err(|e| e.to_string())?;
+                return Ok(stream);
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(format!("control socket: {e}")),
+        }
+        if let Ok(Some(status)) = qemu.try_wait() {
+            return Err(format!("qemu did not start: {status}"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Hands over what a host says until its end.
+fn listen(stream: UnixStream, number: usize, sender: Sender<(usize, Event)>) {
+    let _ = std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let event = match words.as_slice() {
+                ["ready"] => Event::Ready,
+                ["done", id, status] => Event::Done((*id).to_owned(), status.parse().unwrap_or(-1)),
+                _ => continue,
+            };
+            if sender.send((number, event)).is_err() {
+                return;
+            }
+        }
+        let _ = sender.send((number, Event::Gone));
+    });
+}

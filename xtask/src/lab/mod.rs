@@ -1,0 +1,318 @@
+//! `cargo xtask lab`: tests on hosts with real RDMA drivers, on a machine that has none.
+//!
+//! Every host is a virtual machine with Debian's kernel, soft RoCE on its links and this machine's files
+//! as its root; `tests/lab` holds what runs there. `docs/lab.md` is for who writes a test.
+
+mod kernel;
+mod machine;
+mod network;
+mod show;
+mod test;
+
+use crate::check::Count;
+use crate::setup;
+use crate::sh::{Outcome, root, target, which};
+use machine::Lab;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use test::{Test, Verdict};
+
+const HELP: &str = "\
+cargo xtask lab [FILTER]           run the tests of tests/lab/tests whose names contain FILTER
+cargo xtask lab --list             name them
+cargo xtask lab --run 'COMMAND'    run a command on every host at once
+cargo xtask lab --on h0 'COMMAND' --on h1 'COMMAND'
+                                   run a command of its own on each host
+cargo xtask lab --file FILE        run one test from a file anywhere
+cargo xtask lab --shell            keep the hosts up and run what comes, line by line: `COMMAND` or `h0 COMMAND`
+
+  --hosts N  --devices N  --timeout SECONDS   of --run, --on and --shell (2, 1, 60)
+  --log                                       show the output of tests that pass, too
+";
+
+/// What stands behind `lab` on the command line.
+pub(crate) fn run(words: &[&str]) -> Outcome {
+    let Some(wish) = Wish::parse(words)? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    if let What::List = wish.what {
+        for test in test::all()? {
+            println!("{:<32} {}", test.name, test.about);
+        }
+        return Ok(());
+    }
+    setup::install_or_say(setup::LAB);
+    let count = match possible() {
+        Ok(kernel) => wish.fulfil(&kernel)?,
+        Err(reason) => Count { skipped: vec![reason], ..Count::default() },
+    };
+    for reason in &count.skipped {
+        println!("skipped: {reason}");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        count.passed,
+        count.failed.len(),
+        count.skipped.len()
+    );
+    if count.failed.is_empty() { Ok(()) } else { Err(count.failed.join("; ")) }
+}
+
+/// The lab as one step of `cargo xtask test`: what failed and what was skipped is named.
+pub(crate) fn check() -> Count {
+    setup::install_or_say(setup::LAB);
+    let kernel = match possible() {
+        Ok(kernel) => kernel,
+        Err(reason) => return Count { skipped: vec![reason], ..Count::default() },
+    };
+    let all = Wish { what: What::Tests(String::new()), ..Wish::default() };
+    all.fulfil(&kernel).unwrap_or_else(|text| Count { failed: vec![text], ..Count::default() })
+}
+
+/// The kernel to boot, or why there can be no lab here.
+fn possible() -> Result<kernel::Kernel, String> {
+    for (program, package) in [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
+        ("cpio", "cpio"),
+        ("modprobe", "kmod"),
+        ("rdma", "iproute2"),
+        ("unshare", "util-linux"),
+    ] {
+        if which(program).is_none() {
+            return Err(format!("no {program}: apt-get install {package}"));
+        }
+    }
+    kernel::prepared()
+}
+
+enum What {
+    /// The tests whose names contain this.
+    Tests(String),
+    File(PathBuf),
+    /// A command and the host it is for; every host where none is named.
+    Commands(Vec<(Option<String>, String)>),
+    Shell,
+    List,
+}
+
+struct Wish {
+    what: What,
+    hosts: usize,
+    devices: usize,
+    timeout: Duration,
+    log: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish {
+            what: What::Tests(String::new()),
+            hosts: 2,
+            devices: 1,
+            timeout: Duration::from_secs(60),
+            log: false,
+        }
+    }
+}
+
+impl Wish {
+    fn parse(words: &[&str]) -> Outcome<Option<Wish>> {
+        let mut wish = Wish::default();
+        let mut commands = Vec::new();
+        let mut words = words.iter().copied();
+        while let Some(word) = words.next() {
+            let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word {
+                "--help" | "-h" => return Ok(None),
+                "--list" => wish.what = What::List,
+                "--shell" => wish.what = What::Shell,
+                "--file" => wish.what = What::File(absolute(next()?)?),
+                "--run" => commands.push((None, next()?.to_owned())),
+                "--on" => commands.push((Some(host_name(next()?)?), next()?.to_owned())),
+                "--hosts" => wish.hosts = number(next()?, 1, 9)?,
+                "--devices" => wish.devices = number(next()?, 0, 2)?,
+                "--timeout" => {
+                    wish.timeout = Duration::from_secs(number(next()?, 1, 3600)? as u64);
+                }
+                "--log" => wish.log = true,
+                filter if !filter.starts_with('-') => wish.what = What::Tests(filter.to_owned()),
+                _ => return Err(format!("no such option: {word}; see cargo xtask lab --help")),
+            }
+        }
+        if !commands.is_empty() {
+            wish.what = What::Commands(commands);
+        }
+        Ok(Some(wish))
+    }
+
+    fn fulfil(&self, kernel: &kernel::Kernel) -> Outcome<Count> {
+        let tests = match &self.what {
+            What::Tests(filter) => {
+                let mut tests = test::all()?;
+                tests.retain(|test| test.name.contains(filter.as_str()));
+                if tests.is_empty() {
+                    return Err(format!("no test's name contains {filter:?}; see --list"));
+                }
+                tests
+            }
+            What::File(file) => vec![Test::read(file)?],
+            What::Commands(_) | What::Shell | What::List => Vec::new(),
+        };
+        let hosts = tests.iter().map(|test| test.hosts).max().unwrap_or(self.hosts);
+        let started = Instant::now();
+        // Longer than everything in it may take, so that a machine whose lab was killed ends by itself.
+        let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
+            + self.timeout
+            + Duration::from_secs(if matches!(self.what, What::Shell) { 7200 } else { 300 });
+        let folder = machine::results()?;
+        let mut lab = Lab::boot(kernel, &folder, hosts, deadline)?;
+        println!("{hosts} hosts up in {}", crate::sh::show_time(started.elapsed()));
+        let count = match &self.what {
+            What::Commands(commands) => {
+                let test = self.command_test(&folder, 0, commands)?;
+                Count::default().with(
+                    &test,
+                    lab.run(&test, &mut |host, line| {
+                        println!("h{host}| {line}");
+                    })?,
+                )
+            }
+            What::Shell => self.shell(&mut lab, &folder)?,
+            _ => self.tests(kernel, &folder, lab, &tests, deadline)?,
+        };
+        println!("logs: {}", folder.display());
+        Ok(count)
+    }
+
+    fn tests(
+        &self,
+        kernel: &kernel::Kernel,
+        folder: &Path,
+        lab: Lab,
+        tests: &[Test],
+        deadline: Duration,
+    ) -> Outcome<Count> {
+        let hosts = lab.hosts();
+        let mut lab = Some(lab);
+        let mut count = Count::default();
+        for test in tests {
+            let mut running = match lab.take() {
+                Some(lab) => lab,
+                None => Lab::boot(kernel, folder, hosts, deadline)?,
+            };
+            let verdict = running.run(test, &mut |_, _| {})?;
+            if self.log || matches!(verdict, Verdict::Failed(_)) {
+                show::logs(folder, test, if self.log { usize::MAX } else { 40 });
+            }
+            // Hosts that did not end a test are not trusted with another one.
+            lab = running.whole().then_some(running);
+            count = count.with(test, verdict);
+        }
+        Ok(count)
+    }
+
+    /// One test that runs these commands.
+    fn command_test(
+        &self,
+        folder: &Path,
+        number: usize,
+        commands: &[(Option<String>, String)],
+    ) -> Outcome<Test> {
+        let name = if number == 0 { "command".to_owned() } else { format!("command-{number}") };
+        let file = folder.join(format!("{name}.sh"));
+        let text: String = commands
+            .iter()
+            .map(|(host, command)| {
+                format!("{}() {{\n{command}\n}}\n", host.as_deref().unwrap_or("every"))
+            })
+            .collect();
+        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(Test {
+            name: name.clone(),
+            about: String::new(),
+            // Where the hosts see it.
+            file: Path::new("/run/lab").join(format!("{name}.sh")),
+            hosts: self.hosts,
+            devices: self.devices,
+            timeout: self.timeout,
+        })
+    }
+
+    fn shell(&self, lab: &mut Lab, folder: &Path) -> Outcome<Count> {
+        println!("a line is a command for every host, or `h0 COMMAND` for one; end with ctrl-d");
+        let mut count = Count::default();
+        for (number, line) in std::io::stdin().lock().lines().enumerate() {
+            let line = line.map_err(|e| format!("stdin: {e}"))?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let command = match line.split_once(' ') {
+                Some((host, command)) if host_name(host).is_ok() => {
+                    (Some(host.to_owned()), command.to_owned())
+                }
+                _ => (None, line.clone()),
+            };
+            let test = self.command_test(folder, number + 1, &[command])?;
+            let verdict = lab.run(&test, &mut |host, line| println!("h{host}| {line}"))?;
+            count = count.with(&test, verdict);
+            if !lab.whole() {
+                return Err("a host was lost; see its console among the logs".into());
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Count {
+    /// Says how a test ended, and counts it.
+    fn with(mut self, test: &Test, verdict: Verdict) -> Count {
+        let name = &test.name;
+        match verdict {
+            Verdict::Passed(time) => {
+                println!("test {name} ... ok ({})", crate::sh::show_time(time));
+                self.passed += 1;
+            }
+            Verdict::Skipped(reason) => {
+                println!("test {name} ... skipped: {reason}");
+                self.skipped.push(format!("{name}: {reason}"));
+            }
+            Verdict::Failed(reason) => {
+                println!("test {name} ... FAILED: {reason}");
+                self.failed.push(format!("{name}: {reason}"));
+            }
+        }
+        self
+    }
+}
+
+fn host_name(word: &str) -> Outcome<String> {
+    let digits = word.strip_prefix('h').filter(|rest| rest.len() == 1);
+    match digits.and_then(|rest| rest.parse::<u8>().ok()) {
+        Some(_) => Ok(word.to_owned()),
+        None => Err(format!("{word} is no host: they are h0, h1, ...")),
+    }
+}
+
+fn number(word: &str, least: usize, most: usize) -> Outcome<usize> {
+    match word.parse() {
+        Ok(n) if (least..=most).contains(&n) => Ok(n),
+        _ => Err(format!("{word} is not a number from {least} to {most}")),
+    }
+}
+
+fn absolute(file: &str) -> Outcome<PathBuf> {
+    std::fs::canonicalize(file).map_err(|e| format!("{file}: {e}"))
+}
+
+/// The folder of the scripts that run on the hosts.
+fn scripts() -> PathBuf {
+    root().join("tests/lab")
+}
+
+/// Where the lab's results lie, below what cargo builds.
+fn folder() -> PathBuf {
+    target().join("lab")
+}

@@ -1,0 +1,56 @@
+//! The networks between the hosts: a switch of Unix datagram sockets, so that nothing of the lab is ever
+//! seen on a network of this machine.
+//!
+//! A datagram is a frame. The sixth byte of a host's address says which port it is behind.
+
+use crate::sh::Outcome;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// How many networks there are, a link of every host on each.
+pub(super) const NETWORKS: usize = 2;
+
+/// The address of a host's link.
+pub(super) fn mac(network: usize, host: usize) -> String {
+    format!("52:54:00:77:{network:02x}:{host:02x}")
+}
+
+/// qemu's end of a link.
+pub(super) fn host_end(folder: &Path, network: usize, host: usize) -> PathBuf {
+    folder.join(format!("n{network}h{host}"))
+}
+
+/// The switch's end of a link.
+pub(super) fn switch_end(folder: &Path, network: usize, host: usize) -> PathBuf {
+    folder.join(format!("n{network}s{host}"))
+}
+
+/// Starts the switches: a thread per link. They end when the process does.
+pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
+    for network in 0..NETWORKS {
+        for host in 0..hosts {
+            let path = switch_end(folder, network, host);
+            let said = |e: std::io::Error| format!("{}: {e}", path.display());
+            let socket = UnixDatagram::bind(&path).map_err(said)?;
+            let others: Vec<_> = (0..hosts).map(|other| host_end(folder, network, other)).collect();
+            let _ = std::thread::spawn(move || forward(&socket, host, &others));
+        }
+    }
+    Ok(())
+}
+
+/// Passes on what one host sends. A host that is not there loses frames, as on a real switch.
+fn forward(socket: &UnixDatagram, from: usize, others: &[PathBuf]) {
+    let mut frame = vec![0; 1 << 17];
+    while let Ok(len) = socket.recv(&mut frame) {
+        let frame = &frame[..len];
+        let Some(&first) = frame.first() else { return };
+        if first & 1 == 1 {
+            for (_, other) in others.iter().enumerate().filter(|(host, _)| *host != from) {
+                let _ = socket.send_to(frame, other);
+            }
+        } else if let Some(other) = frame.get(5).and_then(|port| others.get(usize::from(*port))) {
+            let _ = socket.send_to(frame, other);
+        }
+    }
+}

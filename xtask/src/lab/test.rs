@@ -1,0 +1,65 @@
+//! What a test is: a shell file whose first lines say about it what the lab has to know.
+
+use super::scripts;
+use crate::sh::Outcome;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One test of the lab.
+pub(super) struct Test {
+    /// The file's name.
+    pub(super) name: String,
+    /// In a sentence, what holds when it passes.
+    pub(super) about: String,
+    /// As the hosts see it.
+    pub(super) file: PathBuf,
+    pub(super) hosts: usize,
+    /// RDMA devices of each host.
+    pub(super) devices: usize,
+    pub(super) timeout: Duration,
+}
+
+/// How a test ended.
+pub(super) enum Verdict {
+    Passed(Duration),
+    Failed(String),
+    Skipped(String),
+}
+
+/// Every test, by name.
+pub(super) fn all() -> Outcome<Vec<Test>> {
+    let folder = scripts().join("tests");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "sh"));
+    files.sort();
+    files.iter().map(|file| Test::read(file)).collect()
+}
+
+impl Test {
+    /// Reads the assignments `about=`, `timeout=`, `hosts=` and `devices=` of a test's file.
+    pub(super) fn read(file: &Path) -> Outcome<Test> {
+        let said = |text: String| format!("{}: {text}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
+        let value = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+                .map(|value| value.trim().trim_matches('"').to_owned())
+        };
+        let number = |name: &str, unset: usize, most: usize| match value(name) {
+            None => Ok(unset),
+            Some(value) => match value.parse() {
+                Ok(n) if n <= most => Ok(n),
+                _ => Err(said(format!("{name}={value} is not a number up to {most}"))),
+            },
+        };
+        Ok(Test {
+            name: file.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            about: value("about").unwrap_or_default(),
+            file: file.to_path_buf(),
+            hosts: number("hosts", 2, 9)?.max(1),
+            devices: number("devices", 1, 2)?,
+            timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
+        })
+    }
+}
