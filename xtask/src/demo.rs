@@ -30,6 +30,13 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
         let _ = launch.args(cpus()).arg("--").args(program);
         run_launch(&mut launch)
     })?;
+    step("The same two over TCP, as if they had no memory in common", || {
+        let program = [tieline.as_os_str(), "demo".as_ref(), file.as_os_str()];
+        let mut launch = command(&tieline, &["run", "-n", "2"]);
+        let _ = launch.env("TIELINE_PROVIDERS", "tcp,tcp-connect");
+        let _ = launch.args(cpus()).arg("--").args(program);
+        run_launch(&mut launch)
+    })?;
     step("How fast: two processes, each on a processor of its own", || speeds(&tieline))?;
     println!(
         "\nEverything was verified. {} after the build, {} in all.",
@@ -49,6 +56,8 @@ const SPEEDS: &[(&str, &str, &str)] = &[
     ("1 MiB puts, memory of alloc", "bytes_per_second", "--test put_bw --size 1m --memory alloc"),
     ("1 MiB puts, ordinary memory", "bytes_per_second", "--test put_bw --size 1m"),
     ("1 MiB gets, ordinary memory", "bytes_per_second", "--test get_bw --size 1m"),
+    ("8 B message over TCP, one way", "p50_ns", "--test am_lat --size 8 --path tcp,tcp-connect"),
+    ("1 MiB puts over TCP", "bytes_per_second", "--test put_bw --size 1m --path tcp,tcp-connect"),
 ];
 
 fn speeds(tieline: &Path) -> Outcome {
