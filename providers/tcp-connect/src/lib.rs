@@ -1,39 +1,20 @@
-//! Provider tcp-connect: forms connections over TCP.
+//! Provider tcp-connect: datagrams over TCP for those who form connections. It never carries user data.
+//!
+//! One domain, `tcp-connect`, with one connection-only module, `stream`. All workers of a process share one
+//! listener ([`tieline_net::Hub`]); a connection to a peer is made by the first datagram to it, and serves both
+//! directions. Who does not know the job's secret and the listener's address gets a closed socket.
+//!
+//! Reading order: `config` (what a user can set), `provider`, `domain`, `connector` (the contract with the core),
+//! `peers` (who is reached over which connection), `wire` (one connection), `frame` (datagrams in a stream).
 
-use tieline_plugin_api::{Absent, DomainInfo, Failure, HostHandle, Provider, Status};
+mod config;
+mod connector;
+mod domain;
+mod frame;
+mod peers;
+mod provider;
+mod wire;
 
-/// The provider.
-pub struct TcpConnect;
-
-/// Its domain, which is not there yet.
-pub struct TcpConnectDomain;
-
-impl tieline_plugin_api::Domain for TcpConnectDomain {
-    type Interface = Absent;
-    type Connector = Absent;
-    type Region = ();
-
-    fn modules(&self) -> Vec<tieline_plugin_api::abi::ModuleAttr> {
-        Vec::new()
-    }
-
-    fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<Absent, Failure> {
-        Err(Status::Unsupported.into())
-    }
-}
-
-impl Provider for TcpConnect {
-    type Domain = TcpConnectDomain;
-
-    fn open(_: HostHandle) -> Result<TcpConnect, Failure> {
-        Err(Failure::new(Status::Unsupported, "not built yet"))
-    }
-
-    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(Vec::new())
-    }
-
-    fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<TcpConnectDomain, Failure> {
-        Err(Status::NoDevice.into())
-    }
-}
+pub use connector::Stream;
+pub use domain::TcpConnectDomain;
+pub use provider::TcpConnect;

@@ -1,0 +1,126 @@
+//! The contract with the core: datagrams to addresses, events, sleep.
+
+use std::cell::RefCell;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use tieline_net::{Contact, Hub, Key, Mailbox, random, routes};
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash, event};
+
+use crate::config::Settings;
+use crate::frame::MAX_DATAGRAM;
+use crate::peers::{Found, Peers, WAITING};
+
+/// The module `stream`, opened for a worker.
+pub struct Stream {
+    address: Vec<u8>,
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    peers: Peers,
+    /// What the events of the last poll point to.
+    shown: Vec<Vec<u8>>,
+}
+
+impl Stream {
+    pub(crate) fn open(
+        hub: Arc<Hub>,
+        settings: &Settings,
+        worker_id: [u8; 16],
+    ) -> Result<Stream, Failure> {
+        let mailbox = register(&hub, worker_id)?;
+        let address = mailbox.contact().pack();
+        let peers = Peers::open(mailbox, address.clone(), settings)
+            .map_err(|error| Failure::from_io("opening a connector", &error))?;
+        Ok(Stream { address, inner: RefCell::new(Inner { peers, shown: Vec::new() }) })
+    }
+}
+
+/// A worker with more than one connector gets ids of its own for the others.
+fn register(hub: &Arc<Hub>, worker_id: [u8; 16]) -> Result<Mailbox, Failure> {
+    hub.register(worker_id).or_else(|_| {
+        let mut id = [0; 16];
+        random(&mut id).map_err(|error| Failure::from_io("random bytes", &error))?;
+        hub.register(id).map_err(|why| Failure::new(Status::NoMemory, why))
+    })
+}
+
+impl Connector for Stream {
+    fn address(&self) -> Vec<u8> {
+        self.address.clone()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        let contact = Contact::parse(address)
+            .map_err(|why| Failure::new(Status::Invalid, why.to_string()))?;
+        let inner = self.inner.borrow();
+        let ways = routes(inner.peers.hub().local(), &contact);
+        ways.map(|_| ()).map_err(|why| Failure::new(Status::Unreachable, why))
+    }
+
+    fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        if datagram.len() > MAX_DATAGRAM {
+            return Err(Status::TooLarge);
+        }
+        self.inner.borrow_mut().peers.send(address, datagram)
+    }
+
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { peers, shown } = &mut *inner;
+        shown.clear();
+        show(peers, shown, events);
+        if events.room() > 0 {
+            peers.turn().map_err(|_| Status::Io)?;
+            show(peers, shown, events);
+        }
+        Ok(())
+    }
+
+    fn arm(&self) -> Result<Armed, Status> {
+        let inner = self.inner.borrow();
+        Ok(if inner.peers.found.is_empty() { Armed::Sleep } else { Armed::Ready })
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        Some(self.inner.borrow().peers.fd().as_raw_fd())
+    }
+}
+
+/// Moves what was found into the caller's array.
+fn show(peers: &mut Peers, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
+    while events.room() > 0 {
+        let Some(found) = peers.found.pop_front() else { return };
+        let mut event = Event::empty();
+        let bytes = match found {
+            Found::Datagram(bytes) => {
+                event.kind = event::DATAGRAM;
+                bytes
+            }
+            Found::Left { hash, status, words } => {
+                event.kind = event::PEER_LEFT;
+                event.header = hash;
+                event.status = status as i32;
+                words.into_bytes()
+            }
+        };
+        event.data = bytes.as_ptr();
+        event.len = bytes.len();
+        shown.push(bytes); // its bytes stay where they are
+        let _ = events.push(event);
+    }
+}
+
+/// The key of connections to a contact.
+pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
+    Key::derive(secret, &contact.cookie)
+}
+
+/// What an event calls the peer.
+pub(crate) fn name_of(address: &[u8]) -> u64 {
+    address_hash(address)
+}
+
+const _: () = assert!(WAITING > 0);

@@ -1,0 +1,545 @@
+//! Who is reached over which connection.
+//!
+//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. Two
+//! that dial each other at once end with a connection each way: both stay, and each side sends over the one that was
+//! there first for it, for as long as it lives, so that nothing overtakes.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tieline_net::{
+    Contact, Dial, Hello, Hub, Incoming, Interest, Mailbox, Poller, Progress, Ready, Timer, routes,
+    tune,
+};
+use tieline_plugin_api::Status;
+
+use crate::config::Settings;
+use crate::connector::{key_of, name_of};
+use crate::frame::{Frame, MAX_DATAGRAM, Note};
+use crate::wire::{Arrival, Phase, Wire};
+
+/// Bytes that may wait for one peer; a datagram always fits into an empty queue.
+const QUEUE: usize = 256 << 10;
+/// Datagrams that may wait for the core before no more are read.
+pub(crate) const WAITING: usize = 1024;
+/// Reads from one connection in one turn, so that none keeps the others waiting.
+const READS: usize = 4;
+/// Bytes handed to a socket at a time.
+const BATCH: usize = 64 << 10;
+/// What a dialler says it wants: to exchange datagrams. The payload is its own address.
+const PURPOSE: u8 = 1;
+
+const HUB: u64 = 0;
+const MAILBOX: u64 = 1;
+const TIMER: u64 = 2;
+const FIRST: u64 = 16;
+
+/// What the core is to hear of.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Datagram(Vec<u8>),
+    Left { hash: u64, status: Status, words: String },
+}
+
+/// Everybody this connector talks to.
+pub(crate) struct Peers {
+    pub(crate) found: VecDeque<Found>,
+    mailbox: Mailbox,
+    own: Vec<u8>,
+    secret: Vec<u8>,
+    silence: Duration,
+    patience: Duration,
+    max_wires: usize,
+    poller: Poller,
+    timer: Timer,
+    timer_at: Option<Instant>,
+    peers: HashMap<Rc<[u8]>, Peer>,
+    wires: HashMap<u64, Wire>,
+    dials: HashMap<u64, Dialling>,
+    next: u64,
+    clock: u64,
+    ready: Vec<Ready>,
+    scratch: Vec<u8>,
+}
+
+/// One address.
+#[derive(Default)]
+struct Peer {
+    queue: VecDeque<Vec<u8>>,
+    queued: usize,
+    wires: Vec<u64>,
+    /// The connection that datagrams to this peer take.
+    sending: Option<u64>,
+    dial: Option<u64>,
+}
+
+struct Dialling {
+    dial: Dial,
+    peer: Rc<[u8]>,
+    watched: Option<(u32, Interest)>,
+}
+
+impl Peers {
+    pub(crate) fn open(mailbox: Mailbox, own: Vec<u8>, settings: &Settings) -> io::Result<Peers> {
+        let (poller, timer) = (Poller::new()?, Timer::new()?);
+        poller.watch(mailbox.hub().fd().as_raw_fd(), Interest::READ, HUB)?;
+        poller.watch(mailbox.fd().as_raw_fd(), Interest::READ, MAILBOX)?;
+        poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
+        Ok(Peers {
+            found: VecDeque::new(),
+            mailbox,
+            own,
+            secret: settings.net.secret.clone(),
+            silence: settings.silence,
+            patience: settings.patience,
+            max_wires: settings.max_wires,
+            poller,
+            timer,
+            timer_at: None,
+            peers: HashMap::new(),
+            wires: HashMap::new(),
+            dials: HashMap::new(),
+            next: FIRST,
+            clock: 0,
+            ready: Vec::new(),
+            scratch: vec![0; BATCH],
+        })
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        self.mailbox.hub()
+    }
+
+    /// Readable when [`Peers::turn`] has something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// Takes a datagram for a peer.
+    pub(crate) fn send(&mut self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        if address == self.own {
+            if self.found.len() >= WAITING {
+                return Err(Status::Again);
+            }
+            self.found.push_back(Found::Datagram(datagram.to_vec()));
+            return Ok(());
+        }
+        if !self.peers.contains_key(address) {
+            let _ = Contact::parse(address).map_err(|_| Status::Invalid)?;
+            let _ = self.peers.insert(address.into(), Peer::default());
+        }
+        let Some((key, _)) = self.peers.get_key_value(address) else { return Err(Status::Invalid) };
+        let key = Rc::clone(key);
+        let Some(peer) = self.peers.get_mut(&key) else { return Err(Status::Invalid) };
+        if peer.queued > 0 && peer.queued + datagram.len() > QUEUE || peer.queue.len() >= WAITING {
+            return Err(Status::Again);
+        }
+        peer.queued += datagram.len();
+        peer.queue.push_back(datagram.to_vec());
+        self.serve(&key);
+        self.set_timer();
+        Ok(())
+    }
+
+    /// Progress: connections come, grow and break; datagrams go and are found.
+    pub(crate) fn turn(&mut self) -> io::Result<()> {
+        let mut ready = std::mem::take(&mut self.ready);
+        let waited = self.poller.wait(&mut ready, Some(Duration::ZERO));
+        if waited.is_ok() && !ready.is_empty() {
+            let now = Instant::now();
+            for event in &ready {
+                match event.token {
+                    HUB => self.mailbox.hub().poll(),
+                    MAILBOX | TIMER => {}
+                    token if self.dials.contains_key(&token) => self.advance(token, now),
+                    token => {
+                        if event.writable {
+                            self.flush(token);
+                        }
+                        if event.readable {
+                            self.read(token);
+                        }
+                    }
+                }
+            }
+            let late: Vec<u64> = self
+                .dials
+                .iter()
+                .filter(|(_, dialling)| dialling.dial.timeout() <= now)
+                .map(|(token, _)| *token)
+                .collect();
+            for token in late {
+                self.advance(token, now);
+            }
+        }
+        self.ready = ready;
+        while let Some(incoming) = self.mailbox_take() {
+            self.welcome(incoming);
+        }
+        self.set_timer();
+        waited
+    }
+
+    fn mailbox_take(&self) -> Option<Incoming> {
+        if self.mailbox.is_empty() { None } else { self.mailbox.take() }
+    }
+
+    /// A peer has connected to us.
+    fn welcome(&mut self, incoming: Incoming) {
+        let address = incoming.hello.payload();
+        let known = incoming.hello.purpose == PURPOSE && Contact::parse(address).is_ok();
+        if !known || address == self.own {
+            return; // a member of the job that wants something else: a closed socket
+        }
+        let key: Rc<[u8]> = match self.peers.get_key_value(address) {
+            Some((key, _)) => Rc::clone(key),
+            None => address.into(),
+        };
+        let peer = self.peers.entry(Rc::clone(&key)).or_default();
+        // A peer that has a connection of its own making makes no second one: the first has broken over there.
+        let broken: Vec<u64> = peer
+            .wires
+            .iter()
+            .copied()
+            .filter(|token| {
+                self.wires.get(token).is_some_and(|w| w.incoming && w.phase == Phase::Open)
+            })
+            .collect();
+        for token in broken {
+            self.read(token);
+            self.lost(token, Status::PeerFailed, "the peer has connected anew");
+        }
+        self.adopt(incoming.stream, key, true);
+    }
+
+    /// A connection stands.
+    fn adopt(&mut self, stream: TcpStream, key: Rc<[u8]>, incoming: bool) {
+        tune(&stream, self.silence);
+        let token = self.token();
+        let mut wire = Wire::new(stream, Rc::clone(&key), incoming);
+        wire.used = self.clock;
+        let _ = self.wires.insert(token, wire);
+        self.peers.entry(Rc::clone(&key)).or_default().wires.push(token);
+        self.watch(token);
+        self.serve(&key);
+        self.close_unused(token);
+    }
+
+    /// Gives a peer's queue a connection: the one it has, or a new one.
+    fn serve(&mut self, key: &Rc<[u8]>) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.sending.is_none() {
+            if is_closing(peer, &self.wires) {
+                return; // what follows must not overtake what that one has carried
+            }
+            let open = |wire: &Wire| wire.phase == Phase::Open && wire.failed.is_none();
+            peer.sending =
+                peer.wires.iter().copied().find(|token| self.wires.get(token).is_some_and(open));
+        }
+        match (peer.sending, peer.dial) {
+            (Some(token), _) => self.flush(token),
+            (None, None) if !peer.queue.is_empty() => self.dial(key),
+            (None, None) if peer.wires.is_empty() => drop(self.peers.remove(key)),
+            _ => {}
+        }
+    }
+
+    fn dial(&mut self, key: &Rc<[u8]>) {
+        let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
+            let ways = routes(self.hub().local(), &contact)?;
+            let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
+            let deadline = Instant::now() + self.patience;
+            Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
+        });
+        match begun {
+            Ok(dial) => {
+                let token = self.token();
+                let peer = Rc::clone(key);
+                if let Some(entry) = self.peers.get_mut(key) {
+                    entry.dial = Some(token);
+                }
+                let _ = self.dials.insert(token, Dialling { dial, peer, watched: None });
+                self.advance(token, Instant::now());
+            }
+            Err(why) => self.give_up(key, &why),
+        }
+    }
+
+    /// Takes a connection in the making further.
+    fn advance(&mut self, token: u64, now: Instant) {
+        let Some(dialling) = self.dials.get_mut(&token) else { return };
+        let progress = match dialling.dial.advance(now) {
+            Progress::Waiting => {
+                let wanted = (dialling.dial.attempt(), dialling.dial.wants());
+                if dialling.watched == Some(wanted) {
+                    return;
+                }
+                dialling.watched = Some(wanted);
+                let fd = dialling.dial.fd().unwrap_or(-1);
+                match self.poller.watch(fd, wanted.1, token) {
+                    Ok(()) => return,
+                    Err(error) => Progress::Failed(format!("waiting for a socket: {error}")),
+                }
+            }
+            over => over,
+        };
+        let Some(Dialling { peer: key, .. }) = self.dials.remove(&token) else { return };
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.dial = None;
+        }
+        match progress {
+            Progress::Done(stream) => {
+                self.poller.forget(stream.as_raw_fd());
+                self.adopt(stream, key, false);
+            }
+            Progress::Failed(why) => self.give_up(&key, &why),
+            Progress::Waiting => {}
+        }
+    }
+
+    /// No way leads to a peer, unless it has come to us meanwhile.
+    fn give_up(&mut self, key: &Rc<[u8]>, why: &str) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.sending.is_some() {
+            return;
+        }
+        peer.queue.clear();
+        peer.queued = 0;
+        let words = format!("no address of the peer can be reached: {why}");
+        self.left(key, Status::Unreachable, words);
+        self.serve(key);
+    }
+
+    fn left(&mut self, key: &[u8], status: Status, words: String) {
+        self.found.push_back(Found::Left { hash: name_of(key), status, words });
+    }
+
+    /// Writes what a connection has to carry, and hands it more of its peer's queue.
+    fn flush(&mut self, token: u64) {
+        let Some(wire) = self.wires.get_mut(&token) else { return };
+        let key = Rc::clone(&wire.peer);
+        let mut peer = self.peers.get_mut(&key);
+        loop {
+            if wire.unsent() == 0 && wire.failed.is_none() {
+                if let Some(peer) = peer.as_mut().filter(|p| p.sending == Some(token)) {
+                    while wire.unsent() < BATCH {
+                        let Some(datagram) = peer.queue.pop_front() else { break };
+                        peer.queued -= datagram.len();
+                        self.clock += 1;
+                        wire.used = self.clock;
+                        wire.put(&datagram);
+                    }
+                }
+            }
+            if wire.unsent() == 0 {
+                break;
+            }
+            wire.write();
+            if wire.unsent() > 0 {
+                break;
+            }
+        }
+        if wire.phase == Phase::Last && wire.unsent() == 0 {
+            wire.end();
+        }
+        self.watch(token);
+    }
+
+    /// Reads what a connection brings.
+    fn read(&mut self, token: u64) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for _ in 0..READS {
+            if self.found.len() >= WAITING {
+                break;
+            }
+            let Some(wire) = self.wires.get_mut(&token) else { break };
+            match wire.read(&mut scratch) {
+                Ok(Arrival::Quiet) => break,
+                Ok(Arrival::Frames(frames)) => {
+                    self.clock += 1;
+                    wire.used = self.clock;
+                    for frame in frames {
+                        self.take(token, frame);
+                    }
+                }
+                Ok(Arrival::End) => {
+                    let why = wire.failed.take().unwrap_or_else(|| "the peer has closed it".into());
+                    match wire.phase {
+                        Phase::Done | Phase::Last => self.remove(token),
+                        _ => self.lost(token, Status::PeerFailed, &why),
+                    }
+                    break;
+                }
+                Err(why) => {
+                    self.lost(token, Status::PeerFailed, &why);
+                    break;
+                }
+            }
+        }
+        self.scratch = scratch;
+        self.watch(token);
+    }
+
+    fn take(&mut self, token: u64, frame: Frame) {
+        let Some(wire) = self.wires.get_mut(&token) else { return };
+        match (frame, wire.phase) {
+            (Frame::Datagram(datagram), Phase::Open | Phase::Asked) => {
+                self.found.push_back(Found::Datagram(datagram));
+            }
+            (Frame::Note(Note::MayClose), Phase::Open) => {
+                wire.note(Note::Bye);
+                wire.phase = Phase::Done;
+                self.stop_sending(token);
+            }
+            (Frame::Note(Note::MayClose), Phase::Asked) => {
+                wire.phase = Phase::Last;
+                self.flush(token);
+            }
+            (Frame::Note(Note::Bye), Phase::Asked) => self.remove(token),
+            (Frame::Note(Note::Gone), _) => {
+                let key = Rc::clone(&wire.peer);
+                let words = format!("the peer at {} has closed its connector", wire.at());
+                // Its other connections bring the same note, behind what they still carry.
+                if self.peers.get(&key).is_some_and(|peer| peer.wires.len() == 1) {
+                    self.forget(&key);
+                    self.left(&key, Status::Closed, words);
+                } else {
+                    self.remove(token);
+                }
+            }
+            (frame, phase) => {
+                let kind = match frame {
+                    Frame::Datagram(_) => "a datagram",
+                    Frame::Note(_) => "a note",
+                };
+                let why = format!("the peer broke the protocol: {kind} in phase {phase:?}");
+                self.lost(token, Status::BadData, &why);
+            }
+        }
+    }
+
+    /// Our side of a connection is over; the queue finds another.
+    fn stop_sending(&mut self, token: u64) {
+        let Some(wire) = self.wires.get(&token) else { return };
+        let key = Rc::clone(&wire.peer);
+        if let Some(peer) = self.peers.get_mut(&key) {
+            if peer.sending == Some(token) {
+                peer.sending = None;
+            }
+        }
+        self.flush(token);
+        self.serve(&key);
+    }
+
+    /// A connection broke. The core hears of it when it was in use, or the last.
+    fn lost(&mut self, token: u64, status: Status, why: &str) {
+        let Some(wire) = self.wires.get(&token) else { return };
+        let (key, at) = (Rc::clone(&wire.peer), wire.at());
+        if let Some(peer) = self.peers.get_mut(&key) {
+            if peer.sending == Some(token) || peer.wires.len() == 1 {
+                peer.queue.clear();
+                peer.queued = 0;
+                let words = format!("the connection to the peer at {at} broke: {why}");
+                self.left(&key, status, words);
+            }
+        }
+        self.remove(token);
+    }
+
+    /// Closes a connection that nothing more is expected from.
+    fn remove(&mut self, token: u64) {
+        let Some(wire) = self.wires.remove(&token) else { return };
+        if let Some(peer) = self.peers.get_mut(&wire.peer) {
+            peer.wires.retain(|other| *other != token);
+            if peer.sending == Some(token) {
+                peer.sending = None;
+            }
+        }
+        self.serve(&wire.peer);
+    }
+
+    /// Closes everything that leads to a peer which is gone.
+    fn forget(&mut self, key: &Rc<[u8]>) {
+        let Some(peer) = self.peers.remove(key) else { return };
+        for token in peer.wires {
+            drop(self.wires.remove(&token));
+        }
+        if let Some(token) = peer.dial {
+            drop(self.dials.remove(&token));
+        }
+    }
+
+    /// Watches a connection for what it is worth waiting for.
+    fn watch(&mut self, token: u64) {
+        let Some(wire) = self.wires.get_mut(&token) else { return };
+        let interest = Interest { readable: true, writable: wire.unsent() > 0 };
+        if wire.watched == Some(interest) {
+            return;
+        }
+        wire.watched = Some(interest);
+        if let Err(error) = self.poller.watch(wire.fd(), interest, token) {
+            self.lost(token, Status::NoMemory, &error.to_string());
+        }
+    }
+
+    /// Asks for the end of the connection that has been unused the longest, when there are too many.
+    fn close_unused(&mut self, newest: u64) {
+        let open = |wire: &Wire| wire.phase == Phase::Open;
+        if self.wires.values().filter(|wire| open(wire)).count() <= self.max_wires {
+            return;
+        }
+        let idle = |token: &u64, wire: &Wire| {
+            let peer = self.peers.get(&wire.peer);
+            let busy = peer.is_some_and(|p| !p.queue.is_empty() || is_closing(p, &self.wires));
+            *token != newest && open(wire) && wire.unsent() == 0 && !busy
+        };
+        let unused =
+            self.wires.iter().filter(|(token, wire)| idle(token, wire)).min_by_key(|(_, w)| w.used);
+        let Some(token) = unused.map(|(token, _)| *token) else { return };
+        let Some(wire) = self.wires.get_mut(&token) else { return };
+        wire.phase = Phase::Asked;
+        wire.note(Note::MayClose);
+        self.stop_sending(token);
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn set_timer(&mut self) {
+        let next = self.dials.values().map(|dialling| dialling.dial.timeout()).min();
+        if next != self.timer_at {
+            self.timer_at = next;
+            self.timer.set(next);
+        }
+    }
+}
+
+/// Whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
+fn is_closing(peer: &Peer, wires: &HashMap<u64, Wire>) -> bool {
+    peer.wires.iter().any(|token| wires.get(token).is_some_and(|w| w.phase != Phase::Open))
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        let tokens: Vec<u64> = self.wires.keys().copied().collect();
+        for token in tokens {
+            self.flush(token);
+            if let Some(wire) = self.wires.remove(&token) {
+                wire.leave(&mut self.scratch);
+            }
+        }
+    }
+}
+
+const _: () = assert!(MAX_DATAGRAM <= QUEUE);
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

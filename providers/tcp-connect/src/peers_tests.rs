@@ -1,0 +1,294 @@
+//! Several connectors in one test, each with a listener of its own as if it were a process of its own.
+
+use super::*;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+
+fn settings(max_wires: usize) -> Settings {
+    let mut settings = Settings::read(|_| None).expect("the defaults");
+    settings.net.filter = tieline_net::Filter::parse("lo").expect("a filter");
+    settings.max_wires = max_wires;
+    settings
+}
+
+fn open(settings: &Settings) -> Peers {
+    let hub = Hub::open(&settings.net).expect("loopback is there");
+    let mailbox = hub.register([5; 16]).expect("free");
+    let own = mailbox.contact().pack();
+    Peers::open(mailbox, own, settings).expect("descriptors")
+}
+
+/// `from | to | number`, so that a receiver can check order and completeness.
+fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
+    let mut bytes = vec![from as u8, to as u8];
+    bytes.extend_from_slice(&n.to_le_bytes());
+    bytes.resize(6 + (n as usize * 37) % 2000, n as u8);
+    bytes
+}
+
+/// Turns all of them until `done`, sleeping on their descriptors when nothing moves.
+fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
+    let poller = Poller::new().expect("epoll");
+    for peers in all.iter() {
+        poller.watch(peers.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
+    }
+    let mut ready = Vec::new();
+    loop {
+        for peers in all.iter_mut() {
+            peers.turn().expect("epoll");
+        }
+        if done(all) {
+            return;
+        }
+        poller.wait(&mut ready, Some(Duration::from_secs(60))).expect("epoll");
+        assert!(!ready.is_empty(), "everybody sleeps and nobody is done");
+    }
+}
+
+/// Everybody sends `count` datagrams to everybody in an order drawn from `seed`, and all arrive once and in order.
+fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
+    let mut all: Vec<Peers> = (0..members).map(|_| open(&settings(max_wires))).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let mut sent = vec![vec![0u32; members]; members];
+    let mut seen = vec![vec![0u32; members]; members];
+    let mut random = seed;
+    let mut draw = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 8) as usize % below
+    };
+    let left = |sent: &Vec<Vec<u32>>| sent.iter().flatten().any(|n| *n < count);
+    loop {
+        // A few sends, then a few turns of some of them: connections are busy and idle in turn.
+        for _ in 0..draw(20) {
+            let (from, to) = (draw(members), draw(members));
+            let n = sent[from][to];
+            if n < count && all[from].send(&addresses[to], &numbered(from, to, n)).is_ok() {
+                sent[from][to] += 1;
+            }
+        }
+        for _ in 0..draw(6) {
+            all[draw(members)].turn().expect("epoll");
+        }
+        for peers in &mut all {
+            note(peers, &mut seen);
+        }
+        if !left(&sent) {
+            break;
+        }
+    }
+    turn_until(&mut all, |all| {
+        for peers in all {
+            note(peers, &mut seen);
+        }
+        seen == sent
+    });
+    for peers in &all {
+        assert!(peers.wires.values().all(|wire| wire.failed.is_none()));
+    }
+}
+
+fn note(peers: &mut Peers, seen: &mut [Vec<u32>]) {
+    while let Some(found) = peers.found.pop_front() {
+        match found {
+            Found::Datagram(bytes) => {
+                let (from, to) = (bytes[0] as usize, bytes[1] as usize);
+                assert_eq!(bytes, numbered(from, to, seen[from][to]), "{from} to {to}");
+                seen[from][to] += 1;
+            }
+            Found::Left { words, .. } => panic!("nobody leaves: {words}"),
+        }
+    }
+}
+
+#[test]
+fn everybody_reaches_everybody_in_order() {
+    all_to_all(512, 5, 200, 1);
+}
+
+#[test]
+fn connections_that_are_closed_and_made_again_lose_and_reorder_nothing() {
+    for (max_wires, seed) in [(1, 3), (1, 4), (2, 5), (3, 6), (2, 7)] {
+        all_to_all(max_wires, 6, 120, seed);
+    }
+}
+
+#[test]
+fn two_that_dial_each_other_at_once_lose_nothing() {
+    for seed in 0..20 {
+        all_to_all(512, 2, 10, seed + 100);
+    }
+}
+
+#[test]
+fn the_number_of_connections_stays_near_its_limit() {
+    let mut all: Vec<Peers> = (0..12).map(|_| open(&settings(512))).collect();
+    all[0].max_wires = 3;
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    for address in &addresses[1..] {
+        all[0].send(address, b"hello").expect("room");
+        turn_until(&mut all, |all| all[0].dials.is_empty() && all[0].wires.len() <= 3);
+    }
+    turn_until(&mut all, |all| all[1..].iter().all(|peers| !peers.found.is_empty()));
+    assert!(all[0].peers.len() <= 3, "what is closed is forgotten");
+}
+
+fn left(peers: &mut Peers) -> Option<(u64, Status, String)> {
+    let at = peers.found.iter().position(|found| matches!(found, Found::Left { .. }))?;
+    match peers.found.remove(at) {
+        Some(Found::Left { hash, status, words }) => Some((hash, status, words)),
+        _ => None,
+    }
+}
+
+fn wait_left(all: &mut [Peers]) -> (u64, Status, String) {
+    let mut gone = None;
+    turn_until(all, |all| {
+        gone = left(&mut all[0]);
+        gone.is_some()
+    });
+    gone.expect("waited for")
+}
+
+#[test]
+fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    all[1].send(&addresses[0], b"hello").expect("room");
+    turn_until(&mut all, |all| !all[0].found.is_empty());
+    all[1].send(&addresses[0], b"last words").expect("room");
+    drop(all.pop());
+    let (hash, status, words) = wait_left(&mut all);
+    assert_eq!((hash, status), (name_of(&addresses[1]), Status::Closed), "{words}");
+    let Some(Found::Datagram(bytes)) = all[0].found.pop_back() else { panic!("last words") };
+    assert_eq!(bytes, b"last words");
+    assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
+}
+
+#[test]
+fn nobody_at_an_address_is_reported_with_every_place_that_was_tried() {
+    let gone = open(&settings(512)).own.clone();
+    let contact = Contact::parse(&gone).expect("our own");
+    let mut all = vec![open(&settings(512))];
+    for _ in 0..2 {
+        all[0].send(&gone, b"anybody?").expect("room");
+        let (hash, status, words) = wait_left(&mut all);
+        assert_eq!((hash, status), (name_of(&gone), Status::Unreachable));
+        for place in &contact.places {
+            let at = SocketAddr::new(place.ip, place.port);
+            assert!(words.contains(&format!("{at} (")), "{words}");
+        }
+        assert!(words.contains("Connection refused"), "{words}");
+    }
+    assert!(all[0].peers.is_empty(), "no memory of who is not there");
+}
+
+#[test]
+fn another_secret_is_named_as_the_reason() {
+    let mut other = settings(512);
+    other.net.secret = b"another".to_vec();
+    let mut all = vec![open(&settings(512)), open(&other)];
+    let there = all[1].own.clone();
+    all[0].send(&there, b"let me in").expect("room");
+    let (_, _, words) = wait_left(&mut all);
+    assert!(words.contains("wrong secret"), "{words}");
+    assert!(all[1].hub().counters().strangers > 0);
+}
+
+#[test]
+fn a_peer_of_another_network_is_unreachable_in_words() {
+    let mut all = vec![open(&settings(512))];
+    let mut contact = Contact::parse(&all[0].own).expect("our own");
+    contact.boot_id = [0xee; 16];
+    all[0].send(&contact.pack(), b"far away").expect("room");
+    let (_, status, words) = wait_left(&mut all);
+    assert_eq!(status, Status::Unreachable);
+    assert!(words.contains("another host or network namespace"), "{words}");
+}
+
+#[test]
+fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let there = all[1].own.clone();
+    let datagram = vec![1; MAX_DATAGRAM];
+    let mut sent = 0;
+    turn_until(&mut all, |all| {
+        // The other end turns until it has accepted, and is silent then.
+        if all[0].send(&there, &datagram).is_ok() {
+            sent += 1;
+        }
+        all[0].wires.len() == 1
+    });
+    while all[0].send(&there, &datagram).is_ok() {
+        sent += 1;
+        assert!(sent < 4096, "what waits for a silent peer is bounded");
+    }
+    let mut seen = 0;
+    turn_until(&mut all, |all| {
+        seen += all[1].found.drain(..).count();
+        seen == sent
+    });
+}
+
+#[test]
+fn garbage_and_scanners_do_not_disturb_the_traffic() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let contact = Contact::parse(&addresses[1]).expect("our own");
+    let port = contact.places[0].port;
+    let at = SocketAddr::new(contact.places[0].ip, port);
+    let scanner = std::thread::spawn(move || {
+        for n in 0..50u8 {
+            let Ok(mut stream) = std::net::TcpStream::connect(at) else { continue };
+            let _ = stream.write_all(&[n; 3000]);
+            let _ = stream.read(&mut [0; 16]);
+        }
+    });
+    let (mut sent, mut seen) = (0u32, 0u32);
+    turn_until(&mut all, |all| {
+        while sent < 2000 && all[0].send(&addresses[1], &numbered(0, 1, sent)).is_ok() {
+            sent += 1;
+        }
+        for found in all[1].found.drain(..) {
+            let Found::Datagram(bytes) = found else { panic!("{found:?}") };
+            assert_eq!(bytes, numbered(0, 1, seen));
+            seen += 1;
+        }
+        seen == 2000 && all[1].hub().counters().strangers == 50
+    });
+    scanner.join().expect("no panic");
+}
+
+#[test]
+fn a_member_that_sends_nonsense_loses_its_connection_only() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    all[0].send(&addresses[1], b"hello").expect("room");
+    turn_until(&mut all, |all| !all[1].found.is_empty());
+    let wire = all[0].wires.values_mut().next().expect("connected");
+    wire.note(Note::Bye); // an answer to nothing
+    let token = *all[0].wires.keys().next().expect("connected");
+    all[0].flush(token);
+    all[1].found.clear();
+    turn_until(&mut all, |all| {
+        let left = left(&mut all[1]);
+        left.is_some_and(|(_, status, _)| status == Status::BadData)
+    });
+    turn_until(&mut all, |all| left(&mut all[0]).is_some());
+    all[0].send(&addresses[1], b"again").expect("room");
+    turn_until(&mut all, |all| !all[1].found.is_empty());
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    let mut all = [open(&settings(512))];
+    assert_eq!(all[0].send(b"nonsense", b"x"), Err(Status::Invalid));
+    let own = all[0].own.clone();
+    all[0].send(&own, b"to myself").expect("room");
+    let Some(Found::Datagram(bytes)) = all[0].found.pop_front() else { panic!("a datagram") };
+    assert_eq!(bytes, b"to myself");
+    while all[0].send(&own, b"more").is_ok() {
+        assert!(all[0].found.len() <= WAITING, "bounded");
+    }
+}

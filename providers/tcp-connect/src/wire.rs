@@ -1,0 +1,148 @@
+//! One connection to a peer: bytes out as far as the socket takes them, frames in.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+
+use tieline_net::Interest;
+
+use crate::frame::{Frame, Note, Reader, put_datagram, put_note};
+
+/// How far the two sides have agreed to close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// In use, or free to be.
+    Open,
+    /// We have asked to close; the answer says that the peer has read all of ours.
+    Asked,
+    /// We have said that nothing follows; the peer closes when it has read that.
+    Done,
+    /// Both have asked: each ends its direction, and has read all when it finds the other's end.
+    Last,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: TcpStream,
+    /// Whose it is: the peer's address.
+    pub(crate) peer: Rc<[u8]>,
+    /// Whether the peer has made it.
+    pub(crate) incoming: bool,
+    pub(crate) phase: Phase,
+    /// When it was last used, in datagrams of this connector.
+    pub(crate) used: u64,
+    /// What it was last watched for.
+    pub(crate) watched: Option<Interest>,
+    /// Why nothing can be written any more. What the peer said before is still read.
+    pub(crate) failed: Option<String>,
+    reader: Reader,
+    out: Vec<u8>,
+    sent: usize,
+}
+
+/// What reading has brought.
+pub(crate) enum Arrival {
+    /// Frames, perhaps more in the socket.
+    Frames(Vec<Frame>),
+    /// Nothing now.
+    Quiet,
+    /// The peer has closed.
+    End,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream, peer: Rc<[u8]>, incoming: bool) -> Wire {
+        Wire {
+            stream,
+            peer,
+            incoming,
+            phase: Phase::Open,
+            used: 0,
+            watched: None,
+            failed: None,
+            reader: Reader::default(),
+            out: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// The address at the other end, for a person.
+    pub(crate) fn at(&self) -> String {
+        self.stream.peer_addr().map_or_else(|_| "a peer".into(), |at| at.to_string())
+    }
+
+    pub(crate) fn put(&mut self, datagram: &[u8]) {
+        put_datagram(&mut self.out, datagram);
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        put_note(&mut self.out, note);
+    }
+
+    /// Bytes that the socket has not taken yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Writes until all is out or the socket is full.
+    pub(crate) fn write(&mut self) {
+        while self.unsent() > 0 {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    self.failed = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        self.out = Vec::new(); // an idle connection holds no memory
+        self.sent = 0;
+    }
+
+    /// Ends our direction.
+    pub(crate) fn end(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Reads once.
+    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Result<Arrival, String> {
+        let mut bytes = loop {
+            match self.stream.read(scratch) {
+                Ok(0) => return Ok(Arrival::End),
+                Ok(count) => break &scratch[..count],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Arrival::Quiet);
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        };
+        let mut frames = Vec::new();
+        while let Some(frame) = self.reader.next(&mut bytes)? {
+            frames.push(frame);
+        }
+        Ok(Arrival::Frames(frames))
+    }
+
+    /// Says goodbye as far as the socket takes it. What the peer has sent meanwhile is thrown away: unread, it would
+    /// make the kernel break the connection before the peer has read ours.
+    pub(crate) fn leave(mut self, scratch: &mut [u8]) {
+        self.note(Note::Gone);
+        self.write();
+        self.end();
+        for _ in 0..64 {
+            match self.stream.read(scratch) {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
