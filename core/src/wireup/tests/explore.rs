@@ -238,10 +238,13 @@ impl State {
             self.world.check_at_rest();
             if calm {
                 assert!(!self.world.troubled, "it failed without a reason to");
+                // Who asked first and who crossed whom makes no difference to how many there are, unless the
+                // second request of a side overtakes its first.
+                let [a, b] = self.asked;
+                let most = if a.max(b) > 1 { a + b } else { a.max(b) };
                 for side in &self.world.sides {
-                    // Who asked first and who crossed whom makes no difference to how many there are.
-                    let most = self.asked.iter().max().copied().unwrap_or(0);
-                    assert_eq!(side.endpoints.len(), usize::from(most));
+                    let formed = side.endpoints.len();
+                    assert!((usize::from(a.max(b))..=usize::from(most)).contains(&formed));
                 }
             }
             return;
@@ -250,8 +253,8 @@ impl State {
     }
 }
 
-/// Visits every state; returns how many there were, and how many steps between them.
-fn explore(name: &str, budget: Budget) -> (usize, usize) {
+/// Visits every state, and prints how many there were and how many steps between them.
+fn explore(name: &str, budget: Budget) {
     let limits = Limits {
         first_retry: 1,
         last_retry: 1,
@@ -269,12 +272,7 @@ fn explore(name: &str, budget: Budget) -> (usize, usize) {
     let mut seen = HashSet::from([start.fingerprint()]);
     let mut open = vec![start];
     let mut steps = 0;
-    let begin = std::time::Instant::now();
     while let Some(state) = open.pop() {
-        if seen.len() > 400_000 {
-            println!("{name}: gives up after {:?}", begin.elapsed());
-            return (0, 0);
-        }
         for event in state.events() {
             steps += 1;
             let mut next = state.clone();
@@ -295,26 +293,84 @@ fn explore(name: &str, budget: Budget) -> (usize, usize) {
             }
         }
     }
-    println!("{name}: {} states, {steps} transitions {:?}", seen.len(), begin.elapsed());
-    (seen.len(), steps)
+    println!("{name}: {} states, {steps} transitions", seen.len());
 }
 
 #[test]
-fn scan1() {
-    let b = Budget::default();
-    let _ = explore("one 3 3", Budget { connects: [1, 0], faults: 3, ticks: [3, 3], ..b });
-    let _ = explore("both 2 1", Budget { connects: [1, 1], faults: 2, ticks: [1, 1], ..b });
-    let _ = explore("both 0 2", Budget { connects: [1, 1], faults: 0, ticks: [2, 2], ..b });
-    let _ = explore("two", Budget { connects: [2, 1], faults: 0, ticks: [1, 1], ..b });
+fn one_side_connects_and_datagrams_get_lost_or_doubled() {
+    explore(
+        "one connects, 3 faults",
+        Budget { connects: [1, 0], faults: 3, ticks: [3, 3], ..Budget::default() },
+    );
 }
+
 #[test]
-fn scan2() {
-    let b = Budget::default();
-    let _ = explore("one close", Budget { connects: [1, 0], faults: 1, closes: 2, ticks: [2, 2], ..b });
-    let _ = explore("both close", Budget { connects: [1, 1], faults: 0, closes: 1, ticks: [1, 1], ..b });
-    let _ = explore("one crash", Budget { connects: [1, 0], faults: 1, crashes: 1, ticks: [1, 1], ..b });
-    let _ = explore("one crash2", Budget { connects: [1, 0], faults: 0, crashes: 2, ticks: [1, 1], ..b });
-    let _ = explore("both crash", Budget { connects: [1, 1], faults: 0, crashes: 1, ticks: [1, 1], ..b });
-    let _ = explore("one refuse", Budget { connects: [1, 0], faults: 1, refusals: 2, ticks: [2, 2], ..b });
-    let _ = explore("both refuse", Budget { connects: [1, 1], faults: 0, refusals: 1, ticks: [1, 1], ..b });
+fn both_sides_connect_and_datagrams_get_lost_or_doubled() {
+    explore(
+        "both connect, 2 faults",
+        Budget { connects: [1, 1], faults: 2, ticks: [1, 1], ..Budget::default() },
+    );
+    explore(
+        "both connect, time passes",
+        Budget { connects: [1, 1], ticks: [2, 2], ..Budget::default() },
+    );
+}
+
+#[test]
+fn several_connections_of_one_pair_never_mix() {
+    explore("two and one", Budget { connects: [2, 1], ticks: [1, 1], ..Budget::default() });
+    explore("two and two", Budget { connects: [2, 2], ..Budget::default() });
+}
+
+#[test]
+fn an_end_is_closed_at_any_moment() {
+    explore(
+        "one connects, 2 closes, 1 fault",
+        Budget { connects: [1, 0], faults: 1, closes: 2, ticks: [2, 2], ..Budget::default() },
+    );
+    explore(
+        "both connect, 1 close",
+        Budget { connects: [1, 1], closes: 1, ticks: [1, 1], ..Budget::default() },
+    );
+    explore(
+        "both connect, 1 close, 1 fault",
+        Budget { connects: [1, 1], closes: 1, faults: 1, ..Budget::default() },
+    );
+    explore("both connect, 2 closes", Budget { connects: [1, 1], closes: 2, ..Budget::default() });
+}
+
+#[test]
+fn a_process_crashes_and_restarts_at_any_moment() {
+    explore(
+        "one connects, 1 crash",
+        Budget { connects: [1, 0], crashes: 1, ticks: [1, 1], ..Budget::default() },
+    );
+    explore(
+        "one connects, 1 crash, 1 fault",
+        Budget { connects: [1, 0], crashes: 1, faults: 1, ..Budget::default() },
+    );
+    explore(
+        "one connects, 2 crashes",
+        Budget { connects: [1, 0], crashes: 2, ..Budget::default() },
+    );
+    explore(
+        "both connect, 1 crash",
+        Budget { connects: [1, 1], crashes: 1, ticks: [0, 1], ..Budget::default() },
+    );
+    explore(
+        "one connects, 1 crash, 1 close",
+        Budget { connects: [1, 0], crashes: 1, closes: 1, ..Budget::default() },
+    );
+}
+
+#[test]
+fn an_endpoint_cannot_be_made_or_connected() {
+    explore(
+        "one connects, 2 refusals, 2 faults",
+        Budget { connects: [1, 0], faults: 2, refusals: 2, ticks: [2, 2], ..Budget::default() },
+    );
+    explore(
+        "both connect, 1 refusal, 1 fault",
+        Budget { connects: [1, 1], faults: 1, refusals: 1, ticks: [1, 1], ..Budget::default() },
+    );
 }
