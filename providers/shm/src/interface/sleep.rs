@@ -1,0 +1,76 @@
+//! Going to sleep: what has to be told so that an event wakes us.
+
+use super::*;
+
+impl State {
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+        for channel in self.inbound.iter().flatten() {
+            channel.set_sleeping(false);
+        }
+        if let Some(ticker) = &self.ticker {
+            ticker.set(false);
+        }
+    }
+
+    pub(super) fn arm(&mut self, shared: &Shared, cookie: &Id) -> Armed {
+        // What lies on the sockets would make the descriptor readable at once.
+        self.maintain(shared, cookie);
+        self.sweep();
+        if self.is_busy(shared) {
+            return Armed::Ready;
+        }
+        for channel in self.inbound.iter().flatten() {
+            channel.set_sleeping(true);
+        }
+        for channel in self.outbound.iter().flatten() {
+            channel.ask_for_wake();
+        }
+        sys::barrier();
+        self.armed = true;
+        shared.attention.set(true);
+        let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
+            (0..self.rung.len())
+                .any(|word| page.word(word * 8).is_some_and(|w| w.load(Ordering::Acquire) != 0))
+        });
+        let inbound = self.inbound.iter().flatten().any(RecvChannel::has_news);
+        let outbound = self.outbound.iter().flatten().filter(|c| c.has_news()).count() > 0;
+        if rung || inbound || outbound {
+            shared.pool_starved.set(false);
+            return Armed::Ready;
+        }
+        if self.needs_ticks() && !self.tick(shared) {
+            return Armed::Ready;
+        }
+        Armed::Sleep
+    }
+
+    /// Whether poll would do something right now.
+    fn is_busy(&self, shared: &Shared) -> bool {
+        // A sender may wait for room that only the next poll may give it: what the last one delivered is
+        // the application's until then.
+        self.inbound.iter().flatten().any(RecvChannel::is_behind)
+            || !shared.notices.borrow().is_empty()
+            || !self.leaving.is_empty()
+            || !shared.ended.borrow().is_empty()
+            || self.rung.iter().any(|&word| word != 0)
+    }
+
+    /// Whether something must be tried again that no descriptor tells of.
+    fn needs_ticks(&self) -> bool {
+        self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
+            || self.arrivals.iter().any(Option::is_some)
+    }
+
+    fn tick(&mut self, shared: &Shared) -> bool {
+        if self.ticker.is_none() {
+            self.ticker = Ticker::new()
+                .ok()
+                .filter(|ticker| shared.epoll.add(ticker.fd(), token::TICKER).is_ok());
+        }
+        if let Some(ticker) = &self.ticker {
+            ticker.set(true);
+        }
+        self.ticker.is_some()
+    }
+}
