@@ -39,8 +39,10 @@ mod gather;
 mod host;
 mod link;
 mod place;
+mod pmix;
 mod rendezvous;
 pub mod server;
+mod slurm;
 mod stream;
 mod sys;
 pub mod wire;
@@ -131,6 +133,12 @@ impl Job {
                 1 => Job::new(Place::alone(), Box::new(Alone)),
                 _ => return Err(rendezvous::unknown_exchange("")),
             }
+        } else if pmix::is_there(get) {
+            let (place, pmix) = pmix::Pmix::join(&deadline)?;
+            Job::new(place, Box::new(pmix))
+        } else if let Some(place) = Place::of_slurm(get)? {
+            let address = if place.size > 1 { slurm::address(get)? } else { "127.0.0.1:1".into() };
+            Job::at_rendezvous(&place, &Meeting::new(address, slurm::NODES, secret)?, &deadline)?
         } else {
             Job::new(Place::alone(), Box::new(Alone))
         };

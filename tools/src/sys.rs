@@ -4,7 +4,6 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -43,30 +42,6 @@ pub(crate) fn kill(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: kill touches no memory of ours; `pid` is positive and so names one process.
     check(unsafe { libc::kill(pid, signal) })
-}
-
-/// The user that this process acts for.
-pub(crate) fn user() -> u32 {
-    // SAFETY: geteuid cannot fail and touches no memory.
-    unsafe { libc::geteuid() }
-}
-
-/// The user on the other end of a Unix socket, as the kernel knows it.
-pub(crate) fn user_of(stream: &UnixStream) -> io::Result<u32> {
-    // SAFETY: all-zero is a valid ucred: three integers.
-    let mut peer: libc::ucred = unsafe { zeroed() };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers name locals, and `len` is the size of the first.
-    check(unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut len,
-        )
-    })?;
-    Ok(peer.uid)
 }
 
 /// A signal that a [`Signals`] handed over.

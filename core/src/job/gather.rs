@@ -157,7 +157,7 @@ impl Gather {
 }
 
 /// `rank 1, 4 and 7`.
-fn list(ranks: &[usize]) -> String {
+pub(super) fn list(ranks: &[usize]) -> String {
     let mut shown: Vec<String> = ranks.iter().take(LISTED).map(usize::to_string).collect();
     if ranks.len() > LISTED {
         shown.push(format!("{} more", ranks.len() - LISTED));

@@ -23,8 +23,8 @@ pub(super) struct Place {
     pub(super) id: String,
 }
 
-/// Other launchers' names for rank, size, local rank, local size. Those of the last are none: they only tell
-/// who we are where TIELINE_RENDEZVOUS tells where the others are.
+/// Other launchers' names for rank, size, local rank, local size. They tell who we are where TIELINE_RENDEZVOUS
+/// tells where the others are.
 const OTHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""],
     [

@@ -146,7 +146,8 @@ impl Meeting {
                 "{} is {}, where other hosts reach it ({ip}), and there is no secret",
                 self.variable, self.addresses
             ),
-            "give every rank the same TIELINE_SECRET, or a TIELINE_SECRET_FILE with the same content",
+            "give every rank the same TIELINE_SECRET, or a TIELINE_SECRET_FILE with the same content \
+             (under Slurm: set it before srun, or use `srun --mpi=pmix`)",
         )
     }
 

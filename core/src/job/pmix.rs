@@ -1,0 +1,181 @@
+//! PMIx: mpirun, prun and `srun --mpi=pmix` run a server on every host, and through it processes find each
+//! other. `libpmix` is looked for at run time, when the environment says that such a server is there.
+//!
+//! One exchange is: put the bytes under a key of this exchange, commit, a fence that collects the data, get
+//! everybody's. What the library answers later is waited for with a deadline.
+
+mod sys;
+
+use super::link::late;
+use super::place::{Get, Place};
+use super::{Deadline, Exchange};
+use crate::{Error, Status};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use sys::{Failed, Library, Value};
+
+/// How long to ask who is missing, once the deadline has passed.
+const ASK_WHO: Duration = Duration::from_secs(2);
+
+/// What a fence says when a rank has left or ended: PMIX_ERR_PARTIAL_SUCCESS.
+const PARTIAL: i32 = -52;
+
+/// Whether this process has joined. A server counts whoever has left as gone for good.
+static JOINED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a server of PMIx started this process.
+pub(super) fn is_there(get: Get<'_>) -> bool {
+    get("PMIX_NAMESPACE").is_some() && get("PMIX_RANK").is_some()
+}
+
+/// The connection to this host's server.
+pub(super) struct Pmix {
+    library: Library,
+    size: usize,
+    round: u64,
+    /// Whether every rank is on this host: then its server knows who is missing.
+    all_here: bool,
+    broken: Option<Error>,
+}
+
+impl Pmix {
+    /// Joins; the place is the server's word.
+    pub(super) fn join(deadline: &Deadline) -> Result<(Place, Pmix), Error> {
+        let library = Library::load().map_err(|why| {
+            Error::new(
+                Status::NoDevice,
+                "cannot join the job that PMIx started",
+                why,
+                "install libpmix2 (Debian) or pmix (others), or set TIELINE_RENDEZVOUS",
+            )
+        })?;
+        if JOINED.swap(true, Ordering::Relaxed) {
+            return Err(Error::new(
+                Status::Busy,
+                "cannot join the job that PMIx started",
+                "this process has joined it before",
+                "keep one Job for the life of the process",
+            ));
+        }
+        let me = library.init().map_err(|code| {
+            Error::new(
+                Status::PeerFailed,
+                "cannot reach this host's PMIx server",
+                library.text(code),
+                "see that the launcher still runs; PMIX_NAMESPACE and PMIX_RANK are to be left as it set them",
+            )
+        })?;
+        let mut pmix = Pmix { library, size: 0, round: 0, all_here: false, broken: None };
+        let rank = me.rank() as usize;
+        pmix.size = pmix.number(None, "pmix.job.size", deadline)?;
+        let local_rank = pmix.number(Some(me.rank()), "pmix.lrank", deadline).ok();
+        let local_size = pmix.number(None, "pmix.local.size", deadline).ok();
+        pmix.all_here = local_size == Some(pmix.size);
+        let place = Place { rank, size: pmix.size, local_rank, local_size, id: me.namespace() };
+        if place.rank >= place.size {
+            return Err(Error::new(
+                Status::BadData,
+                "cannot join the job that PMIx started",
+                format!("it says rank {rank} of {}", place.size),
+                "",
+            ));
+        }
+        Ok((place, pmix))
+    }
+
+    fn number(&self, rank: Option<u32>, key: &str, deadline: &Deadline) -> Result<usize, Error> {
+        match self.library.get(rank, key, false, deadline.at()) {
+            Ok(Value::Number(number)) => usize::try_from(number).map_err(|_| odd(key)),
+            Ok(_) => Err(odd(key)),
+            Err(failed) => Err(self.failed(failed, deadline)),
+        }
+    }
+
+    fn round(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let key = format!("tieline.{}", self.round);
+        self.round += 1;
+        // One byte more than none: an empty value is not kept by every server.
+        let value = [&[1][..], mine].concat();
+        let outcome = self
+            .library
+            .put(&key, &value)
+            .and_then(|()| self.library.commit())
+            .and_then(|()| self.library.fence(deadline.at()));
+        outcome.map_err(|failed| match failed {
+            Failed::Late if self.all_here => self.who_is_missing(&key, deadline),
+            failed => self.failed(failed, deadline),
+        })?;
+        (0..self.size)
+            .map(|rank| {
+                let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+                match self.library.get(Some(rank), &key, false, deadline.at()) {
+                    Ok(Value::Bytes(bytes)) => {
+                        bytes.strip_prefix(&[1]).map(<[u8]>::to_vec).ok_or_else(|| odd(&key))
+                    }
+                    Ok(_) => Err(odd(&key)),
+                    Err(failed) => Err(self.failed(failed, deadline)),
+                }
+            })
+            .collect()
+    }
+
+    fn who_is_missing(&self, key: &str, deadline: &Deadline) -> Error {
+        let until = Deadline::new(ASK_WHO);
+        let missing: Vec<usize> = (0..self.size)
+            .filter(|rank| {
+                let rank = u32::try_from(*rank).unwrap_or(u32::MAX);
+                self.library.get(Some(rank), key, true, until.at()).is_err()
+            })
+            .collect();
+        if missing.is_empty() {
+            return self.failed(Failed::Late, deadline);
+        }
+        let have = if missing.len() == 1 { "has" } else { "have" };
+        late(&format!(
+            "{} of {} {have} not called exchange within {:?}",
+            super::gather::list(&missing),
+            self.size,
+            deadline.length
+        ))
+    }
+
+    fn failed(&self, failed: Failed, deadline: &Deadline) -> Error {
+        match failed {
+            Failed::Late => {
+                late(&format!("the PMIx server has not answered within {:?}", deadline.length))
+            }
+            Failed::Code(PARTIAL) => Error::new(
+                Status::PeerFailed,
+                "the exchange failed",
+                "a rank has ended or left the exchange",
+                "see that rank's own output and the launcher's",
+            ),
+            Failed::Code(code) => Error::new(
+                Status::PeerFailed,
+                "the exchange failed",
+                format!("PMIx says {}", self.library.text(code)),
+                "see the launcher's own output",
+            ),
+        }
+    }
+}
+
+impl Exchange for Pmix {
+    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let outcome = self.round(mine, deadline);
+        self.broken = outcome.as_ref().err().cloned();
+        outcome
+    }
+}
+
+fn odd(key: &str) -> Error {
+    Error::new(
+        Status::BadData,
+        "the PMIx server spoke nonsense",
+        format!("the value of {key} is of an unexpected kind"),
+        "",
+    )
+}

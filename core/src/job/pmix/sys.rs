@@ -1,0 +1,448 @@
+//! The part of the PMIx standard (version 3 and later) that an exchange needs, and `libpmix.so.2` at run time.
+//! Layouts are compared with the installed header by a test.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+const LIBRARY: &str = "libpmix.so.2";
+
+const RANK_WILDCARD: u32 = u32::MAX - 1;
+const SUCCESS: c_int = 0;
+const OPERATION_SUCCEEDED: c_int = -157;
+const SCOPE_GLOBAL: u8 = 3;
+const TYPE_BOOL: u16 = 1;
+const TYPE_INT: u16 = 6;
+const TYPE_UINT16: u16 = 13;
+const TYPE_UINT32: u16 = 14;
+const TYPE_BYTE_OBJECT: u16 = 27;
+
+/// `pmix_proc_t`: a process.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Proc {
+    nspace: [c_char; 256],
+    rank: u32,
+}
+
+/// `pmix_byte_object_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ByteObject {
+    bytes: *mut c_char,
+    size: usize,
+}
+
+/// The members of the union that are used, and the room that all take.
+#[repr(C)]
+#[derive(Clone, Copy)]
+union Data {
+    flag: bool,
+    integer: c_int,
+    uint16: u16,
+    uint32: u32,
+    bo: ByteObject,
+    room: [u64; 3],
+}
+
+/// `pmix_value_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawValue {
+    kind: u16,
+    data: Data,
+}
+
+/// `pmix_info_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Info {
+    key: [c_char; 512],
+    flags: u32,
+    value: RawValue,
+}
+
+type OpCallback = extern "C" fn(c_int, *mut c_void);
+type ValueCallback = extern "C" fn(c_int, *mut RawValue, *mut c_void);
+
+/// The functions, in the order of the standard.
+struct Table {
+    init: unsafe extern "C" fn(*mut Proc, *const Info, usize) -> c_int,
+    finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,
+    put: unsafe extern "C" fn(u8, *const c_char, *mut RawValue) -> c_int,
+    commit: unsafe extern "C" fn() -> c_int,
+    fence_nb: unsafe extern "C" fn(
+        *const Proc,
+        usize,
+        *const Info,
+        usize,
+        Option<OpCallback>,
+        *mut c_void,
+    ) -> c_int,
+    get_nb: unsafe extern "C" fn(
+        *const Proc,
+        *const c_char,
+        *const Info,
+        usize,
+        Option<ValueCallback>,
+        *mut c_void,
+    ) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// What a key stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Number(u64),
+    Bytes(Vec<u8>),
+    /// Of a kind that is not asked for here.
+    Other,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    Late,
+    Code(c_int),
+}
+
+/// The library, and this process's membership once [`Library::init`] has said yes.
+pub(super) struct Library {
+    table: Table,
+    me: Mutex<Option<Proc>>,
+}
+
+impl Proc {
+    fn of(&self, rank: Option<u32>) -> Proc {
+        Proc { rank: rank.unwrap_or(RANK_WILDCARD), ..*self }
+    }
+
+    pub(super) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub(super) fn namespace(&self) -> String {
+        let bytes: Vec<u8> =
+            self.nspace.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Library {
+    /// Finds the library. It is never unloaded: it has a thread of its own.
+    pub(super) fn load() -> Result<Library, String> {
+        // SAFETY: the constructors of libpmix do nothing that a C library's do not.
+        let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(|e| e.to_string())?;
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        macro_rules! symbol {
+            ($name:literal) => {
+                // SAFETY: the types of the table are those of the standard's functions of these names.
+                *unsafe { library.get($name) }.map_err(|e| e.to_string())?
+            };
+        }
+        let table = Table {
+            init: symbol!(b"PMIx_Init\0"),
+            finalize: symbol!(b"PMIx_Finalize\0"),
+            put: symbol!(b"PMIx_Put\0"),
+            commit: symbol!(b"PMIx_Commit\0"),
+            fence_nb: symbol!(b"PMIx_Fence_nb\0"),
+            get_nb: symbol!(b"PMIx_Get_nb\0"),
+            error_string: symbol!(b"PMIx_Error_string\0"),
+        };
+        Ok(Library { table, me: Mutex::new(None) })
+    }
+
+    /// Connects to this host's server.
+    pub(super) fn init(&self) -> Result<Proc, c_int> {
+        let mut me = Proc { nspace: [0; 256], rank: 0 };
+        // SAFETY: the pointer names a local; no infos are passed.
+        match unsafe { (self.table.init)(&mut me, std::ptr::null(), 0) } {
+            SUCCESS => {
+                *self.me.lock().unwrap_or_else(PoisonError::into_inner) = Some(me);
+                Ok(me)
+            }
+            code => Err(code),
+        }
+    }
+
+    /// Notes a value of this process.
+    pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Failed> {
+        let key = c_string(key)?;
+        let bo = ByteObject { bytes: bytes.as_ptr().cast_mut().cast(), size: bytes.len() };
+        let mut value = RawValue { kind: TYPE_BYTE_OBJECT, data: Data { bo } };
+        // SAFETY: key and value live through the call, which copies them.
+        check(unsafe { (self.table.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })
+    }
+
+    /// Hands what was put to the server.
+    pub(super) fn commit(&self) -> Result<(), Failed> {
+        // SAFETY: no argument.
+        check(unsafe { (self.table.commit)() })
+    }
+
+    /// Waits for the fence of the whole job, which brings everybody's values along.
+    pub(super) fn fence(&self, until: Instant) -> Result<(), Failed> {
+        let all = self.me()?.of(None);
+        let infos = [Info::collect(), Info::timeout(until)];
+        let waiting = Waiting::new();
+        let cookie = waiting.hand_over();
+        // SAFETY: the process and the infos live through the call; the library copies what it keeps. The cookie is
+        // taken back once: by the callback, or below when there will be none.
+        let code = unsafe {
+            (self.table.fence_nb)(&all, 1, infos.as_ptr(), infos.len(), Some(fenced), cookie)
+        };
+        if code != SUCCESS {
+            drop(take_back::<()>(cookie));
+            return if code == OPERATION_SUCCEEDED { Ok(()) } else { Err(Failed::Code(code)) };
+        }
+        waiting.wait(until)
+    }
+
+    /// The value of a key, of one rank or of the job; `known` answers at once, from what this host's server
+    /// knows.
+    pub(super) fn get(
+        &self,
+        rank: Option<u32>,
+        key: &str,
+        known: bool,
+        until: Instant,
+    ) -> Result<Value, Failed> {
+        let of = self.me()?.of(rank);
+        let key = c_string(key)?;
+        let infos = [if known { Info::immediate() } else { Info::timeout(until) }];
+        let waiting = Waiting::new();
+        let cookie = waiting.hand_over();
+        // SAFETY: as in `fence`.
+        let code = unsafe {
+            (self.table.get_nb)(&of, key.as_ptr(), infos.as_ptr(), infos.len(), Some(got), cookie)
+        };
+        if code != SUCCESS {
+            drop(take_back::<Value>(cookie));
+            return Err(Failed::Code(code));
+        }
+        waiting.wait(until)
+    }
+
+    /// What a code means: `PMIX_ERR_UNREACH (-25)`.
+    pub(super) fn text(&self, code: c_int) -> String {
+        // SAFETY: takes a number by value.
+        let text = unsafe { (self.table.error_string)(code) };
+        if text.is_null() {
+            return format!("code {code}");
+        }
+        // SAFETY: not null, and the library's own constant string.
+        let text = unsafe { CStr::from_ptr(text) };
+        format!("{} ({code})", text.to_string_lossy())
+    }
+
+    fn me(&self) -> Result<Proc, Failed> {
+        let me = *self.me.lock().unwrap_or_else(PoisonError::into_inner);
+        me.ok_or(Failed::Code(-31)) // PMIX_ERR_INIT
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if self.me().is_ok() {
+            // SAFETY: initialised by `init`, and finalized once; no infos are passed.
+            let _ = unsafe { (self.table.finalize)(std::ptr::null(), 0) };
+        }
+    }
+}
+
+impl Info {
+    fn new(key: &str, value: RawValue) -> Info {
+        let mut info = Info { key: [0; 512], flags: 0, value };
+        for (to, from) in info.key.iter_mut().take(511).zip(key.bytes()) {
+            *to = from as c_char;
+        }
+        info
+    }
+
+    fn flag(key: &str) -> Info {
+        let mut data = Data { room: [0; 3] };
+        data.flag = true;
+        Info::new(key, RawValue { kind: TYPE_BOOL, data })
+    }
+
+    fn collect() -> Info {
+        Info::flag("pmix.collect")
+    }
+
+    fn immediate() -> Info {
+        Info::flag("pmix.immediate")
+    }
+
+    /// The server's own limit, in whole seconds and after ours: so that it forgets what nobody waits for.
+    fn timeout(until: Instant) -> Info {
+        let left = until.saturating_duration_since(Instant::now()).as_secs() + 2;
+        let mut data = Data { room: [0; 3] };
+        data.integer = c_int::try_from(left).unwrap_or(c_int::MAX);
+        Info::new("pmix.timeout", RawValue { kind: TYPE_INT, data })
+    }
+}
+
+/// An answer that comes from the library's thread, perhaps after nobody waits any more.
+struct Waiting<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    answer: Mutex<Option<Result<T, Failed>>>,
+    came: Condvar,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Waiting<T> {
+        Waiting { shared: Arc::new(Shared { answer: Mutex::new(None), came: Condvar::new() }) }
+    }
+
+    /// A share for the callback.
+    fn hand_over(&self) -> *mut c_void {
+        Arc::into_raw(self.shared.clone()).cast_mut().cast()
+    }
+
+    fn wait(self, until: Instant) -> Result<T, Failed> {
+        let mut answer = self.shared.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(answer) = answer.take() {
+                return answer;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failed::Late);
+            }
+            let waited = self.shared.came.wait_timeout(answer, left);
+            answer = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn take_back<T>(cookie: *mut c_void) -> Arc<Shared<T>> {
+    // SAFETY: every caller passes what `hand_over` of a `Waiting<T>` gave, once.
+    unsafe { Arc::from_raw(cookie.cast::<Shared<T>>()) }
+}
+
+fn answer<T>(cookie: *mut c_void, answer: Result<T, Failed>) {
+    let shared = take_back::<T>(cookie);
+    *shared.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+    shared.came.notify_all();
+}
+
+extern "C" fn fenced(status: c_int, cookie: *mut c_void) {
+    answer(cookie, check(status));
+}
+
+extern "C" fn got(status: c_int, value: *mut RawValue, cookie: *mut c_void) {
+    let outcome = check(status).map(|()| {
+        // SAFETY: on success the library passes a value of its own that lives through this call, or null.
+        match unsafe { value.as_ref() } {
+            None => Value::Other,
+            Some(value) => read(value),
+        }
+    });
+    answer(cookie, outcome);
+}
+
+fn read(value: &RawValue) -> Value {
+    match value.kind {
+        // SAFETY: the kind says which member holds.
+        TYPE_UINT16 => Value::Number(unsafe { value.data.uint16 }.into()),
+        // SAFETY: as above.
+        TYPE_UINT32 => Value::Number(unsafe { value.data.uint32 }.into()),
+        TYPE_BYTE_OBJECT => {
+            // SAFETY: as above.
+            let bo = unsafe { value.data.bo };
+            if bo.bytes.is_null() {
+                return Value::Bytes(Vec::new());
+            }
+            // SAFETY: a byte object's pointer is good for its size.
+            Value::Bytes(unsafe { std::slice::from_raw_parts(bo.bytes.cast(), bo.size) }.to_vec())
+        }
+        _ => Value::Other,
+    }
+}
+
+fn check(code: c_int) -> Result<(), Failed> {
+    if code == SUCCESS { Ok(()) } else { Err(Failed::Code(code)) }
+}
+
+fn c_string(text: &str) -> Result<CString, Failed> {
+    CString::new(text).map_err(|_| Failed::Code(-27)) // PMIX_ERR_BAD_PARAM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+    use std::process::Command;
+
+    /// What the header says, next to what stands above: a C program prints the one, the test makes the other.
+    #[test]
+    fn layouts_and_numbers_are_those_of_the_installed_header() {
+        const PROGRAM: &str = r#"
+            #include <stdio.h>
+            #include <stddef.h>
+            #include <pmix.h>
+            int main(void) {
+                printf("%zu %zu %zu ", sizeof(pmix_proc_t), offsetof(pmix_proc_t, nspace), offsetof(pmix_proc_t, rank));
+                printf("%zu %zu %zu ", sizeof(pmix_byte_object_t), offsetof(pmix_byte_object_t, bytes), offsetof(pmix_byte_object_t, size));
+                printf("%zu %zu %zu ", sizeof(pmix_value_t), offsetof(pmix_value_t, type), offsetof(pmix_value_t, data));
+                printf("%zu %zu %zu %zu ", sizeof(pmix_info_t), offsetof(pmix_info_t, key), offsetof(pmix_info_t, flags), offsetof(pmix_info_t, value));
+                printf("%u %d %d %d ", (unsigned)(PMIX_RANK_WILDCARD), PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED, PMIX_GLOBAL);
+                printf("%d %d %d %d %d ", PMIX_BOOL, PMIX_INT, PMIX_UINT16, PMIX_UINT32, PMIX_BYTE_OBJECT);
+                printf("%s %s %s ", PMIX_COLLECT_DATA, PMIX_IMMEDIATE, PMIX_TIMEOUT);
+                printf("%s %s %s ", PMIX_JOB_SIZE, PMIX_LOCAL_RANK, PMIX_LOCAL_SIZE);
+                return 0;
+            }"#;
+        let dir = std::env::temp_dir().join(format!("tieline-pmix-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (source, program) = (dir.join("layout.c"), dir.join("layout"));
+        std::fs::write(&source, PROGRAM).unwrap();
+        let debian = "/usr/lib/x86_64-linux-gnu/pmix2/include";
+        let built = Command::new("cc")
+            .args(["-I", debian, "-o"])
+            .args([&program, &source])
+            .stderr(std::process::Stdio::null())
+            .status();
+        let printed = built.ok().filter(std::process::ExitStatus::success);
+        let printed = printed.and_then(|_| Command::new(&program).output().ok());
+        std::fs::remove_dir_all(&dir).unwrap();
+        let Some(printed) = printed else {
+            println!("skipped: pmix.h or a C compiler is not installed (libpmix-dev, gcc)");
+            return;
+        };
+        let numbers = [
+            size_of::<Proc>(),
+            offset_of!(Proc, nspace),
+            offset_of!(Proc, rank),
+            size_of::<ByteObject>(),
+            offset_of!(ByteObject, bytes),
+            offset_of!(ByteObject, size),
+            size_of::<RawValue>(),
+            offset_of!(RawValue, kind),
+            offset_of!(RawValue, data),
+            size_of::<Info>(),
+            offset_of!(Info, key),
+            offset_of!(Info, flags),
+            offset_of!(Info, value),
+        ];
+        let ours = format!(
+            "{} {RANK_WILDCARD} {SUCCESS} {OPERATION_SUCCEEDED} {SCOPE_GLOBAL} {TYPE_BOOL} {TYPE_INT} \
+             {TYPE_UINT16} {TYPE_UINT32} {TYPE_BYTE_OBJECT} pmix.collect pmix.immediate pmix.timeout \
+             pmix.job.size pmix.lrank pmix.local.size ",
+            numbers.map(|n| n.to_string()).join(" ")
+        );
+        assert_eq!(ours, String::from_utf8_lossy(&printed.stdout));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_nobody_waits_does_no_harm() {
+        let waiting = Waiting::<()>::new();
+        let cookie = waiting.hand_over();
+        assert_eq!(waiting.wait(Instant::now()), Err(Failed::Late));
+        fenced(0, cookie);
+    }
+}

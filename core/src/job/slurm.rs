@@ -1,0 +1,108 @@
+//! A step of Slurm without PMIx: its nodes and its number give everybody the same address to meet at.
+
+use super::Get;
+use super::place::refuse;
+use crate::Error;
+
+/// Ports that steps meet at: one of these, by the numbers of job and step.
+const FIRST_PORT: u64 = 20_000;
+const PORTS: u64 = 10_000;
+
+/// The variable that names the nodes.
+pub(super) const NODES: &str = "SLURM_STEP_NODELIST";
+
+/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_RENDEZVOUS_PORT or a port that
+/// follows from the step.
+pub(super) fn address(get: Get<'_>) -> Result<String, Error> {
+    let port = match get("TIELINE_RENDEZVOUS_PORT") {
+        Some(text) => {
+            text.trim().parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
+                refuse(format!("TIELINE_RENDEZVOUS_PORT is `{text}`, and should be a port"))
+            })?
+        }
+        None => {
+            let number = |name| get(name).and_then(|text| text.parse::<u64>().ok());
+            let (Some(job), step) = (number("SLURM_JOB_ID"), number("SLURM_STEP_ID")) else {
+                return Err(refuse("SLURM_JOB_ID is not a number".into()));
+            };
+            let port = FIRST_PORT + job.wrapping_mul(64).wrapping_add(step.unwrap_or(0)) % PORTS;
+            u16::try_from(port).unwrap_or(u16::MAX)
+        }
+    };
+    if get("SLURM_STEP_NUM_NODES").as_deref() == Some("1") {
+        return Ok(format!("127.0.0.1:{port}"));
+    }
+    let list = get(NODES).unwrap_or_default();
+    match first(&list) {
+        Some(node) => Ok(format!("{node}:{port}")),
+        None => Err(refuse(format!("{NODES} is `{list}`, which names no first node"))),
+    }
+}
+
+/// The first name of a list such as `node[07-12,15],login` or `rack[1-2]n[01-04]`.
+fn first(list: &str) -> Option<String> {
+    let mut name = String::new();
+    let mut rest = list.trim();
+    loop {
+        let stop = rest.find(['[', ',']).unwrap_or(rest.len());
+        name.push_str(&rest[..stop]);
+        rest = &rest[stop..];
+        if !rest.starts_with('[') {
+            let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            return (!name.is_empty() && name.chars().all(good)).then_some(name);
+        }
+        let (inside, after) = rest[1..].split_once(']')?;
+        // The first number keeps its zeros: `[07-12]` begins with 07.
+        let number = inside.split([',', '-']).next()?;
+        if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        name.push_str(number);
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_node_of_every_kind_of_list() {
+        for (list, node) in [
+            ("alpha", "alpha"),
+            ("alpha,beta", "alpha"),
+            ("node[07-12,15],login", "node07"),
+            ("node[3]", "node3"),
+            ("rack[1-2]n[01-04]", "rack1n01"),
+            ("gpu[10,12]-ib.example.org", "gpu10-ib.example.org"),
+        ] {
+            assert_eq!(first(list).as_deref(), Some(node), "{list}");
+        }
+        for list in ["", ",", "a[", "a[]", "a[x-y]", "a]b", "a b", "$(reboot)", "[-3]"] {
+            assert_eq!(first(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_step_meets_at_its_first_node_and_steps_at_different_ports() {
+        let step = |job: &str, step: &str, nodes: &str, port: &str| {
+            let set = [
+                ("SLURM_JOB_ID", job.to_owned()),
+                ("SLURM_STEP_ID", step.to_owned()),
+                (NODES, "n[1-2]".to_owned()),
+                ("SLURM_STEP_NUM_NODES", nodes.to_owned()),
+                ("TIELINE_RENDEZVOUS_PORT", port.to_owned()),
+            ];
+            address(&move |name| {
+                let found = set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+                found.filter(|value| !value.is_empty())
+            })
+        };
+        assert_eq!(step("7", "0", "2", "").unwrap(), "n1:20448");
+        assert_ne!(step("7", "1", "2", "").unwrap(), step("7", "0", "2", "").unwrap());
+        assert_eq!(step("7", "0", "2", "4000").unwrap(), "n1:4000");
+        assert_eq!(step("7", "0", "1", "").unwrap(), "127.0.0.1:20448");
+        assert!(step("7", "0", "2", "x").is_err());
+        assert!(step("18446744073709551615", "3", "2", "").is_ok());
+    }
+}

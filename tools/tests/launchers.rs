@@ -1,0 +1,176 @@
+//! Launchers that users already have: mpirun with its PMIx server, and a real Slurm of two nodes that the test
+//! brings up beside everything else. Each test starts itself again as the ranks.
+
+#[path = "launchers/slurm.rs"]
+mod slurm;
+
+use slurm::Slurm;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+use tieline::{Status, job::Job};
+
+/// The named test as a rank, to be put behind a launcher's own arguments.
+fn itself(test: &str) -> Vec<String> {
+    let program = std::env::current_exe().unwrap();
+    let rank = [&program.to_string_lossy()[..], test, "--exact", "--nocapture", "--test-threads=1"];
+    rank.map(str::to_owned).to_vec()
+}
+
+/// Whether this process is a rank: it was started with this variable.
+fn am_rank() -> bool {
+    std::env::var_os("TIELINE_TEST_RANK").is_some()
+}
+
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|f| f.is_file());
+    found.or_else(|| Some(PathBuf::from("/usr/sbin").join(program)).filter(|f| f.is_file()))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// Runs the test as `n` ranks of Open MPI's launcher; none, and a word why, where there is no such launcher.
+fn mpirun(n: usize, test: &str) -> Option<Output> {
+    if installed("mpirun").is_none() {
+        println!("skipped: mpirun is not installed (openmpi-bin)");
+        return None;
+    }
+    let mut command = Command::new("mpirun");
+    let _ = command
+        .args(["--allow-run-as-root", "--oversubscribe", "-np", &n.to_string()])
+        .args(itself(test))
+        .env("TIELINE_TEST_RANK", "1");
+    Some(command.output().unwrap())
+}
+
+/// What every rank does, whoever launched it.
+fn exchange_and_check(job: &Job, size: usize) {
+    assert_eq!(job.size(), size);
+    for round in 0..10 {
+        let mine = vec![job.rank() as u8; job.rank() * 1000 * (round % 3)];
+        for (from, part) in job.exchange(&mine).unwrap().iter().enumerate() {
+            assert_eq!(*part, vec![from as u8; from * 1000 * (round % 3)]);
+        }
+        job.barrier().unwrap();
+    }
+}
+
+#[test]
+fn mpirun_gives_ranks_local_ranks_and_an_exchange() {
+    if am_rank() {
+        let job = Job::from_env().unwrap();
+        assert_eq!((job.local_rank(), job.local_size()), (job.rank(), 4));
+        assert!(!job.id().is_empty());
+        exchange_and_check(&job, 4);
+        // The largest contributions; and a second Job of one process is an error, not a wait.
+        let all = job.exchange(&vec![job.rank() as u8; 1 << 20]).unwrap();
+        assert!(all.iter().enumerate().all(|(r, p)| *p == vec![r as u8; 1 << 20]));
+        assert_eq!(Job::from_env().unwrap_err().status(), Status::Busy);
+        job.barrier().unwrap();
+        return println!("rank done");
+    }
+    let Some(output) = mpirun(4, "mpirun_gives_ranks_local_ranks_and_an_exchange") else { return };
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(text(&output).matches("rank done").count(), 4, "{}", text(&output));
+}
+
+#[test]
+fn under_mpirun_a_rank_that_does_not_call_exchange_is_named() {
+    if am_rank() {
+        let mut job = Job::from_env().unwrap();
+        job.barrier().unwrap();
+        if job.rank() == 2 {
+            return std::thread::sleep(Duration::from_secs(4));
+        }
+        job.set_deadline(Duration::from_secs(1));
+        let error = job.barrier().unwrap_err();
+        assert_eq!(error.status(), Status::TimedOut, "{error}");
+        assert!(error.to_string().contains("rank 2 of 3 has not called exchange"), "{error}");
+        assert_eq!(job.barrier().unwrap_err(), error, "a broken exchange stays broken");
+        return println!("rank done");
+    }
+    let Some(output) = mpirun(3, "under_mpirun_a_rank_that_does_not_call_exchange_is_named") else {
+        return;
+    };
+    assert_eq!(text(&output).matches("rank done").count(), 2, "{}", text(&output));
+}
+
+#[test]
+fn under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on() {
+    if am_rank() {
+        let job = Job::from_env().unwrap();
+        job.barrier().unwrap();
+        if job.rank() > 0 {
+            let error = job.barrier().unwrap_err();
+            assert_eq!(error.status(), Status::PeerFailed, "{error}");
+            assert!(error.to_string().contains("a rank has ended or left"), "{error}");
+            println!("rank done");
+        }
+        return;
+    }
+    let Some(output) = mpirun(3, "under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on")
+    else {
+        return;
+    };
+    assert_eq!(text(&output).matches("rank done").count(), 2, "{}", text(&output));
+}
+
+#[test]
+fn the_environment_of_pmix_without_its_server_is_one_clear_error() {
+    if am_rank() {
+        let error = Job::from_env().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("PMIx"), "{text}");
+        return;
+    }
+    let program = itself("the_environment_of_pmix_without_its_server_is_one_clear_error");
+    let output = Command::new(&program[0])
+        .args(&program[1..])
+        .env("TIELINE_TEST_RANK", "1")
+        .env("PMIX_NAMESPACE", "nowhere")
+        .env("PMIX_RANK", "0")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn slurm_with_pmix_gives_ranks_and_an_exchange_across_two_nodes() {
+    if am_rank() {
+        return exchange_and_check(&Job::from_env().unwrap(), 4);
+    }
+    let Some(slurm) = Slurm::start_or_say() else { return };
+    if !slurm.has_pmix() {
+        return println!("skipped: this Slurm has no plugin for PMIx");
+    }
+    let test = itself("slurm_with_pmix_gives_ranks_and_an_exchange_across_two_nodes");
+    let output = slurm.srun(&["--mpi=pmix", "-N2", "-n4"], &test, &[]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(text(&output).matches("test result: ok").count(), 4, "{}", text(&output));
+}
+
+#[test]
+fn slurm_without_pmix_meets_at_the_first_node() {
+    if am_rank() {
+        let job = Job::from_env().unwrap();
+        assert_eq!(job.local_size(), 4, "both nodes are this host");
+        return exchange_and_check(&job, 4);
+    }
+    let Some(slurm) = Slurm::start_or_say() else { return };
+    let test = itself("slurm_without_pmix_meets_at_the_first_node");
+    let secret = ("TIELINE_SECRET", "sesame");
+    for nodes in ["-N2", "-N1"] {
+        let output = slurm.srun(&["--mpi=none", nodes, "-n4"], &test, &[secret]);
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("test result: ok").count(), 4, "{}", text(&output));
+    }
+    // The address may be given, and then the rest comes from Slurm all the same.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let given = ("TIELINE_RENDEZVOUS", address.as_str());
+    let output = slurm.srun(&["--mpi=none", "-N2", "-n4"], &test, &[given]);
+    assert!(output.status.success(), "{}", text(&output));
+}

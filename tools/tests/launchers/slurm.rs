@@ -1,0 +1,182 @@
+//! A Slurm of one controller and two nodes on this host: real daemons with their own configuration, key and
+//! ports in a directory of their own, ended by their pids. The first node is called 127.0.0.1, so that its name can be
+//! resolved as in a real cluster.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take until both nodes are idle.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Slurm {
+    dir: PathBuf,
+    daemons: Vec<Child>,
+}
+
+impl Slurm {
+    /// Brings it up, or prints why it cannot be.
+    pub(crate) fn start_or_say() -> Option<Slurm> {
+        match Slurm::start() {
+            Ok(slurm) => Some(slurm),
+            Err(reason) => {
+                println!("skipped: {reason}");
+                None
+            }
+        }
+    }
+
+    fn start() -> Result<Slurm, String> {
+        for (program, package) in [
+            ("munged", "munge"),
+            ("slurmctld", "slurmctld"),
+            ("slurmd", "slurmd"),
+            ("srun", "slurm-client"),
+        ] {
+            if super::installed(program).is_none() {
+                return Err(format!("{program} is not installed ({package})"));
+            }
+        }
+        let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n");
+        if !root {
+            return Err("slurmd needs root".into());
+        }
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("tieline-slurm-{}-{number}", std::process::id()));
+        let mut slurm = Slurm { dir, daemons: Vec::new() };
+        slurm.bring_up().map_err(|e| format!("Slurm does not come up here: {e}"))?;
+        Ok(slurm)
+    }
+
+    fn bring_up(&mut self) -> Result<(), String> {
+        let text = |e: std::io::Error| e.to_string();
+        for sub in ["run", "state", "127.0.0.1", "second-node", "tmp-127.0.0.1", "tmp-second-node"]
+        {
+            std::fs::create_dir_all(self.dir.join(sub)).map_err(text)?;
+        }
+        let (d, key) = (self.dir.display(), self.dir.join("munge.key"));
+        let mut random = [0; 128];
+        std::io::Read::read_exact(
+            &mut std::fs::File::open("/dev/urandom").map_err(text)?,
+            &mut random,
+        )
+        .map_err(text)?;
+        std::fs::write(&key, random).map_err(text)?;
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o400);
+        std::fs::set_permissions(&key, private).map_err(text)?;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(text)?;
+        let host = host.trim().split('.').next().unwrap_or("127.0.0.1");
+        let ports: Vec<u16> = (0..3)
+            .map(|_| {
+                TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port())
+            })
+            .collect::<Result<_, _>>()
+            .map_err(text)?;
+        let configuration = format!(
+            "ClusterName=tieline\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\n\
+             AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={d}/run/munge.sock\n\
+             SlurmUser=root\nSlurmdUser=root\nStateSaveLocation={d}/state\nSlurmdSpoolDir={d}/%n\n\
+             TmpFS={d}/tmp-%n\nSlurmctldPidFile={d}/run/slurmctld.pid\nSlurmdPidFile={d}/run/slurmd-%n.pid\n\
+             SlurmctldLogFile={d}/slurmctld.log\nSlurmdLogFile={d}/slurmd-%n.log\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
+             JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSchedulerType=sched/builtin\n\
+             SlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\nMailProg=/bin/true\n\
+             NodeName=127.0.0.1 NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=4\n\
+             NodeName=second-node NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=4\n\
+             PartitionName=test Nodes=127.0.0.1,second-node Default=YES State=UP\n",
+            ports[0], ports[1], ports[2]
+        );
+        std::fs::write(self.conf(), configuration).map_err(text)?;
+        let munge = |what: &str| format!("--{what}={d}/run/munged.{what}");
+        self.daemon(
+            "munged",
+            &[
+                "--foreground",
+                "--force",
+                &format!("--key-file={d}/munge.key"),
+                &format!("--socket={d}/run/munge.sock"),
+                &munge("pid-file"),
+                &munge("log-file"),
+                &munge("seed-file"),
+            ],
+        )?;
+        self.until("the socket of munged", || self.dir.join("run/munge.sock").exists())?;
+        let conf = self.conf().display().to_string();
+        self.daemon("slurmctld", &["-D", "-c", "-f", &conf])?;
+        self.daemon("slurmd", &["-D", "-N", "second-node", "-f", &conf])?;
+        self.daemon("slurmd", &["-D", "-N", "127.0.0.1", "-f", &conf])?;
+        self.until("two idle nodes", || {
+            let output = self.command("sinfo", &["-h", "-t", "idle", "-o", "%D"]).output();
+            output.is_ok_and(|o| o.stdout.trim_ascii() == b"2")
+        })
+    }
+
+    fn until(&self, what: &str, mut is: impl FnMut() -> bool) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while !is() {
+            if Instant::now() > end {
+                let log =
+                    std::fs::read_to_string(self.dir.join("slurmctld.log")).unwrap_or_default();
+                let error = log.lines().rev().find(|line| line.contains("error")).unwrap_or("");
+                return Err(format!("no {what} within {PATIENCE:?} {error}"));
+            }
+            std::thread::sleep(Duration::from_millis(100)); // Slurm has no event for outsiders
+        }
+        Ok(())
+    }
+
+    fn daemon(&mut self, program: &str, args: &[&str]) -> Result<(), String> {
+        let program = super::installed(program).unwrap_or_else(|| program.into());
+        let log = self.dir.join(format!("daemon-{}.out", self.daemons.len()));
+        let log = std::fs::File::create(log).map_err(|e| e.to_string())?;
+        let mut command = Command::new(program);
+        let _ = command.args(args).env("SLURM_CONF", self.conf()).stdin(Stdio::null());
+        let _ = command.stdout(log.try_clone().map_err(|e| e.to_string())?).stderr(log);
+        // Nothing of this process's own launcher is to reach the ranks.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if ["PMIX", "OMPI", "TIELINE_"].iter().any(|prefix| name.starts_with(prefix)) {
+                let _ = command.env_remove(name);
+            }
+        }
+        self.daemons.push(command.spawn().map_err(|e| e.to_string())?);
+        Ok(())
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.dir.join("slurm.conf")
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        let _ = command.args(args).env("SLURM_CONF", self.conf()).current_dir(Path::new("/"));
+        command
+    }
+
+    pub(crate) fn has_pmix(&self) -> bool {
+        let output = self.command("srun", &["--mpi=list"]).output().unwrap();
+        super::text(&output).contains("pmix")
+    }
+
+    /// Runs a program as a step.
+    pub(crate) fn srun(&self, args: &[&str], program: &[String], set: &[(&str, &str)]) -> Output {
+        let mut command = self.command("srun", args);
+        let _ = command.args(program).env("TIELINE_TEST_RANK", "1");
+        let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "60s").envs(set.iter().copied());
+        command.output().unwrap()
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
+            let _ = daemon.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
