@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::auth::{Dialler, Hello, Key};
+use crate::auth::{Dialler, Hello, Key, Refusal};
 use crate::routes::Route;
 use crate::sys::{self, Interest, Poller};
 
@@ -35,6 +35,7 @@ pub struct Dial {
     current: Option<Attempt>,
     attempts: u32,
     failures: Vec<String>,
+    refusals: usize,
 }
 
 #[derive(Debug)]
@@ -44,6 +45,8 @@ struct Attempt {
     connected: bool,
     until: Instant,
     what: String,
+    /// The host there said that nobody listens, or the listener that there is no such target.
+    refused: bool,
 }
 
 impl Dial {
@@ -58,6 +61,7 @@ impl Dial {
             current: None,
             attempts: 0,
             failures: Vec::new(),
+            refusals: 0,
         };
         dial.next_way(Instant::now());
         dial
@@ -86,6 +90,13 @@ impl Dial {
         self.attempts
     }
 
+    /// Whether every way that failed so far led to a host that is there and to nobody who listens for this
+    /// target: the process has ended, or has closed what was dialled.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.refusals > 0 && self.refusals == self.failures.len()
+    }
+
     /// When [`Dial::advance`] is to be called even if nothing happens.
     #[must_use]
     pub fn timeout(&self) -> Instant {
@@ -105,6 +116,7 @@ impl Dial {
                 }
                 Err(words) => {
                     let what = std::mem::take(&mut attempt.what);
+                    self.refusals += usize::from(attempt.refused);
                     self.failures.push(format!("{what}: {words}"));
                     self.next_way(now);
                 }
@@ -129,9 +141,15 @@ impl Dial {
             match begun {
                 Ok((nonce, stream)) => {
                     let dialler = Dialler::new(self.key.clone(), &self.hello, nonce);
-                    self.current = Some(Attempt { stream, dialler, connected: false, until, what });
+                    let (connected, refused) = (false, false);
+                    self.current =
+                        Some(Attempt { stream, dialler, connected, until, what, refused });
                 }
-                Err(error) => self.failures.push(format!("{what}: {error}")),
+                Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    self.refusals += usize::from(refused);
+                    self.failures.push(format!("{what}: {error}"));
+                }
             }
         }
     }
@@ -150,6 +168,7 @@ impl Attempt {
     fn advance(&mut self, now: Instant, deadline: Instant, left: usize) -> Result<bool, String> {
         if !self.connected {
             if let Some(error) = self.stream.take_error().map_err(words)? {
+                self.refused = error.kind() == io::ErrorKind::ConnectionRefused;
                 return Err(words(error));
             }
             match self.stream.peer_addr() {
@@ -176,7 +195,9 @@ impl Attempt {
             match self.stream.read(&mut bytes[..expects]) {
                 Ok(0) => return Err("the listener closed the connection".into()),
                 Ok(count) => {
-                    if self.dialler.receive(&bytes[..count]).map_err(|why| why.to_string())? {
+                    let received = self.dialler.receive(&bytes[..count]);
+                    self.refused = received == Err(Refusal::UnknownTarget);
+                    if received.map_err(|why| why.to_string())? {
                         return Ok(true);
                     }
                 }
