@@ -1,0 +1,107 @@
+//! Which of several connections a stream uses, when both sides dial at once. Pure.
+//!
+//! The side with the lower address decides. It says `Start` on exactly one connection, and the other side uses
+//! the one on which that arrives, and closes all others. What the upper side dialled is held in reserve by the
+//! lower one while its own dial is under way, and used if that fails.
+
+/// What to do with a connection that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Close it: it is from an earlier life of the stream.
+    Refuse,
+    /// Keep it: the lower side in reserve, the upper side until something arrives on it.
+    Keep,
+    /// Say `Start` on it and use it, instead of what there was.
+    Start,
+}
+
+/// The state of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Crossing {
+    lower: bool,
+    /// How many connections this stream has had: said in every greeting, so that old ones are told apart.
+    round: u32,
+    up: bool,
+    dialling: bool,
+    reserve: bool,
+}
+
+impl Crossing {
+    pub(crate) fn new(lower: bool) -> Crossing {
+        Crossing { lower, ..Crossing::default() }
+    }
+
+    pub(crate) fn is_lower(&self) -> bool {
+        self.lower
+    }
+
+    pub(crate) fn round(&self) -> u32 {
+        self.round
+    }
+
+    pub(crate) fn dial_begun(&mut self) {
+        self.dialling = true;
+    }
+
+    /// The own dial came through. `true`: say `Start` on it and use it; `false`: wait for `Start` on it.
+    pub(crate) fn dialled(&mut self) -> bool {
+        self.dialling = false;
+        if self.lower {
+            self.start();
+        }
+        self.lower
+    }
+
+    /// The own dial led nowhere. `true`: say `Start` on the connection in reserve and use it.
+    pub(crate) fn dial_failed(&mut self) -> bool {
+        self.dialling = false;
+        let reserve = self.lower && self.reserve;
+        if reserve {
+            self.start();
+        }
+        reserve
+    }
+
+    /// A connection came in from a side that has seen `round` connections of this stream.
+    pub(crate) fn arrived(&mut self, round: u32) -> Arrival {
+        match self.lower {
+            true if round != self.round => Arrival::Refuse,
+            true if self.dialling => {
+                self.reserve = true;
+                Arrival::Keep
+            }
+            true => {
+                self.start();
+                Arrival::Start
+            }
+            false if round < self.round => Arrival::Refuse,
+            false => Arrival::Keep,
+        }
+    }
+
+    /// The connection in reserve is gone.
+    pub(crate) fn reserve_lost(&mut self) {
+        self.reserve = false;
+    }
+
+    /// `Start` arrived, counting `round` connections. `true`: use that connection and close all others.
+    pub(crate) fn started(&mut self, round: u32) -> bool {
+        let newer = !self.lower && round > self.round;
+        if newer {
+            self.round = round;
+            self.up = true;
+        }
+        newer
+    }
+
+    /// The connection in use is gone.
+    pub(crate) fn broke(&mut self) {
+        self.up = false;
+    }
+
+    fn start(&mut self) {
+        self.round += 1;
+        self.up = true;
+        self.reserve = false;
+    }
+}

@@ -1,0 +1,113 @@
+//! The domain `tcp`: any memory of the process, which peers reach through this process's progress.
+
+use std::sync::Arc;
+
+use tieline_net::SharedHub;
+use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::{Absent, Domain, Failure, Status, caps, connects, cost_class, role};
+
+use crate::config::Settings;
+use crate::endpoint::MAX_ADDRESS;
+use crate::frame::MAX_MESSAGE;
+use crate::interface::StreamInterface;
+use crate::regions::{KEY_LEN, Region, Regions, random};
+
+/// The name of the one module.
+pub(crate) const MODULE: &str = "stream";
+
+/// The listener of this process.
+static HUB: SharedHub = SharedHub::new();
+
+/// What the interfaces of a domain share. Any thread.
+pub(crate) struct DomainState {
+    pub(crate) regions: Regions,
+}
+
+/// An open domain.
+pub struct TcpDomain {
+    state: Arc<DomainState>,
+    settings: Settings,
+}
+
+impl TcpDomain {
+    pub(crate) fn open(settings: Settings) -> Result<TcpDomain, Failure> {
+        let state = DomainState { regions: Regions::new(random()?) };
+        Ok(TcpDomain { state: Arc::new(state), settings })
+    }
+}
+
+fn costs() -> [Cost; 5] {
+    let mut costs = [Cost::default(); 5];
+    let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
+        overhead_ns,
+        latency_ns,
+        bytes_per_second,
+    };
+    costs[cost_class::SMALL_MESSAGE] = cost(1_500.0, 4_000.0, 5e9);
+    costs[cost_class::BULK_MESSAGE] = cost(2_500.0, 5_000.0, 5e9);
+    costs[cost_class::SMALL_RMA] = cost(1_500.0, 10_000.0, 5e9);
+    costs[cost_class::BULK_RMA] = cost(5_000.0, 15_000.0, 5e9);
+    costs
+}
+
+impl Domain for TcpDomain {
+    type Interface = StreamInterface;
+    type Connector = Absent;
+    type Region = Arc<Region>;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        vec![ModuleAttr {
+            name: fixed(MODULE),
+            role: role::DATA,
+            connects: connects::TO_ENDPOINT,
+            caps: caps::AM_SHORT
+                | caps::AM_PACKED
+                | caps::AM_ZCOPY
+                | caps::PUT
+                | caps::GET
+                | caps::REMOTE_COMPLETION
+                | caps::PEER_FAILURE
+                | caps::EVENT_FD
+                | caps::NEEDS_POLL
+                | caps::CHECKS_KEYS
+                | caps::SLOW_POLL,
+            priority: 10,
+            max_iov: 64,
+            max_short: MAX_MESSAGE,
+            max_packed: MAX_MESSAGE,
+            max_zcopy: MAX_MESSAGE,
+            cost: costs(),
+            max_address_len: tieline_net::Contact::MAX_LEN as u32,
+            max_endpoint_address_len: MAX_ADDRESS as u32,
+            ..ModuleAttr::empty()
+        }]
+    }
+
+    fn open_interface(&self, module: &str, _: [u8; 16]) -> Result<StreamInterface, Failure> {
+        if module != MODULE {
+            return Err(Failure::new(Status::NoDevice, format!("tcp has no module {module:?}")));
+        }
+        let hub = HUB
+            .get(&self.settings.net)
+            .map_err(|why| Failure::new(Status::NoDevice, format!("tcp cannot listen: {why}")))?;
+        StreamInterface::open(Arc::clone(&self.state), self.settings.clone(), hub)
+    }
+
+    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Arc<Region>, Failure> {
+        self.state.regions.register(base, len, access)
+    }
+
+    fn deregister(&self, region: Arc<Region>) -> Result<(), Failure> {
+        self.state.regions.deregister(&region);
+        Ok(())
+    }
+
+    fn pack_key(&self, region: &Arc<Region>, out: &mut [u8]) -> Result<usize, Failure> {
+        let key = self.state.regions.key(region).pack();
+        match out.get_mut(..KEY_LEN) {
+            Some(out) => out.copy_from_slice(&key),
+            None => return Err(Status::TooLarge.into()),
+        }
+        Ok(KEY_LEN)
+    }
+}

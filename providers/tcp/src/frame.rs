@@ -1,0 +1,275 @@
+//! What travels on a stream: frames of a head and a payload. Every byte of a head is checked when it is read.
+//!
+//! ```text
+//!  0    1      2      4        8      12     16       20      24     32        40    48      52     56      64
+//!  kind flags  magic  length   seq    ack    number   zero    word | domain    tag   index   zero   total |
+//!  `------------------------- every frame ------------------------' `------- PUT and GET: the key ---------'
+//! ```
+
+use tieline_plugin_api::Status;
+
+/// Length of a head.
+pub(crate) const HEAD: usize = 32;
+/// Length of a head with a key.
+pub(crate) const LONG_HEAD: usize = 64;
+/// The longest payload of a message.
+pub(crate) const MAX_MESSAGE: usize = 64 << 10;
+/// The longest payload of a piece of a put or get.
+pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
+
+const MAGIC: u16 = 0x7e1b;
+const FLAG_LAST: u8 = 1;
+
+macro_rules! kinds {
+    ($( $(#[$doc:meta])* $name:ident = $value:literal; )*) => {
+        /// What a frame is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Kind { $( $(#[$doc])* $name = $value, )* }
+
+        impl Kind {
+            fn from_byte(byte: u8) -> Option<Kind> {
+                match byte { $( $value => Some(Kind::$name), )* _ => None }
+            }
+
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [Kind] = &[ $( Kind::$name, )* ];
+        }
+    };
+}
+
+kinds! {
+    /// An active message: `number` is its id, `word` its header.
+    Message = 1;
+    /// A piece of put `number`, for offset `word` of the keyed region.
+    Put = 2;
+    /// Every put up to `number` has ended, well unless a `PutFailed` came before.
+    PutDone = 3;
+    /// Put `number` was refused: `word` is the status.
+    PutFailed = 4;
+    /// Asks for `total` bytes from offset `word` of the keyed region.
+    Get = 5;
+    /// A piece of what get `number` asked for, from offset `word` of it.
+    GetData = 6;
+    /// Get `number` has ended: `word` is the status.
+    GetDone = 7;
+    /// Asks for a `FlushDone` of the same `number` once everything before is complete.
+    Flush = 8;
+    /// Every flush up to `number` is answered.
+    FlushDone = 9;
+    /// Nothing but `ack`, and in `number` the highest sequence number seen. Has no sequence number itself.
+    Ack = 10;
+    /// The last frame: the endpoint was closed in good order.
+    Goodbye = 11;
+    /// The first frame on a stream, from the side with the lower address: this is the one. `word` counts the
+    /// connections that this stream has had. Has no sequence number itself.
+    Start = 12;
+    /// Instead of `Start`: there is no such endpoint here any more. Has no sequence number.
+    Gone = 13;
+}
+
+impl Kind {
+    /// Whether it is counted, kept in order, and sent again when a stream breaks.
+    pub(crate) fn is_sequenced(self) -> bool {
+        !matches!(self, Kind::Ack | Kind::Start | Kind::Gone)
+    }
+
+    fn has_key(self) -> bool {
+        matches!(self, Kind::Put | Kind::Get)
+    }
+
+    fn longest(self) -> usize {
+        match self {
+            Kind::Message => MAX_MESSAGE,
+            Kind::Put | Kind::GetData => MAX_FRAGMENT,
+            _ => 0,
+        }
+    }
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    /// The last piece of a put.
+    pub(crate) last: bool,
+    /// Length of the payload.
+    pub(crate) len: u32,
+    pub(crate) seq: u32,
+    /// Everything before this sequence number has arrived at who sent this.
+    pub(crate) ack: u32,
+    pub(crate) number: u32,
+    pub(crate) word: u64,
+}
+
+/// Which region is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPart {
+    pub(crate) domain: u64,
+    pub(crate) tag: u64,
+    pub(crate) index: u32,
+    /// Length of the whole operation.
+    pub(crate) total: u64,
+}
+
+/// Why bytes are no frame, for the words of a failure.
+pub(crate) type Malformed = &'static str;
+
+impl Head {
+    /// A frame without payload.
+    pub(crate) fn bare(kind: Kind, number: u32, word: u64) -> Head {
+        Head { kind, last: false, len: 0, seq: 0, ack: 0, number, word }
+    }
+
+    #[inline]
+    pub(crate) fn pack(&self) -> [u8; HEAD] {
+        let mut out = [0; HEAD];
+        out[0] = self.kind as u8;
+        out[1] = if self.last { FLAG_LAST } else { 0 };
+        out[2..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.len.to_le_bytes());
+        out[8..12].copy_from_slice(&self.seq.to_le_bytes());
+        out[12..16].copy_from_slice(&self.ack.to_le_bytes());
+        out[16..20].copy_from_slice(&self.number.to_le_bytes());
+        out[24..32].copy_from_slice(&self.word.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn pack_with(&self, key: &KeyPart) -> [u8; LONG_HEAD] {
+        let mut out = [0; LONG_HEAD];
+        out[..HEAD].copy_from_slice(&self.pack());
+        out[32..40].copy_from_slice(&key.domain.to_le_bytes());
+        out[40..48].copy_from_slice(&key.tag.to_le_bytes());
+        out[48..52].copy_from_slice(&key.index.to_le_bytes());
+        out[56..64].copy_from_slice(&key.total.to_le_bytes());
+        out
+    }
+
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; HEAD]) -> Result<Head, Malformed> {
+        let kind = Kind::from_byte(bytes[0]).ok_or("a frame of a kind that does not exist")?;
+        if bytes[1] & !FLAG_LAST != 0 || u16_at(bytes, 2) != MAGIC || u32_at(bytes, 20) != 0 {
+            return Err("bytes that are no frame");
+        }
+        let head = Head {
+            kind,
+            last: bytes[1] & FLAG_LAST != 0,
+            len: u32_at(bytes, 4),
+            seq: u32_at(bytes, 8),
+            ack: u32_at(bytes, 12),
+            number: u32_at(bytes, 16),
+            word: u64_at(bytes, 24),
+        };
+        if head.len as usize > kind.longest() {
+            return Err("a frame that is longer than any may be");
+        }
+        if head.last && kind != Kind::Put {
+            return Err("a flag on a frame that has none");
+        }
+        Ok(head)
+    }
+
+    /// Length of the head with its key.
+    #[inline]
+    pub(crate) fn head_len(&self) -> usize {
+        if self.kind.has_key() { LONG_HEAD } else { HEAD }
+    }
+}
+
+impl KeyPart {
+    pub(crate) fn parse(bytes: &[u8; HEAD]) -> Result<KeyPart, Malformed> {
+        if u32_at(bytes, 20) != 0 {
+            return Err("bytes that are no key");
+        }
+        Ok(KeyPart {
+            domain: u64_at(bytes, 0),
+            tag: u64_at(bytes, 8),
+            index: u32_at(bytes, 16),
+            total: u64_at(bytes, 24),
+        })
+    }
+}
+
+/// A status as it travels in `word`; 0 is success.
+pub(crate) fn status_word(result: Result<(), Status>) -> u64 {
+    result.map_or_else(|status| u64::from((status as i32).unsigned_abs()), |()| 0)
+}
+
+/// The reverse; what no status is, is an error all the same.
+pub(crate) fn word_status(word: u64) -> Result<(), Status> {
+    match i32::try_from(word) {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Status::from_code(-code)),
+        Err(_) => Err(Status::Io),
+    }
+}
+
+fn u16_at(bytes: &[u8; HEAD], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8; HEAD], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; HEAD], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn a_head() -> impl Strategy<Value = Head> {
+        (prop::sample::select(Kind::ALL), any::<bool>(), any::<[u32; 5]>(), any::<u64>()).prop_map(
+            |(kind, last, [len, seq, ack, number, _], word)| Head {
+                kind,
+                last: last && kind == Kind::Put,
+                len: len % (kind.longest() as u32 + 1),
+                seq,
+                ack,
+                number,
+                word,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_can_be_read(head in a_head(), key: [u64; 3], index: u32) {
+            prop_assert_eq!(Head::parse(&head.pack()), Ok(head));
+            let part = KeyPart { domain: key[0], tag: key[1], index, total: key[2] };
+            let long = head.pack_with(&part);
+            let (first, second) = long.split_first_chunk::<HEAD>().unwrap();
+            prop_assert_eq!(Head::parse(first), Ok(head));
+            prop_assert_eq!(KeyPart::parse(second.first_chunk().unwrap()), Ok(part));
+        }
+
+        #[test]
+        fn no_bytes_harm(bytes: [u8; HEAD]) {
+            if let Ok(head) = Head::parse(&bytes) {
+                prop_assert_eq!(head.pack(), bytes);
+            }
+            let _ = KeyPart::parse(&bytes);
+        }
+
+        #[test]
+        fn no_change_of_a_byte_makes_a_frame_longer_than_any_may_be(head in a_head(), at in 0..HEAD, to: u8) {
+            let mut bytes = head.pack();
+            bytes[at] = to;
+            if let Ok(head) = Head::parse(&bytes) {
+                prop_assert!(head.len as usize <= MAX_FRAGMENT);
+            }
+        }
+    }
+
+    #[test]
+    fn every_status_survives_the_way() {
+        for &status in Status::ALL {
+            assert_eq!(word_status(status_word(Err(status))), Err(status));
+        }
+        assert_eq!(word_status(status_word(Ok(()))), Ok(()));
+        assert!(word_status(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,401 @@
+//! Forming streams: who dials, who is dialled, and what happens when one breaks. `crossing.rs` decides which of
+//! several connections is used; here are the sockets.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use tieline_net::{Dial, Hello, Incoming, Key, Progress};
+use tieline_plugin_api::Status;
+
+use crate::conn::{Inner, Phase};
+use crate::crossing::{Arrival, Crossing};
+use crate::frame::{HEAD, Head, Kind};
+use crate::stream::{Broke, Stream};
+use crate::sys;
+
+/// How long the side with the higher address waits for the other one to dial before it dials itself.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// How long after a failed dial the next one begins; doubled up to sixteen times.
+const BACKOFF: Duration = Duration::from_millis(50);
+/// How long nobody may listen at the peer's addresses before the peer counts as gone.
+const GONE: Duration = Duration::from_secs(1);
+/// The most connections that are kept for one stream until one is chosen.
+const MAX_CANDIDATES: usize = 4;
+/// The most that are kept before the peer's address is known.
+pub(crate) const MAX_EARLY: usize = 4 * crate::config::MAX_STREAMS;
+
+/// What a greeting asks of a hub whose users are interfaces: a stream between two endpoints.
+pub(crate) const PURPOSE: u8 = 1;
+const GREETING_LEN: usize = 8 + 16 + 8 + 1 + 4;
+
+/// Who dials, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Greeting {
+    /// The endpoint that is meant.
+    pub(crate) to: u64,
+    /// The dialler's interface and endpoint.
+    pub(crate) from_target: [u8; 16],
+    pub(crate) from: u64,
+    pub(crate) stream: u8,
+    /// How many connections of that stream the dialler has seen.
+    pub(crate) round: u32,
+}
+
+impl Greeting {
+    pub(crate) fn pack(&self) -> [u8; GREETING_LEN] {
+        let mut out = [0; GREETING_LEN];
+        out[..8].copy_from_slice(&self.to.to_le_bytes());
+        out[8..24].copy_from_slice(&self.from_target);
+        out[24..32].copy_from_slice(&self.from.to_le_bytes());
+        out[32] = self.stream;
+        out[33..].copy_from_slice(&self.round.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Greeting> {
+        let bytes: &[u8; GREETING_LEN] = bytes.try_into().ok()?;
+        let (to, rest) = bytes.split_first_chunk::<8>()?;
+        let (from_target, rest) = rest.split_first_chunk::<16>()?;
+        let (from, rest) = rest.split_first_chunk::<8>()?;
+        let (stream, round) = rest.split_first()?;
+        Some(Greeting {
+            to: u64::from_le_bytes(*to),
+            from_target: *from_target,
+            from: u64::from_le_bytes(*from),
+            stream: *stream,
+            round: u32::from_le_bytes(round.try_into().ok()?),
+        })
+    }
+}
+
+/// A connection that came before the peer's address was known.
+#[derive(Debug)]
+pub(crate) struct Early {
+    greeting: Greeting,
+    socket: OwnedFd,
+    from: SocketAddr,
+}
+
+/// A connection that is not in use (yet): on the upper side it waits for `Start`, on the lower it is in reserve.
+#[derive(Debug)]
+struct Candidate {
+    socket: OwnedFd,
+    peer: Option<SocketAddr>,
+    head: [u8; HEAD],
+    got: usize,
+}
+
+/// A place for a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    crossing: Crossing,
+    dial: Option<Box<Dial>>,
+    candidates: Vec<Candidate>,
+    pub(crate) stream: Option<Box<Stream>>,
+    dial_at: Option<Instant>,
+    failures: u32,
+}
+
+impl Link {
+    pub(crate) fn new(lower: bool, now: Instant) -> Link {
+        let dial_at = Some(if lower { now } else { now + PATIENCE });
+        Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
+    }
+
+    /// The stream is gone: when to dial.
+    pub(crate) fn broke(&mut self, now: Instant) {
+        self.crossing.broke();
+        self.failures = 0;
+        self.dial_at = Some(if self.crossing.is_lower() { now } else { now + PATIENCE });
+    }
+}
+
+/// What the epoll descriptor says is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Stream,
+    Dial,
+    Candidate,
+}
+
+impl Inner {
+    /// Connects an endpoint to itself.
+    pub(crate) fn link_to_itself(&mut self) -> Result<(), std::io::Error> {
+        let stream = Stream::to_itself()?;
+        self.links = vec![Link::default()];
+        self.phase = Phase::Linking;
+        self.stream_up(0, stream);
+        Ok(())
+    }
+
+    /// Begins to form `count` streams.
+    pub(crate) fn begin_links(&mut self, count: usize, lower: bool) {
+        let now = Instant::now();
+        self.links = (0..count).map(|_| Link::new(lower, now)).collect();
+        self.phase = Phase::Linking;
+        self.since = now;
+        for early in std::mem::take(&mut self.early) {
+            self.arrive(early);
+        }
+        self.tend_links(now);
+        self.keep_time();
+    }
+
+    /// A connection for this endpoint has come in.
+    pub(crate) fn incoming(&mut self, greeting: Greeting, incoming: Incoming) {
+        let from = incoming.from;
+        let early = Early { greeting, socket: incoming.stream.into(), from };
+        match self.phase {
+            Phase::Waiting if self.early.len() < MAX_EARLY => self.early.push(early),
+            Phase::Waiting => {}
+            Phase::Failed(_) => turn_away(&early.socket),
+            _ => self.arrive(early),
+        }
+    }
+
+    fn arrive(&mut self, early: Early) {
+        let Early { greeting, socket, from } = early;
+        let number = usize::from(greeting.stream);
+        let Some(peer) = &self.peer else { return };
+        if peer.contact.target != greeting.from_target || peer.id != greeting.from {
+            return turn_away(&socket);
+        }
+        let retains = self.outbox.retains();
+        let (phase, index) = (self.phase, self.index);
+        let Some(link) = self.links.get_mut(number) else { return };
+        self.gone_since = None;
+        // Nothing is kept that could be sent again: what has broken stays broken.
+        let over = phase == Phase::Closing || link.crossing.round() > 0;
+        if over && !retains {
+            return;
+        }
+        let candidate = Candidate { socket, peer: Some(from), head: [0; HEAD], got: 0 };
+        match link.crossing.arrived(greeting.round) {
+            Arrival::Refuse => {}
+            Arrival::Keep => {
+                if link.crossing.is_lower() {
+                    link.candidates.clear();
+                } else if link.candidates.len() >= MAX_CANDIDATES {
+                    let _ = link.candidates.remove(0);
+                }
+                let fd = candidate.socket.as_raw_fd();
+                link.candidates.push(candidate);
+                if !link.crossing.is_lower() {
+                    self.shared.watch(fd, index, number, What::Candidate);
+                }
+            }
+            Arrival::Start => self.start(number, candidate.socket, Some(from)),
+        }
+    }
+
+    /// The lower side: this connection is the one.
+    fn start(&mut self, number: usize, socket: OwnedFd, peer: Option<SocketAddr>) {
+        if self.links[number].stream.is_some() {
+            self.drop_stream(number);
+            self.outbox.stream_broke(number as u8);
+        }
+        let mut start = Head::bare(Kind::Start, 0, u64::from(self.links[number].crossing.round()));
+        start.ack = self.acknowledge();
+        let mut stream = Stream::new(number as u8, socket, peer);
+        let _ = stream.track.send_aside(&start);
+        self.use_stream(number, stream);
+        self.flush_stream(number);
+    }
+
+    fn use_stream(&mut self, number: usize, mut stream: Stream) {
+        let link = &mut self.links[number];
+        link.candidates.clear();
+        link.dial = None;
+        link.dial_at = None;
+        link.failures = 0;
+        let tcp = TcpStream::from(stream.socket);
+        tieline_net::tune(&tcp, self.shared.settings.failure_timeout);
+        stream.socket = tcp.into();
+        self.stream_up(number, stream);
+    }
+
+    /// Something came on a connection that waits for `Start`.
+    pub(crate) fn tend_candidates(&mut self, number: usize) {
+        let Some(link) = self.links.get_mut(number) else { return };
+        if link.crossing.is_lower() {
+            return;
+        }
+        let mut chosen = None;
+        let mut gone = false;
+        let mut at = 0;
+        while at < link.candidates.len() {
+            let candidate = &mut link.candidates[at];
+            let got = candidate.got;
+            match sys::receive(candidate.socket.as_raw_fd(), &mut candidate.head[got..]) {
+                Ok(count) if count > 0 => {
+                    candidate.got += count;
+                    if candidate.got < HEAD {
+                        at += 1;
+                        continue;
+                    }
+                    match Head::parse(&candidate.head) {
+                        Ok(head) if head.kind == Kind::Start => {
+                            let round = u32::try_from(head.word).unwrap_or(0);
+                            if link.crossing.started(round) {
+                                chosen = Some((link.candidates.remove(at), head));
+                                break;
+                            }
+                        }
+                        Ok(head) if head.kind == Kind::Gone => gone = true,
+                        _ => {}
+                    }
+                    let _ = link.candidates.remove(at);
+                }
+                Err(error) if sys::is_passing(&error) => at += 1,
+                _ => {
+                    let _ = link.candidates.remove(at);
+                }
+            }
+        }
+        if let Some((candidate, head)) = chosen {
+            if self.links[number].stream.is_some() {
+                self.drop_stream(number);
+                self.outbox.stream_broke(number as u8);
+            }
+            if let Err(why) = self.outbox.acknowledged(head.ack) {
+                let broke = Broke::malformed("the peer", why);
+                return self.fail(broke.status, &broke.text);
+            }
+            let stream = Stream::new(number as u8, candidate.socket, candidate.peer);
+            self.use_stream(number, stream);
+            self.flush_stream(number);
+        } else if gone {
+            self.fail(Status::Closed, "the peer's endpoint is not there any more");
+        }
+    }
+
+    /// Takes a dial further.
+    pub(crate) fn tend_dial(&mut self, number: usize) {
+        let now = Instant::now();
+        let index = self.index;
+        let Some(link) = self.links.get_mut(number) else { return };
+        let Some(dial) = &mut link.dial else { return };
+        match dial.advance(now) {
+            Progress::Waiting => {
+                if let Some(fd) = dial.fd() {
+                    self.shared.watch_for(fd, dial.wants(), index, number, What::Dial);
+                }
+            }
+            Progress::Done(stream) => {
+                link.dial = None;
+                let peer = stream.peer_addr().ok();
+                self.gone_since = None;
+                if link.crossing.dialled() {
+                    return self.start(number, stream.into(), peer);
+                }
+                let candidate = Candidate { socket: stream.into(), peer, head: [0; HEAD], got: 0 };
+                let fd = candidate.socket.as_raw_fd();
+                link.candidates.push(candidate);
+                self.shared.watch(fd, index, number, What::Candidate);
+            }
+            Progress::Failed(words) => {
+                let gone = dial.is_refused();
+                link.dial = None;
+                link.failures += 1;
+                link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
+                match (gone, self.gone_since) {
+                    (true, None) => self.gone_since = Some(now),
+                    (false, _) => self.gone_since = None,
+                    _ => {}
+                }
+                self.last_words = words;
+                if link.crossing.dial_failed() {
+                    if let Some(candidate) = link.candidates.pop() {
+                        self.start(number, candidate.socket, candidate.peer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Dials what is to be dialled, and gives up what has taken too long.
+    pub(crate) fn tend_links(&mut self, now: Instant) {
+        for number in 0..self.links.len() {
+            self.drop_dead_reserve(number);
+            let Some(link) = self.links.get(number) else { return };
+            let due = link.dial_at.is_some_and(|at| now >= at);
+            let idle = link.stream.is_none() && link.dial.is_none();
+            if due && idle && (link.crossing.is_lower() || link.candidates.is_empty()) {
+                self.dial(number, now);
+            }
+            self.tend_dial(number);
+        }
+        if self.outbox.retains() {
+            self.tend_stall();
+        }
+        if matches!(self.phase, Phase::Failed(_)) || self.links.iter().any(|l| l.stream.is_some()) {
+            return;
+        }
+        let settings = &self.shared.settings;
+        let (limit, what) = match self.phase {
+            Phase::Linking => (settings.connect_timeout, "no connection came about"),
+            _ => (settings.failure_timeout, "the connection broke and did not come back"),
+        };
+        let waited = now.duration_since(self.since);
+        let words = if self.last_words.is_empty() { "no answer" } else { &self.last_words };
+        if self.gone_since.is_some_and(|since| now.duration_since(since) > GONE) {
+            let text = format!("the peer process is gone: {words}");
+            self.fail(Status::PeerFailed, &text);
+        } else if waited > limit {
+            let text = format!("{what} in {:.1} s: {words}", waited.as_secs_f64());
+            self.fail(Status::TimedOut, &text);
+        }
+    }
+
+    /// A connection in reserve that is gone must not be chosen.
+    fn drop_dead_reserve(&mut self, number: usize) {
+        let Some(link) = self.links.get_mut(number) else { return };
+        if !link.crossing.is_lower() || link.candidates.is_empty() {
+            return;
+        }
+        // The upper side says nothing before `Start`: whatever can be read is the end.
+        link.candidates.retain_mut(|candidate| {
+            matches!(sys::receive(candidate.socket.as_raw_fd(), &mut candidate.head),
+                     Err(error) if sys::is_passing(&error))
+        });
+        if link.candidates.is_empty() {
+            link.crossing.reserve_lost();
+        }
+    }
+
+    fn dial(&mut self, number: usize, now: Instant) {
+        let shared = &self.shared;
+        let Some(peer) = &self.peer else { return };
+        let greeting = Greeting {
+            to: peer.id,
+            from_target: shared.target,
+            from: self.id,
+            stream: number as u8,
+            round: self.links[number].crossing.round(),
+        };
+        let hello = Hello::new(PURPOSE, peer.contact.target, &greeting.pack());
+        let routes = shared.routes(&peer.contact, number);
+        let key = Key::derive(&shared.settings.net.secret, &peer.contact.cookie);
+        let link = &mut self.links[number];
+        match (routes, hello) {
+            (Ok(routes), Ok(hello)) => {
+                let deadline = now + shared.settings.connect_timeout;
+                link.dial = Some(Box::new(Dial::start(routes, key, hello, deadline)));
+                link.crossing.dial_begun();
+                link.dial_at = None;
+            }
+            (Err(words), _) | (_, Err(words)) => {
+                // The peer may still find a way here.
+                link.failures += 1;
+                link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
+                self.last_words = format!("no way leads to the peer: {words}");
+            }
+        }
+    }
+}
+
+/// Tells who dials that there is no such endpoint (any more).
+pub(crate) fn turn_away(socket: &OwnedFd) {
+    let _ = sys::send(socket.as_raw_fd(), &Head::bare(Kind::Gone, 0, 0).pack());
+}

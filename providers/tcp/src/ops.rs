@@ -1,0 +1,162 @@
+//! Puts, gets and flushes that are under way: those of this side, and what the peer is owed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tieline_plugin_api::Status;
+use tieline_plugin_api::abi::Iov;
+
+use crate::frame::KeyPart;
+use crate::regions::Region;
+
+/// The most puts, gets and flushes of one endpoint that are under way.
+pub(crate) const MAX_PUTS: usize = 256;
+pub(crate) const MAX_GETS: usize = 64;
+pub(crate) const MAX_FLUSHES: usize = 64;
+
+/// A put that the target has not confirmed yet.
+#[derive(Debug)]
+pub(crate) struct PutOp {
+    pub(crate) number: u32,
+    pub(crate) cookie: u64,
+}
+
+/// A get whose data has not all come.
+#[derive(Debug)]
+pub(crate) struct GetOp {
+    pub(crate) number: u32,
+    pub(crate) cookie: u64,
+    pub(crate) pieces: Box<[Iov]>,
+    pub(crate) len: u64,
+    pub(crate) landed: u64,
+}
+
+/// A flush that is not answered, or whose gets are not done.
+#[derive(Debug)]
+pub(crate) struct FlushOp {
+    pub(crate) number: u32,
+    pub(crate) cookie: u64,
+    pub(crate) last_get: u32,
+    pub(crate) last_put: u32,
+    pub(crate) answered: bool,
+    pub(crate) result: Result<(), Status>,
+}
+
+/// What waits to be cut into frames, in the order it was posted.
+#[derive(Debug)]
+pub(crate) enum BulkOp {
+    Put { number: u32, key: KeyPart, offset: u64, pieces: Box<[Iov]>, len: usize, cut: usize },
+    Flush { number: u32 },
+}
+
+/// What the peer gets from here.
+#[derive(Debug)]
+pub(crate) struct Serve {
+    pub(crate) number: u32,
+    pub(crate) region: Result<Arc<Region>, Status>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) cut: u64,
+    /// The number of the last frame.
+    pub(crate) last_frame: u64,
+}
+
+impl Serve {
+    /// Whether there is something left to cut into frames.
+    pub(crate) fn has_more(&self) -> bool {
+        self.cut < self.len && self.len > crate::conn::SMALL as u64 && self.region.is_ok()
+    }
+}
+
+/// What was posted before a fence and must end before anything after it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fence {
+    pub(crate) last_put: u32,
+    pub(crate) last_get: u32,
+}
+
+/// Everything under way; made with the first operation.
+#[derive(Debug, Default)]
+pub(crate) struct Ops {
+    pub(crate) puts: VecDeque<PutOp>,
+    pub(crate) gets: Vec<GetOp>,
+    pub(crate) flushes: VecDeque<FlushOp>,
+    pub(crate) bulk: VecDeque<BulkOp>,
+    pub(crate) serves: VecDeque<Serve>,
+    pub(crate) fence: Option<Fence>,
+    pub(crate) last_put: u32,
+    pub(crate) last_get: u32,
+    pub(crate) last_flush: u32,
+    /// The put of the peer that is arriving and was refused.
+    pub(crate) failing: Option<(u32, Status)>,
+    /// Puts of the peer that were refused, not told yet.
+    pub(crate) failures: VecDeque<(u32, Status)>,
+    /// The last put of the peer that has ended, not told yet.
+    pub(crate) done: Option<u32>,
+    /// The last flush of the peer, not answered yet.
+    pub(crate) flush_asked: Option<u32>,
+    serve_next: bool,
+}
+
+/// Whether `a` is not after `b`, as numbers that wrap.
+pub(crate) fn not_after(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a) < 1 << 31
+}
+
+impl Ops {
+    /// Whether a fence still holds later operations back. `in_order`: what is sent later arrives later.
+    pub(crate) fn is_barred(&mut self, in_order: bool) -> bool {
+        let Some(fence) = self.fence else { return false };
+        let gets = self.gets.iter().any(|get| not_after(get.number, fence.last_get));
+        let puts = if in_order {
+            self.bulk.iter().any(
+                |op| matches!(op, BulkOp::Put { number, .. } if not_after(*number, fence.last_put)),
+            )
+        } else {
+            self.puts.front().is_some_and(|put| not_after(put.number, fence.last_put))
+        };
+        if !gets && !puts {
+            self.fence = None;
+        }
+        gets || puts
+    }
+
+    /// Puts and serves take turns.
+    pub(crate) fn serves_turn(&mut self) -> bool {
+        let serves = self.serves.iter().any(Serve::has_more);
+        let turn = serves && (self.serve_next || self.bulk.is_empty());
+        self.serve_next = !turn;
+        turn
+    }
+
+    /// An operation failed: flushes that wait for it say so.
+    pub(crate) fn note_failure(&mut self, put: Option<u32>, get: Option<u32>, status: Status) {
+        for flush in &mut self.flushes {
+            let concerned = put.is_some_and(|n| not_after(n, flush.last_put))
+                || get.is_some_and(|n| not_after(n, flush.last_get));
+            if concerned && flush.result.is_ok() {
+                flush.result = Err(status);
+            }
+        }
+    }
+
+    /// The cookies of everything that waits for an event.
+    pub(crate) fn cookies(&self) -> Vec<u64> {
+        let puts = self.puts.iter().map(|put| put.cookie);
+        let gets = self.gets.iter().map(|get| get.cookie);
+        puts.chain(gets).chain(self.flushes.iter().map(|flush| flush.cookie)).collect()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.puts.is_empty()
+            && self.gets.is_empty()
+            && self.flushes.is_empty()
+            && self.bulk.is_empty()
+            && self.serves.is_empty()
+            && self.failures.is_empty()
+            && self.done.is_none()
+            && self.flush_asked.is_none()
+            && self.failing.is_none()
+            && self.fence.is_none()
+    }
+}

@@ -1,0 +1,521 @@
+//! The sending half of a session: frames in the order of their sequence numbers, until they are not needed any
+//! more. Streams take from it what they can carry, as fast as they can. Pure.
+//!
+//! A session that *retains* keeps every frame until the peer has acknowledged it, and hands out again what was on
+//! a stream that broke. One that does not lets go of a frame as soon as the kernel has it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tieline_plugin_api::abi::Iov;
+
+use crate::frame::{HEAD, Head, KeyPart, LONG_HEAD, Malformed};
+use crate::regions::{Pin, Region};
+use crate::ring::Ring;
+use crate::sys;
+use crate::window::WINDOW;
+
+/// Pieces and bytes that are handed to the kernel at once.
+const MOST_PIECES: usize = 64;
+const MOST_BYTES: usize = 512 << 10;
+/// Frames are merged up to this length: a merged one gives its room back as a whole.
+const MERGED: usize = 16 << 10;
+/// Room in the ring that messages leave to answers.
+const RESERVE: usize = 4 << 10;
+/// What is sent of a region that was deregistered in the middle of a frame: its length was promised already.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+#[derive(Debug)]
+enum Body {
+    /// In the ring, from this position on.
+    Copied(u64),
+    Bulk(Box<Bulk>),
+}
+
+/// A piece of a put or get that is sent from where it lies.
+#[derive(Debug)]
+struct Bulk {
+    head: [u8; LONG_HEAD],
+    head_len: usize,
+    pieces: Vec<Iov>,
+    /// Whose memory it is, unless it is an operation's own.
+    region: Option<Arc<Region>>,
+    owned: Box<[u8]>,
+    begun: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not begun, or to be sent again.
+    Waiting,
+    /// Partly written to this stream.
+    Doing(u8),
+    /// Written to this stream.
+    Sent(u8),
+}
+
+#[derive(Debug)]
+struct Frame {
+    body: Body,
+    len: usize,
+    state: State,
+    since_ms: u64,
+}
+
+/// What a stream is in the middle of.
+#[derive(Debug, Default)]
+pub(crate) struct Track {
+    pub(crate) number: u8,
+    doing: Option<(u64, usize)>,
+    /// A frame without a sequence number, and how much of it is written.
+    aside: Option<([u8; HEAD], usize)>,
+}
+
+impl Track {
+    pub(crate) fn new(number: u8) -> Track {
+        Track { number, ..Track::default() }
+    }
+
+    /// Sends a frame without a sequence number next. One that has not begun is replaced: only the latest counts.
+    pub(crate) fn send_aside(&mut self, head: &Head) -> bool {
+        let free = self.aside.is_none_or(|(_, at)| at == 0);
+        if free {
+            self.aside = Some((head.pack(), 0));
+        }
+        free
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.doing.is_none() && self.aside.is_none()
+    }
+}
+
+/// Pieces for one system call.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) pieces: Vec<Iov>,
+    pub(crate) len: usize,
+    pins: Vec<Pin>,
+}
+
+impl Gathered {
+    fn add(&mut self, bytes: &[u8]) {
+        self.add_piece(sys::piece(bytes));
+    }
+
+    fn add_piece(&mut self, piece: Iov) {
+        if piece.len > 0 {
+            self.pieces.push(piece);
+            self.len += piece.len;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.pieces.len() >= MOST_PIECES || self.len >= MOST_BYTES
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.pins.clear();
+        self.len = 0;
+    }
+}
+
+/// Frames on their way out.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    retain: bool,
+    ring: Ring,
+    frames: VecDeque<Frame>,
+    /// Number of the first frame; in a session that retains, its sequence number.
+    first: u64,
+    /// Frames from `first` on that some stream has begun.
+    begun: usize,
+    /// Of those, the ones to be sent again, lowest first.
+    again: VecDeque<u64>,
+    acked: u64,
+    next_seq: u32,
+    /// Bytes of frames that no stream has begun.
+    waiting: usize,
+    /// A region was deregistered that must be sent once more.
+    lost: bool,
+}
+
+impl Outbox {
+    pub(crate) fn new(capacity: usize, retain: bool) -> Outbox {
+        Outbox {
+            retain,
+            ring: Ring::new(capacity),
+            frames: VecDeque::new(),
+            first: 0,
+            begun: 0,
+            again: VecDeque::new(),
+            acked: 0,
+            next_seq: 0,
+            waiting: 0,
+            lost: false,
+        }
+    }
+
+    pub(crate) fn retains(&self) -> bool {
+        self.retain
+    }
+
+    /// Nothing is kept, and nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether a stream without anything to do would find something here.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.begun < self.frames.len() || !self.again.is_empty()
+    }
+
+    /// Bytes that no stream has begun.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Bytes of buffer memory.
+    pub(crate) fn committed(&self) -> usize {
+        self.ring.committed() + self.frames.capacity() * size_of::<Frame>()
+    }
+
+    /// Whether a message of this length, head included, can be taken.
+    #[inline]
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        len + RESERVE <= self.ring.room()
+            && !(self.retain && self.frames.len() as u32 >= WINDOW - 64)
+    }
+
+    /// The same for an answer, for which room was reserved.
+    pub(crate) fn has_room_for_answer(&self) -> bool {
+        LONG_HEAD <= self.ring.room() && !(self.retain && self.frames.len() as u32 >= WINDOW)
+    }
+
+    /// The same for a piece of a put or get.
+    pub(crate) fn has_room_for_bulk(&self) -> bool {
+        self.frames.len() < if self.retain { 128 } else { 8192 }
+    }
+
+    /// Why the session cannot go on, if so.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The number of the next frame, for one that is sent right now and not kept.
+    #[inline]
+    pub(crate) fn take_seq(&mut self) -> u32 {
+        let seq = self.next_seq;
+        self.next_seq = seq.wrapping_add(1);
+        seq
+    }
+
+    /// Keeps what the kernel did not take of a frame that was sent right now.
+    pub(crate) fn push_rest(&mut self, track: &mut Track, bytes: &[u8]) {
+        let at = self.ring.position();
+        self.ring.push(bytes);
+        track.doing = Some((self.first + self.frames.len() as u64, 0));
+        self.frames.push_back(Frame {
+            body: Body::Copied(at),
+            len: bytes.len(),
+            state: State::Doing(track.number),
+            since_ms: 0,
+        });
+        self.begun = self.frames.len();
+    }
+
+    /// Adds a frame; the caller has seen that there is room. The payload is copied.
+    pub(crate) fn push(&mut self, mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
+        head.seq = self.take_seq();
+        head.len = payload.len() as u32;
+        let at = self.ring.position();
+        let long;
+        let short;
+        let bytes: &[u8] = match key {
+            Some(key) => {
+                long = head.pack_with(key);
+                &long
+            }
+            None => {
+                short = head.pack();
+                &short
+            }
+        };
+        self.ring.push(bytes);
+        self.ring.push(payload);
+        let len = bytes.len() + payload.len();
+        self.waiting += len;
+        // What is never sent again needs no frame of its own.
+        if !self.retain && self.begun < self.frames.len() {
+            if let Some(Frame { body: Body::Copied(_), len: last, .. }) = self.frames.back_mut() {
+                if *last < MERGED {
+                    *last += len;
+                    return;
+                }
+            }
+        }
+        let (body, state) = (Body::Copied(at), State::Waiting);
+        self.frames.push_back(Frame { body, len, state, since_ms: 0 });
+    }
+
+    /// Adds a frame whose payload stays where it is; returns its number.
+    pub(crate) fn push_bulk(
+        &mut self,
+        mut head: Head,
+        key: Option<&KeyPart>,
+        pieces: Vec<Iov>,
+        region: Option<Arc<Region>>,
+    ) -> u64 {
+        let payload: usize = pieces.iter().map(|piece| piece.len).sum();
+        head.seq = self.take_seq();
+        head.len = payload as u32;
+        let (mut bytes, head_len) = ([0; LONG_HEAD], head.head_len());
+        match key {
+            Some(key) => bytes = head.pack_with(key),
+            None => bytes[..HEAD].copy_from_slice(&head.pack()),
+        }
+        let bulk =
+            Bulk { head: bytes, head_len, pieces, region, owned: Box::default(), begun: false };
+        let len = head_len + payload;
+        self.waiting += len;
+        let body = Body::Bulk(Box::new(bulk));
+        self.frames.push_back(Frame { body, len, state: State::Waiting, since_ms: 0 });
+        self.first + self.frames.len() as u64 - 1
+    }
+
+    /// Whether a frame has been written, wherever it is now.
+    pub(crate) fn is_written(&self, number: u64) -> bool {
+        number < self.first
+            || self
+                .frames
+                .get((number - self.first) as usize)
+                .is_some_and(|frame| matches!(frame.state, State::Sent(_)))
+    }
+
+    /// Collects what a stream is to write next. Nothing of it may change before [`Outbox::wrote`].
+    pub(crate) fn gather(&mut self, track: &Track, out: &mut Gathered) {
+        if let Some((number, at)) = track.doing {
+            self.gather_frame(number, at, out);
+        }
+        if let Some((bytes, at)) = &track.aside {
+            out.add(&bytes[*at..]);
+        }
+        let mut n = 0;
+        while let Some(&number) = self.again.get(n) {
+            if out.is_full() {
+                return;
+            }
+            self.gather_frame(number, 0, out);
+            n += 1;
+        }
+        for index in self.begun..self.frames.len() {
+            if out.is_full() {
+                return;
+            }
+            self.gather_frame(self.first + index as u64, 0, out);
+        }
+    }
+
+    fn gather_frame(&mut self, number: u64, at: usize, out: &mut Gathered) {
+        let Some(frame) = self.frames.get_mut((number - self.first) as usize) else { return };
+        match &mut frame.body {
+            Body::Copied(position) => {
+                let (a, b) = self.ring.slices(*position + at as u64, frame.len - at);
+                out.add(a);
+                out.add(b);
+            }
+            Body::Bulk(bulk) => {
+                if at < bulk.head_len {
+                    out.add(&bulk.head[at..bulk.head_len]);
+                }
+                let skip = at.saturating_sub(bulk.head_len);
+                if let Some(region) = &bulk.region {
+                    match region.pin() {
+                        Some(pin) => out.pins.push(pin),
+                        None => {
+                            self.lost |= bulk.begun && self.retain;
+                            bulk.forget();
+                        }
+                    }
+                }
+                let mut pieces = Vec::with_capacity(bulk.pieces.len());
+                sys::cut(&bulk.pieces, skip, usize::MAX, &mut pieces);
+                pieces.into_iter().for_each(|piece| out.add_piece(piece));
+            }
+        }
+    }
+
+    /// The kernel took that many bytes of what was gathered for this stream.
+    pub(crate) fn wrote(&mut self, track: &mut Track, mut count: usize, now_ms: u64) {
+        if let Some((number, at)) = track.doing {
+            count = self.take(track, number, at, count, now_ms);
+        }
+        if count == 0 {
+            return;
+        }
+        if let Some((_, at)) = &mut track.aside {
+            let taken = count.min(HEAD - *at);
+            *at += taken;
+            count -= taken;
+            if *at == HEAD {
+                track.aside = None;
+            }
+        }
+        while count > 0 {
+            if let Some(number) = self.again.pop_front() {
+                count = self.take(track, number, 0, count, now_ms);
+            } else if self.begun < self.frames.len() {
+                let number = self.first + self.begun as u64;
+                self.waiting -= self.frames[self.begun].len;
+                self.begun += 1;
+                count = self.take(track, number, 0, count, now_ms);
+            } else {
+                break;
+            }
+        }
+        self.release();
+    }
+
+    /// Counts bytes of one frame; returns those that belong to the next.
+    fn take(
+        &mut self,
+        track: &mut Track,
+        number: u64,
+        at: usize,
+        count: usize,
+        now_ms: u64,
+    ) -> usize {
+        let Some(frame) = self.frames.get_mut((number - self.first) as usize) else { return 0 };
+        if let Body::Bulk(bulk) = &mut frame.body {
+            bulk.begun = true;
+        }
+        let rest = frame.len - at;
+        frame.since_ms = now_ms;
+        if count >= rest {
+            frame.state = State::Sent(track.number);
+            track.doing = None;
+            if number == self.first {
+                self.release();
+            }
+            count - rest
+        } else {
+            frame.state = State::Doing(track.number);
+            track.doing = Some((number, at + count));
+            0
+        }
+    }
+
+    fn release(&mut self) {
+        while let Some(frame) = self.frames.front() {
+            let done = match frame.state {
+                State::Sent(_) => !self.retain || self.first < self.acked,
+                // Acknowledged while it waited to be sent again.
+                State::Waiting => self.retain && self.first < self.acked,
+                State::Doing(_) => false,
+            };
+            if !done {
+                break;
+            }
+            if let Body::Copied(_) = frame.body {
+                self.ring.pop(frame.len);
+            }
+            if self.again.front() == Some(&self.first) {
+                let _ = self.again.pop_front();
+            }
+            let _ = self.frames.pop_front();
+            self.first += 1;
+            self.begun = self.begun.saturating_sub(1);
+        }
+    }
+
+    /// The peer has everything before `ack`.
+    pub(crate) fn acknowledged(&mut self, ack: u32) -> Result<(), Malformed> {
+        if !self.retain {
+            return Ok(());
+        }
+        let known = self.first.max(self.acked);
+        let ahead = ack.wrapping_sub(known as u32);
+        if ahead >= 1 << 31 {
+            return Ok(()); // an older one
+        }
+        let acked = known + u64::from(ahead);
+        if acked > self.first + self.begun as u64 {
+            return Err("an acknowledgement of what was never sent");
+        }
+        self.acked = acked;
+        self.release();
+        Ok(())
+    }
+
+    /// A stream is gone: what was on it and is not acknowledged is to be sent again.
+    pub(crate) fn stream_broke(&mut self, number: u8) {
+        for (index, frame) in self.frames.iter_mut().take(self.begun).enumerate() {
+            if matches!(frame.state, State::Doing(n) | State::Sent(n) if n == number) {
+                frame.state = State::Waiting;
+                self.again.push_back(self.first + index as u64);
+            }
+        }
+        self.again.make_contiguous().sort_unstable();
+        self.release();
+    }
+
+    /// The oldest frame that is not acknowledged: its sequence number, its stream, and since when it waits.
+    pub(crate) fn oldest(&self) -> Option<(u32, u8, u64)> {
+        let frame = self.frames.front()?;
+        match frame.state {
+            State::Sent(stream) | State::Doing(stream) => {
+                Some((self.first as u32, stream, frame.since_ms))
+            }
+            State::Waiting => None,
+        }
+    }
+
+    /// Takes copies of what lies in operations' memory, which is about to be given back, and drops what no stream
+    /// has begun when nothing needs it.
+    pub(crate) fn own_payloads(&mut self) {
+        for frame in &mut self.frames {
+            if let Body::Bulk(bulk) = &mut frame.body {
+                if bulk.region.is_none() {
+                    bulk.copy();
+                }
+            }
+        }
+    }
+
+    /// Gives memory back that nothing lies in.
+    pub(crate) fn trim(&mut self) {
+        if self.frames.is_empty() {
+            self.ring.trim();
+            self.frames = VecDeque::new();
+            self.again = VecDeque::new();
+        }
+    }
+}
+
+impl Bulk {
+    /// The memory is not there any more: zeros of the same length take its place.
+    fn forget(&mut self) {
+        let mut left: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        self.pieces.clear();
+        self.region = None;
+        while left > 0 {
+            let len = left.min(ZEROS.len());
+            self.pieces.push(sys::piece(&ZEROS[..len]));
+            left -= len;
+        }
+    }
+
+    fn copy(&mut self) {
+        let len: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        let mut owned = vec![0; len].into_boxed_slice();
+        let mut at = 0;
+        for &piece in &self.pieces {
+            sys::read_piece(piece, &mut owned[at..]);
+            at += piece.len;
+        }
+        self.owned = owned;
+        self.pieces = vec![sys::piece(&self.owned)];
+    }
+}

@@ -1,0 +1,676 @@
+//! Reading: frames out of a stream's buffer, payloads of puts and gets straight into the memory they are for.
+
+use std::rc::Rc;
+
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Events, Status, access};
+
+use crate::conn::{Inner, Phase};
+use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed, word_status};
+use crate::interface::Shared;
+use crate::ops::{MAX_GETS, MAX_PUTS, Serve, not_after};
+use crate::stream::{Broke, Buffer, Landing, Place};
+use crate::sys;
+use crate::window::Verdict;
+
+/// The most system calls for one stream in one poll.
+const MOST_CALLS: usize = 16;
+/// Bytes of messages that may be held because others before them are missing.
+const MAX_HELD: usize = 64 << 20;
+/// Acknowledge at the latest after this many frames or bytes.
+const ACK_FRAMES: u32 = 64;
+const ACK_BYTES: usize = 64 << 10;
+
+/// What is held of a frame that came too early or could not be delivered yet.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Message {
+        id: u32,
+        header: u64,
+        data: Box<[u8]>,
+    },
+    /// A piece of a put is in place, or was refused.
+    PutLanded {
+        number: u32,
+        last: bool,
+        result: Result<(), Status>,
+    },
+    /// Data of a get is in place.
+    GetLanded {
+        number: u32,
+        len: u32,
+    },
+    Control(Head, Option<KeyPart>),
+}
+
+/// How far a stream was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// Nothing came.
+    Quiet,
+    /// Something came.
+    Some,
+}
+
+/// Why parsing stopped.
+enum Parsed {
+    NeedMore,
+    /// No room for events.
+    Full,
+}
+
+impl Inner {
+    /// Reads a stream until it is empty, or has had its share.
+    pub(crate) fn read(&mut self, number: usize, events: &mut Events<'_>) -> Read {
+        let shared = Rc::clone(&self.shared);
+        match self.read_stream(number, &shared, events) {
+            Ok(read) => read,
+            Err(broke) => {
+                self.stream_broke(number, &broke);
+                Read::Some
+            }
+        }
+    }
+
+    fn read_stream(
+        &mut self,
+        number: usize,
+        shared: &Shared,
+        events: &mut Events<'_>,
+    ) -> Result<Read, Broke> {
+        let mut read = Read::Quiet;
+        let round = shared.round.get();
+        for call in 0..MOST_CALLS {
+            let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
+            else {
+                return Ok(read);
+            };
+            if call == 0 {
+                stream.behind = false;
+            }
+            let buffer = stream.buffer.get_or_insert_with(|| shared.buffer());
+            buffer.refresh(round);
+            if !buffer.is_empty() {
+                match self.parse(number, shared, events)? {
+                    Parsed::NeedMore => {}
+                    Parsed::Full => {
+                        self.fall_behind(number);
+                        return Ok(Read::Some);
+                    }
+                }
+            }
+            let (got, wanted) = match self.receive(number)? {
+                Some(got) => got,
+                None => break,
+            };
+            read = Read::Some;
+            match self.parse(number, shared, events)? {
+                Parsed::NeedMore => {}
+                Parsed::Full => {
+                    self.fall_behind(number);
+                    break;
+                }
+            }
+            if got < wanted {
+                break;
+            }
+            if call + 1 == MOST_CALLS {
+                self.fall_behind(number);
+            }
+        }
+        if read == Read::Some {
+            self.after_reading(shared);
+        }
+        Ok(read)
+    }
+
+    /// The stream is looked at in the next poll, whether or not something more comes.
+    fn fall_behind(&mut self, number: usize) {
+        if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
+            stream.behind = true;
+        }
+        self.call_attention();
+    }
+
+    fn after_reading(&mut self, shared: &Shared) {
+        let answers = self.ops.as_ref().is_some_and(|ops| !ops.is_idle());
+        if self.outbox.retains() && (self.ack_owed >= ACK_FRAMES || self.ack_bytes >= ACK_BYTES) {
+            self.send_ack();
+        }
+        if answers || self.ack_owed > 0 && self.outbox.retains() {
+            self.ack_round = shared.round.get();
+            self.call_attention();
+        }
+    }
+
+    /// Tells the peer what has arrived, on whichever stream takes it.
+    pub(crate) fn send_ack(&mut self) {
+        let mut head = Head::bare(Kind::Ack, self.window.highest(), 0);
+        head.ack = self.acknowledge();
+        let free = self
+            .links
+            .iter_mut()
+            .filter_map(|link| link.stream.as_mut())
+            .find(|stream| !stream.blocked && stream.error.is_none());
+        if let Some(stream) = free {
+            let _ = stream.track.send_aside(&head);
+            let number = usize::from(stream.track.number);
+            self.flush_stream(number);
+        } else {
+            self.ack_owed = 1; // later
+        }
+    }
+
+    /// One system call. The bytes that came and the bytes that could have come; `None`: nothing is there.
+    fn receive(&mut self, number: usize) -> Result<Option<(usize, usize)>, Broke> {
+        let mut pieces = std::mem::take(&mut *self.shared.pieces.borrow_mut());
+        pieces.clear();
+        let mut pin = None;
+        let landing = self
+            .links
+            .get_mut(number)
+            .and_then(|link| link.stream.as_mut())
+            .and_then(|stream| stream.landing.take());
+        let landing = landing.map(|mut landing| {
+            pin = self.landing_pieces(&mut landing, &mut pieces);
+            landing
+        });
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return Ok(None);
+        };
+        stream.landing = landing;
+        let Some(buffer) = &mut stream.buffer else { return Ok(None) };
+        let direct: usize = pieces.iter().map(|piece| piece.len).sum();
+        let fd = match &stream.other_end {
+            Some(other) => std::os::fd::AsRawFd::as_raw_fd(other),
+            None => std::os::fd::AsRawFd::as_raw_fd(&stream.socket),
+        };
+        let room = buffer.room();
+        let (result, wanted) = if direct == 0 {
+            (sys::receive(fd, room), room.len())
+        } else {
+            // Behind the payload only the next head: what follows that may have a place of its own.
+            let next = room.len().min(LONG_HEAD);
+            pieces.push(sys::piece_mut(&mut room[..next]));
+            (sys::receive_pieces(fd, &pieces), direct + next)
+        };
+        drop(pin);
+        let _ = self.shared.pieces.replace(pieces);
+        let got = match result {
+            Ok(0) if wanted > 0 => return Err(self.ended(number)),
+            Ok(got) => got,
+            Err(error) if sys::is_passing(&error) => return Ok(None),
+            Err(error) => {
+                let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
+                let peer = stream.map(|stream| stream.peer()).unwrap_or_default();
+                return Err(Broke::error(&peer, &error));
+            }
+        };
+        buffer.received(got.saturating_sub(direct));
+        if direct > 0 {
+            self.advance_landing(number, got.min(direct))?;
+        }
+        Ok(Some((got, wanted)))
+    }
+
+    fn ended(&mut self, number: usize) -> Broke {
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return Broke { status: Status::Closed, text: String::new() };
+        };
+        let peer = stream.peer();
+        match stream.error.take() {
+            Some(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Broke::error(&peer, &error)
+            }
+            _ => Broke::ended(&peer),
+        }
+    }
+
+    /// Where the rest of a payload goes. What must not be written any more goes nowhere.
+    fn landing_pieces(
+        &mut self,
+        landing: &mut Landing,
+        pieces: &mut Vec<Iov>,
+    ) -> Option<crate::regions::Pin> {
+        if self.window.judge(landing.head.seq) == Ok(Verdict::Duplicate) {
+            landing.place = Place::Nowhere; // it came on another stream meanwhile
+        }
+        match &landing.place {
+            Place::Region(region, offset) => match region.pin() {
+                Some(pin) => {
+                    pieces.push(region.piece(offset + landing.at as u64, landing.left()));
+                    return Some(pin);
+                }
+                None => {
+                    landing.place = Place::Nowhere;
+                    landing.result = Err(Status::KeyRejected);
+                }
+            },
+            Place::Get => {
+                let number = landing.head.number;
+                let get =
+                    self.ops.as_ref().and_then(|ops| ops.gets.iter().find(|g| g.number == number));
+                match get {
+                    Some(get) => {
+                        let at = landing.head.word as usize + landing.at;
+                        sys::cut(&get.pieces, at, landing.left(), pieces);
+                        pieces.truncate(512);
+                    }
+                    None => landing.place = Place::Nowhere,
+                }
+            }
+            Place::Nowhere => {}
+        }
+        None
+    }
+
+    /// Bytes have landed; completes the frame with the last one.
+    fn advance_landing(&mut self, number: usize, count: usize) -> Result<(), Broke> {
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return Ok(());
+        };
+        let Some(landing) = &mut stream.landing else { return Ok(()) };
+        landing.at += count;
+        if landing.left() > 0 {
+            return Ok(());
+        }
+        let Some(landing) = stream.landing.take() else { return Ok(()) };
+        let Landing { head, result, .. } = *landing;
+        let item = match head.kind {
+            Kind::Put => Item::PutLanded { number: head.number, last: head.last, result },
+            _ => Item::GetLanded { number: head.number, len: head.len },
+        };
+        self.arrived(head.seq, item, LONG_HEAD + head.len as usize)
+            .map_err(|why| self.malformed(number, why))
+    }
+
+    fn malformed(&self, number: usize, why: Malformed) -> Broke {
+        let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
+        Broke::malformed(&stream.map(|stream| stream.peer()).unwrap_or_default(), why)
+    }
+
+    // ---- frames ----
+
+    fn parse(
+        &mut self,
+        number: usize,
+        shared: &Shared,
+        events: &mut Events<'_>,
+    ) -> Result<Parsed, Broke> {
+        self.parse_frames(number, shared, events).map_err(|failed| match failed {
+            Failed::Malformed(why) => self.malformed(number, why),
+            Failed::Broke(broke) => broke,
+        })
+    }
+
+    fn parse_frames(
+        &mut self,
+        number: usize,
+        shared: &Shared,
+        events: &mut Events<'_>,
+    ) -> Result<Parsed, Failed> {
+        loop {
+            if self.window.has_gap() && !self.drain(shared, events)? {
+                return Ok(Parsed::Full);
+            }
+            let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
+            else {
+                return Ok(Parsed::NeedMore);
+            };
+            let Some(buffer) = &mut stream.buffer else { return Ok(Parsed::NeedMore) };
+            if stream.landing.is_some() {
+                let available = buffer.unread().len();
+                if available == 0 {
+                    return Ok(Parsed::NeedMore);
+                }
+                self.land(number)?;
+                continue;
+            }
+            let Some(bytes) = buffer.unread().first_chunk::<HEAD>() else {
+                return Ok(Parsed::NeedMore);
+            };
+            let head = Head::parse(bytes)?;
+            if head.kind == Kind::Message {
+                let len = head.len as usize;
+                if buffer.unread().len() < HEAD + len {
+                    return Ok(Parsed::NeedMore);
+                }
+                match self.window.judge(head.seq)? {
+                    Verdict::Next if self.abandoned => self.window.advance(),
+                    Verdict::Next => {
+                        let data = buffer.unread()[HEAD..].as_ptr();
+                        if !events.push_message(self.cookie, head.number, head.word, data, len) {
+                            return Ok(Parsed::Full);
+                        }
+                        self.window.advance();
+                    }
+                    Verdict::Ahead => {
+                        self.held_bytes += len;
+                        if self.held_bytes > MAX_HELD {
+                            return Err(Failed::Malformed(
+                                "more ahead of its turn than can be held",
+                            ));
+                        }
+                        let data = buffer.unread()[HEAD..HEAD + len].into();
+                        let item = Item::Message { id: head.number, header: head.word, data };
+                        self.window.hold(head.seq, item);
+                    }
+                    Verdict::Duplicate => {}
+                }
+                buffer.consume(HEAD + len);
+                self.ack_owed += 1;
+                self.ack_bytes += HEAD + len;
+                if self.outbox.retains() {
+                    self.outbox.acknowledged(head.ack)?;
+                }
+                continue;
+            }
+            self.require_retaining_order(&head)?;
+            let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
+            else {
+                return Ok(Parsed::NeedMore);
+            };
+            let Some(buffer) = &mut stream.buffer else { return Ok(Parsed::NeedMore) };
+            let Some(bytes) = buffer.unread().get(..head.head_len()) else {
+                return Ok(Parsed::NeedMore);
+            };
+            let key = match bytes.get(HEAD..).and_then(|rest| rest.first_chunk::<HEAD>()) {
+                Some(bytes) => Some(KeyPart::parse(bytes)?),
+                None => None,
+            };
+            buffer.consume(head.head_len());
+            self.frame(number, head, key)?;
+        }
+    }
+
+    /// Without retaining, frames can only come in order.
+    fn require_retaining_order(&self, head: &Head) -> Result<(), Failed> {
+        let retains = self.outbox.retains();
+        if !retains && head.kind.is_sequenced() && head.seq != self.window.expected() {
+            return Err(Failed::Malformed("a frame out of order"));
+        }
+        Ok(())
+    }
+
+    /// Takes a frame that is no message; its payload, if any, follows.
+    fn frame(&mut self, number: usize, head: Head, key: Option<KeyPart>) -> Result<(), Failed> {
+        if self.outbox.retains() {
+            self.outbox.acknowledged(head.ack)?;
+        }
+        match head.kind {
+            Kind::Ack => {
+                if (head.number.wrapping_sub(self.peer_highest) as i32) > 0 {
+                    self.peer_highest = head.number;
+                }
+                self.call_attention();
+            }
+            Kind::Start => {}
+            Kind::Gone => {
+                let text = "the peer's endpoint is not there any more".to_string();
+                return Err(Failed::Broke(Broke { status: Status::Closed, text }));
+            }
+            Kind::Put | Kind::GetData => {
+                let (place, result) = self.place_of(&head, key);
+                let landing = Landing { head, at: 0, place, result };
+                if let Some(stream) =
+                    self.links.get_mut(number).and_then(|link| link.stream.as_mut())
+                {
+                    stream.landing = Some(Box::new(landing));
+                }
+                if head.len == 0 {
+                    self.advance_landing(number, 0).map_err(Failed::Broke)?;
+                }
+            }
+            _ => self.arrived(head.seq, Item::Control(head, key), HEAD)?,
+        }
+        Ok(())
+    }
+
+    /// Where the payload of this frame goes.
+    fn place_of(&self, head: &Head, key: Option<KeyPart>) -> (Place, Result<(), Status>) {
+        if self.abandoned || self.window.judge(head.seq) == Ok(Verdict::Duplicate) {
+            return (Place::Nowhere, Ok(()));
+        }
+        let Some(key) = key else {
+            let number = head.number;
+            let get =
+                self.ops.as_ref().and_then(|ops| ops.gets.iter().find(|g| g.number == number));
+            let fits = get.is_some_and(|get| {
+                head.word.checked_add(u64::from(head.len)).is_some_and(|end| end <= get.len)
+            });
+            return (if fits { Place::Get } else { Place::Nowhere }, Ok(()));
+        };
+        let regions = &self.shared.domain.regions;
+        match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
+            Ok(region) => (Place::Region(region, head.word), Ok(())),
+            Err(status) => (Place::Nowhere, Err(status)),
+        }
+    }
+
+    /// Moves what is in the buffer to where it belongs.
+    fn land(&mut self, number: usize) -> Result<(), Failed> {
+        let taken = self
+            .links
+            .get_mut(number)
+            .and_then(|link| link.stream.as_mut())
+            .and_then(|stream| stream.landing.take());
+        let Some(mut landing) = taken else { return Ok(()) };
+        let mut pieces = Vec::new();
+        let pin = self.landing_pieces(&mut landing, &mut pieces);
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return Ok(());
+        };
+        let Some(buffer) = &mut stream.buffer else { return Ok(()) };
+        let count = landing.left().min(buffer.unread().len());
+        let mut at = 0;
+        for piece in pieces {
+            if at < count {
+                sys::write_piece(&buffer.unread()[at..count], piece);
+            }
+            at += piece.len;
+        }
+        drop(pin);
+        let count = if at == 0 { count } else { count.min(at) };
+        buffer.consume(count);
+        stream.landing = Some(landing);
+        self.advance_landing(number, count).map_err(Failed::Broke)
+    }
+
+    /// A frame is here in full: its turn may have come.
+    fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
+        self.ack_owed += 1;
+        self.ack_bytes += len;
+        match self.window.judge(seq)? {
+            Verdict::Duplicate => Ok(()),
+            Verdict::Ahead => {
+                self.window.hold(seq, item);
+                Ok(())
+            }
+            Verdict::Next => {
+                self.window.advance();
+                self.deliver(item)
+            }
+        }
+    }
+
+    /// Delivers what was held and whose turn has come; `false`: no room for events.
+    fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Result<bool, Malformed> {
+        loop {
+            match self.window.ready() {
+                None => return Ok(true),
+                Some(Item::Message { id, header, data }) => {
+                    self.held_bytes = self.held_bytes.saturating_sub(data.len());
+                    let (id, header, at, len) = (*id, *header, data.as_ptr(), data.len());
+                    if !self.abandoned && !events.push_message(self.cookie, id, header, at, len) {
+                        self.held_bytes += len;
+                        self.call_attention();
+                        return Ok(false);
+                    }
+                    if let Some(Item::Message { data, .. }) = self.window.take_ready() {
+                        shared.told.borrow_mut().push(data);
+                    }
+                }
+                Some(_) => {
+                    if let Some(item) = self.window.take_ready() {
+                        self.deliver(item)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was held may be delivered now that there is room for events.
+    pub(crate) fn drain_held(&mut self, events: &mut Events<'_>) {
+        let shared = Rc::clone(&self.shared);
+        if self.window.has_gap() {
+            if let Err(why) = self.drain(&shared, events) {
+                let broke = Broke::malformed("the peer", why);
+                self.fail(broke.status, &broke.text);
+            }
+        }
+    }
+
+    /// Acts on a frame in its turn.
+    fn deliver(&mut self, item: Item) -> Result<(), Malformed> {
+        if self.phase == Phase::Closing {
+            if matches!(item, Item::Control(Head { kind: Kind::Goodbye, .. }, _)) {
+                self.phase = Phase::Failed(Status::Closed);
+                self.let_go();
+                self.call_attention();
+            }
+            return Ok(());
+        }
+        let shared = Rc::clone(&self.shared);
+        match item {
+            Item::Message { .. } => Ok(()), // delivered by who holds the events
+            Item::PutLanded { number, last, result } => {
+                let ops = self.ops();
+                let known = ops.failing.filter(|(failing, _)| *failing == number);
+                let result = known.map_or(result, |(_, status)| Err(status));
+                ops.failing = result.err().map(|status| (number, status));
+                if last {
+                    if let Some(failure) = ops.failing.take() {
+                        if ops.failures.len() > 2 * MAX_PUTS {
+                            return Err("more puts than may be under way");
+                        }
+                        ops.failures.push_back(failure);
+                    }
+                    ops.done = Some(number);
+                }
+                Ok(())
+            }
+            Item::GetLanded { number, len } => {
+                if let Some(get) = self.ops().gets.iter_mut().find(|get| get.number == number) {
+                    get.landed += u64::from(len);
+                }
+                Ok(())
+            }
+            Item::Control(head, key) => self.control(&head, key, &shared),
+        }
+    }
+
+    fn control(
+        &mut self,
+        head: &Head,
+        key: Option<KeyPart>,
+        shared: &Shared,
+    ) -> Result<(), Malformed> {
+        let number = head.number;
+        match head.kind {
+            Kind::PutDone => {
+                let ops = self.ops();
+                while ops.puts.front().is_some_and(|put| not_after(put.number, number)) {
+                    if let Some(put) = ops.puts.pop_front() {
+                        shared.completed(put.cookie, Ok(0));
+                    }
+                }
+            }
+            Kind::PutFailed => {
+                let status = word_status(head.word).err().unwrap_or(Status::Io);
+                let ops = self.ops();
+                ops.note_failure(Some(number), None, status);
+                if let Some(at) = ops.puts.iter().position(|put| put.number == number) {
+                    if let Some(put) = ops.puts.remove(at) {
+                        shared.completed(put.cookie, Err(status));
+                    }
+                }
+            }
+            Kind::Get => {
+                let Some(key) = key else { return Err("a get without a key") };
+                let region =
+                    shared.domain.regions.find(&key, head.word, key.total, access::REMOTE_READ);
+                let ops = self.ops();
+                if ops.serves.len() >= 2 * MAX_GETS {
+                    return Err("more gets than may be under way");
+                }
+                ops.serves.push_back(Serve {
+                    number,
+                    region,
+                    offset: head.word,
+                    len: key.total,
+                    cut: 0,
+                    last_frame: 0,
+                });
+            }
+            Kind::GetDone => {
+                let ops = self.ops();
+                let mut result = word_status(head.word);
+                if let Some(at) = ops.gets.iter().position(|get| get.number == number) {
+                    let get = ops.gets.swap_remove(at);
+                    if result.is_ok() && get.landed != get.len {
+                        return Err("the end of a get whose data did not come");
+                    }
+                    if let Err(status) = result {
+                        ops.note_failure(None, Some(number), status);
+                        result = Err(status);
+                    }
+                    shared.completed(get.cookie, result.map(|()| 0));
+                }
+                self.end_flushes(shared);
+            }
+            Kind::Flush => self.ops().flush_asked = Some(number),
+            Kind::FlushDone => {
+                for flush in &mut self.ops().flushes {
+                    flush.answered |= not_after(flush.number, number);
+                }
+                self.end_flushes(shared);
+            }
+            Kind::Goodbye => {
+                self.fail(Status::Closed, "the peer closed its endpoint in good order");
+            }
+            _ => return Err("a frame that cannot come here"),
+        }
+        Ok(())
+    }
+
+    /// Completes flushes whose answer has come and whose gets are done.
+    fn end_flushes(&mut self, shared: &Shared) {
+        let ops = self.ops();
+        while let Some(flush) = ops.flushes.front() {
+            let gets = ops.gets.iter().any(|get| not_after(get.number, flush.last_get));
+            if !flush.answered || gets {
+                return;
+            }
+            if let Some(flush) = ops.flushes.pop_front() {
+                shared.completed(flush.cookie, flush.result.map(|()| 0));
+            }
+        }
+    }
+}
+
+enum Failed {
+    Malformed(Malformed),
+    Broke(Broke),
+}
+
+impl From<Malformed> for Failed {
+    fn from(why: Malformed) -> Failed {
+        Failed::Malformed(why)
+    }
+}
+
+/// A buffer that may be used again.
+pub(crate) fn recycled(mut buffer: Buffer) -> Buffer {
+    buffer.recycle();
+    buffer
+}

@@ -1,0 +1,116 @@
+//! Bytes on their way out: a queue of bytes that begins small, grows to its bound and is given back when empty.
+
+/// A bounded queue of bytes. A position counts all bytes ever pushed, so it stays valid while the ring grows.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    bytes: Box<[u8]>,
+    /// Position of the oldest byte and of the next one.
+    first: u64,
+    next: u64,
+    capacity: usize,
+}
+
+const SMALLEST: usize = 16 << 10;
+
+impl Ring {
+    pub(crate) fn new(capacity: usize) -> Ring {
+        Ring { bytes: Box::default(), first: 0, next: 0, capacity: capacity.next_power_of_two() }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.capacity - self.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.next - self.first) as usize
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn committed(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Where the next byte goes.
+    pub(crate) fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Adds bytes, for which the caller has seen that there is room.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(self.room());
+        self.grow(len);
+        let mask = self.bytes.len().wrapping_sub(1);
+        let at = self.next as usize & mask;
+        let straight = len.min(self.bytes.len() - at);
+        self.bytes[at..at + straight].copy_from_slice(&bytes[..straight]);
+        self.bytes[..len - straight].copy_from_slice(&bytes[straight..len]);
+        self.next += len as u64;
+    }
+
+    /// The bytes from `position` on, in at most two pieces.
+    pub(crate) fn slices(&self, position: u64, len: usize) -> (&[u8], &[u8]) {
+        if len == 0 || self.bytes.is_empty() {
+            return (&[], &[]);
+        }
+        let at = position as usize & (self.bytes.len() - 1);
+        let straight = len.min(self.bytes.len() - at);
+        (&self.bytes[at..at + straight], &self.bytes[..len - straight])
+    }
+
+    /// Gives the oldest bytes back.
+    pub(crate) fn pop(&mut self, len: usize) {
+        self.first = self.next.min(self.first + len as u64);
+    }
+
+    /// Gives the memory back if nothing is in it.
+    pub(crate) fn trim(&mut self) {
+        if self.first == self.next {
+            self.bytes = Box::default();
+        }
+    }
+
+    fn grow(&mut self, more: usize) {
+        let needed = self.len() + more;
+        if needed <= self.bytes.len() {
+            return;
+        }
+        let size = needed.next_power_of_two().max(SMALLEST.min(self.capacity));
+        let mut grown = vec![0; size].into_boxed_slice();
+        // Every byte keeps its position.
+        let (a, b) = self.slices(self.first, self.len());
+        for (n, &byte) in a.iter().chain(b).enumerate() {
+            grown[(self.first as usize + n) & (size - 1)] = byte;
+        }
+        self.bytes = grown;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue_of_bytes(steps in prop::collection::vec((any::<bool>(), 0usize..9000), 0..80)) {
+            let mut ring = Ring::new(64 << 10);
+            let mut model: VecDeque<u8> = VecDeque::new();
+            let mut n = 0u8;
+            for (push, len) in steps {
+                if push && len <= ring.room() {
+                    let bytes: Vec<u8> = (0..len).map(|_| { n = n.wrapping_add(7); n }).collect();
+                    ring.push(&bytes);
+                    model.extend(&bytes);
+                } else if !push {
+                    ring.pop(len.min(model.len()));
+                    drop(model.drain(..len.min(model.len())));
+                    ring.trim();
+                }
+                let (a, b) = ring.slices(ring.position() - ring.len() as u64, ring.len());
+                prop_assert!(a.iter().chain(b).eq(model.iter()));
+                prop_assert!(ring.committed() <= 64 << 10);
+            }
+        }
+    }
+}

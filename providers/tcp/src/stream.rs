@@ -1,0 +1,231 @@
+//! One TCP connection of an endpoint: its socket, what it is in the middle of, and the buffer it receives into.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use tieline_plugin_api::Status;
+use tieline_plugin_api::abi::Iov;
+
+use crate::frame::{HEAD, Head, MAX_MESSAGE};
+use crate::outbox::Track;
+use crate::regions::Region;
+use crate::sys;
+
+/// Length of a receive buffer: two of the longest messages.
+pub(crate) const BUFFER: usize = 2 * (MAX_MESSAGE + HEAD);
+
+/// Bytes that have arrived and are not read yet, or that events of this round point to.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The poll in which events may point into it.
+    round: u64,
+}
+
+impl Buffer {
+    pub(crate) fn new() -> Buffer {
+        Buffer { bytes: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, round: 0 }
+    }
+
+    /// What is not read yet.
+    #[inline]
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    #[inline]
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.start += len;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Makes room: the events of earlier polls do not count any more.
+    #[inline]
+    pub(crate) fn refresh(&mut self, round: u64) {
+        if self.round == round {
+            return;
+        }
+        self.round = round;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 && self.bytes.len() - self.end < BUFFER / 2 {
+            // The beginning of a frame, at most once for every half of the buffer.
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        let end = self.end;
+        &mut self.bytes[end..]
+    }
+
+    #[inline]
+    pub(crate) fn received(&mut self, len: usize) {
+        self.end += len;
+    }
+
+    /// A buffer that another stream may use.
+    pub(crate) fn recycle(&mut self) {
+        (self.start, self.end, self.round) = (0, 0, 0);
+    }
+}
+
+/// Where the payload of a put or of get data goes.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Region(Arc<Region>, u64),
+    /// The local pieces of a get of ours.
+    Get,
+    /// Nowhere: it was refused, or has been here before.
+    Nowhere,
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    pub(crate) head: Head,
+    pub(crate) at: usize,
+    pub(crate) place: Place,
+    pub(crate) result: Result<(), Status>,
+}
+
+impl Landing {
+    pub(crate) fn left(&self) -> usize {
+        self.head.len as usize - self.at
+    }
+}
+
+/// A connection in use.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) socket: OwnedFd,
+    /// The other end of an endpoint that is connected to itself.
+    pub(crate) other_end: Option<OwnedFd>,
+    peer: Option<SocketAddr>,
+    pub(crate) track: Track,
+    /// The kernel takes no more until the descriptor is writable.
+    pub(crate) blocked: bool,
+    /// There is more to read, but there was no room for events.
+    pub(crate) behind: bool,
+    pub(crate) hot: bool,
+    pub(crate) buffer: Option<Buffer>,
+    pub(crate) landing: Option<Box<Landing>>,
+    /// Why sending failed: what had arrived before is still to be read.
+    pub(crate) error: Option<io::Error>,
+}
+
+impl Stream {
+    pub(crate) fn new(number: u8, socket: OwnedFd, peer: Option<SocketAddr>) -> Stream {
+        Stream {
+            socket,
+            other_end: None,
+            peer,
+            track: Track::new(number),
+            blocked: false,
+            behind: false,
+            hot: false,
+            buffer: None,
+            landing: None,
+            error: None,
+        }
+    }
+
+    /// A stream that leads back to where it begins.
+    pub(crate) fn to_itself() -> io::Result<Stream> {
+        let (socket, other) = sys::pair()?;
+        let mut stream = Stream::new(0, socket, None);
+        stream.other_end = Some(other);
+        Ok(stream)
+    }
+
+    /// Where bytes are written to.
+    #[inline]
+    pub(crate) fn sender(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Where bytes are read from.
+    #[inline]
+    pub(crate) fn receiver(&self) -> RawFd {
+        self.other_end.as_ref().unwrap_or(&self.socket).as_raw_fd()
+    }
+
+    pub(crate) fn leads_to_itself(&self) -> bool {
+        self.other_end.is_some()
+    }
+
+    /// Who is at the other end, for words.
+    pub(crate) fn peer(&self) -> String {
+        match self.peer {
+            Some(peer) => peer.to_string(),
+            None if self.other_end.is_some() => "itself".to_string(),
+            None => "an unknown address".to_string(),
+        }
+    }
+
+    /// Writes pieces.
+    pub(crate) fn write(&self, pieces: &[Iov]) -> io::Result<usize> {
+        sys::send_pieces(self.sender(), pieces)
+    }
+
+    /// Throws away what has arrived, so that closing sends no reset after what was sent.
+    pub(crate) fn discard(&mut self) {
+        let mut scratch = [0u8; 4096];
+        for _ in 0..1024 {
+            if !matches!(sys::receive(self.receiver(), &mut scratch), Ok(n) if n > 0) {
+                return;
+            }
+        }
+    }
+}
+
+/// How a connection broke, in a status and in words.
+#[derive(Debug)]
+pub(crate) struct Broke {
+    pub(crate) status: Status,
+    pub(crate) text: String,
+}
+
+impl Broke {
+    pub(crate) fn malformed(peer: &str, why: &str) -> Broke {
+        Broke {
+            status: Status::BadData,
+            text: format!("{peer} sent {why}: the connection is closed"),
+        }
+    }
+
+    pub(crate) fn ended(peer: &str) -> Broke {
+        let text =
+            format!("{peer} closed the connection without a goodbye: the process there has ended");
+        Broke { status: Status::PeerFailed, text }
+    }
+
+    pub(crate) fn error(peer: &str, error: &io::Error) -> Broke {
+        use io::ErrorKind as Kind;
+        let (status, what) = match error.kind() {
+            Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
+                (Status::PeerFailed, "the process there has ended")
+            }
+            Kind::TimedOut => (
+                Status::TimedOut,
+                "nothing came from there for TIELINE_FAILURE_TIMEOUT: the host or the link is down",
+            ),
+            _ => match error.raw_os_error() {
+                Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN) => {
+                    (Status::Unreachable, "no way leads there any more")
+                }
+                _ => (Status::Io, "the connection is of no use any more"),
+            },
+        };
+        Broke { status, text: format!("the connection to {peer} broke: {error}; {what}") }
+    }
+}

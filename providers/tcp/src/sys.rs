@@ -1,0 +1,129 @@
+//! The system calls, each behind a function that cannot be misused, and copies from and to operations' memory.
+//!
+//! A piece ([`Iov`]) is memory that somebody vouched for: who posts an operation, for its local pieces until it
+//! has completed or its endpoint is closed; a [`crate::regions::Pin`], for pieces of a registered region; or a
+//! borrowed slice. No piece outlives the one who vouches.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use tieline_plugin_api::abi::Iov;
+
+const _: () = assert!(
+    size_of::<Iov>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Iov, base) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Iov, len) == core::mem::offset_of!(libc::iovec, iov_len)
+);
+
+const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// The bytes of a slice as a piece to send.
+#[inline]
+pub(crate) fn piece(bytes: &[u8]) -> Iov {
+    Iov { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
+}
+
+/// The room of a slice as a piece to receive into.
+#[inline]
+pub(crate) fn piece_mut(bytes: &mut [u8]) -> Iov {
+    Iov { base: bytes.as_mut_ptr(), len: bytes.len() }
+}
+
+/// Sends bytes without waiting.
+#[inline]
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: reads the slice.
+    let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), FLAGS) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends pieces without waiting. The pieces are vouched for, as the module says.
+pub(crate) fn send_pieces(fd: RawFd, pieces: &[Iov]) -> io::Result<usize> {
+    // SAFETY: plain records for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: an array with the layout of `iovec` (asserted above) that lives through the call; the kernel
+    // checks every address.
+    let sent = unsafe { libc::sendmsg(fd, &message, FLAGS) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives bytes without waiting; 0 is the end.
+#[inline]
+pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: writes into the slice.
+    let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), FLAGS) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives into pieces without waiting; 0 is the end. The pieces are vouched for, as the module says.
+pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Iov]) -> io::Result<usize> {
+    // SAFETY: plain records for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: as in `send_pieces`; that the pieces may be written is vouched for.
+    let got = unsafe { libc::recvmsg(fd, &mut message, FLAGS) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Copies a piece that is vouched for to `out`, as far as both go.
+pub(crate) fn read_piece(from: Iov, out: &mut [u8]) {
+    // SAFETY: the piece is vouched for; `out` is ours alone and holds at least that much.
+    unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
+}
+
+/// Copies bytes to a piece that is vouched for, as far as both go.
+pub(crate) fn write_piece(bytes: &[u8], to: Iov) {
+    // SAFETY: the piece is vouched for, and may be written.
+    unsafe { std::ptr::copy(bytes.as_ptr(), to.base, to.len.min(bytes.len())) };
+}
+
+/// The rest of a piece from `at` on.
+#[inline]
+pub(crate) fn tail(piece: Iov, at: usize) -> Iov {
+    Iov { base: piece.base.wrapping_add(at), len: piece.len - at }
+}
+
+/// Adds the bytes `at .. at + len` of `pieces` to `out`, as pieces.
+pub(crate) fn cut(pieces: &[Iov], mut at: usize, mut len: usize, out: &mut Vec<Iov>) {
+    for &piece in pieces {
+        if len == 0 {
+            return;
+        }
+        if at >= piece.len {
+            at -= piece.len;
+            continue;
+        }
+        let mut part = tail(piece, at);
+        part.len = part.len.min(len);
+        at = 0;
+        len -= part.len;
+        out.push(part);
+    }
+}
+
+/// Two ends of a stream that leads nowhere else.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: descriptors that were just made and that nobody else owns.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Says that nothing more will be sent.
+pub(crate) fn end_sending(fd: RawFd) {
+    // SAFETY: no pointers. It fails only when the connection is gone already.
+    let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+/// Whether a call that failed is to be made again, now or later.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,100 @@
+//! The receiving half of a session: every frame once, in order, whatever streams they came on. Pure.
+
+use std::collections::VecDeque;
+
+use crate::frame::Malformed;
+
+/// The most frames that are on their way at once; what is further ahead breaks the protocol.
+pub(crate) const WINDOW: u32 = 1024;
+
+/// What to do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is the next one.
+    Next,
+    /// Some before it are missing: hold it.
+    Ahead,
+    /// It has been here before.
+    Duplicate,
+}
+
+/// Which frames have arrived. `T` is what is held of one that came too early.
+#[derive(Debug)]
+pub(crate) struct Window<T> {
+    expected: u32,
+    /// Frames from `expected` on; the first is there only while it could not be delivered.
+    ahead: VecDeque<Option<T>>,
+}
+
+impl<T> Default for Window<T> {
+    fn default() -> Window<T> {
+        Window { expected: 0, ahead: VecDeque::new() }
+    }
+}
+
+impl<T> Window<T> {
+    /// Everything before this has been delivered.
+    #[inline]
+    pub(crate) fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// The sequence number after the highest one that has arrived.
+    pub(crate) fn highest(&self) -> u32 {
+        self.expected.wrapping_add(self.ahead.len() as u32)
+    }
+
+    /// Whether frames wait for others before them.
+    pub(crate) fn has_gap(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn judge(&self, seq: u32) -> Result<Verdict, Malformed> {
+        if seq == self.expected && self.ahead.is_empty() {
+            return Ok(Verdict::Next);
+        }
+        let distance = seq.wrapping_sub(self.expected);
+        if distance >= 1 << 31 {
+            return Ok(Verdict::Duplicate);
+        }
+        if distance >= WINDOW {
+            return Err("a sequence number far ahead of all others");
+        }
+        Ok(match self.ahead.get(distance as usize) {
+            Some(Some(_)) => Verdict::Duplicate,
+            _ if distance == 0 => Verdict::Next,
+            _ => Verdict::Ahead,
+        })
+    }
+
+    /// The next frame has been delivered.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.expected = self.expected.wrapping_add(1);
+        let _ = self.ahead.pop_front();
+    }
+
+    /// Holds what came too early, or could not be delivered yet. `seq` was judged.
+    pub(crate) fn hold(&mut self, seq: u32, item: T) {
+        let at = seq.wrapping_sub(self.expected) as usize;
+        while self.ahead.len() <= at {
+            self.ahead.push_back(None);
+        }
+        self.ahead[at] = Some(item);
+    }
+
+    /// What is held of the next frame.
+    pub(crate) fn ready(&mut self) -> Option<&mut T> {
+        self.ahead.front_mut()?.as_mut()
+    }
+
+    /// Takes it, as delivered.
+    pub(crate) fn take_ready(&mut self) -> Option<T> {
+        if !matches!(self.ahead.front(), Some(Some(_))) {
+            return None;
+        }
+        self.expected = self.expected.wrapping_add(1);
+        self.ahead.pop_front().flatten()
+    }
+}
