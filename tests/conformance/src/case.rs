@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
-use tieline_plugin_api::{Named, Status, access, caps, connects, event, event_flags};
+use tieline_plugin_api::{Named, Status, access, caps, connects, event, event_flags, role};
 
 /// Every right that a region can give.
 pub(crate) const ALL_RIGHTS: u64 =
@@ -24,11 +24,11 @@ pub struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// `domain/module` of every data-path module in the file.
+/// `domain/module` and role of every module in the file.
 ///
 /// # Errors
 /// Why the file cannot be used at all.
-pub fn modules(path: &Path) -> Result<Vec<String>, String> {
+pub fn modules(path: &Path) -> Result<Vec<(String, u32)>, String> {
     let provider = enter(path)?;
     let mut names = Vec::new();
     for attr in provider.domains().map_err(|e| format!("query_domains: {e}"))? {
@@ -37,10 +37,8 @@ pub fn modules(path: &Path) -> Result<Vec<String>, String> {
             .open_domain(domain_name)
             .map_err(|e| format!("domain {domain_name} cannot be opened: {e}"))?;
         for module in domain.modules().map_err(|e| format!("query_modules: {e}"))? {
-            if module.role == tieline_plugin_api::role::DATA {
-                let name = fixed_str(&module.name).ok_or("a module's name is not UTF-8")?;
-                names.push(format!("{domain_name}/{name}"));
-            }
+            let name = fixed_str(&module.name).ok_or("a module's name is not UTF-8")?;
+            names.push((format!("{domain_name}/{name}"), module.role));
         }
     }
     Ok(names)
@@ -88,8 +86,18 @@ impl Case {
         format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
     }
 
+    /// Whether the module only forms connections.
+    pub(crate) fn is_connector(&self) -> bool {
+        self.attr.role == role::CONNECTION_ONLY
+    }
+
     pub(crate) fn has(&self, capability: u64) -> bool {
         self.attr.caps & capability == capability
+    }
+
+    /// Whether both sides make an endpoint first.
+    pub(crate) fn connects_to_endpoint(&self) -> bool {
+        self.attr.connects & connects::TO_ENDPOINT != 0
     }
 
     /// Skips the check unless the module has all of `capabilities`.
@@ -141,7 +149,7 @@ impl Case {
     pub(crate) fn desk(&self) -> Result<Desk, Stop> {
         let (near, far) = (self.interface()?, self.interface()?);
         let reach = |address| near.reachable(address).is_ok();
-        if self.attr.connects & connects::TO_ENDPOINT == 0 && !reach(&self.address_of(&far)?) {
+        if !self.connects_to_endpoint() && !reach(&self.address_of(&far)?) {
             return self.join(near.clone(), near);
         }
         self.join(near, far)
@@ -155,7 +163,7 @@ impl Case {
         }
         let mut desk =
             Desk { boxes, endpoint: None, back: None, synchronous: self.has(caps::SYNCHRONOUS) };
-        let to_endpoint = self.attr.connects & connects::TO_ENDPOINT != 0;
+        let to_endpoint = self.connects_to_endpoint();
         let address =
             if to_endpoint { Vec::new() } else { self.address_of(&desk.far().interface)? };
         if !to_endpoint {
@@ -198,6 +206,8 @@ pub(crate) struct Mailbox {
     pub(crate) arrived: Vec<Received>,
     pub(crate) left: Vec<Received>,
     pub(crate) failed: Vec<Received>,
+    /// Cookies of endpoints that were connected to an endpoint: they name the peers, which do not arrive.
+    pub(crate) cookies: Vec<u64>,
     /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
     pub(crate) keeps_lent: bool,
 }
@@ -211,6 +221,7 @@ impl Mailbox {
             arrived: Vec::new(),
             left: Vec::new(),
             failed: Vec::new(),
+            cookies: Vec::new(),
             keeps_lent: false,
         }
     }
@@ -222,7 +233,8 @@ impl Mailbox {
         for received in events {
             match received.kind {
                 event::MESSAGE => {
-                    if !self.arrived.iter().any(|a| a.peer == received.peer) {
+                    let arrived = self.arrived.iter().any(|a| a.peer == received.peer);
+                    if !arrived && !self.cookies.contains(&received.peer) {
                         return Err(fail(
                             format!("a message from peer {}", received.peer),
                             "PEER_ARRIVED with that number first",
@@ -318,6 +330,9 @@ impl Desk {
         cookie: u64,
     ) -> Result<Endpoint, Stop> {
         let interface = self.boxes[end].interface.clone();
+        if address.is_empty() {
+            self.boxes[end].cookies.push(cookie);
+        }
         loop {
             match interface.connect(address, identity, cookie) {
                 Err(failure) if failure.status == Status::Again => self.turn()?,

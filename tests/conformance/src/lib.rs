@@ -11,6 +11,7 @@
 mod abi;
 pub mod case;
 pub mod checks;
+mod connector;
 mod load;
 mod note;
 pub mod peer;

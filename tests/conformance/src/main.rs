@@ -6,7 +6,7 @@ use std::time::Duration;
 use tieline_conformance::checks::CHECKS;
 use tieline_conformance::runner::{self, Plan};
 use tieline_conformance::{case, peer};
-use tieline_plugin_api::caps;
+use tieline_plugin_api::{caps, role};
 
 const USAGE: &str = "\
 Runs every check of the Tieline provider contract against a provider file.
@@ -63,7 +63,10 @@ fn check_file(words: &[&str], program: PathBuf) -> ExitCode {
     if list {
         return match case::modules(&plan.path) {
             Ok(names) => {
-                names.iter().for_each(|name| println!("module {name}"));
+                for (name, role) in &names {
+                    let only = *role == role::CONNECTION_ONLY;
+                    println!("module {name}{}", if only { " (connection-only)" } else { "" });
+                }
                 for check in CHECKS {
                     let needs: Vec<&str> = caps::ALL
                         .iter()

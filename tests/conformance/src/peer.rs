@@ -4,6 +4,7 @@
 
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
 use crate::checks::count_remotely;
+use crate::connector;
 use crate::report::{Stop, succeeds};
 use crate::sys::Memory;
 use std::io::{BufRead, Write};
@@ -33,6 +34,9 @@ pub fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
             }
         }
     });
+    if case.is_connector() {
+        return connector::serve(&case, &commands).map_err(text);
+    }
     let mut peer = Peer::new(&case).map_err(text)?;
     loop {
         match commands.recv_timeout(Duration::from_millis(1)) {

@@ -44,20 +44,19 @@ pub struct Tally {
 /// Why the file holds nothing to check, or `out` cannot be written.
 pub fn run(plan: &Plan, out: &mut dyn Write) -> Result<Tally, String> {
     let mut chosen = modules_apart(plan)?;
-    let all = chosen.join(", ");
+    let all = chosen.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(wanted) = &plan.module {
-        chosen.retain(|name| name == wanted || name.rsplit('/').next() == Some(wanted));
+        chosen.retain(|(name, _)| name == wanted || name.rsplit('/').next() == Some(wanted));
     }
     if chosen.is_empty() {
         return Err(match &plan.module {
-            Some(wanted) => format!("there is no data-path module {wanted}; there is {all}"),
-            None => "the file has no data-path module, and connection-only ones are not checked"
-                .to_string(),
+            Some(wanted) => format!("there is no module {wanted}; there is {all}"),
+            None => "the file has no module".to_string(),
         });
     }
     let mut tally = Tally::default();
-    for module in &chosen {
-        for check in CHECKS {
+    for (module, role) in &chosen {
+        for check in CHECKS.iter().filter(|check| check.is_for(*role)) {
             if plan.filter.as_ref().is_some_and(|filter| !check.name.contains(filter.as_str())) {
                 continue;
             }
@@ -82,11 +81,15 @@ pub fn run(plan: &Plan, out: &mut dyn Write) -> Result<Tally, String> {
 /// The name of the check that lists modules: it runs apart, too, because a constructor may crash.
 pub const LIST_MODULES: &str = "modules";
 
-fn modules_apart(plan: &Plan) -> Result<Vec<String>, String> {
+fn modules_apart(plan: &Plan) -> Result<Vec<(String, u32)>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()])? {
         Ended::With(text) => match text.strip_prefix("modules: ") {
             Some(list) => {
-                Ok(list.split(", ").filter(|n| !n.is_empty()).map(str::to_string).collect())
+                let module = |entry: &str| {
+                    let (name, role) = entry.rsplit_once(' ')?;
+                    Some((name.to_string(), role.parse().ok()?))
+                };
+                Ok(list.split(", ").filter_map(module).collect())
             }
             None => Err(text),
         },
@@ -175,7 +178,10 @@ fn apart(plan: &Plan, arguments: &[&std::ffi::OsStr]) -> Result<Ended, String> {
 pub fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<String, String> {
     if check == LIST_MODULES {
         return Ok(match modules(path) {
-            Ok(names) => format!("modules: {}", names.join(", ")),
+            Ok(names) => {
+                let entry = |(name, role): &(String, u32)| format!("{name} {role}");
+                format!("modules: {}", names.iter().map(entry).collect::<Vec<_>>().join(", "))
+            }
             Err(why) => why.replace('\n', " "),
         });
     }

@@ -22,6 +22,7 @@ pub(crate) struct Provider {
     pub(crate) domain: DomainOps,
     pub(crate) interface: InterfaceOps,
     pub(crate) endpoint: EndpointOps,
+    pub(crate) connector: ConnectorOps,
 }
 
 // SAFETY: the tables are constant; functions of a provider may be called from any thread.
@@ -44,7 +45,7 @@ unsafe fn full<T: Copy>(from: *const T, mut empty: T) -> T {
     empty
 }
 
-fn status(code: i64) -> Result<i64, Status> {
+pub(crate) fn status(code: i64) -> Result<i64, Status> {
     if code >= 0 {
         Ok(code)
     } else {
@@ -66,6 +67,7 @@ impl Provider {
                 domain: full(ops.domain, DomainOps::empty()),
                 interface: full(ops.interface, InterfaceOps::empty()),
                 endpoint: full(ops.endpoint, EndpointOps::empty()),
+                connector: full(ops.connector, ConnectorOps::empty()),
                 ops,
             }
         };
@@ -84,7 +86,7 @@ impl Provider {
         Failure::new(status, String::from_utf8_lossy(&text[..len]))
     }
 
-    fn check(&self, code: i32) -> Result<i32, Failure> {
+    pub(crate) fn check(&self, code: i32) -> Result<i32, Failure> {
         status(code.into()).map(|code| code as i32).map_err(|s| self.failure(s))
     }
 
@@ -146,10 +148,13 @@ fn list<T: Copy>(
 }
 
 /// What stands behind the end of a buffer.
-const CANARY: u8 = 0x5a;
+pub(crate) const CANARY: u8 = 0x5a;
 
 /// Asks for bytes; `BadData` when there were more than fit.
-fn bytes(mut ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> Result<Vec<u8>, Status> {
+pub(crate) fn bytes(
+    mut ask: impl FnMut(*mut u8, usize) -> i64,
+    capacity: usize,
+) -> Result<Vec<u8>, Status> {
     // The room behind it is not the callee's: whoever writes there is found out instead of crashing.
     let mut out = vec![CANARY; capacity + 64];
     let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
@@ -317,11 +322,57 @@ pub(crate) struct Received {
 }
 
 impl Received {
+    /// Copies an event.
+    ///
+    /// # Safety
+    /// Its payload is valid: nothing was polled since.
+    pub(crate) unsafe fn of(event: &Event) -> Received {
+        let data = if event.len == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the caller promises it.
+            unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
+        };
+        Received {
+            kind: event.kind,
+            id: event.id,
+            status: event.status,
+            flags: event.flags,
+            peer: event.peer,
+            header: event.header,
+            data,
+            cookie: event.cookie,
+            at: event.data,
+        }
+    }
+
     /// Reads the payload again from where it lay: only for a lent one.
     pub(crate) fn again(&self) -> Vec<u8> {
         // SAFETY: a lent payload stays where it is until it is released, which the caller has not done.
         unsafe { core::slice::from_raw_parts(self.at, self.data.len()) }.to_vec()
     }
+}
+
+/// Asks `f`, a `reachable` of an interface or a connector, about an address.
+pub(crate) fn ask_reachable(
+    f: unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32,
+    handle: *mut c_void,
+    address: &[u8],
+) -> Result<(), (Failure, Option<&'static str>)> {
+    let mut reason = [CANARY; 320];
+    let guarded = Guarded::bytes(address);
+    // SAFETY: the caller's own open handle; address and reason are borrowed for the call.
+    let code = unsafe { f(handle, guarded.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
+    let Err(status) = status(code.into()) else { return Ok(()) };
+    let fault = if reason[256..].iter().any(|&b| b != CANARY) {
+        Some("it was written beyond its buffer")
+    } else if !reason[..256].contains(&0) {
+        Some("it is not terminated")
+    } else {
+        None
+    };
+    let end = reason.iter().position(|&b| b == 0).unwrap_or(256);
+    Err((Failure::new(status, String::from_utf8_lossy(&reason[..end])), fault))
 }
 
 struct OpenInterface {
@@ -376,21 +427,7 @@ impl Interface {
     /// terminated text within its buffer.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
         let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
-        let mut reason = [CANARY; 320];
-        let guarded = Guarded::bytes(address);
-        // SAFETY: an open interface; address and reason are borrowed for the call.
-        let code =
-            unsafe { f(self.0.handle, guarded.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
-        let Err(status) = status(code.into()) else { return Ok(()) };
-        let fault = if reason[256..].iter().any(|&b| b != CANARY) {
-            Some("it was written beyond its buffer")
-        } else if !reason[..256].contains(&0) {
-            Some("it is not terminated")
-        } else {
-            None
-        };
-        let end = reason.iter().position(|&b| b == 0).unwrap_or(256);
-        Err((Failure::new(status, String::from_utf8_lossy(&reason[..end])), fault))
+        ask_reachable(f, self.0.handle, address)
     }
 
     pub(crate) fn connect(
@@ -423,26 +460,8 @@ impl Interface {
         // SAFETY: an open interface and an array of `max` events.
         let count = status(unsafe { f(self.0.handle, events.as_mut_ptr(), max as u32) })? as usize;
         assert!(count <= max, "poll says {count} events in an array of {max}");
-        let received = events[..count].iter().map(|event| {
-            let data = if event.len == 0 {
-                Vec::new()
-            } else {
-                // SAFETY: the payload is valid until the next poll.
-                unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
-            };
-            Received {
-                kind: event.kind,
-                id: event.id,
-                status: event.status,
-                flags: event.flags,
-                peer: event.peer,
-                header: event.header,
-                data,
-                cookie: event.cookie,
-                at: event.data,
-            }
-        });
-        Ok(received.collect())
+        // SAFETY: the payloads are valid until the next poll.
+        Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
     /// `true`: sleep.

@@ -13,6 +13,7 @@ type Test = (&'static str, fn() -> Verdict);
 const TESTS: &[Test] = &[
     ("shm_conforms", shm),
     ("shm_cma_conforms", shm_cma),
+    ("tcp_conforms", tcp),
     ("the_example_in_rust_conforms", example_in_rust),
     ("the_example_in_c_conforms", example_in_c),
     ("the_first_step_of_the_guide_loads_and_conforms", guide),
@@ -151,6 +152,22 @@ fn shm() -> Verdict {
 fn shm_cma() -> Verdict {
     let object = built("tieline-provider-shm-cma-plugin", "libtieline_shm_cma.so");
     conforms(&object, &["a_put_writes_exactly_its_range", "a_passive_target_needs_no_poll"]);
+    Ok(())
+}
+
+fn tcp() -> Verdict {
+    let object = built("tieline-provider-tcp-plugin", "libtieline_tcp.so");
+    conforms(
+        &object,
+        &[
+            "two_processes_exchange_messages",
+            "two_threads_exchange_messages",
+            "a_message_wakes_a_sleeping_interface",
+            "put_and_get_reach_another_process",
+            "a_revoked_key_is_rejected",
+            "a_killed_peer_is_reported_and_posting_to_it_fails",
+        ],
+    );
     Ok(())
 }
 

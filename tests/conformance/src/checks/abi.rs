@@ -5,6 +5,7 @@
 
 use crate::abi::Guarded;
 use crate::case::Case;
+use crate::connector::Connector;
 use crate::load;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::sys::Provider;
@@ -152,15 +153,32 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         let code = unsafe { open(provider.ops.state, params, &mut handle) };
         (code, (code == 0).then(|| closer(provider.domain.close, handle)))
     })?;
-    let open = provider
-        .domain
-        .open_interface
-        .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
     let record = InterfaceParams {
         module: module.as_ptr(),
         module_len: module.len(),
         ..InterfaceParams::empty()
     };
+    if case.is_connector() {
+        let open = provider
+            .domain
+            .open_connector
+            .ok_or_else(|| fail("slot open_connector", "a function", "none"))?;
+        return params(
+            "open_connector",
+            record,
+            offset_of!(InterfaceParams, worker_id),
+            |params| {
+                let mut handle = ptr::null_mut();
+                // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+                let code = unsafe { open(case.domain.handle, params, &mut handle) };
+                (code, (code == 0).then(|| closer(provider.connector.close, handle)))
+            },
+        );
+    }
+    let open = provider
+        .domain
+        .open_interface
+        .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
     params("open_interface", record, offset_of!(InterfaceParams, worker_id), |params| {
         let mut handle = ptr::null_mut();
         // SAFETY: an open domain, a record of the size that it states, a place for the handle.
@@ -168,12 +186,15 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         (code, (code == 0).then(|| closer(provider.interface.close, handle)))
     })?;
     let interface = case.interface()?;
-    let address = case.address_of(&interface)?;
+    let mut address = case.address_of(&interface)?;
     if let Err((why, _)) = interface.reachable(&address) {
         return Err(Stop::Skip(format!("connect: its own process is not reachable: {why}")));
     }
     let connect =
         provider.interface.connect.ok_or_else(|| fail("slot connect", "a function", "none"))?;
+    if case.connects_to_endpoint() {
+        address.clear();
+    }
     let record = EndpointParams {
         address: address.as_ptr(),
         address_len: address.len(),
@@ -271,7 +292,10 @@ pub(super) fn names_that_do_not_exist_are_refused(case: &Case) -> Checked {
     refused("opening a domain without a name", case.provider.open_domain("").is_err())?;
     refused(
         "opening a module `no-such-module`",
-        case.domain.open_interface("no-such-module").is_err(),
+        match case.is_connector() {
+            true => Connector::open(&case.domain, "no-such-module").is_err(),
+            false => case.domain.open_interface("no-such-module").is_err(),
+        },
     )
 }
 
@@ -283,8 +307,12 @@ pub(super) fn quiesce_leaves_no_thread_behind(case: &Case) -> Checked {
         "open_domain",
         second.open_domain(fixed_str(&case.domain_attr.name).unwrap_or("")),
     )?;
-    let interface = domain.open_interface(fixed_str(&case.attr.name).unwrap_or(""));
-    drop(succeeds("open_interface", interface)?);
+    let module = fixed_str(&case.attr.name).unwrap_or("");
+    if case.is_connector() {
+        drop(succeeds("open_connector", Connector::open(&domain, module))?);
+    } else {
+        drop(succeeds("open_interface", domain.open_interface(module))?);
+    }
     drop(domain);
     second.quiesce();
     equal("threads after quiesce", before, threads())

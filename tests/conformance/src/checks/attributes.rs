@@ -132,14 +132,23 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
     names.dedup();
     equal("different module names", count, names.len())?;
     let attr = &case.attr;
-    equal("the role", role::DATA, attr.role)?;
-    let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
-    holds(
-        attr.connects != 0 && attr.connects & !ways == 0,
-        "connects",
-        "TO_INTERFACE or TO_ENDPOINT",
-        attr.connects,
-    )?;
+    let roles = [role::DATA, role::CONNECTION_ONLY];
+    holds(roles.contains(&attr.role), "the role", "DATA or CONNECTION_ONLY", attr.role)?;
+    if case.is_connector() {
+        let data = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT | caps::GET;
+        equal("what a connection-only module does with data", 0, attr.caps & data)?;
+        holds(attr.max_datagram >= 1024, "max_datagram", "at least 1024", attr.max_datagram)?;
+        holds(attr.reliable <= 1, "reliable", "0 or 1", attr.reliable)?;
+        holds(attr.max_address_len > 0, "max_address_len", "more than 0", 0)?;
+    } else {
+        let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
+        holds(
+            attr.connects != 0 && attr.connects & !ways == 0,
+            "connects",
+            "TO_INTERFACE or TO_ENDPOINT",
+            attr.connects,
+        )?;
+    }
     let known: u64 = caps::ALL.iter().map(|c| c.value).sum();
     equal("unknown capabilities", 0, attr.caps & !known)?;
     let limits = [

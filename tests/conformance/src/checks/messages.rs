@@ -31,6 +31,9 @@ pub(super) fn a_message_to_oneself_arrives(case: &Case) -> Checked {
 
 pub(super) fn a_peer_arrives_with_its_identity_before_its_first_message(case: &Case) -> Checked {
     let mut desk = case.desk()?;
+    if case.connects_to_endpoint() {
+        return a_message_names_the_endpoint(&mut desk);
+    }
     desk.send(1, 2, b"hello")?;
     // `Mailbox::turn` fails on a message whose sender has not arrived.
     let message = desk.receive()?;
@@ -41,6 +44,17 @@ pub(super) fn a_peer_arrives_with_its_identity_before_its_first_message(case: &C
     desk.send(1, 3, b"again")?;
     equal("the peer number of the next message", message.peer, desk.receive()?.peer)?;
     equal("arrivals after a second message", 1, desk.far().arrived.len())
+}
+
+/// A module that connects to an endpoint announces nobody: `peer` is the receiving endpoint's own cookie.
+fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
+    for n in 0..2 {
+        desk.send(1, n, b"hello")?;
+        let message = desk.receive()?;
+        let own = desk.far().cookies.clone();
+        equal("the peer of a message", own, vec![message.peer])?;
+    }
+    equal("arrivals at a module that connects to an endpoint", 0, desk.far().arrived.len())
 }
 
 /// Lengths around every boundary that a transport may have, up to `most`.

@@ -8,17 +8,17 @@ use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use tieline_plugin_api::{caps, connects};
+use tieline_plugin_api::caps;
 
 /// The other process, killed when dropped.
-struct Partner {
+pub(super) struct Partner {
     child: Child,
     input: ChildStdin,
     answers: Receiver<String>,
 }
 
 impl Partner {
-    fn start(case: &Case) -> Result<Partner, Stop> {
+    pub(super) fn start(case: &Case) -> Result<Partner, Stop> {
         let failed =
             |e: std::io::Error| Stop::Fail(format!("the peer process does not start: {e}"));
         let mut child = Command::new(&case.peer_program)
@@ -43,20 +43,28 @@ impl Partner {
         Ok(Partner { child, input, answers })
     }
 
-    fn tell(&mut self, command: &str) -> Checked {
+    pub(super) fn tell(&mut self, command: &str) -> Checked {
         writeln!(self.input, "{command}")
             .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
     }
 
     /// Waits for an answer and makes progress meanwhile.
     fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
+        self.answer_while(|| desk.turn())
+    }
+
+    /// Waits for an answer and does `work` meanwhile.
+    pub(super) fn answer_while(
+        &mut self,
+        mut work: impl FnMut() -> Checked,
+    ) -> Result<String, Stop> {
         loop {
             match self.answers.try_recv() {
                 Ok(line) if line.starts_with("error: ") => {
                     return Err(Stop::Fail(format!("peer process: {line}")));
                 }
                 Ok(line) => return Ok(line),
-                Err(TryRecvError::Empty) => desk.turn()?,
+                Err(TryRecvError::Empty) => work()?,
                 Err(TryRecvError::Disconnected) => {
                     return Err(Stop::Fail("the peer process ended without an answer".to_string()));
                 }
@@ -70,7 +78,7 @@ impl Partner {
     }
 
     /// Kills the process; returns when it is dead.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -86,7 +94,7 @@ impl Drop for Partner {
 fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     let mut partner = Partner::start(case)?;
     let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
-    if case.attr.connects & connects::TO_ENDPOINT != 0 {
+    if case.connects_to_endpoint() {
         desk.connect_to(case, &[])?;
         let there = unhex(&partner.ask(&mut desk, "connect ")?[1..]);
         let capacity = case.attr.max_endpoint_address_len as usize;
@@ -128,6 +136,9 @@ pub(super) fn two_processes_exchange_messages(case: &Case) -> Checked {
         check(&desk.receive()?, 41, !(n as u64), data)?;
     }
     let _ = partner.answer(&mut desk)?;
+    if case.connects_to_endpoint() {
+        return equal("arrivals", 0, desk.boxes[0].arrived.len());
+    }
     equal("arrivals", 1, desk.boxes[0].arrived.len())?;
     same_bytes("the peer's identity", &case.identity(), &desk.boxes[0].arrived[0].data)
 }

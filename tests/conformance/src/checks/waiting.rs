@@ -5,7 +5,7 @@ use crate::case::{Case, Desk, Mailbox};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::sys::{Interface, readable};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use tieline_plugin_api::{Status, caps, connects};
+use tieline_plugin_api::{Status, caps};
 
 /// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
 const PATIENCE_MS: i32 = 20_000;
@@ -45,9 +45,20 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
     let mut far = Mailbox::new(case.interface()?);
     let address = case.address_of(&far.interface)?;
     let near = case.interface()?;
-    reach(&near, &address)?;
-    let fd = fall_asleep(&mut far)?;
-    let endpoint = connect(case, &near, &address, &mut [&mut far])?;
+    let mut there = None;
+    let (endpoint, fd) = if case.connects_to_endpoint() {
+        let there = there.insert(connect(case, &far.interface, &[], &mut [])?);
+        far.cookies.push(1);
+        let endpoint = connect(case, &near, &[], &mut [])?;
+        succeeds("connect", there.connect(&address_of(case, &endpoint)?))?;
+        let fd = fall_asleep(&mut far)?;
+        succeeds("connect", endpoint.connect(&address_of(case, there)?))?;
+        (endpoint, fd)
+    } else {
+        reach(&near, &address)?;
+        let fd = fall_asleep(&mut far)?;
+        (connect(case, &near, &address, &mut [&mut far])?, fd)
+    };
     while let Err(status) = endpoint.am_short(1, 1, b"hello") {
         equal("am_short", Status::Again, status)?;
         let _ = succeeds("poll", near.poll(16))?;
@@ -68,6 +79,11 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
         }
     }
     Ok(())
+}
+
+fn address_of(case: &Case, endpoint: &crate::sys::Endpoint) -> Result<Vec<u8>, Stop> {
+    let capacity = case.attr.max_endpoint_address_len as usize;
+    succeeds("the endpoint's address", endpoint.address(capacity))
 }
 
 fn reach(near: &Interface, address: &[u8]) -> Checked {
@@ -94,9 +110,6 @@ fn connect(
 }
 
 pub(super) fn two_threads_exchange_messages(case: &Case) -> Checked {
-    if case.attr.connects & connects::TO_INTERFACE == 0 {
-        return Err(Stop::Skip("connects to an endpoint".to_string()));
-    }
     let (to_a, from_b) = channel();
     let (to_b, from_a) = channel();
     std::thread::scope(|scope| {
@@ -114,10 +127,19 @@ fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Ch
     let gone = || Stop::Fail("the other thread gave up".to_string());
     let interface = case.interface()?;
     let mut mailbox = Mailbox::new(interface.clone());
-    mine.send(case.address_of(&interface)?).map_err(|_| gone())?;
-    let address = theirs.recv().map_err(|_| gone())?;
-    reach(&interface, &address)?;
-    let endpoint = connect(case, &interface, &address, &mut [&mut mailbox])?;
+    let endpoint = if case.connects_to_endpoint() {
+        mailbox.cookies.push(1);
+        let endpoint = connect(case, &interface, &[], &mut [])?;
+        mine.send(address_of(case, &endpoint)?).map_err(|_| gone())?;
+        let address = theirs.recv().map_err(|_| gone())?;
+        succeeds("connect", endpoint.connect(&address))?;
+        endpoint
+    } else {
+        mine.send(case.address_of(&interface)?).map_err(|_| gone())?;
+        let address = theirs.recv().map_err(|_| gone())?;
+        reach(&interface, &address)?;
+        connect(case, &interface, &address, &mut [&mut mailbox])?
+    };
     let (mut sent, mut received) = (0, 0);
     while sent < MESSAGES || received < MESSAGES {
         if sent < MESSAGES {

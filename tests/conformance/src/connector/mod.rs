@@ -1,0 +1,119 @@
+//! A connection-only module, opened, with what came in through it; and the other process that has one.
+
+mod sys;
+
+pub(crate) use sys::Connector;
+
+use crate::case::Case;
+use crate::peer::{hex, unhex};
+use crate::report::{Checked, Stop, fail, holds, succeeds};
+use crate::sys::Received;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+use tieline_plugin_api::abi::fixed_str;
+use tieline_plugin_api::{Status, event};
+
+/// A connector and what it brought.
+pub(crate) struct Post {
+    pub(crate) connector: Connector,
+    pub(crate) address: Vec<u8>,
+    pub(crate) datagrams: VecDeque<Vec<u8>>,
+    pub(crate) left: Vec<Received>,
+}
+
+impl Post {
+    pub(crate) fn open(case: &Case) -> Result<Post, Stop> {
+        let module = fixed_str(&case.attr.name).unwrap_or("");
+        let connector = succeeds("open_connector", Connector::open(&case.domain, module))?;
+        let address = connector.address(case.attr.max_address_len as usize);
+        let address = succeeds("the connector's address", address)?;
+        Ok(Post { connector, address, datagrams: VecDeque::new(), left: Vec::new() })
+    }
+
+    /// One poll; `false` when it brought nothing.
+    pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
+        let events = succeeds("poll", self.connector.poll(16))?;
+        let any = !events.is_empty();
+        for received in events {
+            match received.kind {
+                event::DATAGRAM => self.datagrams.push_back(received.data),
+                event::PEER_LEFT => {
+                    let words =
+                        !received.data.is_empty() && std::str::from_utf8(&received.data).is_ok();
+                    holds(words, "the reason of PEER_LEFT", "words", "none")?;
+                    holds(received.status < 0, "its status", "an error", received.status)?;
+                    self.left.push(received);
+                }
+                kind => return Err(fail("an event of a connector", "DATAGRAM or PEER_LEFT", kind)),
+            }
+        }
+        if !any {
+            std::thread::yield_now();
+        }
+        Ok(any)
+    }
+
+    /// Sends, with `meanwhile` while there is no room.
+    pub(crate) fn send(
+        &mut self,
+        to: &[u8],
+        datagram: &[u8],
+        mut meanwhile: impl FnMut() -> Checked,
+    ) -> Checked {
+        loop {
+            match self.connector.send(to, datagram) {
+                Err(Status::Again) => {
+                    let _ = self.turn()?;
+                    meanwhile()?;
+                }
+                other => return succeeds(format!("send of {} bytes", datagram.len()), other),
+            }
+        }
+    }
+}
+
+/// The other process: obeys `address`, `echo ADDRESS COUNT` and `send ADDRESS COUNT`; makes progress in between.
+pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
+    let mut post = Post::open(case)?;
+    loop {
+        match commands.recv_timeout(Duration::from_millis(1)) {
+            Ok(line) => {
+                let answer = obey(&mut post, &line).unwrap_or_else(|stop| match stop {
+                    Stop::Skip(why) | Stop::Fail(why) => format!("error: {why}"),
+                });
+                println!("{answer}");
+                let _ = std::io::stdout().flush();
+            }
+            Err(RecvTimeoutError::Timeout) => drop(post.turn()?),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn obey(post: &mut Post, line: &str) -> Result<String, Stop> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let number = |text: &str| text.parse::<u64>().map_err(|e| Stop::Fail(format!("{line}: {e}")));
+    match words[..] {
+        ["address"] => return Ok(hex(&post.address)),
+        ["echo", to, count] => {
+            for _ in 0..number(count)? {
+                let datagram = loop {
+                    if let Some(datagram) = post.datagrams.pop_front() {
+                        break datagram;
+                    }
+                    let _ = post.turn()?;
+                };
+                post.send(&unhex(to), &datagram, || Ok(()))?;
+            }
+        }
+        ["send", to, count] => {
+            for n in 0..number(count)? {
+                post.send(&unhex(to), &n.to_le_bytes(), || Ok(()))?;
+            }
+        }
+        _ => return Err(Stop::Fail(format!("no such command: {line}"))),
+    }
+    Ok("done".to_string())
+}
