@@ -14,6 +14,7 @@ const TESTS: &[Test] = &[
     ("shm_conforms", shm),
     ("shm_cma_conforms", shm_cma),
     ("tcp_conforms", tcp),
+    ("tcp_connect_conforms", tcp_connect),
     ("the_example_in_rust_conforms", example_in_rust),
     ("the_example_in_c_conforms", example_in_c),
     ("the_first_step_of_the_guide_loads_and_conforms", guide),
@@ -166,6 +167,21 @@ fn tcp() -> Verdict {
             "put_and_get_reach_another_process",
             "a_revoked_key_is_rejected",
             "a_killed_peer_is_reported_and_posting_to_it_fails",
+        ],
+    );
+    Ok(())
+}
+
+fn tcp_connect() -> Verdict {
+    let object = built("tieline-provider-tcp-connect-plugin", "libtieline_tcp_connect.so");
+    conforms(
+        &object,
+        &[
+            "two_processes_exchange_datagrams",
+            "two_threads_exchange_datagrams",
+            "two_that_send_to_each_other_at_once_lose_nothing",
+            "a_datagram_wakes_a_sleeping_connector",
+            "a_killed_peer_of_a_connector_is_reported",
         ],
     );
     Ok(())
@@ -372,7 +388,7 @@ fn no_such_module() -> Verdict {
     let (output, _) = run(&object, &["--module", "rc"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
-    assert!(errors.contains("no data-path module rc; there is loopback-rust/self"), "{errors}");
+    assert!(errors.contains("no module rc; there is loopback-rust/self"), "{errors}");
     Ok(())
 }
 

@@ -382,8 +382,8 @@ pub(super) fn two_threads_exchange_datagrams(case: &Case) -> Checked {
     let (to_a, from_b) = channel();
     let (to_b, from_a) = channel();
     std::thread::scope(|scope| {
-        let a = scope.spawn(|| converse(case, &to_b, &from_b));
-        let b = scope.spawn(|| converse(case, &to_a, &from_a));
+        let a = scope.spawn(move || converse(case, &to_b, &from_b));
+        let b = scope.spawn(move || converse(case, &to_a, &from_a));
         [a, b].into_iter().try_for_each(|thread| {
             thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
         })
