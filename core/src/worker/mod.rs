@@ -113,6 +113,7 @@ pub(crate) struct Inner {
     /// Progress calls until the slow ones are polled, and polls that they are still asked every time.
     slow_in: Cell<u32>,
     hot: Cell<u32>,
+    pause: Cell<u32>,
     timer: Timer,
     pub(crate) wiring: wiring::Wiring,
     pub(crate) requests: RefCell<Requests>,
@@ -209,6 +210,7 @@ impl Worker {
             slow,
             slow_in: Cell::new(0),
             hot: Cell::new(0),
+            pause: Cell::new(1),
             timer,
             wiring,
             requests: RefCell::default(),

@@ -13,8 +13,11 @@ use tieline_plugin_api::{event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 const HOT: u32 = 2048;
-/// Progress calls between two such polls while it is quiet: about a microsecond, and a few percent of it.
-const PAUSE: u32 = 64;
+/// Progress calls between two such polls: ever more while it is quiet, so that what is polled every time is
+/// not slowed down; with connections there, some tens of microseconds at most.
+const FIRST_PAUSE: u32 = 64;
+const LAST_PAUSE: u32 = 1024;
+const LAST_PAUSE_WITHOUT_LINES: u32 = 4096;
 
 /// Says on the way out that no progress call is running.
 struct Leave<'a>(&'a Cell<bool>);
@@ -58,10 +61,16 @@ impl Inner {
         count += self.poll_wiring();
         if count > 0 {
             self.hot.set(HOT);
+            self.pause.set(FIRST_PAUSE);
         } else if self.hot.get() > 0 {
             self.hot.set(self.hot.get() - 1);
         } else if !self.fast.is_empty() {
-            self.slow_in.set(PAUSE);
+            let last = match self.wiring.is_idle() {
+                true => LAST_PAUSE_WITHOUT_LINES,
+                false => LAST_PAUSE,
+            };
+            self.slow_in.set(self.pause.get());
+            self.pause.set((self.pause.get() * 2).min(last));
         }
         count
     }

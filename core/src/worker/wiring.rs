@@ -83,6 +83,11 @@ impl Wiring {
         }
     }
 
+    /// Whether there is no connection, formed or forming.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines.borrow().is_empty()
+    }
+
     /// Ends every line. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
