@@ -1,0 +1,106 @@
+//! Pools of registered buffers of one size: small at first, more when they are needed, never beyond a bound.
+
+pub(crate) mod sys;
+
+use crate::abi::ibv_sge;
+use crate::sys::Pd;
+use std::sync::Arc;
+use sys::Pages;
+use tieline_plugin_api::{Failure, Status};
+
+/// Buffers of one size. A buffer is a number; whoever took it either has it posted or holds it.
+pub(crate) struct Pool {
+    pd: Arc<Pd>,
+    chunks: Vec<Pages>,
+    free: Vec<u32>,
+    size: usize,
+    per_chunk: usize,
+    most: usize,
+}
+
+impl Pool {
+    /// A pool of buffers of `size` bytes, made `per_chunk` at a time, at most about `most` of them.
+    pub(crate) fn new(pd: &Arc<Pd>, size: usize, per_chunk: usize, most: usize) -> Pool {
+        let size = size.next_multiple_of(64);
+        Pool { pd: pd.clone(), chunks: Vec::new(), free: Vec::new(), size, per_chunk, most }
+    }
+
+    /// Makes one more chunk, unless the bound is reached.
+    ///
+    /// # Errors
+    /// [`Status::Again`]: the bound is reached; others: the memory cannot be had.
+    pub(crate) fn grow(&mut self) -> Result<(), Failure> {
+        let have = self.total();
+        if have >= self.most {
+            return Err(Status::Again.into());
+        }
+        self.chunks.push(Pages::new(&self.pd, self.size * self.per_chunk)?);
+        self.free.extend((have as u32..(have + self.per_chunk) as u32).rev());
+        Ok(())
+    }
+
+    /// A free buffer; the pool grows if it must and may.
+    ///
+    /// # Errors
+    /// [`Status::Again`]: all are in use.
+    pub(crate) fn take(&mut self) -> Result<u32, Status> {
+        if self.free.is_empty() {
+            self.grow().map_err(|failure| failure.status)?;
+        }
+        self.free.pop().ok_or(Status::Again)
+    }
+
+    /// A free buffer that is there already.
+    pub(crate) fn take_made(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub(crate) fn give(&mut self, buffer: u32) {
+        debug_assert!(!self.free.contains(&buffer), "a buffer is given back once");
+        self.free.push(buffer);
+    }
+
+    /// How many there are, free or not.
+    pub(crate) fn total(&self) -> usize {
+        self.chunks.len() * self.per_chunk
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn committed(&self) -> usize {
+        self.total() * self.size
+    }
+
+    fn place(&self, buffer: u32) -> (usize, usize) {
+        let (chunk, slot) = (buffer as usize / self.per_chunk, buffer as usize % self.per_chunk);
+        (chunk, slot * self.size)
+    }
+
+    /// The first `len` bytes as a piece for the device.
+    pub(crate) fn sge(&self, buffer: u32, len: usize) -> ibv_sge {
+        let (chunk, at) = self.place(buffer);
+        self.chunks[chunk].sge(at, len.min(self.size))
+    }
+
+    /// The whole buffer as a piece for the device.
+    pub(crate) fn whole(&self, buffer: u32) -> ibv_sge {
+        self.sge(buffer, self.size)
+    }
+
+    /// The first `len` bytes.
+    pub(crate) fn bytes(&self, buffer: u32, len: usize) -> &[u8] {
+        let (chunk, at) = self.place(buffer);
+        self.chunks[chunk].bytes(at, len.min(self.size))
+    }
+
+    /// The whole buffer, to be written.
+    pub(crate) fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
+        let ((chunk, at), size) = (self.place(buffer), self.size);
+        self.chunks[chunk].bytes_mut(at, size)
+    }
+
+    /// The first eight bytes as a number of this machine.
+    pub(crate) fn word(&self, buffer: u32) -> u64 {
+        let (chunk, at) = self.place(buffer);
+        self.chunks[chunk].word(at)
+    }
+}

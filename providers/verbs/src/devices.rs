@@ -1,0 +1,310 @@
+//! What the kernel says of RDMA devices: `/sys/class/infiniband`, read without loading any library.
+
+use crate::gid::{Gid, GidKind};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tieline_plugin_api::{Failure, Status};
+
+/// Where the kernel lists RDMA devices.
+pub(crate) const CLASS: &str = "/sys/class/infiniband";
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortName {
+    pub(crate) device: String,
+    pub(crate) port: u8,
+}
+
+impl PortName {
+    /// `verbs:rxe0` for port 1, `verbs:mlx5_0:2` for others.
+    pub(crate) fn domain(&self) -> String {
+        if self.port == 1 {
+            format!("verbs:{}", self.device)
+        } else {
+            format!("verbs:{}:{}", self.device, self.port)
+        }
+    }
+
+    /// What an operator calls it: `rxe0 port 1`.
+    pub(crate) fn words(&self) -> String {
+        format!("{} port {}", self.device, self.port)
+    }
+
+    fn folder(&self, class: &Path) -> PathBuf {
+        class.join(&self.device).join("ports").join(self.port.to_string())
+    }
+}
+
+/// Every port of every device that `filter` (`TIELINE_VERBS_DEVICES`) lets through, by name.
+///
+/// # Errors
+/// There is none, with the reason.
+pub(crate) fn list(class: &Path, filter: &str) -> Result<Vec<PortName>, Failure> {
+    let none = |text: String| Failure::new(Status::NoDevice, text);
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    };
+    let mut ports = Vec::new();
+    for device in names(class) {
+        for port in names(&class.join(&device).join("ports")) {
+            if let Ok(port) = port.parse() {
+                ports.push(PortName { device: device.clone(), port });
+            }
+        }
+    }
+    if ports.is_empty() {
+        return Err(none(format!("no device in {}", class.display())));
+    }
+    ports.sort_by(|a, b| (&a.device, a.port).cmp(&(&b.device, b.port)));
+    let all: Vec<String> = ports.iter().map(PortName::words).collect();
+    ports.retain(|port| admits(filter, port));
+    if ports.is_empty() {
+        let all = all.join(", ");
+        return Err(none(format!("TIELINE_VERBS_DEVICES={filter:?} lets none of {all} through")));
+    }
+    Ok(ports)
+}
+
+/// Whether a filter lets a port through.
+fn admits(filter: &str, port: &PortName) -> bool {
+    let (list, excludes) = match filter.trim().strip_prefix('^') {
+        Some(list) => (list, true),
+        None => (filter.trim(), false),
+    };
+    if list.is_empty() {
+        return true;
+    }
+    let matched = list.split(',').map(str::trim).filter(|item| !item.is_empty()).any(|item| {
+        let (device, number) = match item.rsplit_once(':') {
+            Some((device, number)) => (device, Some(number)),
+            None => (item, None),
+        };
+        glob(device.as_bytes(), port.device.as_bytes())
+            && number.is_none_or(|number| number.parse() == Ok(port.port))
+    });
+    matched != excludes
+}
+
+/// `*` is any run of characters, `?` any one.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern.first(), text.first()) {
+        (None, None) => true,
+        (Some(b'*'), _) => {
+            glob(&pattern[1..], text) || (!text.is_empty() && glob(pattern, &text[1..]))
+        }
+        (Some(b'?'), Some(_)) => glob(&pattern[1..], &text[1..]),
+        (Some(p), Some(t)) if p == t => glob(&pattern[1..], &text[1..]),
+        _ => false,
+    }
+}
+
+/// The GID table of a port, without its empty entries.
+pub(crate) fn gids(class: &Path, port: &PortName) -> Vec<Gid> {
+    let folder = port.folder(class);
+    let read = |what: &str, index: u32| {
+        fs::read_to_string(folder.join(what).join(index.to_string())).unwrap_or_default()
+    };
+    let mut indices: Vec<u32> = fs::read_dir(folder.join("gids"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    indices.sort_unstable();
+    let mut gids = Vec::new();
+    for index in indices {
+        let Some(raw) = parse_gid(read("gids", index).trim()) else { continue };
+        if raw[8..] == [0; 8] {
+            continue;
+        }
+        let kind = match read("gid_attrs/types", index).trim() {
+            "RoCE v2" => GidKind::RoceV2,
+            "IB/RoCE v1" => GidKind::IbOrRoceV1,
+            _ => GidKind::Unknown,
+        };
+        let netdev = read("gid_attrs/ndevs", index).trim().to_string();
+        gids.push(Gid { index, raw, kind, netdev });
+    }
+    gids
+}
+
+/// `fe80:0000:0000:0000:0202:03ff:fe04:0506`: always eight groups of four digits.
+fn parse_gid(text: &str) -> Option<[u8; 16]> {
+    let mut raw = [0; 16];
+    let mut groups = text.split(':');
+    for pair in raw.chunks_exact_mut(2) {
+        let group = groups.next().filter(|group| group.len() == 4)?;
+        pair.copy_from_slice(&u16::from_str_radix(group, 16).ok()?.to_be_bytes());
+    }
+    groups.next().is_none().then_some(raw)
+}
+
+/// Index and value of the partition key to use: the wanted one, or the first of the table.
+///
+/// # Errors
+/// The port's table does not hold the wanted one.
+pub(crate) fn partition(
+    class: &Path,
+    port: &PortName,
+    wanted: Option<u16>,
+) -> Result<(u16, u16), Failure> {
+    let folder = port.folder(class).join("pkeys");
+    let mut table: Vec<(u16, u16)> = fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let index = entry.file_name().to_str()?.parse().ok()?;
+            let text = fs::read_to_string(entry.path()).ok()?;
+            let key = u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()?;
+            (key & 0x7fff != 0).then_some((index, key))
+        })
+        .collect();
+    table.sort_unstable();
+    match wanted {
+        None => Ok(table.first().copied().unwrap_or((0, 0xffff))),
+        Some(wanted) => {
+            // The top bit only says full or limited membership.
+            let same = |key: u16| (key ^ wanted) & 0x7fff == 0;
+            table.iter().copied().find(|&(_, key)| same(key)).ok_or_else(|| {
+                let text = format!(
+                    "{} has no partition key {wanted:#06x} (TIELINE_VERBS_PARTITION_KEY); it has {}",
+                    port.words(),
+                    table.iter().map(|(_, key)| format!("{key:#06x}")).collect::<Vec<_>>().join(", ")
+                );
+                Failure::new(Status::NoDevice, text)
+            })
+        }
+    }
+}
+
+/// `4: ACTIVE` -> `ACTIVE`.
+pub(crate) fn state(class: &Path, port: &PortName) -> String {
+    let text = fs::read_to_string(port.folder(class).join("state")).unwrap_or_default();
+    text.rsplit(':').next().unwrap_or("").trim().to_string()
+}
+
+/// Bytes per second of the port's link, as far as the kernel says: `40 Gb/sec (4X QDR)`.
+pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
+    let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
+    let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);
+    if gigabits.is_finite() && gigabits > 0.0 { gigabits * 1e9 / 8.0 } else { 2.5e9 / 8.0 }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A folder that looks like `/sys/class/infiniband`; it is removed when dropped.
+    pub(crate) struct FakeClass(pub(crate) PathBuf);
+
+    impl FakeClass {
+        pub(crate) fn new(name: &str) -> FakeClass {
+            let at =
+                std::env::temp_dir().join(format!("tieline-verbs-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&at);
+            fs::create_dir_all(&at).unwrap();
+            FakeClass(at)
+        }
+
+        pub(crate) fn file(&self, path: &str, text: &str) {
+            let at = self.0.join(path);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(at, text).unwrap();
+        }
+
+        pub(crate) fn gid(&self, port: &str, index: u32, gid: &str, kind: &str) {
+            self.file(&format!("{port}/gids/{index}"), &format!("{gid}\n"));
+            self.file(&format!("{port}/gid_attrs/types/{index}"), &format!("{kind}\n"));
+            self.file(&format!("{port}/gid_attrs/ndevs/{index}"), "eth0\n");
+        }
+    }
+
+    impl Drop for FakeClass {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn port(device: &str, port: u8) -> PortName {
+        PortName { device: device.to_string(), port }
+    }
+
+    #[test]
+    fn a_machine_without_rdma_is_told_in_one_line() {
+        let failure = list(Path::new("/nonexistent/infiniband"), "").unwrap_err();
+        assert_eq!(failure.text, "no device in /nonexistent/infiniband");
+        let class = FakeClass::new("empty");
+        assert!(list(&class.0, "").unwrap_err().text.starts_with("no device in "));
+    }
+
+    #[test]
+    fn every_port_is_a_domain_and_port_one_goes_without_its_number() {
+        let class = FakeClass::new("ports");
+        for at in ["mlx5_0/ports/1", "mlx5_0/ports/2", "rxe0/ports/1"] {
+            class.file(&format!("{at}/state"), "4: ACTIVE\n");
+        }
+        let names: Vec<String> = list(&class.0, "").unwrap().iter().map(PortName::domain).collect();
+        assert_eq!(names, ["verbs:mlx5_0", "verbs:mlx5_0:2", "verbs:rxe0"]);
+        assert_eq!(state(&class.0, &port("rxe0", 1)), "ACTIVE");
+        let failure = list(&class.0, "mlx4_*").unwrap_err();
+        assert!(failure.text.contains("mlx5_0 port 2"), "{}", failure.text);
+    }
+
+    #[test]
+    fn the_device_filter_takes_names_globs_ports_and_a_leading_caret() {
+        let (first, second, rxe) = (port("mlx5_0", 1), port("mlx5_0", 2), port("rxe0", 1));
+        assert!(
+            admits("", &first) && admits("mlx5_*", &second) && admits("rxe0, mlx5_0:2", &second)
+        );
+        assert!(!admits("mlx5_0:2", &first) && !admits("mlx5_0", &rxe) && !admits("^rxe?", &rxe));
+        assert!(admits("^rxe0", &first) && !admits("^*", &rxe));
+    }
+
+    #[test]
+    fn gids_are_read_with_their_kind_and_empty_ones_left_out() {
+        let class = FakeClass::new("gids");
+        let at = "rxe0/ports/1";
+        class.gid(at, 0, "fe80:0000:0000:0000:0202:03ff:fe04:0506", "IB/RoCE v1");
+        class.gid(at, 1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2");
+        class.gid(at, 2, "0000:0000:0000:0000:0000:0000:0000:0000", "");
+        let gids = gids(&class.0, &port("rxe0", 1));
+        assert_eq!(gids.len(), 2);
+        assert_eq!((gids[1].index, gids[1].kind), (1, GidKind::RoceV2));
+        assert_eq!(gids[1].raw[12..], [10, 0, 0, 1]);
+        for wrong in
+            ["", "fe80", "fe80:0000:0000:0000:0202:03ff:fe04:0506:0000", "zzzz:0:0:0:0:0:0:0"]
+        {
+            assert_eq!(parse_gid(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_partition_key_is_found_by_its_number_without_the_membership_bit() {
+        let class = FakeClass::new("pkeys");
+        class.file("rxe0/ports/1/pkeys/0", "0xffff\n");
+        class.file("rxe0/ports/1/pkeys/1", "0x0000\n");
+        class.file("rxe0/ports/1/pkeys/2", "0x0001\n");
+        let port = port("rxe0", 1);
+        assert_eq!(partition(&class.0, &port, None), Ok((0, 0xffff)));
+        assert_eq!(partition(&class.0, &port, Some(0x8001)), Ok((2, 1)));
+        let failure = partition(&class.0, &port, Some(0x8002)).unwrap_err();
+        assert!(
+            failure.text.contains("0x8002") && failure.text.contains("0xffff"),
+            "{}",
+            failure.text
+        );
+    }
+
+    #[test]
+    fn the_rate_is_read_as_bytes_per_second() {
+        let class = FakeClass::new("rate");
+        class.file("rxe0/ports/1/rate", "40 Gb/sec (4X QDR)\n");
+        assert_eq!(bytes_per_second(&class.0, &port("rxe0", 1)), 5e9);
+        assert!(bytes_per_second(&class.0, &port("rxe1", 1)) > 0.0);
+    }
+}

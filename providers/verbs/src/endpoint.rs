@@ -1,0 +1,96 @@
+//! The endpoints of both modules behind one type.
+
+use crate::keys::PackedKey;
+use crate::rc::RcEndpoint;
+use crate::ud::UdEndpoint;
+use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
+
+/// A connection to one peer.
+pub enum VerbsEndpoint {
+    /// A reliable connection.
+    Rc(RcEndpoint),
+    /// A sequence of datagrams.
+    Ud(UdEndpoint),
+}
+
+/// A peer's key after import.
+pub struct RemoteKey(pub(crate) PackedKey);
+
+impl VerbsEndpoint {
+    #[inline]
+    fn rc(&self) -> Result<&RcEndpoint, Status> {
+        match self {
+            VerbsEndpoint::Rc(rc) => Ok(rc),
+            VerbsEndpoint::Ud(_) => Err(Status::Unsupported),
+        }
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    type Key = RemoteKey;
+
+    #[inline]
+    fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        match self {
+            VerbsEndpoint::Rc(rc) => rc.am_short(id, header, payload),
+            VerbsEndpoint::Ud(ud) => ud.am_short(id, header, payload),
+        }
+    }
+
+    fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
+        self.rc()?.am_packed(id, header, packer, max)
+    }
+
+    fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {
+        self.rc()?.am_zcopy(id, header, iov, cookie)
+    }
+
+    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.rc()?.put(&key.0, op)
+    }
+
+    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.rc()?.get(&key.0, op)
+    }
+
+    fn atomic(&self, key: &RemoteKey, op: &Atomic, _result: &mut u64) -> Posted {
+        self.rc()?.atomic(&key.0, op)
+    }
+
+    fn flush(&self, cookie: u64) -> Posted {
+        match self {
+            VerbsEndpoint::Rc(rc) => rc.flush(cookie),
+            VerbsEndpoint::Ud(ud) => ud.flush(cookie),
+        }
+    }
+
+    fn fence(&self) -> Result<(), Status> {
+        match self {
+            VerbsEndpoint::Rc(rc) => rc.fence(),
+            // Datagrams of one endpoint arrive in the order in which they were sent.
+            VerbsEndpoint::Ud(ud) => ud.healthy(),
+        }
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
+        self.rc()?.import_key(bytes).map(RemoteKey)
+    }
+
+    fn address(&self) -> Vec<u8> {
+        match self {
+            VerbsEndpoint::Rc(rc) => rc.address(),
+            VerbsEndpoint::Ud(_) => Vec::new(),
+        }
+    }
+
+    fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        self.rc()?.connect(address)
+    }
+}

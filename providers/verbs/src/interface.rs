@@ -1,0 +1,64 @@
+//! The interfaces of both modules behind one type.
+
+use crate::endpoint::VerbsEndpoint;
+use crate::rc::RcInterface;
+use crate::ud::UdInterface;
+use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
+
+/// An opened module.
+pub enum VerbsInterface {
+    /// Reliable connections.
+    Rc(RcInterface),
+    /// Datagrams.
+    Ud(UdInterface),
+}
+
+macro_rules! either {
+    ($self:ident, $interface:ident => $call:expr) => {
+        match $self {
+            VerbsInterface::Rc($interface) => $call,
+            VerbsInterface::Ud($interface) => $call,
+        }
+    };
+}
+
+impl Interface for VerbsInterface {
+    type Endpoint = VerbsEndpoint;
+
+    fn address(&self) -> Vec<u8> {
+        either!(self, interface => interface.address())
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        either!(self, interface => interface.reachable(address))
+    }
+
+    fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<VerbsEndpoint, Failure> {
+        match self {
+            VerbsInterface::Rc(rc) => rc.connect(cookie).map(VerbsEndpoint::Rc),
+            VerbsInterface::Ud(ud) => ud.connect(address, identity, cookie).map(VerbsEndpoint::Ud),
+        }
+    }
+
+    #[inline]
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        either!(self, interface => interface.poll(events))
+    }
+
+    fn arm(&self) -> Result<Armed, Status> {
+        either!(self, interface => interface.arm())
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        Some(either!(self, interface => interface.event_fd()))
+    }
+
+    fn memory(&self) -> MemoryReport {
+        either!(self, interface => interface.memory())
+    }
+}

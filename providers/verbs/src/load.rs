@@ -1,0 +1,104 @@
+//! libibverbs, loaded when the first device is opened and never before: a machine without RDMA pays for one look into
+//! `/sys/class/infiniband`, and building needs neither headers nor library.
+//!
+//! What `verbs.h` defines as inline functions (post, poll, request notification) is called through the table of the
+//! device's context, as the header itself does; see `sys.rs`.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use tieline_plugin_api::{Failure, Status};
+
+/// The file that is loaded.
+pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
+
+macro_rules! functions {
+    ($( $name:ident: fn($($argument:ty),*) -> $result:ty; )*) => {
+        /// The functions of libibverbs that are called by name.
+        pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
+
+        impl Library {
+            fn bind(handle: *mut c_void) -> Result<Library, Failure> {
+                $(
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: an open library's handle and a terminated name.
+                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
+                    if found.is_null() {
+                        let text = format!(
+                            "{} has no function {}: rdma-core 17 or newer is needed",
+                            LIBRARY.to_string_lossy(), stringify!($name),
+                        );
+                        return Err(Failure::new(Status::NoDevice, text));
+                    }
+                    // SAFETY: the library defines the function of this name with this signature (verbs.h).
+                    let $name = unsafe {
+                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(found)
+                    };
+                )*
+                Ok(Library { $( $name, )* })
+            }
+        }
+    };
+}
+
+functions! {
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+    ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
+    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_close_device: fn(*mut ibv_context) -> c_int;
+    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    ibv_ack_async_event: fn(*mut ibv_async_event) -> ();
+    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+    ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
+    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
+    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(*mut ibv_cq, u32) -> ();
+    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+}
+
+/// The loaded library, for the life of the process.
+///
+/// # Errors
+/// It is not there, in the words of the dynamic loader.
+pub(crate) fn library() -> Result<&'static Library, Failure> {
+    static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
+    LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Library, Failure> {
+    // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
+    let handle = unsafe {
+        libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
+    };
+    if handle.is_null() {
+        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        let why = unsafe {
+            let text = libc::dlerror();
+            if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+        };
+        let text = format!(
+            "{} cannot be loaded ({}): install libibverbs1 and ibverbs-providers (rdma-core)",
+            LIBRARY.to_string_lossy(),
+            why.as_deref().unwrap_or("no reason given"),
+        );
+        return Err(Failure::new(Status::NoDevice, text));
+    }
+    Library::bind(handle)
+}

@@ -1,0 +1,241 @@
+//! Registered memory of this process: regions, and which local key an address has.
+
+use crate::abi::*;
+use crate::keys::{KEY_LEN, PackedKey, Seal};
+use crate::sys::{Mr, Pd};
+use core::ffi::c_uint;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Failure, Status, access};
+
+/// A registered region.
+pub struct Region {
+    mr: Mr,
+    base: u64,
+    len: u64,
+    access: u64,
+    number: u64,
+}
+
+/// The regions of a domain. Any thread.
+pub(crate) struct Registry {
+    pd: Arc<Pd>,
+    seal: Seal,
+    next: AtomicU64,
+    /// Changes with every deregistration: what somebody remembered of the table is worth nothing then.
+    epoch: AtomicU64,
+    /// By first byte and number: length and local key.
+    table: RwLock<BTreeMap<(u64, u64), (u64, u32)>>,
+}
+
+/// How many overlapping regions a lookup walks over before it gives up.
+const OVERLAPS: usize = 16;
+
+impl Registry {
+    pub(crate) fn new(pd: Arc<Pd>, seal: Seal) -> Registry {
+        Registry {
+            pd,
+            seal,
+            next: AtomicU64::new(1),
+            epoch: AtomicU64::new(0),
+            table: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn register(
+        &self,
+        base: *mut u8,
+        len: usize,
+        rights: u64,
+    ) -> Result<Region, Failure> {
+        let start = base.expose_provenance() as u64;
+        if start == 0 || start.checked_add(len as u64).is_none() {
+            let text = format!("{len} bytes at address {start:#x} are no memory of this process");
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        // The device refuses to register nothing; one byte more than asked for is never put into a key.
+        let mr = register(&self.pd, base, len.max(1), verbs_rights(rights))?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = table.insert((start, number), (len as u64, mr.lkey()));
+        Ok(Region { mr, base: start, len: len as u64, access: rights, number })
+    }
+
+    pub(crate) fn deregister(&self, region: Region) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = table.remove(&(region.base, region.number));
+        let _ = self.epoch.fetch_add(1, Ordering::Release);
+        drop(table);
+        drop(region);
+    }
+
+    pub(crate) fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
+        let out = out.get_mut(..KEY_LEN).ok_or_else(|| {
+            let text = format!("a verbs key takes {KEY_LEN} bytes and the buffer is shorter");
+            Failure::new(Status::TooLarge, text)
+        })?;
+        let key = PackedKey {
+            rkey: region.mr.rkey(),
+            base: region.base,
+            len: region.len,
+            access: region.access,
+            generation: region.number,
+        };
+        out.copy_from_slice(&key.pack(&self.seal));
+        Ok(KEY_LEN)
+    }
+
+    /// Length of the region from its first byte, and its local key, for a region that holds all of the range.
+    fn find(&self, addr: u64, len: u64) -> Option<Found> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let end = addr.checked_add(len)?;
+        table
+            .range(..=(addr, u64::MAX))
+            .rev()
+            .take(OVERLAPS)
+            .find(|((base, _), (length, _))| end <= base + length)
+            .map(|(&(base, _), &(length, lkey))| Found { epoch, base, end: base + length, lkey })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Found {
+    epoch: u64,
+    base: u64,
+    end: u64,
+    lkey: u32,
+}
+
+/// One thread's memory of where it found local keys: most operations use the same few regions.
+#[derive(Default)]
+pub(crate) struct Recent {
+    found: [Option<Found>; 4],
+    next: usize,
+}
+
+impl Recent {
+    /// The local key of a piece that lies in a registered region.
+    pub(crate) fn lkey(&mut self, registry: &Registry, addr: u64, len: usize) -> Option<u32> {
+        let epoch = registry.epoch.load(Ordering::Acquire);
+        let end = addr.checked_add(len as u64)?;
+        for found in self.found.iter().flatten() {
+            if found.epoch == epoch && found.base <= addr && end <= found.end {
+                return Some(found.lkey);
+            }
+        }
+        let found = registry.find(addr, len as u64)?;
+        self.found[self.next % self.found.len()] = Some(found);
+        self.next = self.next.wrapping_add(1);
+        Some(found.lkey)
+    }
+
+    /// Makes pieces for the device; memory that is not registered is registered for this operation and kept in
+    /// `borrowed`. Empty pieces are left out.
+    pub(crate) fn pieces(
+        &mut self,
+        registry: &Registry,
+        iov: &[Iov],
+        out: &mut Vec<ibv_sge>,
+        borrowed: &mut Vec<Mr>,
+        written: bool,
+    ) -> Result<(), Status> {
+        for piece in iov.iter().filter(|piece| piece.len > 0) {
+            let addr = piece.base.expose_provenance() as u64;
+            let length = u32::try_from(piece.len).map_err(|_| Status::TooLarge)?;
+            let lkey = match self.lkey(registry, addr, piece.len) {
+                Some(lkey) => lkey,
+                None => {
+                    let rights = if written { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+                    let mr = register(&registry.pd, piece.base, piece.len, rights);
+                    let mr = mr.map_err(|failure| failure.status)?;
+                    let lkey = mr.lkey();
+                    borrowed.push(mr);
+                    lkey
+                }
+            };
+            out.push(ibv_sge { addr, length, lkey });
+        }
+        Ok(())
+    }
+}
+
+fn verbs_rights(rights: u64) -> c_uint {
+    // A remote write or atomic needs the local right, too (the specification says so). Local pieces of a get do as well.
+    let mut verbs = IBV_ACCESS_LOCAL_WRITE;
+    for (right, flag) in [
+        (access::REMOTE_READ, IBV_ACCESS_REMOTE_READ),
+        (access::REMOTE_WRITE, IBV_ACCESS_REMOTE_WRITE),
+        (access::REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC),
+    ] {
+        if rights & right != 0 {
+            verbs |= flag;
+        }
+    }
+    verbs
+}
+
+fn register(pd: &Arc<Pd>, base: *mut u8, len: usize, rights: c_uint) -> Result<Mr, Failure> {
+    match pd.register(base, len, rights) {
+        // Memory that is mapped read-only can be read by peers, no more.
+        Err(libc::EFAULT | libc::EACCES)
+            if rights & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) == 0 =>
+        {
+            let reading = rights & !IBV_ACCESS_LOCAL_WRITE;
+            pd.register(base, len, reading).map_err(|errno| refusal(len, errno))
+        }
+        other => other.map_err(|errno| refusal(len, errno)),
+    }
+}
+
+/// Why registering was refused, with what to do where the limit on locked memory is the reason.
+pub(crate) fn refusal(len: usize, errno: i32) -> Failure {
+    let error = std::io::Error::from_raw_os_error(errno);
+    let mut failure = Failure::from_io(&format!("registering {len} bytes"), &error);
+    if errno == libc::ENOMEM || errno == libc::EAGAIN || errno == libc::EPERM {
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        if let Some(limit) = locked_limit(&limits) {
+            failure.text.push_str(&format!(
+                "; the limit on locked memory is {} KiB and counts what is registered: raise it with `ulimit -l \
+                 unlimited`, `memlock` in /etc/security/limits.conf, or LimitMEMLOCK=infinity in the service's unit",
+                limit >> 10
+            ));
+        }
+        failure.status = Status::NoMemory;
+    }
+    failure
+}
+
+/// The soft limit on locked memory in bytes; `None` when there is none.
+fn locked_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find(|line| line.starts_with("Max locked memory"))?;
+    line.trim_start_matches("Max locked memory").split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_locked_memory_is_read_from_the_kernels_table() {
+        let table = "Limit                     Soft Limit           Hard Limit           Units\n\
+                     Max locked memory         8388608              16777216             bytes\n";
+        assert_eq!(locked_limit(table), Some(8 << 20));
+        assert_eq!(locked_limit(&table.replace("8388608 ", "unlimited")), None);
+        assert_eq!(locked_limit(""), None);
+    }
+
+    #[test]
+    fn a_refusal_for_want_of_memory_says_how_to_raise_the_limit() {
+        let failure = refusal(4096, libc::ENOMEM);
+        assert_eq!(failure.status, Status::NoMemory);
+        assert!(failure.text.starts_with("registering 4096 bytes"), "{}", failure.text);
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        if locked_limit(&limits).is_some() {
+            assert!(failure.text.contains("ulimit -l"), "{}", failure.text);
+        }
+        assert!(!refusal(4096, libc::EINVAL).text.contains("ulimit"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Addresses of `rc`.
+
+use crate::keys::Seal;
+use crate::port::{PORT_LEN, Port};
+use tieline_plugin_api::{Failure, Status};
+
+/// Length of an interface address.
+pub(crate) const INTERFACE_ADDRESS_LEN: usize = 8 + PORT_LEN;
+/// Length of an endpoint address.
+pub(crate) const ENDPOINT_ADDRESS_LEN: usize = 40 + PORT_LEN;
+
+const INTERFACE: [u8; 4] = *b"vrc\x01";
+const ENDPOINT: [u8; 4] = *b"vre\x01";
+
+/// What lets a peer judge whether it can reach this interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InterfaceAddress {
+    pub(crate) port: Port,
+    /// The longest message that it takes.
+    pub(crate) segment: u32,
+}
+
+/// What a peer's queue pair must know of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndpointAddress {
+    pub(crate) port: Port,
+    pub(crate) qpn: u32,
+    pub(crate) psn: u32,
+    /// The immediate number of messages to this endpoint.
+    pub(crate) slot: u32,
+    pub(crate) window: u16,
+    /// Reads and atomics that may be on their way to this side at once.
+    pub(crate) reads: u8,
+    pub(crate) segment: u32,
+    pub(crate) seal: Seal,
+}
+
+fn bad(why: &str) -> Failure {
+    Failure::new(Status::BadData, format!("an rc address that {why}"))
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The port in the last bytes of an address.
+fn port(bytes: &[u8]) -> Result<Port, Failure> {
+    let tail = bytes.len().saturating_sub(PORT_LEN);
+    let tail: &[u8; PORT_LEN] =
+        bytes[tail..].try_into().map_err(|_| bad("is too short to hold a port"))?;
+    Port::unpack(tail)
+}
+
+fn segment(bytes: &[u8], at: usize) -> Result<u32, Failure> {
+    match number(bytes, at) {
+        segment @ 1024..=0x10_0000 => Ok(segment),
+        _ => Err(bad("names an impossible segment size")),
+    }
+}
+
+impl InterfaceAddress {
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(INTERFACE_ADDRESS_LEN);
+        out.extend(INTERFACE);
+        out.extend(self.segment.to_le_bytes());
+        out.extend(self.port.pack());
+        out
+    }
+
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<InterfaceAddress, Failure> {
+        if bytes.len() != INTERFACE_ADDRESS_LEN || bytes[..4] != INTERFACE {
+            return Err(bad("is none of this version"));
+        }
+        Ok(InterfaceAddress { port: port(bytes)?, segment: segment(bytes, 4)? })
+    }
+}
+
+impl EndpointAddress {
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(ENDPOINT_ADDRESS_LEN);
+        out.extend(ENDPOINT);
+        out.extend(self.qpn.to_le_bytes());
+        out.extend(self.psn.to_le_bytes());
+        out.extend(self.slot.to_le_bytes());
+        out.extend(self.window.to_le_bytes());
+        out.extend([self.reads, 0]);
+        out.extend(self.segment.to_le_bytes());
+        out.extend(self.seal);
+        out.extend(self.port.pack());
+        out
+    }
+
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<EndpointAddress, Failure> {
+        if bytes.len() != ENDPOINT_ADDRESS_LEN || bytes[..4] != ENDPOINT {
+            return Err(bad("is none of this version"));
+        }
+        let (qpn, psn) = (number(bytes, 4), number(bytes, 8));
+        let window = u16::from_le_bytes([bytes[16], bytes[17]]);
+        if qpn >> 24 != 0 || psn >> 24 != 0 || bytes[19] != 0 {
+            return Err(bad("names an impossible queue pair"));
+        }
+        if !(2..=1024).contains(&window) {
+            return Err(bad("names an impossible window"));
+        }
+        let mut seal = Seal::default();
+        seal.copy_from_slice(&bytes[24..40]);
+        Ok(EndpointAddress {
+            port: port(bytes)?,
+            qpn,
+            psn,
+            slot: number(bytes, 12),
+            window,
+            reads: bytes[18],
+            segment: segment(bytes, 20)?,
+            seal,
+        })
+    }
+
+    /// Of two ends that know each other's address, the one that speaks first. The same for both; an end that is
+    /// connected to itself does both.
+    pub(crate) fn speaks_first(&self, peer: &EndpointAddress) -> bool {
+        let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
+        rank(self) >= rank(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::tests::ethernet;
+    use proptest::prelude::*;
+
+    fn end(last: u8) -> EndpointAddress {
+        EndpointAddress {
+            port: ethernet(last),
+            qpn: 17,
+            psn: 0xab_cdef,
+            slot: 3,
+            window: 32,
+            reads: 16,
+            segment: 8192,
+            seal: [9; 16],
+        }
+    }
+
+    #[test]
+    fn addresses_survive_packing() {
+        let interface = InterfaceAddress { port: ethernet(1), segment: 8192 };
+        assert_eq!(interface.pack().len(), INTERFACE_ADDRESS_LEN);
+        assert_eq!(InterfaceAddress::unpack(&interface.pack()), Ok(interface));
+        assert_eq!(end(1).pack().len(), ENDPOINT_ADDRESS_LEN);
+        assert_eq!(EndpointAddress::unpack(&end(1).pack()), Ok(end(1)));
+    }
+
+    #[test]
+    fn exactly_one_of_two_ends_speaks_first() {
+        assert_ne!(end(1).speaks_first(&end(2)), end(2).speaks_first(&end(1)));
+        assert!(end(1).speaks_first(&end(1)), "an end that is connected to itself");
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_that_are_no_address_are_refused_or_read_back_the_same(
+            bytes in proptest::collection::vec(any::<u8>(), 0..80),
+            at in 0usize..ENDPOINT_ADDRESS_LEN,
+            value in any::<u8>(),
+        ) {
+            let _ = InterfaceAddress::unpack(&bytes);
+            let _ = EndpointAddress::unpack(&bytes);
+            let mut changed = end(1).pack();
+            changed[at] = value;
+            if let Ok(read) = EndpointAddress::unpack(&changed) {
+                prop_assert_eq!(read.pack(), changed);
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The endpoint: data calls.
+
+use super::connection::{Connection, Phase};
+use super::interface::{State, borrowed};
+use super::queue::Ends;
+use super::wire::{HEADER_LEN, Header, Kind};
+use crate::abi::*;
+use crate::buffers::sys::gather;
+use crate::keys::PackedKey;
+use crate::sys::Work;
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::{Failure, Packer, Posted, Posting, RmaOp, Status, access, atomic_op};
+
+/// A reliable connection to one peer.
+pub struct RcEndpoint {
+    state: Rc<RefCell<State>>,
+    slot: u32,
+}
+
+impl Drop for RcEndpoint {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.close(self.slot);
+        }
+    }
+}
+
+/// The connection of a slot, without borrowing the rest of the state.
+macro_rules! connection {
+    ($state:ident, $slot:expr) => {
+        match $state.connections.get_mut($slot as usize).and_then(Option::as_deref_mut) {
+            Some(connection) => connection,
+            None => return Err(Status::Closed.into()),
+        }
+    };
+}
+
+impl RcEndpoint {
+    pub(crate) fn new(state: Rc<RefCell<State>>, slot: u32) -> RcEndpoint {
+        RcEndpoint { state, slot }
+    }
+
+    pub(crate) fn address(&self) -> Vec<u8> {
+        let state = self.state.borrow();
+        let connection = state.connections.get(self.slot as usize).and_then(Option::as_ref);
+        connection.map(|connection| connection.own.pack()).unwrap_or_default()
+    }
+
+    pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        self.state.borrow_mut().connect(self.slot, address)
+    }
+
+    #[inline]
+    pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let connection = connection!(state, self.slot);
+        connection.may_send()?;
+        let (head, credits) = head(connection, id, header);
+        if HEADER_LEN + payload.len() <= connection.inline() {
+            let pieces = [borrowed(&head), borrowed(payload)];
+            let pieces = if payload.is_empty() { &pieces[..1] } else { &pieces[..] };
+            let work = connection.to_peer();
+            match connection.post(work, pieces, Ends::default(), IBV_SEND_INLINE) {
+                Ok(()) => sent(connection, credits),
+                Err(refused) => return Err(state.refused(self.slot, refused)),
+            }
+            return Ok(Posting::Done);
+        }
+        if payload.len() > state.domain.settings.segment {
+            return Err(Status::TooLarge);
+        }
+        let buffer = state.sends.take()?;
+        let bytes = state.sends.bytes_mut(buffer);
+        bytes[..HEADER_LEN].copy_from_slice(&head);
+        bytes[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
+        self.send_buffer(state, buffer, HEADER_LEN + payload.len(), credits)
+    }
+
+    /// Sends the first `len` bytes of a message buffer.
+    fn send_buffer(&self, state: &mut State, buffer: u32, len: usize, credits: u16) -> Posted {
+        let connection = connection!(state, self.slot);
+        let piece = state.sends.sge(buffer, len);
+        let ends = Ends { buffer: Some(buffer), ..Ends::default() };
+        let work = connection.to_peer();
+        match connection.post(work, &[piece], ends, 0) {
+            Ok(()) => sent(connection, credits),
+            Err(refused) => return Err(state.refused(self.slot, refused)),
+        }
+        Ok(Posting::Done)
+    }
+
+    pub(crate) fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
+        let state = &mut *self.state.borrow_mut();
+        connection!(state, self.slot).may_send()?;
+        if max > state.domain.settings.segment {
+            return Err(Status::TooLarge);
+        }
+        let buffer = state.sends.take()?;
+        let room = &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + max];
+        let len = match packer.pack(room) {
+            Ok(len) => len,
+            Err(status) => {
+                state.sends.give(buffer);
+                return Err(status);
+            }
+        };
+        let (head, credits) = head(connection!(state, self.slot), id, header);
+        state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
+        let _ = self.send_buffer(state, buffer, HEADER_LEN + len, credits)?;
+        Ok(len)
+    }
+
+    pub(crate) fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let len = sum(iov)?;
+        if len > state.domain.settings.segment {
+            return Err(Status::TooLarge);
+        }
+        if iov.iter().filter(|piece| piece.len > 0).count() > state.domain.max_iov {
+            return Err(Status::Invalid);
+        }
+        let connection = connection!(state, self.slot);
+        connection.may_send()?;
+        let (head, credits) = head(connection, id, header);
+        let inline = connection.inline();
+        let buffer = state.sends.take()?;
+        let bytes = state.sends.bytes_mut(buffer);
+        bytes[..HEADER_LEN].copy_from_slice(&head);
+        let mut pieces = core::mem::take(&mut state.pieces);
+        pieces.clear();
+        pieces.push(state.sends.sge(buffer, HEADER_LEN));
+        if len <= inline || !registered(state, iov, &mut pieces) {
+            // Short, or not registered: one copy costs less than pinning pages.
+            gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
+            state.pieces = pieces;
+            return self.send_buffer(state, buffer, HEADER_LEN + len, credits);
+        }
+        let connection = connection!(state, self.slot);
+        let ends =
+            Ends { cookie: Some(cookie), buffer: Some(buffer), foreign: true, ..Ends::default() };
+        let work = connection.to_peer();
+        let posted = connection.post(work, &pieces, ends, 0);
+        state.pieces = pieces;
+        match posted {
+            Ok(()) => sent(connection, credits),
+            Err(refused) => return Err(state.refused(self.slot, refused)),
+        }
+        Ok(Posting::Pending)
+    }
+
+    pub(crate) fn put(&self, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let target = admit(state, key, op, access::REMOTE_WRITE)?;
+        let connection = connection!(state, self.slot);
+        connection.may_post()?;
+        if op.len == 0 {
+            return Ok(Posting::Done);
+        }
+        let work = Work::Write { address: target, rkey: key.rkey };
+        let mut ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
+        let mut pieces = core::mem::take(&mut state.pieces);
+        pieces.clear();
+        let mut flags = 0;
+        if op.len <= connection.inline() {
+            // The device copies while it is posted: whatever memory it is.
+            pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| ibv_sge {
+                addr: piece.base.expose_provenance() as u64,
+                length: piece.len as u32,
+                lkey: 0,
+            }));
+            flags = IBV_SEND_INLINE;
+        } else if registered(state, op.iov, &mut pieces) {
+            ends.foreign = true;
+        } else if op.len <= state.domain.settings.segment {
+            let Ok(buffer) = state.sends.take() else {
+                state.pieces = pieces;
+                return Err(Status::Again);
+            };
+            gather(op.iov, &mut state.sends.bytes_mut(buffer)[..op.len]);
+            ends.buffer = Some(buffer);
+            pieces.clear();
+            pieces.push(state.sends.sge(buffer, op.len));
+        } else {
+            pieces.clear();
+            let domain = state.domain.clone();
+            let recent = &mut state.recent;
+            let all =
+                recent.pieces(&domain.registry, op.iov, &mut pieces, &mut ends.borrowed, false);
+            if let Err(status) = all {
+                state.pieces = pieces;
+                return Err(status);
+            }
+            ends.foreign = true;
+        }
+        self.start(state, work, pieces, ends, flags)
+    }
+
+    pub(crate) fn get(&self, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let target = admit(state, key, op, access::REMOTE_READ)?;
+        connection!(state, self.slot).may_post()?;
+        if op.len == 0 {
+            return Ok(Posting::Done);
+        }
+        let work = Work::Read { address: target, rkey: key.rkey };
+        let mut ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
+        let mut pieces = core::mem::take(&mut state.pieces);
+        pieces.clear();
+        let domain = state.domain.clone();
+        let all =
+            state.recent.pieces(&domain.registry, op.iov, &mut pieces, &mut ends.borrowed, true);
+        if let Err(status) = all {
+            state.pieces = pieces;
+            return Err(status);
+        }
+        self.start(state, work, pieces, ends, 0)
+    }
+
+    pub(crate) fn atomic(&self, key: &PackedKey, op: &Atomic) -> Posted {
+        match op.width {
+            8 => {}
+            4 => return Err(Status::Unsupported),
+            _ => return Err(Status::Invalid),
+        }
+        if op.op > atomic_op::MAX {
+            return Err(Status::Invalid);
+        }
+        if op.offset % 8 != 0 || key.base.wrapping_add(op.offset) % 8 != 0 {
+            return Err(Status::Misaligned);
+        }
+        let address = key.admit(access::REMOTE_ATOMIC, op.offset, 8)?;
+        let rkey = key.rkey;
+        let work = match op.op {
+            atomic_op::ADD => Work::FetchAdd { address, rkey, add: op.operand },
+            atomic_op::COMPARE_SWAP => {
+                Work::CompareSwap { address, rkey, compare: op.compare, swap: op.operand }
+            }
+            _ => return Err(Status::Unsupported),
+        };
+        let state = &mut *self.state.borrow_mut();
+        connection!(state, self.slot).may_post()?;
+        let result = state.results.take()?;
+        let mut pieces = core::mem::take(&mut state.pieces);
+        pieces.clear();
+        pieces.push(state.results.sge(result, 8));
+        let ends = Ends { cookie: Some(op.cookie), result: Some(result), ..Ends::default() };
+        self.start(state, work, pieces, ends, 0)
+    }
+
+    /// Posts an operation whose end the application waits for.
+    fn start(
+        &self,
+        state: &mut State,
+        work: Work<'_>,
+        pieces: Vec<ibv_sge>,
+        ends: Ends,
+        flags: u32,
+    ) -> Posted {
+        let connection = connection!(state, self.slot);
+        let posted = connection.post(work, &pieces, ends, flags);
+        state.pieces = pieces;
+        match posted {
+            Ok(()) => Ok(Posting::Pending),
+            Err(refused) => Err(state.refused(self.slot, refused)),
+        }
+    }
+
+    pub(crate) fn flush(&self, cookie: u64) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let connection = connection!(state, self.slot);
+        connection.may_post()?;
+        if connection.queue.is_empty() {
+            return Ok(Posting::Done);
+        }
+        // A write of nothing: it is acknowledged after everything before it.
+        let ends = Ends { cookie: Some(cookie), ..Ends::default() };
+        connection.fence = true;
+        let room = core::mem::take(&mut state.pieces);
+        let posted = self.start(state, Work::Write { address: 0, rkey: 0 }, Vec::new(), ends, 0);
+        state.pieces = room;
+        posted
+    }
+
+    pub(crate) fn fence(&self) -> Result<(), Status> {
+        let state = &mut *self.state.borrow_mut();
+        let connection = connection!(state, self.slot);
+        match connection.phase {
+            Phase::Broken(status) => Err(status),
+            _ => {
+                connection.fence = true;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn import_key(&self, bytes: &[u8]) -> Result<PackedKey, Failure> {
+        let state = &mut *self.state.borrow_mut();
+        let connection = connection!(state, self.slot);
+        match (connection.phase, connection.peer) {
+            (Phase::Broken(status), _) => Err(status.into()),
+            (_, Some(peer)) => PackedKey::unpack(bytes, &peer.seal),
+            // Whose key it is can only be told once the peer is known.
+            (_, None) => Err(Status::Again.into()),
+        }
+    }
+}
+
+/// The header of the next message, and the credits that it carries.
+#[inline]
+fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], u16) {
+    let credits = connection.credits.to_tell();
+    (Header { header, id, credits, kind: Kind::Message }.pack(), credits)
+}
+
+/// Notes that a message was posted.
+#[inline]
+fn sent(connection: &mut Connection, credits: u16) {
+    connection.credits.told(credits);
+    connection.credits.sent();
+}
+
+/// The length of a list of pieces.
+fn sum(iov: &[Iov]) -> Result<usize, Status> {
+    iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Status::Invalid)
+}
+
+/// Checks what can be checked here, and returns the remote address.
+fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
+    if sum(op.iov)? != op.len {
+        return Err(Status::Invalid);
+    }
+    if op.iov.iter().filter(|piece| piece.len > 0).count() > state.domain.max_iov {
+        return Err(Status::Invalid);
+    }
+    let target = key.admit(right, op.offset, op.len)?;
+    if op.len > state.domain.max_message { Err(Status::TooLarge) } else { Ok(target) }
+}
+
+/// Adds the application's pieces if all of them lie in registered memory; otherwise `pieces` stays as it was.
+fn registered(state: &mut State, iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
+    let before = pieces.len();
+    for piece in iov.iter().filter(|piece| piece.len > 0) {
+        let addr = piece.base.expose_provenance() as u64;
+        match state.recent.lkey(&state.domain.registry, addr, piece.len) {
+            Some(lkey) => pieces.push(ibv_sge { addr, length: piece.len as u32, lkey }),
+            None => {
+                pieces.truncate(before);
+                return false;
+            }
+        }
+    }
+    true
+}

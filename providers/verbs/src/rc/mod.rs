@@ -1,0 +1,13 @@
+//! Module `rc`: reliable connections. Connects to an endpoint; messages, put, get and two atomics.
+
+mod address;
+mod connection;
+mod credits;
+mod endpoint;
+mod interface;
+mod queue;
+mod wire;
+
+pub(crate) use address::{ENDPOINT_ADDRESS_LEN, INTERFACE_ADDRESS_LEN};
+pub use endpoint::RcEndpoint;
+pub use interface::RcInterface;

@@ -1,0 +1,163 @@
+//! What is posted on one queue pair and has not completed.
+//!
+//! The device completes in order and says so only for the sends that ask for it, so that one completion retires all
+//! before it, too.
+
+use crate::sys::Mr;
+use std::collections::VecDeque;
+
+/// What ends with a send.
+#[derive(Default)]
+pub(crate) struct Ends {
+    /// The application waits for it.
+    pub(crate) cookie: Option<u64>,
+    /// A message buffer to give back.
+    pub(crate) buffer: Option<u32>,
+    /// Where the device puts the value from before.
+    pub(crate) result: Option<u32>,
+    /// Memory that was registered for this operation alone.
+    pub(crate) borrowed: Vec<Mr>,
+    /// The device reads or writes memory of the application.
+    pub(crate) foreign: bool,
+    pub(crate) role: Role,
+}
+
+/// What a send is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    #[default]
+    User,
+    Hello,
+    Bye,
+    Probe,
+}
+
+/// The sends on their way, oldest first.
+pub(crate) struct SendQueue {
+    sends: VecDeque<Ends>,
+    /// Number of the oldest.
+    first: u32,
+    /// Sends since the last one that asks for a completion.
+    silent: u32,
+    depth: usize,
+}
+
+/// Places beyond the depth for what keeps the connection going.
+pub(crate) const RESERVE: usize = 8;
+
+impl SendQueue {
+    pub(crate) fn new(depth: usize) -> SendQueue {
+        SendQueue { sends: VecDeque::new(), first: 0, silent: 0, depth }
+    }
+
+    /// Room for an operation of the application.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.sends.len() < self.depth
+    }
+
+    /// Room for what keeps the connection going.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.sends.len() < self.depth + RESERVE - 1
+    }
+
+    /// Whether a send that nobody waits for must ask for a completion all the same.
+    #[inline]
+    pub(crate) fn must_signal(&self) -> bool {
+        self.silent as usize + 1 >= self.depth / 4
+    }
+
+    /// The number that the next send gets.
+    #[inline]
+    pub(crate) fn next(&self) -> u32 {
+        self.first.wrapping_add(self.sends.len() as u32)
+    }
+
+    /// Notes a send that was posted.
+    #[inline]
+    pub(crate) fn push(&mut self, ends: Ends, signalled: bool) {
+        self.silent = if signalled { 0 } else { self.silent + 1 };
+        self.sends.push_back(ends);
+    }
+
+    /// The oldest, if it is not younger than `number`.
+    #[inline]
+    pub(crate) fn retire(&mut self, number: u32) -> Option<Ends> {
+        let ahead = number.wrapping_sub(self.first);
+        if ahead as usize >= self.sends.len() {
+            return None;
+        }
+        let ends = self.sends.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        Some(ends)
+    }
+
+    /// Whether `number` is still on its way.
+    pub(crate) fn holds(&self, number: u32) -> bool {
+        (number.wrapping_sub(self.first) as usize) < self.sends.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sends.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// Whether the device may still touch memory of the application.
+    pub(crate) fn touches_application(&self) -> bool {
+        self.sends.iter().any(|ends| ends.foreign)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(cookie: u64) -> Ends {
+        Ends { cookie: Some(cookie), ..Ends::default() }
+    }
+
+    #[test]
+    fn one_completion_retires_all_before_it() {
+        let mut queue = SendQueue::new(16);
+        let mut numbers = Vec::new();
+        for cookie in 0..5 {
+            numbers.push(queue.next());
+            queue.push(user(cookie), cookie == 3);
+        }
+        let retired: Vec<u64> =
+            core::iter::from_fn(|| queue.retire(numbers[3])).filter_map(|e| e.cookie).collect();
+        assert_eq!(retired, [0, 1, 2, 3]);
+        assert!(queue.holds(numbers[4]) && !queue.holds(numbers[3]));
+        assert!(queue.retire(numbers[3]).is_none(), "a number that has passed retires nothing");
+    }
+
+    #[test]
+    fn numbers_go_round_without_harm() {
+        let mut queue = SendQueue::new(16);
+        queue.first = u32::MAX - 1;
+        for cookie in 0..4 {
+            queue.push(user(cookie), true);
+        }
+        let last = queue.next().wrapping_sub(1);
+        assert_eq!(core::iter::from_fn(|| queue.retire(last)).count(), 4);
+        assert_eq!(queue.next(), 2);
+    }
+
+    #[test]
+    fn a_full_queue_always_holds_a_send_that_asked_for_a_completion() {
+        for depth in [16, 17, 128] {
+            let mut queue = SendQueue::new(depth);
+            let mut signalled = 0;
+            while queue.has_room() {
+                let signal = queue.must_signal();
+                signalled += usize::from(signal);
+                queue.push(Ends::default(), signal);
+            }
+            assert!(signalled >= 4, "{signalled} of {depth}");
+            assert!(queue.has_reserve());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The header in front of every message of `rc`. The immediate number beside it is the receiver's slot.
+
+use tieline_plugin_api::Status;
+
+/// Length of the header.
+pub(crate) const HEADER_LEN: usize = 16;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// An active message.
+    Message = 1,
+    /// The first word on a connection: its arrival says that both sides are there.
+    Hello = 2,
+    /// Only gives credits back.
+    Credit = 3,
+    /// The last word: the sender closed its endpoint.
+    Bye = 4,
+}
+
+/// The header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) header: u64,
+    pub(crate) id: u32,
+    /// Messages that the sender of this one has taken since it last said so.
+    pub(crate) credits: u16,
+    pub(crate) kind: Kind,
+}
+
+impl Header {
+    #[inline]
+    pub(crate) fn pack(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        out[..8].copy_from_slice(&self.header.to_le_bytes());
+        out[8..12].copy_from_slice(&self.id.to_le_bytes());
+        out[12..14].copy_from_slice(&self.credits.to_le_bytes());
+        out[14] = self.kind as u8;
+        out
+    }
+
+    /// Reads the header of a message of which `bytes` have arrived.
+    #[inline]
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<Header, Status> {
+        let head: &[u8; HEADER_LEN] =
+            bytes.get(..HEADER_LEN).and_then(|head| head.try_into().ok()).ok_or(Status::BadData)?;
+        let kind = match head[14] {
+            1 => Kind::Message,
+            2 => Kind::Hello,
+            3 => Kind::Credit,
+            4 => Kind::Bye,
+            _ => return Err(Status::BadData),
+        };
+        if head[15] != 0 {
+            return Err(Status::BadData);
+        }
+        let mut header = [0; 8];
+        header.copy_from_slice(&head[..8]);
+        Ok(Header {
+            header: u64::from_le_bytes(header),
+            id: u32::from_le_bytes([head[8], head[9], head[10], head[11]]),
+            credits: u16::from_le_bytes([head[12], head[13]]),
+            kind,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_packing_and_noise_is_refused() {
+        for kind in [Kind::Message, Kind::Hello, Kind::Credit, Kind::Bye] {
+            let header = Header { header: 0x1122_3344_5566_7788, id: 9, credits: 513, kind };
+            assert_eq!(Header::unpack(&header.pack()), Ok(header));
+        }
+        assert_eq!(Header::unpack(&[1; 15]), Err(Status::BadData));
+        for (at, value) in [(14, 0), (14, 5), (15, 1)] {
+            let mut bytes = Header { header: 0, id: 0, credits: 0, kind: Kind::Message }.pack();
+            bytes[at] = value;
+            assert_eq!(Header::unpack(&bytes), Err(Status::BadData));
+        }
+    }
+}

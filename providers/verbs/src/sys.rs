@@ -1,0 +1,590 @@
+//! The verbs objects, owned: what is made here is destroyed when it is dropped, in the order that the references force.
+//!
+//! libibverbs may be called from any thread. A [`Device`] and what hangs from a domain are shared; queue pairs and
+//! completion queues belong to one interface and so to one thread.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::load::{Library, library};
+use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+use std::io;
+use std::sync::Arc;
+use tieline_plugin_api::{Failure, Status};
+
+/// What went wrong in a call of libibverbs that returns an error number.
+fn check(code: c_int, what: &str) -> Result<(), Failure> {
+    if code == 0 {
+        return Ok(());
+    }
+    let error =
+        if code < 0 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(code) };
+    Err(Failure::from_io(what, &error))
+}
+
+/// What went wrong in a call of libibverbs that returns a pointer.
+fn made<T>(pointer: *mut T, what: impl FnOnce() -> String) -> Result<NonNull<T>, Failure> {
+    NonNull::new(pointer).ok_or_else(|| Failure::last_os_error(&what()))
+}
+
+/// An opened device.
+pub(crate) struct Device {
+    api: &'static Library,
+    raw: NonNull<ibv_context>,
+}
+
+// SAFETY: libibverbs locks what its calls on a context share.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Something that happened to the device on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AsyncEvent {
+    /// `IBV_EVENT_*`.
+    pub(crate) kind: c_uint,
+    /// The queue pair that it is about.
+    pub(crate) qp: Option<u32>,
+    /// The port that it is about.
+    pub(crate) port: Option<u8>,
+}
+
+impl Device {
+    pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
+        let api = library()?;
+        // SAFETY: the count may be null.
+        let list = unsafe { (api.ibv_get_device_list)(ptr::null_mut()) };
+        let list = made(list, || "the devices cannot be listed".to_string())?;
+        let mut at = list.as_ptr();
+        let mut opened = None;
+        // SAFETY: the list ends with a null pointer; names are terminated; a device is opened before the list is freed.
+        unsafe {
+            while !(*at).is_null() {
+                let this = CStr::from_ptr((api.ibv_get_device_name)(*at));
+                if this.to_bytes() == name.as_bytes() {
+                    let raw = (api.ibv_open_device)(*at);
+                    opened = Some(made(raw, || format!("device {name} cannot be opened")));
+                    break;
+                }
+                at = at.add(1);
+            }
+            (api.ibv_free_device_list)(list.as_ptr());
+        }
+        let raw = opened.unwrap_or_else(|| {
+            let text = format!(
+                "libibverbs does not know the device {name}: its driver's library (ibverbs-providers) may be missing"
+            );
+            Err(Failure::new(Status::NoDevice, text))
+        })?;
+        let device = Device { api, raw };
+        device.set_nonblocking(device.async_fd())?;
+        Ok(Arc::new(device))
+    }
+
+    fn set_nonblocking(&self, fd: c_int) -> Result<(), Failure> {
+        // SAFETY: fcntl on a descriptor that this object owns.
+        let code = unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
+        };
+        if code < 0 { Err(Failure::last_os_error("fcntl of a verbs descriptor")) } else { Ok(()) }
+    }
+
+    pub(crate) fn async_fd(&self) -> c_int {
+        // SAFETY: the context is open.
+        unsafe { self.raw.as_ref().async_fd }
+    }
+
+    pub(crate) fn attributes(&self) -> Result<ibv_device_attr, Failure> {
+        let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: an open context and room for the record, which is plain numbers.
+        unsafe {
+            check(
+                (self.api.ibv_query_device)(self.raw.as_ptr(), attr.as_mut_ptr()),
+                "query_device",
+            )?;
+            Ok(attr.assume_init())
+        }
+    }
+
+    pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, Failure> {
+        let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: an open context and room for more than the function writes (see `ibv_port_attr`).
+        unsafe {
+            check(
+                (self.api.ibv_query_port)(self.raw.as_ptr(), port, attr.as_mut_ptr()),
+                "query_port",
+            )?;
+            Ok(attr.assume_init())
+        }
+    }
+
+    /// The next asynchronous event, if there is one.
+    pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
+        let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
+        // SAFETY: an open context, whose descriptor does not block, and room for the event. What the event points to
+        // stays until it is acknowledged: destroying a queue pair waits for that.
+        unsafe {
+            if (self.api.ibv_get_async_event)(self.raw.as_ptr(), &raw mut raw) != 0 {
+                return None;
+            }
+            let kind = raw.event_type;
+            let about_qp =
+                matches!(kind, IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR);
+            let about_port = matches!(
+                kind,
+                IBV_EVENT_PORT_ACTIVE
+                    | IBV_EVENT_PORT_ERR
+                    | IBV_EVENT_LID_CHANGE
+                    | IBV_EVENT_GID_CHANGE
+            );
+            let event = AsyncEvent {
+                kind,
+                qp: about_qp.then(|| (*raw.element.cast::<ibv_qp>()).qp_num),
+                port: about_port.then(|| raw.element.addr() as u8),
+            };
+            (self.api.ibv_ack_async_event)(&raw mut raw);
+            Some(event)
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: nothing that hangs from the context is left: all of it holds a reference to this object.
+        let _ = unsafe { (self.api.ibv_close_device)(self.raw.as_ptr()) };
+    }
+}
+
+/// A protection domain: what queue pairs and registrations must have in common.
+pub(crate) struct Pd {
+    pub(crate) device: Arc<Device>,
+    raw: NonNull<ibv_pd>,
+}
+
+// SAFETY: as for `Device`.
+unsafe impl Send for Pd {}
+// SAFETY: as for `Device`.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Pd>, Failure> {
+        // SAFETY: an open context.
+        let raw = unsafe { (device.api.ibv_alloc_pd)(device.raw.as_ptr()) };
+        let raw = made(raw, || "a protection domain cannot be made".to_string())?;
+        Ok(Arc::new(Pd { device, raw }))
+    }
+
+    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device reaches them until the registration is
+    /// dropped; that they stay mapped is what the caller of `Domain::register` promised.
+    pub(crate) fn register(
+        self: &Arc<Pd>,
+        base: *mut u8,
+        len: usize,
+        rights: c_uint,
+    ) -> Result<Mr, i32> {
+        // SAFETY: a live protection domain; the kernel checks and pins the range.
+        let raw = unsafe {
+            (self.device.api.ibv_reg_mr)(
+                self.raw.as_ptr(),
+                base.cast::<c_void>(),
+                len,
+                rights as c_int,
+            )
+        };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Mr { pd: self.clone(), raw }),
+            None => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: nothing that hangs from it is left.
+        let _ = unsafe { (self.device.api.ibv_dealloc_pd)(self.raw.as_ptr()) };
+    }
+}
+
+/// A registration.
+pub(crate) struct Mr {
+    pd: Arc<Pd>,
+    raw: NonNull<ibv_mr>,
+}
+
+// SAFETY: only its constant keys are read; it is dropped once.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: the registration is live.
+        unsafe { self.raw.as_ref().lkey }
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: the registration is live.
+        unsafe { self.raw.as_ref().rkey }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: the registration is live and dropped once.
+        let _ = unsafe { (self.pd.device.api.ibv_dereg_mr)(self.raw.as_ptr()) };
+    }
+}
+
+/// A completion queue with the channel that wakes a sleeper.
+pub(crate) struct Cq {
+    device: Arc<Device>,
+    channel: NonNull<ibv_comp_channel>,
+    raw: NonNull<ibv_cq>,
+}
+
+/// One completion.
+pub(crate) type Wc = ibv_wc;
+
+/// How many completions one call fetches.
+pub(crate) const WC_BATCH: usize = 32;
+
+impl Cq {
+    pub(crate) fn new(device: &Arc<Device>, entries: usize) -> Result<Cq, Failure> {
+        let api = device.api;
+        // SAFETY: an open context.
+        let channel = unsafe { (api.ibv_create_comp_channel)(device.raw.as_ptr()) };
+        let channel = made(channel, || "a completion channel cannot be made".to_string())?;
+        // SAFETY: an open context and its channel; the first completion vector is always there.
+        let raw = unsafe {
+            (api.ibv_create_cq)(
+                device.raw.as_ptr(),
+                c_int::try_from(entries).unwrap_or(c_int::MAX),
+                ptr::null_mut(),
+                channel.as_ptr(),
+                0,
+            )
+        };
+        let raw = match made(raw, || format!("a completion queue of {entries} cannot be made")) {
+            Ok(raw) => raw,
+            Err(failure) => {
+                // SAFETY: nothing uses the channel yet.
+                let _ = unsafe { (api.ibv_destroy_comp_channel)(channel.as_ptr()) };
+                return Err(failure);
+            }
+        };
+        let cq = Cq { device: device.clone(), channel, raw };
+        device.set_nonblocking(cq.fd())?;
+        Ok(cq)
+    }
+
+    /// Readable when a completion came after [`Cq::arm`].
+    pub(crate) fn fd(&self) -> c_int {
+        // SAFETY: the channel is live.
+        unsafe { self.channel.as_ref().fd }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        // SAFETY: the queue is live.
+        unsafe { self.raw.as_ref().cqe.max(0) as usize }
+    }
+
+    pub(crate) fn resize(&self, entries: usize) -> Result<(), Failure> {
+        // SAFETY: the queue is live; no completion is lost by resizing.
+        let code = unsafe { (self.device.api.ibv_resize_cq)(self.raw.as_ptr(), entries as c_int) };
+        check(code, &format!("growing the completion queue to {entries}"))
+    }
+
+    /// Fetches completions into `room` and returns how many.
+    #[inline]
+    pub(crate) fn poll(&self, room: &mut [Wc]) -> Result<usize, Failure> {
+        // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
+        let count = unsafe {
+            let poll = (*self.raw.as_ref().context).ops.poll_cq;
+            poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
+        };
+        usize::try_from(count).map(|count| count.min(room.len())).map_err(|_| {
+            Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
+        })
+    }
+
+    /// Takes the wake-ups that have come.
+    pub(crate) fn drain_channel(&self) {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let mut count = 0;
+        // SAFETY: a live channel, whose descriptor does not block; every event is of its only queue.
+        unsafe {
+            while count < 1024
+                && (self.device.api.ibv_get_cq_event)(
+                    self.channel.as_ptr(),
+                    &raw mut cq,
+                    &raw mut context,
+                ) == 0
+            {
+                count += 1;
+            }
+            if count > 0 {
+                (self.device.api.ibv_ack_cq_events)(self.raw.as_ptr(), count);
+            }
+        }
+    }
+
+    /// Asks for a wake-up at the next completion.
+    pub(crate) fn arm(&self) -> Result<(), Failure> {
+        // SAFETY: a live queue, whose context has the function.
+        let code = unsafe {
+            let notify = (*self.raw.as_ref().context).ops.req_notify_cq;
+            notify(self.raw.as_ptr(), 0)
+        };
+        check(code, "asking for a notification")
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.drain_channel();
+        // SAFETY: the queue pairs that used it are gone (see the order of fields where it is used).
+        unsafe {
+            let _ = (self.device.api.ibv_destroy_cq)(self.raw.as_ptr());
+            let _ = (self.device.api.ibv_destroy_comp_channel)(self.channel.as_ptr());
+        }
+    }
+}
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pd: Arc<Pd>,
+    raw: NonNull<ibv_srq>,
+}
+
+/// A receive to post: its number and where the bytes go.
+#[derive(Clone, Copy)]
+pub(crate) struct Receive {
+    pub(crate) id: u64,
+    pub(crate) sge: ibv_sge,
+}
+
+/// How many receives one call posts.
+const RECEIVE_BATCH: usize = 32;
+
+/// Chains receives and hands each chain to `post`, which returns an error number.
+fn chain(list: &[Receive], mut post: impl FnMut(*mut ibv_recv_wr) -> c_int) -> Result<(), Failure> {
+    for part in list.chunks(RECEIVE_BATCH) {
+        let mut sges = [ibv_sge::default(); RECEIVE_BATCH];
+        let mut wrs = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; RECEIVE_BATCH];
+        let mut next = ptr::null_mut();
+        for (at, receive) in part.iter().enumerate().rev() {
+            sges[at] = receive.sge;
+            let sg_list = &raw mut sges[at];
+            next = ptr::from_mut(wrs[at].write(ibv_recv_wr {
+                wr_id: receive.id,
+                next,
+                sg_list,
+                num_sge: 1,
+            }));
+        }
+        check(post(next), "posting receives")?;
+    }
+    Ok(())
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Arc<Pd>, depth: usize) -> Result<Srq, Failure> {
+        let mut init = ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            max_wr: depth as u32,
+            max_sge: 1,
+            srq_limit: 0,
+        };
+        // SAFETY: a live protection domain.
+        let raw = unsafe { (pd.device.api.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
+        let raw = made(raw, || format!("a shared receive queue of {depth} cannot be made"))?;
+        Ok(Srq { pd: pd.clone(), raw })
+    }
+
+    /// Posts receives, many at a time: one ring of the doorbell for each chain.
+    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Failure> {
+        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the
+        // receive pool, which outlives the queue.
+        chain(list, |first| unsafe {
+            let post = (*self.raw.as_ref().context).ops.post_srq_recv;
+            let mut bad = ptr::null_mut();
+            post(self.raw.as_ptr(), first, &raw mut bad)
+        })
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs that used it are gone.
+        let _ = unsafe { (self.pd.device.api.ibv_destroy_srq)(self.raw.as_ptr()) };
+    }
+}
+
+/// The way to a peer's port, for datagrams.
+pub(crate) struct AddressHandle {
+    pd: Arc<Pd>,
+    raw: NonNull<ibv_ah>,
+}
+
+impl AddressHandle {
+    pub(crate) fn new(pd: &Arc<Pd>, mut attr: ibv_ah_attr) -> Result<AddressHandle, Failure> {
+        // SAFETY: a live protection domain and a filled record.
+        let raw = unsafe { (pd.device.api.ibv_create_ah)(pd.raw.as_ptr(), &raw mut attr) };
+        let raw = made(raw, || "an address handle cannot be made".to_string())?;
+        Ok(AddressHandle { pd: pd.clone(), raw })
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: what was posted with it has left, or its queue pair is gone.
+        let _ = unsafe { (self.pd.device.api.ibv_destroy_ah)(self.raw.as_ptr()) };
+    }
+}
+
+/// What a queue pair is made for.
+pub(crate) struct QpShape<'a> {
+    /// `IBV_QPT_*`.
+    pub(crate) kind: c_uint,
+    pub(crate) cq: &'a Cq,
+    /// Receives come from here; without it the queue pair has a receive queue of its own.
+    pub(crate) srq: Option<&'a Srq>,
+    pub(crate) send_depth: usize,
+    pub(crate) receive_depth: usize,
+    pub(crate) sges: usize,
+    pub(crate) inline: usize,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pd: Arc<Pd>,
+    raw: NonNull<ibv_qp>,
+    /// Longest payload that is copied when it is posted.
+    pub(crate) inline: usize,
+}
+
+/// What a send is to do.
+#[derive(Clone, Copy)]
+pub(crate) enum Work<'a> {
+    Send { imm: u32 },
+    Datagram { to: &'a AddressHandle, qpn: u32, qkey: u32 },
+    Write { address: u64, rkey: u32 },
+    Read { address: u64, rkey: u32 },
+    FetchAdd { address: u64, rkey: u32, add: u64 },
+    CompareSwap { address: u64, rkey: u32, compare: u64, swap: u64 },
+}
+
+impl Qp {
+    pub(crate) fn new(pd: &Arc<Pd>, shape: &QpShape<'_>) -> Result<Qp, Failure> {
+        let mut init = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: shape.cq.raw.as_ptr(),
+            recv_cq: shape.cq.raw.as_ptr(),
+            srq: shape.srq.map_or(ptr::null_mut(), |srq| srq.raw.as_ptr()),
+            cap: ibv_qp_cap {
+                max_send_wr: shape.send_depth as u32,
+                max_recv_wr: shape.receive_depth as u32,
+                max_send_sge: shape.sges as u32,
+                max_recv_sge: 1,
+                max_inline_data: shape.inline as u32,
+            },
+            qp_type: shape.kind,
+            sq_sig_all: 0,
+        };
+        // SAFETY: a live protection domain and queues of the same device.
+        let raw = unsafe { (pd.device.api.ibv_create_qp)(pd.raw.as_ptr(), &raw mut init) };
+        let raw =
+            made(raw, || format!("a queue pair with {} sends cannot be made", shape.send_depth))?;
+        Ok(Qp { pd: pd.clone(), raw, inline: init.cap.max_inline_data as usize })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is live.
+        unsafe { self.raw.as_ref().qp_num }
+    }
+
+    pub(crate) fn modify(
+        &self,
+        mut attr: ibv_qp_attr,
+        mask: c_uint,
+        what: &str,
+    ) -> Result<(), Failure> {
+        // SAFETY: a live queue pair and a filled record.
+        let code = unsafe {
+            (self.pd.device.api.ibv_modify_qp)(self.raw.as_ptr(), &raw mut attr, mask as c_int)
+        };
+        check(code, what)
+    }
+
+    /// Posts one send. `flags` is `IBV_SEND_*`. What the pieces name is read (or written) by the device until the
+    /// completion; with `IBV_SEND_INLINE` it is read before this returns.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        id: u64,
+        work: Work<'_>,
+        sges: &[ibv_sge],
+        flags: c_uint,
+    ) -> Result<(), i32> {
+        let rdma = |address, rkey| wr_target { rdma: wr_rdma { remote_addr: address, rkey } };
+        let (opcode, imm_data, wr) = match work {
+            Work::Send { imm } => {
+                (IBV_WR_SEND_WITH_IMM, imm.to_be(), wr_target { atomic: wr_atomic::default() })
+            }
+            Work::Datagram { to, qpn, qkey } => {
+                let ud = wr_ud { ah: to.raw.as_ptr(), remote_qpn: qpn, remote_qkey: qkey };
+                (IBV_WR_SEND, 0, wr_target { ud })
+            }
+            Work::Write { address, rkey } => (IBV_WR_RDMA_WRITE, 0, rdma(address, rkey)),
+            Work::Read { address, rkey } => (IBV_WR_RDMA_READ, 0, rdma(address, rkey)),
+            Work::FetchAdd { address, rkey, add } => {
+                let atomic = wr_atomic { remote_addr: address, compare_add: add, swap: 0, rkey };
+                (IBV_WR_ATOMIC_FETCH_AND_ADD, 0, wr_target { atomic })
+            }
+            Work::CompareSwap { address, rkey, compare, swap } => {
+                let atomic = wr_atomic { remote_addr: address, compare_add: compare, swap, rkey };
+                (IBV_WR_ATOMIC_CMP_AND_SWP, 0, wr_target { atomic })
+            }
+        };
+        let mut request = ibv_send_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: sges.as_ptr().cast_mut(),
+            num_sge: sges.len() as c_int,
+            opcode,
+            send_flags: flags,
+            imm_data,
+            wr,
+            rest: [0; 7],
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live queue pair, whose context has the function; it only reads the request and the list of pieces.
+        // The pieces carry keys of live registrations (the device checks each), or are inline: then they are borrowed
+        // bytes of the caller.
+        let code = unsafe {
+            let post = (*self.raw.as_ref().context).ops.post_send;
+            post(self.raw.as_ptr(), &raw mut request, &raw mut bad)
+        };
+        if code == 0 { Ok(()) } else { Err(code.abs()) }
+    }
+
+    /// Posts receives to a queue pair that has a receive queue of its own.
+    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), Failure> {
+        // SAFETY: as in `Srq::post`.
+        chain(list, |first| unsafe {
+            let post = (*self.raw.as_ref().context).ops.post_recv;
+            let mut bad = ptr::null_mut();
+            post(self.raw.as_ptr(), first, &raw mut bad)
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair is live and dropped once. From here on the device touches nothing that was posted.
+        let _ = unsafe { (self.pd.device.api.ibv_destroy_qp)(self.raw.as_ptr()) };
+    }
+}

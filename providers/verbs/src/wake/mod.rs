@@ -1,0 +1,120 @@
+//! What wakes an interface that sleeps, and what the device says on its own.
+
+pub(crate) mod sys;
+
+use crate::abi::*;
+use crate::sys::{AsyncEvent, Cq, Device};
+use core::time::Duration;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use sys::{Bell, Epoll, Ticker};
+use tieline_plugin_api::Failure;
+
+/// Hands the asynchronous events of a device to all interfaces that were opened on it, whoever reads them.
+pub(crate) struct Watch {
+    device: Arc<Device>,
+    port: u8,
+    boxes: Mutex<Vec<Weak<Inbox>>>,
+    gone: AtomicBool,
+    port_down: AtomicBool,
+}
+
+/// What an interface is told.
+pub(crate) struct Inbox {
+    events: Mutex<Vec<AsyncEvent>>,
+    bell: Bell,
+}
+
+impl Watch {
+    pub(crate) fn new(device: Arc<Device>, port: u8) -> Watch {
+        Watch {
+            device,
+            port,
+            boxes: Mutex::default(),
+            gone: AtomicBool::new(false),
+            port_down: AtomicBool::new(false),
+        }
+    }
+
+    /// A new place for events.
+    fn join(&self) -> Result<Arc<Inbox>, Failure> {
+        let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()? });
+        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        boxes.retain(|inbox| inbox.strong_count() > 0);
+        boxes.push(Arc::downgrade(&inbox));
+        Ok(inbox)
+    }
+
+    /// The device was removed, or failed for good.
+    pub(crate) fn device_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// The port has no link.
+    pub(crate) fn port_down(&self) -> bool {
+        self.port_down.load(Ordering::Relaxed)
+    }
+
+    /// Reads what the device says and passes it on.
+    fn look(&self) {
+        while let Some(event) = self.device.next_event() {
+            match event.kind {
+                IBV_EVENT_DEVICE_FATAL => self.gone.store(true, Ordering::Relaxed),
+                IBV_EVENT_PORT_ERR if event.port == Some(self.port) => {
+                    self.port_down.store(true, Ordering::Relaxed);
+                }
+                IBV_EVENT_PORT_ACTIVE if event.port == Some(self.port) => {
+                    self.port_down.store(false, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            let boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+            for inbox in boxes.iter().filter_map(Weak::upgrade) {
+                inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+                inbox.bell.ring();
+            }
+        }
+    }
+}
+
+/// What one interface sleeps on.
+pub(crate) struct Sleep {
+    epoll: Epoll,
+    ticker: Ticker,
+    ticking: Cell<Option<Duration>>,
+    inbox: Arc<Inbox>,
+    watch: Arc<Watch>,
+}
+
+impl Sleep {
+    pub(crate) fn new(watch: &Arc<Watch>, cq: &Cq) -> Result<Sleep, Failure> {
+        let (epoll, ticker, inbox) = (Epoll::new()?, Ticker::new()?, watch.join()?);
+        for fd in [cq.fd(), watch.device.async_fd(), inbox.bell.raw(), ticker.raw()] {
+            epoll.add(fd)?;
+        }
+        Ok(Sleep { epoll, ticker, ticking: Cell::new(None), inbox, watch: watch.clone() })
+    }
+
+    pub(crate) fn raw(&self) -> i32 {
+        self.epoll.raw()
+    }
+
+    /// Wakes a sleeper at every interval, for what has to happen in time.
+    pub(crate) fn tick(&self, interval: Option<Duration>) {
+        if self.ticking.replace(interval) != interval {
+            self.ticker.every(interval);
+        }
+        self.ticker.silence();
+    }
+
+    /// What the device has said since the last call.
+    pub(crate) fn news(&self) -> Vec<AsyncEvent> {
+        self.watch.look();
+        let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if !events.is_empty() {
+            self.inbox.bell.silence();
+        }
+        core::mem::take(&mut *events)
+    }
+}
