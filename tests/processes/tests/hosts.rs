@@ -147,7 +147,7 @@ fn four_processes_on_two_hosts_use_shared_memory_and_tcp_in_one_job() -> Verdict
             println!("    n{rank} to n{other}: {report}");
             let chosen = |module: &str| {
                 let mut lines = report.split(" | ");
-                lines.any(|l| l.starts_with(module) && l.contains("chosen for messages"))
+                lines.any(|l| l.starts_with(module) && l.contains("used for message"))
             };
             if rank / 2 == other / 2 {
                 assert!(chosen("shm"), "{report}");

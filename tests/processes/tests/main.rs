@@ -1,12 +1,19 @@
 //! Processes that are killed, confined, hostile or passive. See the crate's documentation.
 
+mod connecting;
 mod containers;
 mod hosts;
+mod jobs;
 mod killed;
+mod links;
 mod misuse;
+mod network_kills;
+mod network_strangers;
+mod out_of_band;
 mod progress;
 mod random_kills;
 mod scale;
+mod settings;
 mod strangers;
 
 use std::process::ExitCode;
@@ -25,6 +32,13 @@ fn main() -> ExitCode {
             containers::TESTS,
             scale::TESTS,
             hosts::TESTS,
+            connecting::TESTS,
+            links::TESTS,
+            jobs::TESTS,
+            settings::TESTS,
+            out_of_band::TESTS,
+            network_strangers::TESTS,
+            network_kills::TESTS,
         ],
         &[ROLES],
     )

@@ -16,6 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 pub use streams::MIXED_REGION;
+use tieline::job::Job;
 use tieline::{Context, Endpoint, Error, Outcome, PeerId, Region, RemoteKey, Status, Worker};
 
 /// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
@@ -64,6 +65,7 @@ struct Node {
     seen: Rc<Seen>,
     worker: Option<Rc<Worker>>,
     context: Option<Context>,
+    job: Option<Job>,
     passive: bool,
     parent: Parent,
     /// The number of the last exact message to whom.
@@ -79,6 +81,7 @@ pub fn node(parent: Parent) {
         seen: Rc::default(),
         worker: None,
         context: None,
+        job: None,
         passive: false,
         parent,
         numbers: RefCell::default(),
@@ -175,6 +178,12 @@ impl Node {
                 self.endpoints.clear();
                 *self.seen.chatting.borrow_mut() = None;
                 self.worker = None;
+                // The next one numbers its peers anew, and is new to them.
+                self.numbers.borrow_mut().clear();
+                self.seen.next.borrow_mut().clear();
+                self.seen.next_exact.borrow_mut().clear();
+                self.seen.counted.set(0);
+                self.seen.exact.set(0);
                 self.open_worker(None)
             }
             ["close"] => {
@@ -235,6 +244,25 @@ impl Node {
             ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
+            }
+            // The job that the environment names: ranks, and those on the same host.
+            ["join"] => {
+                let job = Job::from_env()?;
+                let places = [job.rank(), job.size(), job.local_rank(), job.local_size()]
+                    .map(|n| n.to_string());
+                self.job = Some(job);
+                Ok(places.join(" "))
+            }
+            // Addresses through the job's own exchange, then messages to everybody.
+            ["meet", count] => {
+                let job = self.job.as_ref().expect("`join` comes first");
+                let (rank, mine) = (job.rank(), self.worker().address()?);
+                let everybody: Vec<String> = job.exchange(&mine)?.iter().map(|a| hex(a)).collect();
+                let addresses: Vec<&str> = everybody.iter().map(String::as_str).collect();
+                let _ = self.all_to_all(rank, number(count) as u64, &addresses)?;
+                self.job
+                    .as_ref()
+                    .map_or(Ok(String::new()), |job| job.barrier().map(|()| String::new()))
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
             ["fork", name, key, local] => Ok(self.fork(name, key, local)),

@@ -1,0 +1,300 @@
+//! Links that are cut and hosts that are lost, in the middle of traffic.
+
+use std::time::Duration;
+use tieline_processes::hosts::NETWORK;
+use tieline_processes::interpreter::MIXED_REGION;
+use tieline_processes::node::milliseconds;
+use tieline_processes::{Failed, Hosts, Node, Test, Verdict, named, or_skip};
+
+pub(crate) const TESTS: &[Test] = named![
+    a_link_that_is_cut_in_silence_and_restored_in_time_loses_and_doubles_nothing,
+    a_link_that_goes_down_and_comes_up_in_time_loses_and_doubles_nothing,
+    a_link_that_stays_cut_ends_every_operation_within_the_stated_time,
+    a_link_that_is_cut_while_nothing_is_said_is_noticed_by_the_next_operation,
+    a_host_whose_processes_are_killed_is_noticed_at_once,
+    a_host_that_vanishes_is_given_up_within_the_stated_time,
+    a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up,
+    one_direction_in_which_nobody_can_call_does_not_matter,
+    one_of_two_rails_is_lost_and_the_other_one_carries_on,
+];
+
+/// How long a peer or a link may be silent in these tests, as the processes are told.
+const STATED: Duration = Duration::from_secs(2);
+const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
+
+/// What is correct: everything has ended when the stated time has passed so often. Other programs may have
+/// the processors, and TCP's own timers are coarse.
+const BOUND_MS: f64 = 5.0 * 2000.0;
+
+/// Two processes on two hosts that reach each other's memory.
+fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
+    let settings: Vec<&str> = [NETWORK].iter().chain(settings).copied().collect();
+    let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
+    for node in [&mut a, &mut b] {
+        let _ = node.must(&format!("register here {MIXED_REGION}"));
+        let _ = node.must(&format!("register theirs {MIXED_REGION}"));
+    }
+    a.connect(&mut b);
+    b.connect(&mut a);
+    let _ = a.import(&mut b, "theirs");
+    let _ = b.import(&mut a, "theirs");
+    (a, b)
+}
+
+/// Both do everything to each other until they are told to stop.
+fn talk(a: &mut Node, b: &mut Node) {
+    a.peer.tell("mixed b theirs until-told");
+    b.peer.tell("mixed a theirs until-told");
+    a.streams();
+    b.streams();
+}
+
+/// Ends the talk, and checks that all of it arrived once.
+fn stop(a: &mut Node, b: &mut Node) {
+    let sent: Vec<String> = [&mut *a, &mut *b]
+        .map(|node| match node.stop() {
+            Ok(done) => done.text,
+            Err(failed) => panic!("{}: {failed:?}", node.peer.name),
+        })
+        .into();
+    whole(a, b, &sent[1]);
+    whole(b, a, &sent[0]);
+}
+
+/// `node` got so many messages in order, and its counter was counted up as often as `other` says.
+fn whole(node: &mut Node, other: &mut Node, sent: &str) {
+    assert_eq!(node.must(&format!("reach exact {sent}")), sent, "at {}", node.peer.name);
+    let word: u64 = node.must("word theirs 0").parse().expect("a number");
+    let atomics = other.must("atomics");
+    let (confirmed, unknown) = atomics.split_once(' ').expect("two numbers");
+    let number = |word: &str| word.parse::<u64>().expect("a number");
+    println!("    {} got {sent} messages and {word} atomics", node.peer.name);
+    assert!(word >= number(confirmed) && word <= number(confirmed) + number(unknown), "{atomics}");
+    node.nothing_was_wrong();
+}
+
+fn restored_in_time(hosts: &Hosts, cut: impl Fn(), restore: impl Fn()) {
+    let (mut a, mut b) = pair(hosts, &[]);
+    talk(&mut a, &mut b);
+    cut();
+    // Nothing can be waited for: this is the time without a link.
+    std::thread::sleep(Duration::from_millis(700));
+    restore();
+    stop(&mut a, &mut b);
+    for (from, to) in [(&mut a, "b"), (&mut b, "a")] {
+        let _ = from.must(&format!("ping {to}"));
+        assert_eq!(from.must(&format!("error {to}")), "alive");
+        assert_eq!(from.must("failures"), "");
+    }
+    a.end();
+    b.end();
+}
+
+fn a_link_that_is_cut_in_silence_and_restored_in_time_loses_and_doubles_nothing() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    for host in [0, 1] {
+        let link = hosts[host].link(0);
+        restored_in_time(&hosts, || link.cut(), || link.restore());
+    }
+    Verdict::Passed
+}
+
+fn a_link_that_goes_down_and_comes_up_in_time_loses_and_doubles_nothing() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let link = hosts[1].link(0);
+    restored_in_time(&hosts, || link.down(), || link.up());
+    Verdict::Passed
+}
+
+/// The reason of an operation that ended because of its link.
+fn given_up(who: &str, failed: &Failed, cut: u64) {
+    let took = milliseconds(cut, failed.at);
+    println!(
+        "    {who} after {took:.0} ms (stated: {STATED:?}): {} {}",
+        failed.status, failed.text
+    );
+    assert!(["TimedOut", "Unreachable", "PeerFailed", "Io"].contains(&failed.status.as_str()));
+    assert!(failed.text.contains("process "), "the peer is named");
+    assert!(took < BOUND_MS, "{took} ms");
+}
+
+/// Everything that is posted to a peer that was given up is refused for good.
+fn refused(node: &mut Node, other: &str) {
+    let statuses = node.must(&format!("post-all {other} {other}.theirs here"));
+    for posted in statuses.split(',') {
+        let status = posted.split_once('=').expect("WHAT=STATUS").1;
+        assert!(!["Done", "Pending", "Again"].contains(&status), "{statuses}");
+    }
+    assert_eq!(node.must("pending"), "0");
+    assert_ne!(node.must(&format!("error {other}")), "alive");
+    node.nothing_was_wrong();
+}
+
+fn a_link_that_stays_cut_ends_every_operation_within_the_stated_time() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let link = hosts[1].link(0);
+    // Question and answer; and streams, small and large, that fill every buffer.
+    for (order, silent) in [
+        ("mixed {} theirs until-told", true),
+        ("exact {} 1000000000 8", true),
+        ("exact {} 1000000000 30000", false),
+    ] {
+        let (mut a, mut b) = pair(&hosts, &[STATED_SETTING]);
+        a.peer.tell(&order.replace("{}", "b"));
+        b.peer.tell(&order.replace("{}", "a"));
+        a.streams();
+        b.streams();
+        let cut = tieline_processes::sys::now_ns();
+        if silent {
+            link.cut();
+        } else {
+            link.down();
+        }
+        for (node, other) in [(&mut a, "b"), (&mut b, "a")] {
+            let failed = node.answer().expect_err("there is no way");
+            given_up(&format!("{} ends `{order}`", node.peer.name), &failed, cut);
+            refused(node, other);
+        }
+        a.end();
+        b.end();
+        if silent {
+            link.restore();
+        } else {
+            link.up();
+        }
+    }
+    Verdict::Passed
+}
+
+fn a_link_that_is_cut_while_nothing_is_said_is_noticed_by_the_next_operation() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, mut b) = pair(&hosts, &[STATED_SETTING]);
+    let _ = a.must("ping b");
+    hosts[1].link(0).cut();
+    let cut = tieline_processes::sys::now_ns();
+    a.peer.tell("ping b");
+    b.peer.tell("put a.theirs here 0 100000 0");
+    for (node, other) in [(&mut a, "b"), (&mut b, "a")] {
+        let failed = node.answer().expect_err("there is no way");
+        given_up(&node.peer.name.clone(), &failed, cut);
+        refused(node, other);
+    }
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_host_whose_processes_are_killed_is_noticed_at_once() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, b) = pair(&hosts, &[]);
+    a.peer.tell("exact b 1000000000 5000");
+    a.streams();
+    let killed = tieline_processes::sys::now_ns();
+    hosts[1].lose_processes();
+    let failed = a.answer().expect_err("nobody is there");
+    // The kernel over there says good-bye: nothing has to time out.
+    let took = milliseconds(killed, failed.at);
+    println!("    after {took:.1} ms: {} {}", failed.status, failed.text);
+    assert_eq!(failed.status, "PeerFailed");
+    assert!(took < 5000.0);
+    refused(&mut a, "b");
+    assert!(a.must("failures 1").ends_with("PeerFailed"));
+    drop(b);
+    a.end();
+    Verdict::Passed
+}
+
+fn a_host_that_vanishes_is_given_up_within_the_stated_time() -> Verdict {
+    for order in ["mixed b theirs until-told", "exact b 1000000000 5000"] {
+        let hosts = or_skip!(Hosts::two());
+        let (mut a, b) = pair(&hosts, &[STATED_SETTING]);
+        a.peer.tell(order);
+        a.streams();
+        let gone = hosts[1].vanish();
+        let failed = a.answer().expect_err("nobody is there");
+        given_up("a", &failed, gone);
+        refused(&mut a, "b");
+        drop(b);
+        a.end();
+    }
+    Verdict::Passed
+}
+
+fn a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, mut b) = pair(&hosts, &["TIELINE_FAILURE_TIMEOUT=500ms"]);
+    let _ = b.must("passive");
+    // More than all buffers hold.
+    a.peer.tell("exact b 2000 30000");
+    a.streams();
+    let still = a.peer.hear_within(Duration::from_secs(2));
+    assert_eq!(still, None, "a peer that computes was given up");
+    let _ = b.must("active");
+    assert_eq!(a.answer().expect("the peer is back").text, "2000");
+    assert_eq!(b.must("reach exact 2000"), "2000");
+    b.nothing_was_wrong();
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn one_direction_in_which_nobody_can_call_does_not_matter() -> Verdict {
+    for (deaf, refuses) in [(0, false), (1, false), (1, true)] {
+        let hosts = or_skip!(Hosts::two());
+        or_skip!(match refuses {
+            true => hosts[deaf].refuse_incoming_calls(),
+            false => hosts[deaf].drop_incoming_calls(),
+        });
+        // Each of them is the first to speak once.
+        for first in [0, 1] {
+            let mut a = hosts[first].node("a", &[NETWORK]);
+            let mut b = hosts[1 - first].node("b", &[NETWORK]);
+            a.connect(&mut b);
+            if let Err(failed) = a.ask("exact b 100 8 3000") {
+                panic!("host {deaf} cannot be called, a is on {first}: {failed:?}");
+            }
+            b.connect(&mut a);
+            let _ = b.must("exact a 100 8 3000");
+            for node in [&mut a, &mut b] {
+                assert_eq!(node.must("reach exact 100"), "100");
+                node.nothing_was_wrong();
+            }
+            a.end();
+            b.end();
+        }
+    }
+    Verdict::Passed
+}
+
+/// Bytes that a host has sent over a rail.
+fn sent_over(hosts: &Hosts, host: usize, rail: usize) -> u64 {
+    let file = format!("/sys/class/net/rail{rail}/statistics/tx_bytes");
+    hosts[host].run(&["cat", &file]).expect("a counter").parse().expect("a number")
+}
+
+fn one_of_two_rails_is_lost_and_the_other_one_carries_on() -> Verdict {
+    for lost in [0, 1] {
+        let hosts = or_skip!(Hosts::with_rails(2));
+        let (mut a, mut b) = pair(&hosts, &["TIELINE_TCP_RAILS=all", STATED_SETTING]);
+        a.peer.tell("exact b until-told 60000 8 30000");
+        a.streams();
+        let before = [0, 1].map(|rail| sent_over(&hosts, 0, rail));
+        println!("    bytes over the rails: {before:?}");
+        assert!(before.iter().all(|bytes| *bytes > 100_000), "both rails carry: {before:?}");
+        let sent = a.stop().expect("a stream").text;
+        assert_eq!(b.must(&format!("reach exact {sent}")), sent);
+        talk(&mut a, &mut b);
+        hosts[1].link(lost).cut();
+        // The stream goes on, which takes until the rail is given up.
+        stop(&mut a, &mut b);
+        talk(&mut a, &mut b);
+        stop(&mut a, &mut b);
+        for (node, other) in [(&mut a, "b"), (&mut b, "a")] {
+            assert_eq!(node.must(&format!("error {other}")), "alive");
+        }
+        println!("    without rail {lost}: {}", a.must("report b"));
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}

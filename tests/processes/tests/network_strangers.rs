@@ -1,0 +1,80 @@
+//! Strangers on the network: scanners, senders of garbage, slow senders.
+
+use tieline_processes::hosts::NETWORK;
+use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
+
+pub(crate) const TESTS: &[Test] =
+    named![garbage_on_every_port_disturbs_nobody, slow_senders_disturb_nobody_and_are_sent_away,];
+
+fn talking(hosts: &Hosts) -> (Node, Node) {
+    let (mut a, mut b) = (hosts[0].node("a", &[NETWORK]), hosts[1].node("b", &[NETWORK]));
+    a.connect(&mut b);
+    a.peer.tell("exact b until-told 8 5000");
+    a.streams();
+    (a, b)
+}
+
+/// The talk went on, and somebody who comes now is served.
+fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
+    let sent = a.stop().expect("a stream").text;
+    assert_eq!(b.must(&format!("reach exact {sent}")), sent);
+    let mut late = hosts[0].node("late", &[NETWORK]);
+    late.connect(b);
+    let _ = late.must("exact b 10 8");
+    late.end();
+    b.connect(a);
+    let _ = b.must("exact a 100 8 5000");
+    assert_eq!(a.must("reach exact 100"), "100");
+    a.nothing_was_wrong();
+    b.nothing_was_wrong();
+}
+
+fn garbage_on_every_port_disturbs_nobody() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, mut b) = talking(&hosts);
+    let before: u64 = b.must("descriptors").parse().expect("a number");
+    let mut stranger = hosts[0].stranger();
+    let ports = hosts[1].listening();
+    assert!(!ports.is_empty());
+    for round in 0..20 {
+        for port in &ports {
+            for address in [hosts[1].address(0, false), format!("[{}]", hosts[1].address(0, true))]
+            {
+                let _ = stranger.ask(&format!("call {address}:{port}"));
+                let len = [0, 1, 16, 1_000_000][round % 4];
+                let took = stranger.ask(&format!("garbage {address}:{port} {len}"));
+                if let (3, Ok(took)) = (round, took) {
+                    println!("    of 1000000 bytes port {port} took {took}");
+                }
+            }
+        }
+    }
+    stranger.end();
+    undisturbed(&hosts, &mut a, &mut b);
+    let after: u64 = b.must("descriptors").parse().expect("a number");
+    assert!(after <= before + 4, "{before} descriptors became {after}");
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn slow_senders_disturb_nobody_and_are_sent_away() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, mut b) = talking(&hosts);
+    let mut stranger = hosts[0].stranger();
+    for port in hosts[1].listening() {
+        let address = hosts[1].address(0, false);
+        match stranger.ask(&format!("slow {address}:{port} 300")) {
+            Ok(held) => println!("    {held} connections are held open"),
+            Err(failed) => println!("    the crowd at port {port} is sent away: {failed:?}"),
+        }
+    }
+    undisturbed(&hosts, &mut a, &mut b);
+    println!("    {} are open after a while", stranger.must("drip"));
+    // Not kept for longer than a handshake may take.
+    let _ = stranger.must("await-closed");
+    stranger.end();
+    a.end();
+    b.end();
+    Verdict::Passed
+}
