@@ -1,1 +1,465 @@
-//! Client/server services: written next.
+//! Client/server services: one worker listens under a name, another asks for it, and is accepted or rejected.
+//!
+//! Names of services are a space of their own: they have nothing to do with the numbers of connections between
+//! peers. The messages go over a channel that exists already, is reliable and keeps the order, such as the
+//! core's message lane; so nothing is sent twice here. [`Services`] is pure, like the machine beside it.
+//!
+//! ```text
+//! client                              server
+//! ask("store", "I am 7") ── ASK ────> Arrived { id, .. }
+//! Accepted { "shelf 3" } <─ ACCEPTED ─ accept(id, "shelf 3")
+//! ```
+
+use super::message::cut;
+use super::{Malformed, Reason, ReasonKind, WorkerId, short};
+use crate::wire::{Reader, Writer};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most bytes that an application gives along with a request or an answer.
+pub(crate) const MAX_PRIVATE: usize = 1024;
+const MAGIC: [u8; 2] = *b"TS";
+const VERSION: u8 = 1;
+/// Answers that are kept, to say the same when a request comes twice.
+const MAX_ANSWERED: usize = 64;
+
+/// What bounds time and memory.
+#[derive(Clone, Debug)]
+pub(crate) struct ServiceLimits {
+    /// Nanoseconds until a request that nobody answered is refused, on the server.
+    pub(crate) waiting: u64,
+    /// Nanoseconds until the client gives up; longer, so that it hears the server's words.
+    pub(crate) asking: u64,
+    /// Requests of this worker that are open at a time.
+    pub(crate) max_asking: usize,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> ServiceLimits {
+        const S: u64 = 1_000_000_000;
+        ServiceLimits { waiting: 30 * S, asking: 35 * S, max_asking: 4096 }
+    }
+}
+
+/// A request that waits for `accept` or `reject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RequestId(u64);
+
+/// What the caller does next, or tells the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceAction {
+    /// Server: somebody asks; answer with `accept` or `reject`.
+    Arrived { id: RequestId, service: String, peer: WorkerId, private: Vec<u8> },
+    /// Server: the request is gone before it was answered.
+    Withdrawn { id: RequestId, text: String },
+    /// Client: the server said yes.
+    Accepted { token: u64, private: Vec<u8> },
+    /// Client: the server said no.
+    Rejected { token: u64, private: Vec<u8> },
+    /// Client: nobody said anything; why not.
+    Failed { token: u64, reason: Reason },
+    /// Send this over the channel to `peer`.
+    Send { peer: WorkerId, message: Vec<u8> },
+}
+
+/// The services of one worker, and what it asks of others.
+#[derive(Clone, Debug)]
+pub(crate) struct Services {
+    limits: ServiceLimits,
+    listeners: BTreeMap<String, Listener>,
+    waiting: BTreeMap<RequestId, Waiting>,
+    /// Who waits, by what they call it.
+    known: BTreeMap<(WorkerId, u64), RequestId>,
+    answered: VecDeque<((WorkerId, u64), Vec<u8>)>,
+    asking: BTreeMap<u64, Asking>,
+    timers: BTreeSet<(u64, Timer)>,
+    actions: VecDeque<ServiceAction>,
+    last_id: u64,
+    last_token: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Listener {
+    backlog: usize,
+    waiting: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    peer: WorkerId,
+    token: u64,
+    service: String,
+    deadline: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Asking {
+    peer: WorkerId,
+    service: String,
+    deadline: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Waiting(RequestId),
+    Asking(u64),
+}
+
+impl Services {
+    /// None yet.
+    pub(crate) fn new(limits: ServiceLimits) -> Services {
+        Services {
+            limits,
+            listeners: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            known: BTreeMap::new(),
+            answered: VecDeque::new(),
+            asking: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            actions: VecDeque::new(),
+            last_id: 0,
+            last_token: 0,
+        }
+    }
+
+    /// Takes requests for `name` from now on, `backlog` of them unanswered at a time.
+    pub(crate) fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
+        check_name(name)?;
+        if self.listeners.contains_key(name) {
+            let text = format!("this worker listens for service `{name}` already");
+            return Err(Reason::new(ReasonKind::Local, text));
+        }
+        let _ = self.listeners.insert(name.to_string(), Listener { backlog, waiting: 0 });
+        Ok(())
+    }
+
+    /// Takes no more; who waits is refused.
+    pub(crate) fn unlisten(&mut self, name: &str) {
+        if self.listeners.remove(name).is_none() {
+            return;
+        }
+        let all = self.waiting.iter().filter(|(_, w)| w.service == name);
+        let ids: Vec<_> = all.map(|(id, _)| *id).collect();
+        for id in ids {
+            let text = format!("service `{name}` has closed");
+            self.refuse_waiting(id, &text);
+        }
+    }
+
+    /// Says yes. False: the request is gone.
+    pub(crate) fn accept(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
+        self.answer(id, private, true)
+    }
+
+    /// Says no.
+    pub(crate) fn reject(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
+        self.answer(id, private, false)
+    }
+
+    /// Asks `peer` for `service`; the answer names the token.
+    pub(crate) fn ask(
+        &mut self,
+        now: u64,
+        peer: WorkerId,
+        service: &str,
+        private: &[u8],
+    ) -> Result<u64, Reason> {
+        check_name(service)?;
+        check_private(private)?;
+        if self.asking.len() >= self.limits.max_asking {
+            let text =
+                format!("{} requests for services are open, as many as may be", self.asking.len());
+            return Err(Reason::new(ReasonKind::Busy, text));
+        }
+        self.last_token += 1;
+        let token = self.last_token;
+        let deadline = now.saturating_add(self.limits.asking);
+        let asking = Asking { peer, service: service.to_string(), deadline };
+        let _ = self.asking.insert(token, asking);
+        let _ = self.timers.insert((deadline, Timer::Asking(token)));
+        self.send(peer, encode(token, &Message::Ask { service, private }));
+        Ok(token)
+    }
+
+    /// A message of `peer` came in.
+    pub(crate) fn receive(
+        &mut self,
+        now: u64,
+        peer: WorkerId,
+        bytes: &[u8],
+    ) -> Result<(), Malformed> {
+        let (version, token, message) = parse(bytes)?;
+        match message {
+            Some(Message::Ask { service, private }) => {
+                self.asked(now, peer, token, service, private)
+            }
+            Some(Message::Cancel) => {
+                if let Some(id) = self.known.get(&(peer, token)).copied() {
+                    self.withdraw(id, "the client gave up waiting");
+                }
+            }
+            Some(Message::Accepted { private }) => {
+                if self.no_longer_asking(peer, token).is_some() {
+                    let private = private.to_vec();
+                    self.actions.push_back(ServiceAction::Accepted { token, private });
+                }
+            }
+            Some(Message::Rejected { private }) => {
+                if self.no_longer_asking(peer, token).is_some() {
+                    let private = private.to_vec();
+                    self.actions.push_back(ServiceAction::Rejected { token, private });
+                }
+            }
+            Some(Message::Refused { text }) => {
+                if let Some(asking) = self.no_longer_asking(peer, token) {
+                    self.failed(token, &asking, ReasonKind::Rejected, text);
+                }
+            }
+            None => {
+                let text = format!(
+                    "this side speaks version {VERSION} of services, the request came in version {version}"
+                );
+                self.send(peer, encode(token, &Message::Refused { text: &text }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The channel to `peer` is gone.
+    pub(crate) fn peer_lost(&mut self, peer: WorkerId, why: &str) {
+        let waiting = self.waiting.iter().filter(|(_, w)| w.peer == peer);
+        let ids: Vec<_> = waiting.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.withdraw(id, why);
+        }
+        self.answered.retain(|((who, _), _)| *who != peer);
+        let asking = self.asking.iter().filter(|(_, a)| a.peer == peer);
+        let tokens: Vec<_> = asking.map(|(token, _)| *token).collect();
+        for token in tokens {
+            if let Some(asking) = self.no_longer_asking(peer, token) {
+                self.failed(token, &asking, ReasonKind::Carrier, why);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: u64) {
+        while let Some((at, timer)) = self.timers.first().copied() {
+            if at > now {
+                return;
+            }
+            let _ = self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Waiting(id) => {
+                    self.refuse_waiting(id, "the server did not answer in time");
+                }
+                Timer::Asking(token) => {
+                    let Some(peer) = self.asking.get(&token).map(|asking| asking.peer) else {
+                        continue;
+                    };
+                    if let Some(asking) = self.no_longer_asking(peer, token) {
+                        self.send(peer, encode(token, &Message::Cancel));
+                        self.failed(token, &asking, ReasonKind::TimedOut, "no answer came in time");
+                    }
+                }
+            }
+        }
+    }
+
+    /// When `tick` has something to do.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The next thing to do; taken until there is none, after every call.
+    pub(crate) fn take_action(&mut self) -> Option<ServiceAction> {
+        self.actions.pop_front()
+    }
+
+    /// Requests that wait here, and requests of ours that are open.
+    pub(crate) fn open(&self) -> (usize, usize) {
+        (self.waiting.len(), self.asking.len())
+    }
+
+    fn asked(&mut self, now: u64, peer: WorkerId, token: u64, service: &str, private: &[u8]) {
+        let name = (peer, token);
+        if self.known.contains_key(&name) {
+            return;
+        }
+        if let Some((_, answer)) = self.answered.iter().find(|(who, _)| *who == name) {
+            let answer = answer.clone();
+            return self.send(peer, answer);
+        }
+        let refusal = match self.listeners.get_mut(service) {
+            None => Some(format!("nobody listens for service `{service}`")),
+            Some(listener) if listener.waiting >= listener.backlog => {
+                Some(format!("{} requests wait for service `{service}` already", listener.waiting))
+            }
+            Some(listener) => {
+                listener.waiting += 1;
+                None
+            }
+        };
+        if let Some(text) = refusal {
+            return self.send(peer, encode(token, &Message::Refused { text: &text }));
+        }
+        self.last_id += 1;
+        let id = RequestId(self.last_id);
+        let deadline = now.saturating_add(self.limits.waiting);
+        let waiting = Waiting { peer, token, service: service.to_string(), deadline };
+        let _ = self.waiting.insert(id, waiting);
+        let _ = self.known.insert(name, id);
+        let _ = self.timers.insert((deadline, Timer::Waiting(id)));
+        let (service, private) = (service.to_string(), private.to_vec());
+        self.actions.push_back(ServiceAction::Arrived { id, service, peer, private });
+    }
+
+    fn answer(&mut self, id: RequestId, private: &[u8], yes: bool) -> Result<bool, Reason> {
+        check_private(private)?;
+        let Some(waiting) = self.no_longer_waiting(id) else { return Ok(false) };
+        let answer =
+            if yes { Message::Accepted { private } } else { Message::Rejected { private } };
+        self.finish(&waiting, &answer);
+        Ok(true)
+    }
+
+    fn refuse_waiting(&mut self, id: RequestId, text: &str) {
+        if let Some(waiting) = self.no_longer_waiting(id) {
+            self.finish(&waiting, &Message::Refused { text });
+            self.actions.push_back(ServiceAction::Withdrawn { id, text: text.to_string() });
+        }
+    }
+
+    fn withdraw(&mut self, id: RequestId, text: &str) {
+        if self.no_longer_waiting(id).is_some() {
+            self.actions.push_back(ServiceAction::Withdrawn { id, text: text.to_string() });
+        }
+    }
+
+    fn finish(&mut self, waiting: &Waiting, answer: &Message<'_>) {
+        let message = encode(waiting.token, answer);
+        self.answered.push_back(((waiting.peer, waiting.token), message.clone()));
+        if self.answered.len() > MAX_ANSWERED {
+            let _ = self.answered.pop_front();
+        }
+        self.send(waiting.peer, message);
+    }
+
+    fn no_longer_waiting(&mut self, id: RequestId) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&id)?;
+        let _ = self.known.remove(&(waiting.peer, waiting.token));
+        let _ = self.timers.remove(&(waiting.deadline, Timer::Waiting(id)));
+        if let Some(listener) = self.listeners.get_mut(&waiting.service) {
+            listener.waiting -= 1;
+        }
+        Some(waiting)
+    }
+
+    fn no_longer_asking(&mut self, peer: WorkerId, token: u64) -> Option<Asking> {
+        if self.asking.get(&token)?.peer != peer {
+            return None;
+        }
+        let asking = self.asking.remove(&token)?;
+        let _ = self.timers.remove(&(asking.deadline, Timer::Asking(token)));
+        Some(asking)
+    }
+
+    fn failed(&mut self, token: u64, asking: &Asking, kind: ReasonKind, why: &str) {
+        let text = format!("service `{}` of worker {}: {why}", asking.service, short(&asking.peer));
+        self.actions.push_back(ServiceAction::Failed { token, reason: Reason { kind, text } });
+    }
+
+    fn send(&mut self, peer: WorkerId, message: Vec<u8>) {
+        self.actions.push_back(ServiceAction::Send { peer, message });
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Reason> {
+    if (1..=255).contains(&name.len()) {
+        return Ok(());
+    }
+    let text = format!("a service's name has 1 to 255 bytes, this one {}", name.len());
+    Err(Reason::new(ReasonKind::Local, text))
+}
+
+fn check_private(private: &[u8]) -> Result<(), Reason> {
+    if private.len() <= MAX_PRIVATE {
+        return Ok(());
+    }
+    let text = format!("{} bytes of private data; {MAX_PRIVATE} are possible", private.len());
+    Err(Reason::new(ReasonKind::Local, text))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message<'a> {
+    Ask {
+        service: &'a str,
+        private: &'a [u8],
+    },
+    Accepted {
+        private: &'a [u8],
+    },
+    Rejected {
+        private: &'a [u8],
+    },
+    Refused {
+        text: &'a str,
+    },
+    /// The client no longer waits.
+    Cancel,
+}
+
+pub(super) fn encode(token: u64, message: &Message<'_>) -> Vec<u8> {
+    let mut out = Writer::default();
+    let _ = out.raw(&MAGIC).u8(VERSION);
+    // Private data is at most MAX_PRIVATE long, which fits its length field.
+    let _ = match *message {
+        Message::Ask { service, private } => {
+            out.u8(1).u64(token).name(service).u16(private.len() as u16).raw(private)
+        }
+        Message::Accepted { private } => {
+            out.u8(2).u64(token).u16(private.len() as u16).raw(private)
+        }
+        Message::Rejected { private } => {
+            out.u8(3).u64(token).u16(private.len() as u16).raw(private)
+        }
+        Message::Refused { text } => out.u8(4).u64(token).name(cut(text, 255)),
+        Message::Cancel => out.u8(5).u64(token),
+    };
+    out.bytes
+}
+
+/// Version, token and message; the message is missing if it asks in another version.
+pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malformed> {
+    let mut reader = Reader::new(bytes);
+    if reader.bytes(2)? != MAGIC {
+        return Err(Malformed("they do not begin with `TS`"));
+    }
+    let (version, kind, token) = (reader.u8()?, reader.u8()?, reader.u64()?);
+    // A refusal, like an ask, is understood in every version, so that two versions never answer in circles.
+    if version != VERSION && kind == 1 {
+        return Ok((version, token, None));
+    }
+    if version != VERSION && kind != 4 {
+        return Err(Malformed("an answer in a version that was not asked in"));
+    }
+    let message = match kind {
+        1 => Message::Ask { service: reader.name()?, private: private(&mut reader)? },
+        2 => Message::Accepted { private: private(&mut reader)? },
+        3 => Message::Rejected { private: private(&mut reader)? },
+        4 => Message::Refused { text: reader.name()? },
+        5 => Message::Cancel,
+        _ => return Err(Malformed("there is no service message of this kind")),
+    };
+    if version == VERSION && !reader.rest().is_empty() {
+        return Err(Malformed("something follows the message"));
+    }
+    Ok((version, token, Some(message)))
+}
+
+fn private<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let bytes = reader.blob()?;
+    if bytes.len() > MAX_PRIVATE {
+        return Err(Malformed("more than 1 KiB of private data"));
+    }
+    Ok(bytes)
+}

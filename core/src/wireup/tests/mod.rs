@@ -2,5 +2,8 @@
 //! scenarios of `docs/wireup.md`.
 
 mod explore;
+mod many;
+mod parsers;
 mod scenarios;
+mod services;
 mod world;
