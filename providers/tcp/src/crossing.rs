@@ -105,3 +105,7 @@ impl Crossing {
         self.reserve = false;
     }
 }
+
+#[cfg(test)]
+#[path = "crossing_tests.rs"]
+mod tests;

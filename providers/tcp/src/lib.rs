@@ -14,6 +14,8 @@ mod provider;
 mod receive;
 mod regions;
 mod ring;
+#[cfg(test)]
+mod session_tests;
 mod stream;
 mod sys;
 mod window;

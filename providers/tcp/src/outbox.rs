@@ -352,10 +352,7 @@ impl Outbox {
         if let Some((number, at)) = track.doing {
             count = self.take(track, number, at, count, now_ms);
         }
-        if count == 0 {
-            return;
-        }
-        if let Some((_, at)) = &mut track.aside {
+        if let Some((_, at)) = track.aside.as_mut().filter(|_| count > 0) {
             let taken = count.min(HEAD - *at);
             *at += taken;
             count -= taken;
@@ -396,9 +393,6 @@ impl Outbox {
         if count >= rest {
             frame.state = State::Sent(track.number);
             track.doing = None;
-            if number == self.first {
-                self.release();
-            }
             count - rest
         } else {
             frame.state = State::Doing(track.number);

@@ -33,6 +33,11 @@ impl<T> Default for Window<T> {
 }
 
 impl<T> Window<T> {
+    #[cfg(test)]
+    pub(crate) fn starting_at(expected: u32) -> Window<T> {
+        Window { expected, ahead: VecDeque::new() }
+    }
+
     /// Everything before this has been delivered.
     #[inline]
     pub(crate) fn expected(&self) -> u32 {
