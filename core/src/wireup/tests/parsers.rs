@@ -1,1 +1,151 @@
+//! No byte string does harm: kept ones from files, every truncation and flipped bit of good ones, random ones.
 
+use super::world::{MODULE, World, id};
+use crate::wireup::message::{
+    Body, Header, MAX_ADDRESS, MAX_IDENTITY, Parsed, encode, encode_version, parse,
+};
+use crate::wireup::service::{self, ServiceLimits, Services};
+use crate::wireup::{Limits, ReasonKind};
+use proptest::prelude::*;
+use std::path::Path;
+
+/// One of each kind.
+fn good() -> Vec<(&'static str, Vec<u8>)> {
+    let header =
+        Header { from: id(1), to: id(0), from_epoch: 5, to_epoch: 1, module: MODULE, n: 1 };
+    let first = Header { to_epoch: 0, ..header.clone() };
+    let (identity, address) = (&b"host:4711"[..], &b"port 1234"[..]);
+    let reject = Body::Reject { kind: ReasonKind::Busy, next: 2, text: "später" };
+    let ask = service::Message::Ask { service: "store", private: b"7" };
+    vec![
+        ("request", encode(&first, &Body::Request { identity, address })),
+        ("request-known", encode(&header, &Body::Request { identity, address })),
+        ("request-empty", encode(&header, &Body::Request { identity: b"", address: b"" })),
+        ("request-version-2", encode_version(2, &header, &Body::Request { identity, address })),
+        ("reply", encode(&header, &Body::Reply { identity, address, bound_to: 3 })),
+        ("ready", encode(&header, &Body::Ready { mine: 3, yours: 4 })),
+        ("reject", encode(&header, &reject)),
+        ("reject-version-2", encode_version(2, &header, &reject)),
+        ("duplicate", encode(&header, &Body::Duplicate { ready: true })),
+        ("service-ask", service::encode(1, &ask)),
+        ("service-accepted", service::encode(1, &service::Message::Accepted { private: b"yes" })),
+        ("service-rejected", service::encode(1, &service::Message::Rejected { private: b"" })),
+        ("service-refused", service::encode(1, &service::Message::Refused { text: "no" })),
+        ("service-cancel", service::encode(1, &service::Message::Cancel)),
+    ]
+}
+
+/// Whatever it is, it is taken in or refused, and a good message is written again as it was read.
+fn feed(bytes: &[u8]) {
+    if let Ok(Parsed::Message(header, body)) = parse(bytes) {
+        assert_eq!(encode(&header, &body), bytes);
+    }
+    if let Ok((1, token, Some(message))) = service::parse(bytes) {
+        assert_eq!(service::encode(token, &message), bytes);
+    }
+    // A side that has asked, so that answers mean something to it, and that listens.
+    let mut world = World::new(2, &Limits::default());
+    world.connect(0, 1);
+    let machine = &mut world.sides[0].machine;
+    let _ = machine.receive(0, bytes);
+    while let Some(action) = machine.take_action() {
+        drop(action);
+    }
+    assert!(machine.len() <= 2);
+    let mut services = Services::new(ServiceLimits::default());
+    services.listen("store", 1).unwrap();
+    let _ = services.receive(0, id(1), bytes);
+    assert!(services.open().0 <= 1);
+}
+
+#[test]
+fn kept_byte_strings_do_no_harm() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wireup/corpus");
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        feed(&std::fs::read(entry.unwrap().path()).unwrap());
+        files += 1;
+    }
+    assert!(files >= good().len(), "the corpus has {files} files");
+}
+
+/// Messages of this version go on being understood: the kept files are what today's code writes.
+#[test]
+fn the_bytes_of_a_message_do_not_change() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wireup/corpus");
+    for (name, bytes) in good() {
+        let kept = std::fs::read(folder.join(name)).unwrap();
+        assert_eq!(kept, bytes, "{name}");
+    }
+}
+
+#[test]
+fn every_truncation_is_refused_and_every_flipped_bit_does_no_harm() {
+    for (name, bytes) in good() {
+        for len in 0..bytes.len() {
+            feed(&bytes[..len]);
+            // Of another version only the beginning is read.
+            assert!(parse(&bytes[..len]).is_err() || name.contains("version"), "{name} to {len}");
+            assert!(service::parse(&bytes[..len]).is_err(), "{name} to {len}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            feed(&bytes);
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        feed(&longer);
+        assert!(name.contains("version") || parse(&longer).is_err());
+    }
+}
+
+#[test]
+fn what_is_too_long_is_no_message() {
+    let header =
+        Header { from: id(1), to: id(0), from_epoch: 5, to_epoch: 0, module: MODULE, n: 1 };
+    for (identity, address, fits) in [
+        (MAX_IDENTITY, MAX_ADDRESS, true),
+        (MAX_IDENTITY + 1, 0, false),
+        (0, MAX_ADDRESS + 1, false),
+    ] {
+        let (identity, address) = (vec![1; identity], vec![2; address]);
+        let body = Body::Request { identity: &identity, address: &address };
+        assert_eq!(parse(&encode(&header, &body)).is_ok(), fits);
+    }
+    let none = Header { n: 0, ..header.clone() };
+    assert!(parse(&encode(&none, &Body::Request { identity: b"", address: b"" })).is_err());
+    let long = "ü".repeat(200);
+    let reject = Body::Reject { kind: ReasonKind::Closed, next: 1, text: &long };
+    let bytes = encode(&header, &reject);
+    let Ok(Parsed::Message(_, Body::Reject { text, .. })) = parse(&bytes) else { panic!() };
+    assert_eq!(text, "ü".repeat(127), "words are cut between characters");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        feed(&bytes);
+        for beginning in [b"TW\x01", b"TS\x01", b"TW\x02"] {
+            feed(&[&beginning[..], &bytes].concat());
+        }
+    }
+
+    #[test]
+    fn good_messages_with_random_changes_do_no_harm(
+        which in 0..good().len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+        more in proptest::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let mut bytes = good()[which].1.clone();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        feed(&bytes);
+        let cut = cut.index(bytes.len());
+        feed(&[&bytes[..cut], &more, &bytes[cut..]].concat());
+    }
+}
