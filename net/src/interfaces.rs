@@ -19,8 +19,8 @@ pub struct LocalAddress {
     pub scope_id: u32,
     /// Whether it leads nowhere but back.
     pub loopback: bool,
-    /// Used only when nothing better leads to the peer: link-local addresses and the bridges of containers
-    /// and virtual machines, unless the user asked for them by name.
+    /// Used only when nothing better leads to the peer: interfaces without a carrier, and unless the user asked
+    /// for them by name, link-local addresses and the bridges of containers and virtual machines.
     pub last_resort: bool,
     /// Maximum transmission unit in bytes; 0: not known.
     pub mtu: u32,
@@ -47,8 +47,9 @@ pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
                 prefix: raw.prefix,
                 scope_id: raw.scope_id,
                 loopback: raw.loopback,
-                last_resort: is_last_resort(&raw.interface, raw.ip)
-                    && !filter.asks_for(&raw.interface, raw.ip),
+                last_resort: !raw.carrier
+                    || is_last_resort(&raw.interface, raw.ip)
+                        && !filter.asks_for(&raw.interface, raw.ip),
                 mtu,
                 speed_mbps,
             }

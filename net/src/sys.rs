@@ -15,6 +15,8 @@ pub(crate) struct RawAddress {
     pub(crate) prefix: u8,
     pub(crate) scope_id: u32,
     pub(crate) up: bool,
+    /// Whether the link is there: a cable, a peer.
+    pub(crate) carrier: bool,
     pub(crate) loopback: bool,
 }
 
@@ -36,14 +38,17 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
         let mask = unsafe { ip_of(entry.ifa_netmask) };
         // SAFETY: a zero-terminated name of this entry.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        let running = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        let flags = entry.ifa_flags;
+        // The kernel says RUNNING a while after the carrier came.
+        let carrier = libc::IFF_RUNNING as u32 | libc::IFF_LOWER_UP as u32;
         found.push(RawAddress {
             interface: name.to_string_lossy().into_owned(),
             ip,
             prefix: mask.map_or(0, |(mask, _)| ones(mask)),
             scope_id,
-            up: entry.ifa_flags & running == running,
-            loopback: entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+            up: flags & libc::IFF_UP as u32 != 0,
+            carrier: flags & carrier != 0,
+            loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         });
     }
     // SAFETY: the list that getifaddrs made; no reference into it is left.

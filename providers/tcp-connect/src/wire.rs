@@ -1,7 +1,7 @@
 //! One connection to a peer: bytes out as far as the socket takes them, frames in.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 
@@ -26,6 +26,8 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
+    /// Asked for at once: a connection that broke does not say it any more.
+    at: Option<SocketAddr>,
     /// Whose it is: the peer's address.
     pub(crate) peer: Rc<[u8]>,
     /// Whether the peer has made it.
@@ -55,6 +57,7 @@ pub(crate) enum Arrival {
 impl Wire {
     pub(crate) fn new(stream: TcpStream, peer: Rc<[u8]>, incoming: bool) -> Wire {
         Wire {
+            at: stream.peer_addr().ok(),
             stream,
             peer,
             incoming,
@@ -74,7 +77,7 @@ impl Wire {
 
     /// The address at the other end, for a person.
     pub(crate) fn at(&self) -> String {
-        self.stream.peer_addr().map_or_else(|_| "a peer".into(), |at| at.to_string())
+        self.at.map_or_else(|| "an address that broke at once".into(), |at| at.to_string())
     }
 
     pub(crate) fn put(&mut self, datagram: &[u8]) {

@@ -2,13 +2,11 @@
 //!
 //! `cargo test -p tieline-conformance --test providers [-- NAME]`
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
-
-/// `Ok`, or why the test cannot be run here. A failure panics.
-type Verdict = Result<(), String>;
-
-type Test = (&'static str, fn() -> Verdict);
+use support::{Test, Verdict, binary, built, run_all, source};
 
 const TESTS: &[Test] = &[
     ("shm_conforms", shm),
@@ -25,31 +23,7 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-            continue;
-        }
-        match std::panic::catch_unwind(test) {
-            Ok(Ok(())) => println!("test {name} ... ok"),
-            Ok(Err(reason)) => println!("test {name} ... skipped: {reason}"),
-            Err(_) => {
-                println!("test {name} ... FAILED");
-                failed += 1;
-            }
-        }
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The binary under test, and the folder where cargo puts shared objects.
-fn binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_tieline-conformance"))
-}
-
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    run_all(TESTS)
 }
 
 /// A folder for this run, removed again.
@@ -68,21 +42,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-/// Builds a package's shared object with this test's own profile.
-fn built(package: &str, library: &str) -> PathBuf {
-    let folder = binary().parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    let cargo = cargo
-        .current_dir(source())
-        .args(["build", "--quiet", "--package", package, "--target-dir"])
-        .arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
-        let _ = cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    folder.join(library)
 }
 
 /// Compiles the C example, with some text replaced.

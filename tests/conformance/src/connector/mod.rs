@@ -6,7 +6,7 @@ pub(crate) use sys::Connector;
 
 use crate::case::Case;
 use crate::peer::{hex, unhex};
-use crate::report::{Checked, Stop, fail, holds, succeeds};
+use crate::report::{Checked, Stop, fail, holds, same_bytes, succeeds};
 use crate::sys::Received;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -74,7 +74,8 @@ impl Post {
     }
 }
 
-/// The other process: obeys `address`, `echo ADDRESS COUNT` and `send ADDRESS COUNT`; makes progress in between.
+/// The other process: obeys `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`,
+/// `expect COUNT` (of what another one sends) and `left`; makes progress in between.
 pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
     let mut post = Post::open(case)?;
     loop {
@@ -99,12 +100,7 @@ fn obey(post: &mut Post, line: &str) -> Result<String, Stop> {
         ["address"] => return Ok(hex(&post.address)),
         ["echo", to, count] => {
             for _ in 0..number(count)? {
-                let datagram = loop {
-                    if let Some(datagram) = post.datagrams.pop_front() {
-                        break datagram;
-                    }
-                    let _ = post.turn()?;
-                };
+                let datagram = next(post)?;
                 post.send(&unhex(to), &datagram, || Ok(()))?;
             }
         }
@@ -113,7 +109,30 @@ fn obey(post: &mut Post, line: &str) -> Result<String, Stop> {
                 post.send(&unhex(to), &n.to_le_bytes(), || Ok(()))?;
             }
         }
+        ["expect", count] => {
+            for n in 0..number(count)? {
+                let found = next(post)?;
+                same_bytes(format!("datagram {n}"), &n.to_le_bytes(), &found)?;
+            }
+        }
+        ["left"] => loop {
+            if let Some(left) = post.left.pop() {
+                let words = String::from_utf8_lossy(&left.data).replace('\n', " ");
+                return Ok(format!("{:016x} {words}", left.header));
+            }
+            let _ = post.turn()?;
+        },
         _ => return Err(Stop::Fail(format!("no such command: {line}"))),
     }
     Ok("done".to_string())
+}
+
+/// Waits for a datagram.
+fn next(post: &mut Post) -> Result<Vec<u8>, Stop> {
+    loop {
+        if let Some(datagram) = post.datagrams.pop_front() {
+            return Ok(datagram);
+        }
+        let _ = post.turn()?;
+    }
 }
