@@ -10,8 +10,10 @@
 //!
 //! The picture, the table and the bytes are in `docs/wireup.md`.
 
-#![allow(dead_code, unused_imports)] // until the worker uses all of it
+#![allow(dead_code)] // until the worker uses all of it
 
+mod books;
+mod course;
 mod machine;
 mod message;
 mod receive;
@@ -21,7 +23,7 @@ pub(crate) mod service;
 mod tests;
 
 pub(crate) use machine::Machine;
-pub(crate) use message::{MAX_ADDRESS, MAX_IDENTITY, Malformed};
+pub(crate) use message::Malformed;
 
 use std::fmt;
 

@@ -1,6 +1,7 @@
 //! What the machine does with a datagram. Nothing here trusts what it reads.
 
-use super::machine::{Connection, Heard, Machine, WINDOW};
+use super::books::WINDOW;
+use super::machine::{Connection, Heard, Machine};
 use super::message::{Body, Header, Malformed, Parsed, VERSION, encode, parse};
 use super::{Action, ConnectionKey, Phase, ReasonKind, WorkerId, short};
 use tieline_plugin_api::address_hash;

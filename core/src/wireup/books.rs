@@ -1,0 +1,167 @@
+//! The machine's books: which connections there are, which numbers are used, and when something is due.
+
+use super::machine::{Connection, Machine};
+use super::record::Pair;
+use super::{ConnectionKey, Phase, Reason, ReasonKind, WorkerId, short};
+
+/// How far a number may lie beyond the highest one used.
+pub(super) const WINDOW: u32 = 1 << 20;
+/// Peers and modules that are remembered without a live connection.
+pub(super) const MAX_IDLE_PAIRS: usize = 8192;
+
+impl Machine {
+    /// Gives the lowest unclaimed connection to the local side.
+    pub(super) fn claim(&mut self, peer: WorkerId, module: &str) -> Option<ConnectionKey> {
+        let pair = self.peers.get_mut(&peer)?.pairs.get_mut(module)?;
+        let n = pair.unclaimed.pop_first()?;
+        let key = ConnectionKey { peer, module: module.into(), n };
+        let connection = self.connections.get_mut(&key)?;
+        connection.claimed = true;
+        self.no_longer_early(&key);
+        Some(key)
+    }
+
+    /// An unfinished connection that was claimed just now has time until `deadline`, at least.
+    pub(super) fn postpone(&mut self, key: &ConnectionKey, now: u64, deadline: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.phase != Phase::Ready {
+            connection.began = now;
+            connection.deadline = connection.deadline.max(deadline);
+            self.set_timer(key);
+        }
+    }
+
+    /// A new claimed connection with a number of at least `at_least`.
+    pub(super) fn begin(
+        &mut self,
+        now: u64,
+        deadline: u64,
+        peer: WorkerId,
+        module: &str,
+        at_least: u32,
+    ) -> Result<ConnectionKey, Reason> {
+        let highest = self.highest(&peer, module);
+        let Some(n) = highest.max(self.floor).checked_add(1) else {
+            let text = format!(
+                "all numbers for connections to worker {} are used up; restart this worker",
+                short(&peer)
+            );
+            return Err(Reason::new(ReasonKind::Busy, text));
+        };
+        let n = n.max(at_least.min(n.saturating_add(WINDOW / 2)));
+        let key = ConnectionKey { peer, module: module.into(), n };
+        let mut connection = Connection::new(now, deadline, self.limits.first_retry);
+        connection.claimed = true;
+        self.insert(key.clone(), connection);
+        Ok(key)
+    }
+
+    /// The highest number ever used with a peer.
+    pub(super) fn highest(&self, peer: &WorkerId, module: &str) -> u32 {
+        let pair = self.peers.get(peer).and_then(|p| p.pairs.get(module));
+        pair.map_or(0, |pair| pair.used.highest())
+    }
+
+    /// Takes in a connection in phase `Making`; its deadline runs.
+    pub(super) fn insert(&mut self, key: ConnectionKey, connection: Connection) {
+        self.changes += 1;
+        let early = connection.early;
+        let peer = self.peers.entry(key.peer).or_default();
+        let known = peer.pairs.contains_key(&key.module);
+        let pair = peer.pairs.entry(key.module.clone()).or_default();
+        if known && pair.live == 0 {
+            self.idle_pairs -= 1;
+        }
+        pair.used.insert(key.n);
+        pair.live += 1;
+        pair.touched = self.changes;
+        if !connection.claimed {
+            let _ = pair.unclaimed.insert(key.n);
+        }
+        if early {
+            peer.early += 1;
+            self.early += 1;
+            self.counters.early += 1;
+        }
+        let _ = self.connections.insert(key.clone(), connection);
+        self.set_timer(&key);
+    }
+
+    /// Forgets a connection, except that its number is used up.
+    pub(super) fn remove(&mut self, key: &ConnectionKey) -> Option<Connection> {
+        self.no_longer_early(key);
+        let connection = self.connections.remove(key)?;
+        if let Some(at) = connection.timer {
+            let _ = self.timers.remove(&(at, key.clone()));
+        }
+        self.changes += 1;
+        let changes = self.changes;
+        if let Some(pair) = self.pair(key) {
+            let _ = pair.unclaimed.remove(&key.n);
+            pair.live -= 1;
+            pair.touched = changes;
+            if pair.live == 0 {
+                self.idle_pairs += 1;
+                self.forget_idle_pairs();
+            }
+        }
+        Some(connection)
+    }
+
+    pub(super) fn pair(&mut self, key: &ConnectionKey) -> Option<&mut Pair> {
+        self.peers.get_mut(&key.peer)?.pairs.get_mut(&key.module)
+    }
+
+    pub(super) fn no_longer_early(&mut self, key: &ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if std::mem::take(&mut connection.early) {
+            self.early -= 1;
+            if let Some(peer) = self.peers.get_mut(&key.peer) {
+                peer.early -= 1;
+            }
+        }
+    }
+
+    /// When too many peers are remembered that we have nothing with, the quarter that rested longest is not.
+    pub(super) fn forget_idle_pairs(&mut self) {
+        if self.idle_pairs <= MAX_IDLE_PAIRS {
+            return;
+        }
+        let all = self.peers.values().flat_map(|peer| peer.pairs.values());
+        let mut rested: Vec<u64> = all.filter(|p| p.live == 0).map(|p| p.touched).collect();
+        rested.sort_unstable();
+        let until = rested[rested.len() / 4];
+        let (mut floor, mut forgotten) = (self.floor, 0);
+        for peer in self.peers.values_mut() {
+            peer.pairs.retain(|_, pair| {
+                let stays = pair.live > 0 || pair.touched > until;
+                if !stays {
+                    floor = floor.max(pair.used.highest());
+                    forgotten += 1;
+                }
+                stays
+            });
+        }
+        self.peers.retain(|_, peer| !peer.pairs.is_empty());
+        self.floor = floor;
+        self.idle_pairs -= forgotten;
+    }
+
+    /// Writes the connection's next moment into `timers`.
+    pub(super) fn set_timer(&mut self, key: &ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let wanted = match connection.phase {
+            Phase::Ready => None,
+            _ => Some(connection.retry.map_or(connection.deadline, |r| r.min(connection.deadline))),
+        };
+        if connection.timer == wanted {
+            return;
+        }
+        if let Some(at) = std::mem::replace(&mut connection.timer, wanted) {
+            let _ = self.timers.remove(&(at, key.clone()));
+        }
+        if let Some(at) = wanted {
+            let _ = self.timers.insert((at, key.clone()));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The course of a connection, from one phase to the next, and what is said to the peer on the way.
+
+use super::machine::{Heard, Machine};
+use super::message::{Body, Header, cut, encode};
+use super::{Action, Claim, ConnectionKey, Phase, Reason, ReasonKind};
+use tieline_plugin_api::address_hash;
+
+/// Rejections whose words are kept, to say the same when the request comes again.
+const MAX_REFUSALS: usize = 64;
+
+impl Machine {
+    /// Both addresses are known: the caller connects the endpoint.
+    pub(super) fn bind(&mut self, key: &ConnectionKey, address: Vec<u8>) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.phase = Phase::Binding;
+        connection.their_hash = address_hash(&address);
+        connection.retry = None;
+        self.set_timer(key);
+        self.actions.push_back(Action::Bind { key: key.clone(), address });
+    }
+
+    /// Both are bound.
+    pub(super) fn ready(&mut self, key: &ConnectionKey) {
+        self.no_longer_early(key);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.phase = Phase::Ready;
+        connection.address = Vec::new();
+        connection.heard = None;
+        connection.retry = None;
+        self.set_timer(key);
+        self.counters.ready += 1;
+        self.actions.push_back(Action::Ready { key: key.clone() });
+    }
+
+    /// Begins to send what the phase asks for.
+    pub(super) fn say_first(&mut self, now: u64, key: &ConnectionKey) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.interval = self.limits.first_retry;
+            connection.sent = 0;
+            self.say(now, key);
+        }
+    }
+
+    /// Sends what the phase asks for, and again after the interval.
+    pub(super) fn say(&mut self, now: u64, key: &ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.retry = Some(now.saturating_add(connection.interval));
+        self.set_timer(key);
+        self.send_address(key);
+    }
+
+    /// REQUEST while the peer's address is not known, REPLY when it is bound.
+    pub(super) fn send_address(&mut self, key: &ConnectionKey) {
+        let header = self.header(key);
+        let Some(connection) = self.connections.get(key) else { return };
+        let (identity, address) = (&self.identity[..], &connection.address[..]);
+        let body = match connection.phase {
+            Phase::Asked => Body::Request { identity, address },
+            Phase::Bound => Body::Reply { identity, address, bound_to: connection.their_hash },
+            Phase::Making | Phase::Binding | Phase::Ready => return,
+        };
+        let datagram = encode(&header, &body);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.sent += 1;
+        }
+        self.actions.push_back(Action::Send { key: key.clone(), datagram });
+    }
+
+    pub(super) fn send_ready(&mut self, key: &ConnectionKey) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let body = Body::Ready { mine: connection.our_hash, yours: connection.their_hash };
+        self.send(key, &body);
+    }
+
+    pub(super) fn send_reject(&mut self, key: &ConnectionKey, kind: ReasonKind, text: &str) {
+        self.counters.rejected += 1;
+        let next = self.next(key);
+        self.send(key, &Body::Reject { kind, next, text });
+    }
+
+    pub(super) fn send(&mut self, key: &ConnectionKey, body: &Body<'_>) {
+        let datagram = encode(&self.header(key), body);
+        self.actions.push_back(Action::Send { key: key.clone(), datagram });
+    }
+
+    /// The lowest number that would be new here.
+    pub(super) fn next(&self, key: &ConnectionKey) -> u32 {
+        self.highest(&key.peer, &key.module).saturating_add(1)
+    }
+
+    pub(super) fn header<'a>(&self, key: &'a ConnectionKey) -> Header<'a> {
+        Header {
+            from: self.me,
+            to: key.peer,
+            from_epoch: self.epoch,
+            to_epoch: self.peers.get(&key.peer).map_or(0, |peer| peer.epoch),
+            module: &key.module,
+            n: key.n,
+        }
+    }
+
+    pub(super) fn time_out(&mut self, now: u64, key: &ConnectionKey) {
+        let Some(c) = self.connections.get(key) else { return };
+        let waited = seconds(now.saturating_sub(c.began));
+        let done = match c.phase {
+            Phase::Making => "the local endpoint was not made in time".to_string(),
+            Phase::Binding => "the local endpoint was not connected in time".to_string(),
+            Phase::Asked => format!("the request was sent {}", times(c.sent)),
+            _ => format!("it is bound here, which the peer was told {}", times(c.sent)),
+        };
+        let heard = match &c.heard {
+            None => "nothing was heard of the peer".to_string(),
+            Some((at, what)) => {
+                let what = match what {
+                    Heard::Request => "its request".to_string(),
+                    Heard::Reply => "its reply".to_string(),
+                    Heard::InWork => "that it is making its endpoint".to_string(),
+                    Heard::Busy(text) => format!("that it is busy ({text})"),
+                };
+                format!("last heard of the peer: {what}, {} ago", seconds(now.saturating_sub(*at)))
+            }
+        };
+        let text = format!("{key} is not ready after {waited}: {done}; {heard}");
+        let tell = (ReasonKind::Closed, "the peer gave up waiting");
+        self.fail(now, key, ReasonKind::TimedOut, text, Some(tell));
+    }
+
+    /// Ends a connection; `tell` is what the peer hears, if it is to hear something.
+    pub(super) fn fail(
+        &mut self,
+        _now: u64,
+        key: &ConnectionKey,
+        kind: ReasonKind,
+        text: String,
+        tell: Option<(ReasonKind, &str)>,
+    ) {
+        if let Some((kind, text)) = tell {
+            self.send_reject(key, kind, text);
+            if kind == ReasonKind::Rejected {
+                self.refusals.push_back((key.clone(), kind, cut(text, 255).to_string()));
+                if self.refusals.len() > MAX_REFUSALS {
+                    let _ = self.refusals.pop_front();
+                }
+            }
+        }
+        if self.remove(key).is_some() {
+            self.counters.failed += 1;
+            let reason = Reason { kind, text };
+            self.actions.push_back(Action::Failed { key: key.clone(), reason });
+        }
+    }
+
+    /// The peer's side of an unfinished connection is gone: whoever wants one gets another, from `next` on.
+    pub(super) fn start_over(&mut self, now: u64, key: &ConnectionKey, next: u32, why: &str) {
+        let Some(c) = self.connections.get(key) else { return };
+        let (deadline, began, renumbered) = (c.deadline, c.began, c.renumbered);
+        if !c.claimed || c.phase == Phase::Ready || renumbered >= self.limits.max_renumbered {
+            let text = match renumbered {
+                0 => format!("{key} is closed: {why}"),
+                _ => format!(
+                    "{key} is closed: {why}; it was begun anew {}",
+                    times(renumbered.into())
+                ),
+            };
+            return self.fail(now, key, ReasonKind::Closed, text, None);
+        }
+        let _ = self.remove(key);
+        let to = match self.claim(key.peer, &key.module) {
+            Some(key) => Ok(Claim::Existing(key)),
+            None => self.begin(now, deadline, key.peer, &key.module, next).map(Claim::New),
+        };
+        match to {
+            Ok(to) => {
+                self.counters.renumbered += 1;
+                self.postpone(to.key(), began, deadline);
+                if let Some(connection) = self.connections.get_mut(to.key()) {
+                    connection.renumbered = renumbered + 1;
+                }
+                self.actions.push_back(Action::Renumbered { from: key.clone(), to });
+            }
+            Err(reason) => {
+                self.counters.failed += 1;
+                self.actions.push_back(Action::Failed { key: key.clone(), reason });
+            }
+        }
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_string(),
+        n => format!("{n} times"),
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.1} s", ns as f64 / 1e9)
+}
