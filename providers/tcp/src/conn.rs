@@ -21,6 +21,8 @@ use crate::window::Window;
 
 /// Puts and gets up to this length are copied and sent with their heads.
 pub(crate) const SMALL: usize = 8 << 10;
+/// Bytes after which it is another stream's turn: a few messages stay on the one that the peer looks at already.
+const TURN: usize = 64 << 10;
 /// How long a closed endpoint waits for the peer to have read everything.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -82,6 +84,9 @@ pub(crate) struct Inner {
     pub(crate) last_words: String,
     goodbye_sent: bool,
     unflushed: bool,
+    /// The stream that is to write next.
+    turn: usize,
+    turn_bytes: usize,
 }
 
 impl Conn {
@@ -111,6 +116,8 @@ impl Conn {
             last_words: String::new(),
             goodbye_sent: false,
             unflushed: false,
+            turn: 0,
+            turn_bytes: 0,
         };
         Conn { id, index, inner: RefCell::new(inner) }
     }
@@ -364,48 +371,69 @@ impl Inner {
         }
     }
 
-    /// Writes what every stream takes.
+    /// Writes what the streams take. They take turns, so that a faster one has more of them.
     pub(crate) fn flush(&mut self) {
-        for number in 0..self.links.len() {
-            self.flush_stream(number);
+        let count = self.links.len();
+        if count == 1 {
+            return self.flush_stream(0);
+        }
+        let mut idle = 0;
+        while idle < count {
+            if self.turn >= count {
+                self.turn = 0;
+            }
+            let more = self.write_once(self.turn);
+            idle = if more { 0 } else { idle + 1 };
+            if !more || self.turn_bytes > TURN {
+                self.turn_bytes = 0;
+                self.turn += 1;
+            }
         }
     }
 
     pub(crate) fn flush_stream(&mut self, number: usize) {
+        while self.write_once(number) {}
+    }
+
+    /// One system call's worth; `false` when the stream takes no more or there is nothing.
+    fn write_once(&mut self, number: usize) -> bool {
+        match self.links.get(number).and_then(|link| link.stream.as_ref()) {
+            Some(stream) if !stream.blocked && stream.error.is_none() => {}
+            _ => return false,
+        }
+        self.answer();
+        self.cut();
         let shared = Rc::clone(&self.shared);
-        loop {
-            match self.links.get(number).and_then(|link| link.stream.as_ref()) {
-                Some(stream) if !stream.blocked && stream.error.is_none() => {}
-                _ => return,
-            }
-            self.answer();
-            self.cut();
-            let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
-            else {
-                return;
-            };
-            let mut gathered = shared.gathered.borrow_mut();
-            gathered.clear();
-            self.outbox.gather(&stream.track, &mut gathered);
-            if gathered.len == 0 {
-                return;
-            }
-            let written = stream.write(&gathered.pieces);
-            let all = gathered.len;
-            gathered.clear();
-            match written {
-                Ok(count) => {
-                    self.outbox.wrote(&mut stream.track, count, shared.now_ms());
-                    if count < all {
-                        return self.block(number);
-                    }
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return false;
+        };
+        let mut gathered = shared.gathered.borrow_mut();
+        gathered.clear();
+        self.outbox.gather(&stream.track, &mut gathered);
+        if gathered.len == 0 {
+            return false;
+        }
+        let written = stream.write(&gathered.pieces);
+        let all = gathered.len;
+        gathered.clear();
+        match written {
+            Ok(count) => {
+                self.outbox.wrote(&mut stream.track, count, shared.now_ms());
+                self.turn_bytes += count;
+                if count < all {
+                    self.block(number);
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if sys::is_passing(&error) => return self.block(number),
-                Err(error) => {
-                    stream.error = Some(error);
-                    return self.call_attention();
-                }
+                count == all
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
+            Err(error) if sys::is_passing(&error) => {
+                self.block(number);
+                false
+            }
+            Err(error) => {
+                stream.error = Some(error);
+                self.call_attention();
+                false
             }
         }
     }

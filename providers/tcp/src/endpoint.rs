@@ -31,6 +31,11 @@ impl StreamEndpoint {
         StreamEndpoint { conn, shared }
     }
 
+    #[cfg(test)]
+    pub(crate) fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
     /// How many streams this side asks for, and whether it keeps what it sends.
     fn wishes(&self) -> (usize, bool) {
         let mut interfaces: Vec<&str> = self

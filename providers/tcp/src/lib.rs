@@ -8,6 +8,8 @@ mod endpoint;
 mod frame;
 mod interface;
 mod link;
+#[cfg(test)]
+mod loopback_tests;
 mod ops;
 mod outbox;
 mod provider;

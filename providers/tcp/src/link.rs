@@ -103,6 +103,11 @@ impl Link {
         Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn dial_now(&mut self) {
+        self.dial_at = Some(Instant::now());
+    }
+
     /// The stream is gone: when to dial.
     pub(crate) fn broke(&mut self, now: Instant) {
         self.crossing.broke();

@@ -171,8 +171,8 @@ impl World {
             }
             Step::Acknowledge { side, stream } => self.sides[side].acknowledge(stream),
             Step::Break { stream, reads } => {
-                for side in 0..2 {
-                    if reads[side] {
+                for (side, read) in reads.into_iter().enumerate() {
+                    if read {
                         self.step(&Step::Read { side, stream, most: usize::MAX });
                     }
                     self.pipes[side][stream].clear();

@@ -121,6 +121,9 @@ pub(crate) struct Stream {
     pub(crate) landing: Option<Box<Landing>>,
     /// Why sending failed: what had arrived before is still to be read.
     pub(crate) error: Option<io::Error>,
+    /// Tests: nothing comes out of it, though it does not break.
+    #[cfg(test)]
+    pub(crate) frozen: bool,
 }
 
 impl Stream {
@@ -136,6 +139,8 @@ impl Stream {
             buffer: None,
             landing: None,
             error: None,
+            #[cfg(test)]
+            frozen: false,
         }
     }
 
@@ -170,6 +175,14 @@ impl Stream {
             None if self.other_end.is_some() => "itself".to_string(),
             None => "an unknown address".to_string(),
         }
+    }
+
+    /// The addresses of this end and of the other.
+    #[cfg(test)]
+    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let socket = socket2::SockRef::from(&self.socket);
+        let address = |a: io::Result<socket2::SockAddr>| a.ok().and_then(|a| a.as_socket());
+        (address(socket.local_addr()), address(socket.peer_addr()))
     }
 
     /// Writes pieces.

@@ -127,3 +127,24 @@ pub(crate) fn end_sending(fd: RawFd) {
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
+
+/// What a poll brings, and a copy of every payload.
+#[cfg(test)]
+pub(crate) fn poll<I: tieline_plugin_api::Interface>(
+    interface: &I,
+) -> Vec<(tieline_plugin_api::abi::Event, Vec<u8>)> {
+    let mut slots = [std::mem::MaybeUninit::uninit(); 16];
+    let mut events = tieline_plugin_api::Events::new(&mut slots);
+    interface.poll(&mut events).expect("poll");
+    let count = events.len();
+    slots[..count]
+        .iter()
+        .map(|slot| {
+            // SAFETY: the poll has written this many slots.
+            let event: tieline_plugin_api::abi::Event = unsafe { slot.assume_init() };
+            let mut data = vec![0; event.len];
+            read_piece(Iov { base: event.data.cast_mut(), len: event.len }, &mut data);
+            (event, data)
+        })
+        .collect()
+}
