@@ -133,12 +133,12 @@ pub enum Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refusal::WrongSecret => f.write_str(
-                "wrong secret, or an outdated address: TIELINE_SECRET must be the same on both sides",
-            ),
-            Refusal::UnknownTarget => {
-                f.write_str("nobody there has that address any more: the peer closed, or is another")
+            Refusal::WrongSecret => {
+                f.write_str("wrong secret: TIELINE_SECRET must be the same on both sides")
             }
+            Refusal::UnknownTarget => f.write_str(
+                "nobody there has that address any more: the peer closed, or its process has been replaced",
+            ),
             Refusal::Busy => f.write_str("the listener has no room now"),
             Refusal::OtherVersion(version) => write!(
                 f,
@@ -393,6 +393,24 @@ impl Acceptor {
                 Ok(Some(Hello { purpose, target, payload: payload.to_vec() }))
             }
             Step::Proven { .. } => Ok(None),
+        }
+    }
+
+    /// After a wrong proof: whom the dialler asked for. It is not proven, so it may only choose the words of the
+    /// refusal.
+    #[must_use]
+    pub fn asked_for(&self) -> Option<[u8; 16]> {
+        match &self.step {
+            Step::Proven { hello, .. } => Hello::head(hello.get(..HELLO_HEAD)?).map(|head| head.1),
+            _ => None,
+        }
+    }
+
+    /// After a wrong proof: says that nobody here has that id, so that who has the address of a process that was
+    /// replaced does not look for a wrong secret.
+    pub fn answer_unknown(&mut self) {
+        if let Some(at) = self.pipe.outbox.len().checked_sub(ANSWER) {
+            self.pipe.outbox[at] = verdict_code(Err(Refusal::UnknownTarget));
         }
     }
 

@@ -36,6 +36,7 @@ pub struct Dial {
     attempts: u32,
     failures: Vec<String>,
     refusals: usize,
+    wrong_secrets: usize,
 }
 
 #[derive(Debug)]
@@ -47,6 +48,8 @@ struct Attempt {
     what: String,
     /// The host there said that nobody listens, or the listener that there is no such target.
     refused: bool,
+    /// The listener said that the proof is wrong.
+    wrong_secret: bool,
 }
 
 impl Dial {
@@ -62,6 +65,7 @@ impl Dial {
             attempts: 0,
             failures: Vec::new(),
             refusals: 0,
+            wrong_secrets: 0,
         };
         dial.next_way(Instant::now());
         dial
@@ -97,6 +101,12 @@ impl Dial {
         self.refusals > 0 && self.refusals == self.failures.len()
     }
 
+    /// Whether a listener there does not know this side's secret: trying again brings the same answer.
+    #[must_use]
+    pub fn is_wrong_secret(&self) -> bool {
+        self.wrong_secrets > 0
+    }
+
     /// When [`Dial::advance`] is to be called even if nothing happens.
     #[must_use]
     pub fn timeout(&self) -> Instant {
@@ -117,6 +127,7 @@ impl Dial {
                 Err(words) => {
                     let what = std::mem::take(&mut attempt.what);
                     self.refusals += usize::from(attempt.refused);
+                    self.wrong_secrets += usize::from(attempt.wrong_secret);
                     self.failures.push(format!("{what}: {words}"));
                     self.next_way(now);
                 }
@@ -141,9 +152,16 @@ impl Dial {
             match begun {
                 Ok((nonce, stream)) => {
                     let dialler = Dialler::new(self.key.clone(), &self.hello, nonce);
-                    let (connected, refused) = (false, false);
-                    self.current =
-                        Some(Attempt { stream, dialler, connected, until, what, refused });
+                    let (connected, refused, wrong_secret) = (false, false, false);
+                    self.current = Some(Attempt {
+                        stream,
+                        dialler,
+                        connected,
+                        until,
+                        what,
+                        refused,
+                        wrong_secret,
+                    });
                 }
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
@@ -197,6 +215,7 @@ impl Attempt {
                 Ok(count) => {
                     let received = self.dialler.receive(&bytes[..count]);
                     self.refused = received == Err(Refusal::UnknownTarget);
+                    self.wrong_secret = received == Err(Refusal::WrongSecret);
                     if received.map_err(|why| why.to_string())? {
                         return Ok(true);
                     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Hub, Incoming, Listen, Settings, Slot, count};
-use crate::auth::{Acceptor, Hello, Key};
+use crate::auth::{Acceptor, Hello, Key, Stranger};
 use crate::filter::Filter;
 use crate::interfaces::local_addresses;
 use crate::sys::{self, Interest, Poller, Ready, Timer};
@@ -59,6 +59,8 @@ struct Guest {
 enum Turn {
     Waits,
     Proven(Hello),
+    /// Its proof is wrong.
+    Unproven,
     Leaves,
 }
 
@@ -119,6 +121,14 @@ impl Door {
             Turn::Leaves => {
                 count(&hub.counts.strangers);
                 drop(self.guests.remove(&token));
+            }
+            Turn::Unproven => {
+                count(&hub.counts.strangers);
+                let Some(mut guest) = self.guests.remove(&token) else { return };
+                if guest.acceptor.asked_for().is_some_and(|target| !hub.knows(&target)) {
+                    guest.acceptor.answer_unknown();
+                }
+                let _ = guest.flush();
             }
             Turn::Proven(hello) => {
                 let Some(mut guest) = self.guests.remove(&token) else { return };
@@ -264,6 +274,7 @@ impl Guest {
                         Ok(None) if self.flush() => {}
                         Ok(None) => return Turn::Leaves,
                         Ok(Some(hello)) => return Turn::Proven(hello),
+                        Err(Stranger::BadProof) => return Turn::Unproven,
                         Err(_) => {
                             let _ = self.flush(); // may name the reason
                             return Turn::Leaves;

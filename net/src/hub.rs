@@ -208,6 +208,11 @@ impl Hub {
         }
     }
 
+    /// Whether somebody has that id.
+    fn knows(&self, target: &[u8; 16]) -> bool {
+        lock(&self.targets).contains_key(target)
+    }
+
     /// Whether the target of a proven hello takes one more connection.
     fn admits(&self, hello: &Hello) -> Result<Arc<Slot>, Refusal> {
         let Some(slot) = lock(&self.targets).get(&hello.target).map(Arc::clone) else {

@@ -183,6 +183,19 @@ fn another_secret_does_not_come_in_and_hears_why() {
 }
 
 #[test]
+fn who_has_the_address_of_a_process_that_was_replaced_hears_so() {
+    let hub = open(Settings::default());
+    let remote = at(&hub, false).expect("127.0.0.1");
+    // The cookie is another process's, and so is the target.
+    let old = Key::derive(SECRET, &[9; 16]);
+    let mut dial = Dial::start(vec![route(remote)], old, hello(1), soon());
+    let words = finish(&hub, &mut dial).expect_err("refused");
+    assert!(words.contains("replaced"), "{words}");
+    assert!(dial.is_refused() && !dial.is_wrong_secret());
+    assert_eq!(hub.counters().strangers, 1);
+}
+
+#[test]
 fn an_unknown_target_and_a_full_mailbox_are_told_apart() {
     let hub = open(Settings::default());
     let words = dial(&hub, hello(0)).expect_err("nobody has registered");

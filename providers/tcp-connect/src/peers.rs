@@ -266,7 +266,7 @@ impl Peers {
                 let _ = self.dials.insert(token, Dialling { dial, peer, watched: None });
                 self.advance(token, Instant::now());
             }
-            Err(why) => self.give_up(key, &why),
+            Err(why) => self.give_up(key, Status::Unreachable, &why),
         }
     }
 
@@ -288,7 +288,7 @@ impl Peers {
             }
             over => over,
         };
-        let Some(Dialling { peer: key, .. }) = self.dials.remove(&token) else { return };
+        let Some(Dialling { peer: key, dial, .. }) = self.dials.remove(&token) else { return };
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.dial = None;
         }
@@ -297,13 +297,22 @@ impl Peers {
                 self.poller.forget(stream.as_raw_fd());
                 self.adopt(stream, key, false);
             }
-            Progress::Failed(why) => self.give_up(&key, &why),
+            Progress::Failed(why) => {
+                let status = if dial.is_refused() {
+                    Status::PeerFailed
+                } else if dial.is_wrong_secret() {
+                    Status::Permission
+                } else {
+                    Status::Unreachable
+                };
+                self.give_up(&key, status, &why);
+            }
             Progress::Waiting => {}
         }
     }
 
     /// No way leads to a peer, unless it has come to us meanwhile.
-    fn give_up(&mut self, key: &Rc<[u8]>, why: &str) {
+    fn give_up(&mut self, key: &Rc<[u8]>, status: Status, why: &str) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_some() {
             return;
@@ -311,7 +320,7 @@ impl Peers {
         peer.queue.clear();
         peer.queued = 0;
         let words = format!("no address of the peer can be reached: {why}");
-        self.left(key, Status::Unreachable, words);
+        self.left(key, status, words);
         self.serve(key);
     }
 

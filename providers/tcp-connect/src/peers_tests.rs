@@ -174,7 +174,7 @@ fn nobody_at_an_address_is_reported_with_every_place_that_was_tried() {
     for _ in 0..2 {
         all[0].send(&gone, b"anybody?").expect("room");
         let (hash, status, words) = wait_left(&mut all);
-        assert_eq!((hash, status), (name_of(&gone), Status::Unreachable));
+        assert_eq!((hash, status), (name_of(&gone), Status::PeerFailed));
         for place in &contact.places {
             let at = SocketAddr::new(place.ip, place.port);
             assert!(words.contains(&format!("{at} (")), "{words}");
@@ -191,7 +191,8 @@ fn another_secret_is_named_as_the_reason() {
     let mut all = vec![open(&settings(512)), open(&other)];
     let there = all[1].own.clone();
     all[0].send(&there, b"let me in").expect("room");
-    let (_, _, words) = wait_left(&mut all);
+    let (_, status, words) = wait_left(&mut all);
+    assert_eq!(status, Status::Permission);
     assert!(words.contains("wrong secret"), "{words}");
     assert!(all[1].hub().counters().strangers > 0);
 }
