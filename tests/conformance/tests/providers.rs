@@ -15,8 +15,10 @@ const TESTS: &[Test] = &[
     ("tcp_connect_conforms", tcp_connect),
     ("the_example_in_rust_conforms", example_in_rust),
     ("the_example_in_c_conforms", example_in_c),
+    ("the_connector_in_c_conforms", connector_in_c),
     ("the_first_step_of_the_guide_loads_and_conforms", guide),
     ("every_break_in_the_example_is_found_by_the_check_that_is_there_for_it", breaks_are_found),
+    ("every_break_in_the_connector_is_found", connector_breaks_are_found),
     ("a_file_that_is_no_provider_is_one_line", no_provider),
     ("a_module_that_is_not_there_is_named_with_those_that_are", no_such_module),
     ("list_names_modules_and_checks", list),
@@ -44,13 +46,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles the C example, with some text replaced.
+/// Compiles an example in C, with some text replaced.
 fn compiled(
     scratch: &Scratch,
+    example: &str,
     name: &str,
     change: Option<(&str, &str)>,
 ) -> Result<PathBuf, String> {
-    let mut text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
+    let mut text = std::fs::read_to_string(source().join("docs/examples").join(example)).unwrap();
     if let Some((from, to)) = change {
         assert_eq!(text.matches(from).count(), 1, "`{from}` must be once in the example");
         text = text.replace(from, to);
@@ -153,9 +156,18 @@ fn example_in_rust() -> Verdict {
     Ok(())
 }
 
+fn connector_in_c() -> Verdict {
+    let scratch = Scratch::new("connector");
+    conforms(
+        &compiled(&scratch, "letterbox.c", "libtieline_letterbox", None)?,
+        &["two_threads_exchange_datagrams", "a_datagram_wakes_a_sleeping_connector"],
+    );
+    Ok(())
+}
+
 fn example_in_c() -> Verdict {
     let scratch = Scratch::new("c");
-    conforms(&compiled(&scratch, "libtieline_loopback", None)?, LOOPBACK);
+    conforms(&compiled(&scratch, "loopback.c", "libtieline_loopback", None)?, LOOPBACK);
     Ok(())
 }
 
@@ -311,11 +323,93 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
+/// The same for the connection-only example.
+const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
+    (
+        "hash(address, len), gone",
+        "hash(address, len - 1), gone",
+        "an_address_where_nobody_is_any_more",
+        "hash",
+    ),
+    ("gone, sizeof gone - 1)", "gone, 0)", "an_address_where_nobody_is_any_more", "words"),
+    (
+        "TIELINE_EVENT_PEER_LEFT, TIELINE_UNREACHABLE,",
+        "TIELINE_EVENT_PEER_LEFT, 0,",
+        "an_address_where_nobody_is_any_more",
+        "status",
+    ),
+    (
+        "if (b->tail - b->head == SLOTS) return 0;",
+        "",
+        "a_flood_of_datagrams_is_answered_again",
+        "AGAIN",
+    ),
+    (
+        "b->tail++;",
+        "static int n; if (++n % 1000) b->tail++;",
+        "ten_thousand_datagrams_keep_their_order",
+        "datagram",
+    ),
+    (
+        "b->head += b->shown;",
+        "b->head += b->shown > 3 ? 3 : b->shown;",
+        "a_flood_of_datagrams_is_answered_again",
+        "datagram",
+    ),
+    (
+        "if (size > LONGEST) return TIELINE_TOO_LARGE;",
+        "if (size > LONGEST) size = LONGEST;",
+        "a_datagram_longer_than_the_limit",
+        "TOO_LARGE",
+    ),
+    (
+        "return write(b->wake, &one, sizeof one) == sizeof one;",
+        "return one == 1;",
+        "a_datagram_wakes_a_sleeping_connector",
+        "hung",
+    ),
+    (
+        "busy = b->head + b->shown < b->tail;",
+        "busy = 1;",
+        "a_datagram_wakes_a_sleeping_connector",
+        "arm",
+    ),
+    (
+        "if (len != sizeof *to) return",
+        "if (len < 8) return",
+        "bytes_that_are_no_address_of_a_connector",
+        "",
+    ),
+    (
+        "if (capacity) snprintf((char *)reason",
+        "if (0) snprintf((char *)reason",
+        "bytes_that_are_no_address_of_a_connector",
+        "reason",
+    ),
+    (
+        "capacity < sizeof b->address ? capacity : sizeof b->address",
+        "sizeof b->address",
+        "the_address_of_a_connector_fits",
+        "no byte beyond",
+    ),
+    ("close(b->wake);\n    free(b);\n}", "free(b);\n}", "leaves_no_descriptor_open", "descriptors"),
+    (".max_datagram = LONGEST", ".max_datagram = 0", "names_and_limits", "max_datagram"),
+    (".send = send,", "", "every_slot_of_a_connector", "send"),
+];
+
+fn connector_breaks_are_found() -> Verdict {
+    find(CONNECTOR_BREAKS, "letterbox.c")
+}
+
 fn breaks_are_found() -> Verdict {
-    let scratch = Scratch::new("breaks");
+    find(BREAKS, "loopback.c")
+}
+
+fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> Verdict {
+    let scratch = Scratch::new(&format!("breaks-of-{example}"));
     let mut missed = Vec::new();
-    for (n, (from, to, check, word)) in BREAKS.iter().enumerate() {
-        let object = compiled(&scratch, &format!("broken{n}"), Some((from, to)))?;
+    for (n, (from, to, check, word)) in breaks.iter().enumerate() {
+        let object = compiled(&scratch, example, &format!("broken{n}"), Some((from, to)))?;
         let (output, text) = run(&object, &["--filter", check, "--patience", "10"]);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let found = text.lines().chain(errors.lines()).any(|line| {
@@ -327,7 +421,7 @@ fn breaks_are_found() -> Verdict {
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    println!("  {} breaks found", BREAKS.len());
+    println!("  {} breaks found", breaks.len());
     Ok(())
 }
 
