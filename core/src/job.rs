@@ -102,11 +102,7 @@ impl Job {
     /// cannot be reached, `TimedOut` with the ranks that have not come, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let secret = || {
-            let config = Config::builder().process_environment().build()?;
-            Ok(config.secret()?.unwrap_or_default().into_bytes())
-        };
-        Job::from_variables(&variable, &secret)
+        Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()))
     }
 
     fn from_variables(get: Get<'_>, secret: Secret<'_>) -> Result<Job, Error> {
@@ -267,6 +263,16 @@ impl fmt::Debug for Job {
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
+}
+
+/// The job's secret as `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a file of settings tells this process; empty
+/// when there is none. For launchers: not to be shown.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn secret() -> Result<String, Error> {
+    let config = Config::builder().process_environment().build()?;
+    Ok(config.secret()?.unwrap_or_default())
 }
 
 /// A job of one process.

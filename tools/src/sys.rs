@@ -20,7 +20,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
 }
 
-/// Makes the program that `command` will start end with this process, and pins it if a processor is given.
+/// Makes the program that `command` will start end with this process, with no signal blocked, and pins it if a
+/// processor is given.
 pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
     let parent = std::process::id();
     let before_exec = move || {
@@ -30,9 +31,18 @@ pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
         if unsafe { libc::getppid() } as u32 != parent {
             return Err(io::ErrorKind::BrokenPipe.into()); // the parent ended before the line above
         }
+        // What a Signals of this process blocks would stay blocked in the program.
+        // SAFETY: all-zero is the empty set on Linux, and the old mask is not asked for.
+        let failed = unsafe {
+            let none: libc::sigset_t = zeroed();
+            libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+        };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
         cpu.map_or(Ok(()), pin)
     };
-    // SAFETY: the closure runs between fork and exec: it makes three system calls and neither allocates nor
+    // SAFETY: the closure runs between fork and exec: it makes four system calls and neither allocates nor
     // locks (the errors that it can return are made without allocation).
     let _ = unsafe { command.pre_exec(before_exec) };
 }

@@ -151,3 +151,9 @@ fn a_program_that_is_not_there_is_one_line() {
     );
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn a_program_starts_with_no_signal_blocked() {
+    let output = shell(1, &[], "grep SigBlk /proc/self/status");
+    assert_eq!(text(&output.stdout), "SigBlk:\t0000000000000000\n");
+}

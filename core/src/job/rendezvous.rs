@@ -109,6 +109,10 @@ impl Meeting {
                     match door::enter(&stream, &self.secret, deadline) {
                         Ok(()) => return Ok(stream),
                         Err(NotYet::Later(text)) => why = text,
+                        // Of several addresses one may be another host's as seen from here.
+                        Err(NotYet::Never(error)) if self.addresses.contains(',') => {
+                            why = format!("{address}: {}", error.why());
+                        }
                         Err(never) => return Err(never),
                     }
                 }

@@ -1,29 +1,49 @@
-//! `tieline run`: starts N processes of a program on this machine and gives them a way to find each other.
+//! `tieline run`: starts N processes of a program, here or on other hosts, and gives them a way to find each
+//! other.
 
+mod hosts;
 mod launch;
 mod output;
+mod remote;
 
+use hosts::Host;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use tieline::Error;
 
-/// Start N processes of a program on this machine
+/// Start N processes of a program, on this machine or over ssh
 ///
-/// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_JOB and TIELINE_EXCHANGE, through which
-/// `Job::from_env` of the library hands addresses from each to all. When one fails, the others are ended, one
-/// line says which it was, and its exit code becomes this command's.
+/// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and
+/// TIELINE_EXCHANGE, through which `Job::from_env` of the library hands addresses from each to all. When one
+/// fails, the others are ended, one line says which it was, and its exit code becomes this command's.
+///
+/// With --hosts each rank is started by `ssh HOST sh` in this directory's namesake there, with this shell's
+/// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tieline run -n 4 --cpus 0,1 -- ./halo --steps 100")]
+#[command(
+    after_help = "Examples:\n  tieline run -n 4 --cpus 0,1 -- ./halo --steps 100\n  tieline run -n 8 --hosts \
+                  nodea,nodeb -- ./halo"
+)]
 pub(crate) struct Args {
     /// How many processes
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     processes: u32,
     /// Processors to pin them to, in turn
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "hosts")]
     cpus: Vec<usize>,
     /// Put `[rank]` before every line that they print
     #[arg(long)]
     tag: bool,
+    /// Hosts to run them on, each with how many it takes: `nodea,nodeb` or `nodea:2,nodeb:4`
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Host::parse)]
+    hosts: Vec<Host>,
+    /// The command that reaches a host; the host and `sh` are added to it
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
+    ssh: String,
+    /// Where the hosts reach this one; without it they try all its addresses
+    #[arg(long, value_name = "ADDRESS", requires = "hosts")]
+    address: Option<IpAddr>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
