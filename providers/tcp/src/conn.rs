@@ -377,41 +377,43 @@ impl Inner {
         if count == 1 {
             return self.flush_stream(0);
         }
-        let mut idle = 0;
-        while idle < count {
+        let mut unable = 0;
+        while unable < count {
             if self.turn >= count {
                 self.turn = 0;
             }
-            let more = self.write_once(self.turn);
-            idle = if more { 0 } else { idle + 1 };
-            if !more || self.turn_bytes > TURN {
-                self.turn_bytes = 0;
-                self.turn += 1;
+            match self.write_once(self.turn) {
+                Wrote::Nothing => return,
+                Wrote::Some if self.turn_bytes <= TURN => continue,
+                Wrote::Some => unable = 0,
+                Wrote::Unable => unable += 1,
             }
+            self.turn_bytes = 0;
+            self.turn += 1;
         }
     }
 
     pub(crate) fn flush_stream(&mut self, number: usize) {
-        while self.write_once(number) {}
+        while self.write_once(number) == Wrote::Some {}
     }
 
-    /// One system call's worth; `false` when the stream takes no more or there is nothing.
-    fn write_once(&mut self, number: usize) -> bool {
+    /// One system call's worth.
+    fn write_once(&mut self, number: usize) -> Wrote {
         match self.links.get(number).and_then(|link| link.stream.as_ref()) {
             Some(stream) if !stream.blocked && stream.error.is_none() => {}
-            _ => return false,
+            _ => return Wrote::Unable,
         }
         self.answer();
         self.cut();
         let shared = Rc::clone(&self.shared);
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
-            return false;
+            return Wrote::Unable;
         };
         let mut gathered = shared.gathered.borrow_mut();
         gathered.clear();
         self.outbox.gather(&stream.track, &mut gathered);
         if gathered.len == 0 {
-            return false;
+            return Wrote::Nothing;
         }
         let written = stream.write(&gathered.pieces);
         let all = gathered.len;
@@ -420,20 +422,21 @@ impl Inner {
             Ok(count) => {
                 self.outbox.wrote(&mut stream.track, count, shared.now_ms());
                 self.turn_bytes += count;
-                if count < all {
-                    self.block(number);
+                if count == all {
+                    return Wrote::Some;
                 }
-                count == all
+                self.block(number);
+                Wrote::Unable
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Wrote::Some,
             Err(error) if sys::is_passing(&error) => {
                 self.block(number);
-                false
+                Wrote::Unable
             }
             Err(error) => {
                 stream.error = Some(error);
                 self.call_attention();
-                false
+                Wrote::Unable
             }
         }
     }
@@ -742,6 +745,17 @@ impl Inner {
         let held = self.outbox.committed() + self.held_bytes + buffers * crate::stream::BUFFER;
         (state, held)
     }
+}
+
+/// What came of trying to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    /// All that was gathered.
+    Some,
+    /// There was nothing to write.
+    Nothing,
+    /// The stream takes no more.
+    Unable,
 }
 
 /// Data of a short get goes with its end.
