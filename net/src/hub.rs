@@ -81,6 +81,7 @@ struct Counts {
     slow: AtomicU64,
     unknown_target: AtomicU64,
     refused: AtomicU64,
+    told: AtomicU64,
 }
 
 /// A proven connection, as its target finds it.
@@ -211,6 +212,19 @@ impl Hub {
     /// Whether somebody has that id.
     fn knows(&self, target: &[u8; 16]) -> bool {
         lock(&self.targets).contains_key(target)
+    }
+
+    /// How many strangers came, when it is time to tell somebody: after the first, the second, the fourth and so
+    /// on, once for all users of the listener.
+    #[must_use]
+    pub fn strangers_to_tell(&self) -> Option<u64> {
+        let told = self.counts.told.load(Ordering::Relaxed);
+        let came = self.counts.strangers.load(Ordering::Relaxed);
+        let due = came >= told.saturating_mul(2).max(1);
+        let swap = |from| {
+            self.counts.told.compare_exchange(from, came, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        (due && swap(told).is_ok()).then_some(came)
     }
 
     /// Whether the target of a proven hello takes one more connection.

@@ -139,6 +139,7 @@ fn a_scanner_costs_one_closed_socket_and_a_counter() {
         assert!(is_closed(&mut scanner));
     }
     assert_eq!(hub.counters(), Counters { strangers: 4, ..Counters::default() });
+    assert_eq!((hub.strangers_to_tell(), hub.strangers_to_tell()), (Some(4), None));
     let _there = dial(&hub, hello(0)).expect("those who belong still come in");
     assert!(mailbox.take().is_some());
 }

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use tieline_net::{Contact, Hub, Key, Mailbox, random, routes};
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash, event};
+use tieline_plugin_api::{
+    Armed, Connector, Events, Failure, HostHandle, Status, address_hash, event, log_level,
+};
 
 use crate::config::Settings;
 use crate::frame::MAX_DATAGRAM;
-use crate::peers::{Found, Peers, WAITING};
+use crate::peers::{Found, Peers};
 
 /// The module `stream`, opened for a worker.
 pub struct Stream {
+    host: Option<HostHandle>,
     address: Vec<u8>,
     inner: RefCell<Inner>,
 }
@@ -29,12 +32,26 @@ impl Stream {
         hub: Arc<Hub>,
         settings: &Settings,
         worker_id: [u8; 16],
+        host: Option<HostHandle>,
     ) -> Result<Stream, Failure> {
         let mailbox = register(&hub, worker_id)?;
         let address = mailbox.contact().pack();
         let peers = Peers::open(mailbox, address.clone(), settings)
             .map_err(|error| Failure::from_io("opening a connector", &error))?;
-        Ok(Stream { address, inner: RefCell::new(Inner { peers, shown: Vec::new() }) })
+        Ok(Stream { host, address, inner: RefCell::new(Inner { peers, shown: Vec::new() }) })
+    }
+}
+
+impl Stream {
+    /// An operator whose processes have different secrets finds the reason on the listening side, too.
+    fn tell(&self, hub: &Hub) {
+        if let Some((count, host)) = hub.strangers_to_tell().zip(self.host) {
+            let text = format!(
+                "tcp-connect: {count} connections to this process were closed, because they did not prove to \
+                 belong to the job: port scanners, an outdated address, or another TIELINE_SECRET"
+            );
+            host.log(log_level::WARN, &text);
+        }
     }
 }
 
@@ -74,6 +91,7 @@ impl Connector for Stream {
         show(peers, shown, events);
         if events.room() > 0 {
             peers.turn().map_err(|_| Status::Io)?;
+            self.tell(peers.hub());
             show(peers, shown, events);
         }
         Ok(())
@@ -122,5 +140,3 @@ pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
 pub(crate) fn name_of(address: &[u8]) -> u64 {
     address_hash(address)
 }
-
-const _: () = assert!(WAITING > 0);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tieline_net::{Contact, SharedHub};
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
-use tieline_plugin_api::{Absent, Domain, Failure, Status, caps, connects, cost_class, role};
+use tieline_plugin_api::{
+    Absent, Domain, Failure, HostHandle, Status, caps, connects, cost_class, role,
+};
 
 use crate::config::Settings;
 use crate::connector::Stream;
@@ -16,11 +18,16 @@ const MODULE: &str = "stream";
 pub struct TcpConnectDomain {
     settings: Settings,
     hub: Arc<SharedHub>,
+    host: Option<HostHandle>,
 }
 
 impl TcpConnectDomain {
-    pub(crate) fn new(settings: Settings, hub: Arc<SharedHub>) -> TcpConnectDomain {
-        TcpConnectDomain { settings, hub }
+    pub(crate) fn new(
+        settings: Settings,
+        hub: Arc<SharedHub>,
+        host: Option<HostHandle>,
+    ) -> TcpConnectDomain {
+        TcpConnectDomain { settings, hub, host }
     }
 }
 
@@ -57,6 +64,49 @@ impl Domain for TcpConnectDomain {
         }
         let hub =
             self.hub.get(&self.settings.net).map_err(|why| Failure::new(Status::NoDevice, why))?;
-        Stream::open(hub, &self.settings, worker_id)
+        Stream::open(hub, &self.settings, worker_id, self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tieline_plugin_api::Connector;
+
+    fn ports(stream: &Stream) -> Vec<u16> {
+        let contact = Contact::parse(&stream.address()).expect("our own");
+        contact.places.iter().map(|place| place.port).collect()
+    }
+
+    #[test]
+    fn all_workers_of_a_process_share_one_listener_that_closes_with_the_last() {
+        let (settings, hub) = (Settings::read(|_| None).expect("defaults"), Arc::default());
+        let domain = || TcpConnectDomain::new(settings.clone(), Arc::clone(&hub), None);
+        let (one, other) = (domain(), domain());
+        let open = |domain: &TcpConnectDomain, worker| domain.open_connector(MODULE, [worker; 16]);
+        let first = open(&one, 1).expect("opens");
+        let second = open(&other, 2).expect("opens");
+        let same_worker = open(&one, 1).expect("a worker may have two");
+        assert_eq!(ports(&first), ports(&second));
+        assert_eq!(ports(&first), ports(&same_worker));
+        assert_ne!(first.address(), second.address());
+        assert_ne!(first.address(), same_worker.address());
+        let contact = Contact::parse(&first.address()).expect("our own");
+        drop((first, second, same_worker));
+        for place in contact.places {
+            let at = std::net::SocketAddr::new(place.ip, place.port);
+            assert!(std::net::TcpStream::connect(at).is_err(), "{at} still listens");
+        }
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        let domain = TcpConnectDomain::new(
+            Settings::read(|_| None).expect("defaults"),
+            Arc::default(),
+            None,
+        );
+        assert!(domain.open_connector("streams", [1; 16]).is_err());
+        assert!(domain.open_interface(MODULE, [1; 16]).is_err());
     }
 }

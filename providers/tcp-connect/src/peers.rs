@@ -26,7 +26,7 @@ use crate::wire::{Arrival, Phase, Wire};
 /// Bytes that may wait for one peer; a datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
 /// Datagrams that may wait for the core before no more are read.
-pub(crate) const WAITING: usize = 1024;
+const WAITING: usize = 1024;
 /// Reads from one connection in one turn, so that none keeps the others waiting.
 const READS: usize = 4;
 /// Bytes handed to a socket at a time.

@@ -14,13 +14,14 @@ const DOMAIN: &str = "tcp-connect";
 pub struct TcpConnect {
     settings: Settings,
     hub: Arc<SharedHub>,
+    host: HostHandle,
 }
 
 impl Provider for TcpConnect {
     type Domain = TcpConnectDomain;
 
     fn open(host: HostHandle) -> Result<TcpConnect, Failure> {
-        Ok(TcpConnect { settings: Settings::from_host(&host)?, hub: Arc::default() })
+        Ok(TcpConnect { settings: Settings::from_host(&host)?, hub: Arc::default(), host })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -43,6 +44,6 @@ impl Provider for TcpConnect {
         if name != DOMAIN {
             return Err(Failure::new(Status::NoDevice, format!("there is no domain {name:?}")));
         }
-        Ok(TcpConnectDomain::new(self.settings.clone(), Arc::clone(&self.hub)))
+        Ok(TcpConnectDomain::new(self.settings.clone(), Arc::clone(&self.hub), Some(self.host)))
     }
 }
