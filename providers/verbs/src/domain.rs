@@ -172,7 +172,7 @@ impl DomainState {
             name: fixed(UD),
             role: role::DATA,
             connects: connects::TO_INTERFACE,
-            caps: caps::AM_SHORT | caps::PEER_FAILURE | caps::EVENT_FD | caps::NEEDS_POLL,
+            caps: caps::AM_SHORT | caps::EVENT_FD | caps::NEEDS_POLL,
             priority: 10,
             max_short: ud::max_message(self.port.mtu),
             max_address_len: ud::ADDRESS_LEN as u32,

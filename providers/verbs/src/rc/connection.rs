@@ -293,8 +293,10 @@ pub(crate) fn verdict(
         IBV_WC_RETRY_EXC_ERR => both(
             Status::TimedOut,
             format!(
-                "the peer{peer} did not acknowledge in {} tries: its process is gone, or the way to it is cut",
-                u32::from(domain.settings.retry_count) + 1
+                "the peer{peer} did not acknowledge in {} tries of {:?} together: its process is gone, or the way to \
+                 it is cut",
+                u32::from(domain.settings.retry_count) + 1,
+                domain.settings.patience()
             ),
         ),
         IBV_WC_REM_ACCESS_ERR => (

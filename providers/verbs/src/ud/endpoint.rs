@@ -1,0 +1,38 @@
+//! The endpoint: the sending end of a channel.
+
+use super::interface::State;
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline_plugin_api::{Posted, Status};
+
+/// A channel to one peer.
+pub struct UdEndpoint {
+    state: Rc<RefCell<State>>,
+    number: u32,
+}
+
+impl Drop for UdEndpoint {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.close(self.number);
+        }
+    }
+}
+
+impl UdEndpoint {
+    pub(crate) fn new(state: Rc<RefCell<State>>, number: u32) -> UdEndpoint {
+        UdEndpoint { state, number }
+    }
+
+    pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.state.borrow_mut().send(self.number, id, header, payload)
+    }
+
+    pub(crate) fn flush(&self, cookie: u64) -> Posted {
+        self.state.borrow_mut().flush(self.number, cookie)
+    }
+
+    pub(crate) fn healthy(&self) -> Result<(), Status> {
+        self.state.borrow().healthy(self.number)
+    }
+}

@@ -1,0 +1,743 @@
+//! The interface: one queue pair, the channels that begin here and the channels that end here.
+
+use super::address::{Address, Target};
+use super::endpoint::UdEndpoint;
+use super::packet::{End, HEADER_LEN, Kind, Packet};
+use super::receiver::{Receiver, Verdict};
+use super::sender::Sender;
+use crate::abi::*;
+use crate::buffers::Pool;
+use crate::domain::DomainState;
+use crate::port::{Port, mtu_bytes};
+use crate::sys::{AddressHandle, Cq, Qp, QpShape, Receive, WC_BATCH, Wc, Work};
+use crate::wake::{Sleep, sys::random};
+use core::time::Duration;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
+
+/// Receives that are posted, and sends that may be on their way to the wire.
+const RECEIVES: usize = 256;
+const SENDS: usize = 256;
+/// The device puts the global routing header in front of every datagram.
+const GRH: usize = 40;
+/// Channels that end here at most; a stranger can open them.
+const MAX_INBOUND: usize = 1 << 16;
+/// Polls between two looks at the clock, while something is awaited and otherwise.
+const CLOCK_WAITING: u32 = 16;
+const CLOCK_IDLE: u32 = 256;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A sleeper that awaits acknowledgements is woken this often.
+const TICK: Duration = Duration::from_millis(20);
+/// How long closing the interface waits for what was sent to be acknowledged.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// A channel that begins here.
+struct Outbound {
+    cookie: u64,
+    sender: Sender,
+    to: Target,
+    way: Rc<AddressHandle>,
+    /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
+    flushes: Vec<(u32, u64)>,
+    closing: bool,
+    failed: Option<Status>,
+}
+
+/// A channel that ends here.
+struct Inbound {
+    token: u32,
+    peer_end: End,
+    to: Target,
+    way: Rc<AddressHandle>,
+    receiver: Receiver,
+    peer: u64,
+    /// An acknowledgement is due.
+    owes: bool,
+    left: bool,
+}
+
+/// An event that waits for room, with the bytes or the buffer that it points to.
+struct Notice {
+    event: Event,
+    text: Option<Box<[u8]>>,
+    buffer: Option<u32>,
+}
+
+/// Everything of an interface, in the order in which it goes.
+pub(crate) struct State {
+    qp: Qp,
+    outbound: Vec<Option<Outbound>>,
+    inbound: Vec<Inbound>,
+    /// Which channel a hello opened: it may come again.
+    known: HashMap<(Target, End), u32>,
+    ways: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
+    sleep: Sleep,
+    cq: Cq,
+    receives: Pool,
+    sends: Pool,
+    domain: Arc<DomainState>,
+    backlog: VecDeque<Notice>,
+    told: Vec<Box<[u8]>>,
+    delivered: Vec<u32>,
+    to_post: Vec<Receive>,
+    /// Channels that owe acknowledgements.
+    owing: Vec<u32>,
+    batch: Vec<Wc>,
+    own: Address,
+    epoch: Instant,
+    countdown: u32,
+    looked: Duration,
+    next_peer: u64,
+    dead: bool,
+}
+
+/// The module `ud`, opened for one worker.
+pub struct UdInterface {
+    state: Rc<RefCell<State>>,
+    address: Address,
+}
+
+/// The number of a receive; that of a send is its buffer.
+const RECEIVE: u64 = 1 << 63;
+
+fn number() -> Result<u32, Failure> {
+    let mut bytes = [0; 4];
+    random(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+impl UdInterface {
+    pub(crate) fn open(domain: Arc<DomainState>) -> Result<UdInterface, Failure> {
+        let cq = Cq::new(&domain.device, RECEIVES + SENDS)?;
+        let sleep = Sleep::new(&domain.watch, &cq)?;
+        let shape = QpShape {
+            kind: IBV_QPT_UD,
+            cq: &cq,
+            srq: None,
+            send_depth: SENDS,
+            receive_depth: RECEIVES,
+            sges: 1,
+            inline: 0,
+        };
+        let qp = Qp::new(&domain.pd, &shape)?;
+        // The top bit of a queue key is for privileged ones.
+        let qkey = number()? & 0x7fff_ffff;
+        let init = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            pkey_index: domain.local.partition_index,
+            port_num: domain.local.number,
+            qkey,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        qp.modify(init, mask, "preparing a datagram queue pair")?;
+        let ready = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..ibv_qp_attr::default() };
+        qp.modify(ready, IBV_QP_STATE, "opening a datagram queue pair")?;
+        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
+        qp.modify(send, IBV_QP_STATE | IBV_QP_SQ_PSN, "starting a datagram queue pair")?;
+        let packet = mtu_bytes(domain.port.mtu);
+        let target = Target {
+            qpn: qp.number(),
+            qkey,
+            cookie: u64::from(number()?) | (u64::from(number()?) << 32),
+        };
+        let address = Address { target, port: domain.port };
+        let mut receives = Pool::new(&domain.pd, GRH + packet, RECEIVES, RECEIVES);
+        receives.grow()?;
+        let mut state = State {
+            qp,
+            outbound: Vec::new(),
+            inbound: Vec::new(),
+            known: HashMap::new(),
+            ways: HashMap::new(),
+            sleep,
+            cq,
+            receives,
+            sends: Pool::new(&domain.pd, packet, 64, SENDS),
+            backlog: VecDeque::new(),
+            told: Vec::new(),
+            delivered: Vec::new(),
+            to_post: Vec::new(),
+            owing: Vec::new(),
+            batch: vec![Wc::default(); WC_BATCH],
+            own: address,
+            epoch: Instant::now(),
+            countdown: 1,
+            looked: Duration::ZERO,
+            next_peer: 1,
+            dead: false,
+            domain,
+        };
+        while let Some(buffer) = state.receives.take_made() {
+            state.post_again(buffer);
+        }
+        state.post_receives()?;
+        Ok(UdInterface { state: Rc::new(RefCell::new(state)), address })
+    }
+
+    pub(crate) fn address(&self) -> Vec<u8> {
+        self.address.pack()
+    }
+
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        let peer = Address::unpack(address)?;
+        self.address.port.reaches(&peer.port)?;
+        if peer.port.mtu == self.address.port.mtu {
+            return Ok(());
+        }
+        let text = format!(
+            "the MTU is {} here and {} there, and a datagram must fit both: set TIELINE_VERBS_PATH_MTU",
+            mtu_bytes(self.address.port.mtu),
+            mtu_bytes(peer.port.mtu)
+        );
+        Err(Failure::new(Status::Unreachable, text))
+    }
+
+    pub(crate) fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<UdEndpoint, Failure> {
+        self.reachable(address)?;
+        let peer = Address::unpack(address)?;
+        if identity.len() > super::max_identity(self.address.port.mtu) {
+            let text = format!("an identity of {} bytes does not fit a packet", identity.len());
+            return Err(Failure::new(Status::TooLarge, text));
+        }
+        let number = self.state.borrow_mut().open_channel(&peer, identity, cookie)?;
+        Ok(UdEndpoint::new(self.state.clone(), number))
+    }
+
+    pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        self.state.borrow_mut().poll(events);
+        Ok(())
+    }
+
+    pub(crate) fn arm(&self) -> Result<Armed, Status> {
+        Ok(self.state.borrow_mut().arm())
+    }
+
+    pub(crate) fn event_fd(&self) -> i32 {
+        self.state.borrow().sleep.raw()
+    }
+
+    pub(crate) fn memory(&self) -> MemoryReport {
+        let state = self.state.borrow();
+        let outbound = state.outbound.iter().flatten().count();
+        MemoryReport {
+            base_bytes: (size_of::<State>() + state.cq.capacity() * 64) as u64,
+            peer_bytes: (outbound * size_of::<Outbound>()
+                + state.inbound.len() * (size_of::<Inbound>() + 48)) as u64,
+            peers: outbound.max(state.inbound.len()) as u64,
+            buffer_bytes: (state.receives.committed() + state.sends.committed()) as u64,
+        }
+    }
+}
+
+impl Drop for UdInterface {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.state.try_borrow_mut() else { return };
+        let until = Instant::now() + LINGER;
+        while !state.dead
+            && state.outbound.iter().flatten().any(|o| o.closing && o.sender.is_waiting())
+            && Instant::now() < until
+        {
+            let now = state.now();
+            state.tick(now, None);
+            let _ = state.fetch(None);
+            std::thread::yield_now();
+        }
+        state.outbound.clear();
+    }
+}
+
+/// Puts a packet into a buffer and on its way. A packet that finds no room is one that was lost.
+fn transmit(qp: &Qp, sends: &mut Pool, way: &AddressHandle, to: Target, bytes: &[u8]) {
+    let Ok(buffer) = sends.take() else { return };
+    let room = sends.bytes_mut(buffer);
+    if bytes.len() > room.len() {
+        return sends.give(buffer);
+    }
+    room[..bytes.len()].copy_from_slice(bytes);
+    let piece = sends.sge(buffer, bytes.len());
+    let work = Work::Datagram { to: way, qpn: to.qpn, qkey: to.qkey };
+    if qp.post(u64::from(buffer), work, &[piece], IBV_SEND_SIGNALED).is_err() {
+        sends.give(buffer);
+    }
+}
+
+impl State {
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The way to a port: one address handle for all channels there.
+    fn way(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
+        let key = port.pack();
+        if let Some(way) = self.ways.get(&key) {
+            return Ok(way.clone());
+        }
+        let route = port.route(&self.domain.local, &self.domain.settings);
+        let way = Rc::new(AddressHandle::new(&self.domain.pd, route)?);
+        let _ = self.ways.insert(key, way.clone());
+        Ok(way)
+    }
+
+    fn open_channel(
+        &mut self,
+        peer: &Address,
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<u32, Failure> {
+        if self.dead || self.domain.watch.device_gone() {
+            let text = format!("the device {} was removed", self.domain.name.device);
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        let way = self.way(&peer.port)?;
+        let place = match self.outbound.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.outbound.push(None);
+                self.outbound.len() - 1
+            }
+        };
+        let own = End { number: place as u32, token: number()? };
+        let mut introduction = self.own.pack();
+        introduction.extend_from_slice(identity);
+        let patience = self.domain.settings.failure;
+        let mut sender = Sender::new(own, peer.target.cookie, &introduction, patience);
+        let (now, to) = (self.now(), peer.target);
+        sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &way, to, bytes));
+        let flushes = Vec::new();
+        let outbound = Outbound { cookie, sender, to, way, flushes, closing: false, failed: None };
+        self.outbound[place] = Some(outbound);
+        self.countdown = 1;
+        Ok(place as u32)
+    }
+
+    pub(crate) fn healthy(&self, number: u32) -> Result<(), Status> {
+        match self.outbound.get(number as usize).and_then(Option::as_ref) {
+            Some(Outbound { failed: None, .. }) => Ok(()),
+            Some(Outbound { failed: Some(status), .. }) => Err(*status),
+            None => Err(Status::Closed),
+        }
+    }
+
+    pub(crate) fn send(&mut self, number: u32, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.healthy(number)?;
+        if payload.len() > super::max_message(self.own.port.mtu) {
+            return Err(Status::TooLarge);
+        }
+        self.offer(number, Kind::Message, id, header, payload)?;
+        Ok(Posting::Done)
+    }
+
+    fn offer(
+        &mut self,
+        number: u32,
+        kind: Kind,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<(), Status> {
+        let now = self.now();
+        let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
+        let Some(Outbound { sender, way, to, .. }) = channel else { return Err(Status::Closed) };
+        if !sender.has_room() {
+            return Err(Status::Again);
+        }
+        let (qp, sends) = (&self.qp, &mut self.sends);
+        sender.offer(kind, id, header, payload, now, &mut |bytes| {
+            transmit(qp, sends, way, *to, bytes)
+        });
+        self.countdown = self.countdown.min(CLOCK_WAITING);
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self, number: u32, cookie: u64) -> Posted {
+        self.healthy(number)?;
+        match self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
+            Some(outbound) if !outbound.sender.is_quiet() => {
+                outbound.flushes.push((outbound.sender.next(), cookie));
+                Ok(Posting::Pending)
+            }
+            _ => Ok(Posting::Done),
+        }
+    }
+
+    /// Closes a channel: the last word is kept and sent until it is acknowledged, as long as the interface lives.
+    pub(crate) fn close(&mut self, number: u32) {
+        let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
+        outbound.closing = true;
+        outbound.flushes.clear();
+        // A window that is full of messages that nobody acknowledges leaves no room for it: then the channel just ends.
+        if outbound.failed.is_some() || self.offer(number, Kind::Bye, 0, 0, &[]).is_err() {
+            self.outbound[number as usize] = None;
+        }
+    }
+
+    fn post_again(&mut self, buffer: u32) {
+        let sge = self.receives.whole(buffer);
+        self.to_post.push(Receive { id: RECEIVE | u64::from(buffer), sge });
+    }
+
+    fn post_receives(&mut self) -> Result<(), Failure> {
+        if self.to_post.is_empty() {
+            return Ok(());
+        }
+        let result = self.qp.post_receives(&self.to_post);
+        self.to_post.clear();
+        result
+    }
+
+    fn poll(&mut self, events: &mut Events<'_>) {
+        self.told.clear();
+        if !self.delivered.is_empty() {
+            for buffer in core::mem::take(&mut self.delivered) {
+                self.post_again(buffer);
+            }
+            if let Err(failure) = self.post_receives() {
+                self.break_all(&failure, None);
+            }
+        }
+        self.countdown -= 1;
+        if self.countdown == 0 {
+            self.look(Some(events));
+        }
+        while let Some(notice) = self.backlog.pop_front() {
+            if events.room() == 0 {
+                self.backlog.push_front(notice);
+                return;
+            }
+            self.hand_over(notice, events);
+        }
+        if events.room() > 0 {
+            let _ = self.fetch(Some(events));
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.outbound.iter().flatten().any(|o| o.sender.is_waiting() && o.failed.is_none())
+    }
+
+    /// Time passes, and the device may have news.
+    fn look(&mut self, mut events: Option<&mut Events<'_>>) {
+        let now = self.now();
+        self.tick(now, events.as_deref_mut());
+        self.countdown = if self.is_waiting() { CLOCK_WAITING } else { CLOCK_IDLE };
+        if now - self.looked >= LOOK_EVERY {
+            self.looked = now;
+            self.hear_news(events);
+        }
+    }
+
+    fn hear_news(&mut self, mut events: Option<&mut Events<'_>>) {
+        for news in self.sleep.news() {
+            let text = match news.kind {
+                IBV_EVENT_DEVICE_FATAL => {
+                    format!("the device {} was removed", self.domain.name.device)
+                }
+                IBV_EVENT_CQ_ERR => format!("a queue of {} failed", self.domain.name.words()),
+                IBV_EVENT_QP_FATAL if news.qp == Some(self.own.target.qpn) => {
+                    format!("the datagram queue pair of {} failed", self.domain.name.words())
+                }
+                _ => continue,
+            };
+            self.break_all(&Failure::new(Status::NoDevice, text), events.as_deref_mut());
+        }
+    }
+
+    /// Sends again what is due, and gives up what has been silent for too long.
+    fn tick(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
+        for number in 0..self.outbound.len() {
+            let Some(Outbound { sender, way, to, failed: None, .. }) = &mut self.outbound[number]
+            else {
+                continue;
+            };
+            let (qp, sends) = (&self.qp, &mut self.sends);
+            if sender.tick(now, &mut |bytes| transmit(qp, sends, way, *to, bytes)).is_err() {
+                let down = self.domain.watch.port_down();
+                let status = if down { Status::Unreachable } else { Status::TimedOut };
+                let why = if down {
+                    format!("{} is down", self.domain.name.words())
+                } else {
+                    format!(
+                        "the peer acknowledged nothing for {:?} (TIELINE_FAILURE_TIMEOUT): its process is gone or does \
+                         not poll, or the way to it is cut",
+                        self.domain.settings.failure
+                    )
+                };
+                self.fail(number, &Failure::new(status, why), events.as_deref_mut());
+            }
+        }
+    }
+
+    /// Ends a channel that begins here.
+    fn fail(&mut self, number: usize, failure: &Failure, mut events: Option<&mut Events<'_>>) {
+        let Some(outbound) = &mut self.outbound[number] else { return };
+        if outbound.closing {
+            self.outbound[number] = None;
+            return;
+        }
+        if outbound.failed.replace(failure.status).is_some() {
+            return;
+        }
+        let cookie = outbound.cookie;
+        for (_, flush) in core::mem::take(&mut outbound.flushes) {
+            self.complete(flush, failure.status as i32, events.as_deref_mut());
+        }
+        let status = failure.status as i32;
+        let event = Event { kind: event::ENDPOINT_FAILED, status, cookie, ..Event::empty() };
+        let text = Some(failure.text.as_bytes().into());
+        self.emit(Notice { event, text, buffer: None }, events);
+    }
+
+    fn break_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {
+        self.dead = true;
+        for number in 0..self.outbound.len() {
+            self.fail(number, failure, events.as_deref_mut());
+        }
+    }
+
+    fn complete(&mut self, cookie: u64, status: i32, events: Option<&mut Events<'_>>) {
+        let event = Event { kind: event::COMPLETION, status, cookie, ..Event::empty() };
+        self.emit(Notice { event, text: None, buffer: None }, events);
+    }
+
+    fn emit(&mut self, notice: Notice, events: Option<&mut Events<'_>>) {
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                self.hand_over(notice, events);
+            }
+            _ => self.backlog.push_back(notice),
+        }
+    }
+
+    fn hand_over(&mut self, notice: Notice, events: &mut Events<'_>) {
+        let mut event = notice.event;
+        if let Some(text) = notice.text {
+            (event.data, event.len) = (text.as_ptr(), text.len());
+            self.told.push(text);
+        }
+        self.delivered.extend(notice.buffer);
+        let _ = events.push(event);
+    }
+
+    /// Fetches a batch of completions; whether there was any.
+    fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+        let mut batch = core::mem::take(&mut self.batch);
+        let count = match self.cq.poll(&mut batch) {
+            Ok(count) => count,
+            Err(failure) => {
+                self.break_all(&failure, events.as_deref_mut());
+                0
+            }
+        };
+        for wc in &batch[..count] {
+            let buffer = wc.wr_id as u32;
+            if wc.wr_id & RECEIVE == 0 {
+                self.sends.give(buffer);
+                if wc.status != IBV_WC_SUCCESS {
+                    self.restart();
+                }
+            } else if !self.received(buffer, wc, events.as_deref_mut()) {
+                self.post_again(buffer);
+            }
+        }
+        self.batch = batch;
+        self.acknowledge();
+        if let Err(failure) = self.post_receives() {
+            self.break_all(&failure, events);
+        }
+        count > 0
+    }
+
+    /// A datagram that could not be sent stops the queue pair's sending side. What was lost is sent again later.
+    #[cold]
+    fn restart(&mut self) {
+        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
+        let _ = self.qp.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
+    }
+
+    /// A datagram has arrived; whether the application now has its buffer.
+    fn received(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) -> bool {
+        if wc.status != IBV_WC_SUCCESS {
+            return false;
+        }
+        let Some(bytes) = self.receives.bytes(buffer, wc.byte_len as usize).get(GRH..) else {
+            return false;
+        };
+        let Ok((packet, payload)) = Packet::unpack(bytes) else { return false };
+        match packet.kind {
+            Kind::Hello => {
+                let payload: Box<[u8]> = payload.into();
+                self.hello(&packet, &payload, events);
+            }
+            Kind::Welcome | Kind::Ack => self.answered(&packet, events),
+            Kind::Message | Kind::Bye => {
+                let (data, len) = (payload.as_ptr(), payload.len());
+                let Some(inbound) = self.inbound.get_mut(packet.end.number as usize) else {
+                    return false;
+                };
+                if inbound.token != packet.end.token {
+                    return false;
+                }
+                let verdict = inbound.receiver.accept(packet.sequence);
+                if !core::mem::replace(&mut inbound.owes, true) {
+                    self.owing.push(packet.end.number);
+                }
+                if verdict != Verdict::Deliver || inbound.left {
+                    return false;
+                }
+                let peer = inbound.peer;
+                if packet.kind == Kind::Bye {
+                    inbound.left = true;
+                    let status = Status::Closed as i32;
+                    let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
+                    let text = Some(b"the peer closed the channel".as_slice().into());
+                    self.emit(Notice { event, text, buffer: None }, events);
+                    return false;
+                }
+                let event = Event {
+                    kind: event::MESSAGE,
+                    id: packet.id,
+                    peer,
+                    header: packet.header,
+                    data,
+                    len,
+                    ..Event::empty()
+                };
+                self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Somebody opens a channel to here, or did not hear that it is open.
+    fn hello(&mut self, packet: &Packet, payload: &[u8], events: Option<&mut Events<'_>>) {
+        if packet.header != self.own.target.cookie {
+            return;
+        }
+        let Some((address, identity)) = payload.split_at_checked(super::ADDRESS_LEN) else {
+            return;
+        };
+        let Ok(peer) = Address::unpack(address) else { return };
+        let key = (peer.target, packet.end);
+        let known = self.known.get(&key).copied();
+        let place = match known {
+            Some(place) => place,
+            None => {
+                if self.inbound.len() >= MAX_INBOUND {
+                    return;
+                }
+                let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
+                let place = self.inbound.len() as u32;
+                let number = self.next_peer;
+                self.next_peer += 1;
+                self.inbound.push(Inbound {
+                    token,
+                    peer_end: packet.end,
+                    to: peer.target,
+                    way,
+                    receiver: Receiver::default(),
+                    peer: number,
+                    owes: false,
+                    left: false,
+                });
+                let _ = self.known.insert(key, place);
+                let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
+                self.emit(Notice { event, text: Some(identity.into()), buffer: None }, events);
+                place
+            }
+        };
+        let inbound = &self.inbound[place as usize];
+        let here = End { number: place, token: inbound.token };
+        let welcome = Packet {
+            kind: Kind::Welcome,
+            end: inbound.peer_end,
+            sequence: 0,
+            id: 0,
+            header: here.to_word(),
+        };
+        transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &welcome.pack());
+    }
+
+    /// The other end of a channel of ours says something.
+    fn answered(&mut self, packet: &Packet, mut events: Option<&mut Events<'_>>) {
+        let now = self.now();
+        let number = packet.end.number as usize;
+        let Some(Some(outbound)) = self.outbound.get_mut(number) else { return };
+        let Outbound { sender, way, to, .. } = outbound;
+        if sender.own() != packet.end {
+            return;
+        }
+        let (qp, sends) = (&self.qp, &mut self.sends);
+        let wire: &mut dyn FnMut(&[u8]) = &mut |bytes| transmit(qp, sends, way, *to, bytes);
+        if packet.kind == Kind::Welcome {
+            sender.welcomed(End::from_word(packet.header), now, wire);
+        } else {
+            sender.acked(packet.sequence, packet.id != 0, now, wire);
+        }
+        if outbound.closing && outbound.sender.is_quiet() {
+            self.outbound[number] = None;
+            return;
+        }
+        while let Some(at) =
+            outbound.flushes.iter().position(|&(upto, _)| outbound.sender.is_past(upto))
+        {
+            let (_, cookie) = outbound.flushes.remove(at);
+            let event = Event { kind: event::COMPLETION, cookie, ..Event::empty() };
+            let notice = Notice { event, text: None, buffer: None };
+            match events.as_deref_mut() {
+                Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                    let _ = events.push(notice.event);
+                }
+                _ => self.backlog.push_back(notice),
+            }
+        }
+    }
+
+    /// One acknowledgement for everything that came on a channel in this batch.
+    fn acknowledge(&mut self) {
+        for number in core::mem::take(&mut self.owing) {
+            let Some(inbound) = self.inbound.get_mut(number as usize) else { continue };
+            inbound.owes = false;
+            let ack = Packet {
+                kind: Kind::Ack,
+                end: inbound.peer_end,
+                sequence: inbound.receiver.next,
+                id: u32::from(inbound.receiver.gap),
+                header: 0,
+            };
+            transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &ack.pack());
+        }
+    }
+
+    fn arm(&mut self) -> Armed {
+        let now = self.now();
+        self.tick(now, None);
+        self.hear_news(None);
+        if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
+            return Armed::Ready;
+        }
+        self.cq.drain_channel();
+        if let Err(failure) = self.cq.arm() {
+            self.break_all(&failure, None);
+        }
+        // What came before the request wakes nobody.
+        while self.fetch(None) {}
+        self.sleep.tick(self.is_waiting().then_some(TICK));
+        self.countdown = 1;
+        if self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+    }
+}
+
+/// A header fits every packet.
+const _: () = assert!(HEADER_LEN <= 40);

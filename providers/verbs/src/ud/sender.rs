@@ -1,0 +1,185 @@
+//! The sending end of a channel: numbers messages, keeps them until they are acknowledged, sends them again.
+//!
+//! Pure: time comes in as a number, packets go out through a function.
+
+use super::packet::{End, HEADER_LEN, Kind, Packet};
+use core::time::Duration;
+use std::collections::VecDeque;
+use tieline_plugin_api::Status;
+
+/// Messages that may be on their way on one channel.
+pub(crate) const WINDOW: usize = 32;
+/// How long to wait for an acknowledgement at first, and at most.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Where packets go.
+pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
+
+/// The sending end.
+pub(crate) struct Sender {
+    own: End,
+    peer: Option<End>,
+    hello: Vec<u8>,
+    /// Not acknowledged, oldest first, as they travel.
+    unacked: VecDeque<Vec<u8>>,
+    /// Number of the oldest.
+    first: u32,
+    wait: Duration,
+    again_at: Option<Duration>,
+    /// When the peer last acknowledged something, or the first unacknowledged packet went out.
+    since: Duration,
+    /// The oldest when the peer last asked for what is missing.
+    repaired: Option<u32>,
+    patience: Duration,
+}
+
+impl Sender {
+    /// An end that will open its channel to the interface with this cookie. `introduction` goes with the first packet.
+    pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], patience: Duration) -> Sender {
+        let head = Packet { kind: Kind::Hello, end: own, sequence: 0, id: 0, header: cookie };
+        let mut hello = head.pack().to_vec();
+        hello.extend_from_slice(introduction);
+        Sender {
+            own,
+            peer: None,
+            hello,
+            unacked: VecDeque::new(),
+            first: 0,
+            wait: FIRST_WAIT,
+            again_at: None,
+            since: Duration::ZERO,
+            repaired: None,
+            patience,
+        }
+    }
+
+    pub(crate) fn own(&self) -> End {
+        self.own
+    }
+
+    /// Says hello.
+    pub(crate) fn start(&mut self, now: Duration, wire: Wire<'_>) {
+        self.since = now;
+        self.again_at = Some(now + self.wait);
+        wire(&self.hello);
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.unacked.len() < WINDOW
+    }
+
+    /// Whether all messages have been acknowledged.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.unacked.is_empty()
+    }
+
+    /// Whether anything is awaited: then [`Sender::tick`] must be called in time.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.again_at.is_some()
+    }
+
+    /// The number that the next message gets.
+    pub(crate) fn next(&self) -> u32 {
+        self.first.wrapping_add(self.unacked.len() as u32)
+    }
+
+    /// Whether the message before this number has been acknowledged.
+    pub(crate) fn is_past(&self, number: u32) -> bool {
+        self.first.wrapping_sub(number) < 1 << 31
+    }
+
+    /// Sends a message; [`Sender::has_room`] was asked before.
+    pub(crate) fn offer(
+        &mut self,
+        kind: Kind,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+        now: Duration,
+        wire: Wire<'_>,
+    ) {
+        let end = self.peer.unwrap_or_default();
+        let head = Packet { kind, end, sequence: self.next(), id, header };
+        let mut packet = Vec::with_capacity(HEADER_LEN + payload.len());
+        packet.extend(head.pack());
+        packet.extend_from_slice(payload);
+        if self.again_at.is_none() {
+            self.since = now;
+            self.again_at = Some(now + self.wait);
+        }
+        if self.peer.is_some() {
+            wire(&packet);
+        }
+        self.unacked.push_back(packet);
+    }
+
+    /// The peer has opened its end.
+    pub(crate) fn welcomed(&mut self, peer: End, now: Duration, wire: Wire<'_>) {
+        if self.peer.is_some() {
+            return;
+        }
+        self.peer = Some(peer);
+        for packet in &mut self.unacked {
+            packet[4..8].copy_from_slice(&peer.number.to_le_bytes());
+            packet[8..12].copy_from_slice(&peer.token.to_le_bytes());
+        }
+        self.progress(now);
+        self.send_all(wire);
+    }
+
+    fn send_all(&self, wire: Wire<'_>) {
+        for packet in &self.unacked {
+            wire(packet);
+        }
+    }
+
+    /// The peer is alive and has got further.
+    fn progress(&mut self, now: Duration) {
+        self.since = now;
+        self.wait = FIRST_WAIT;
+        self.again_at = (!self.unacked.is_empty()).then_some(now + self.wait);
+    }
+
+    /// The peer awaits message `next`; `gap` says that it has seen later ones.
+    pub(crate) fn acked(&mut self, next: u32, gap: bool, now: Duration, wire: Wire<'_>) {
+        let count = next.wrapping_sub(self.first) as usize;
+        if self.peer.is_none() || count > self.unacked.len() {
+            return;
+        }
+        if count > 0 {
+            drop(self.unacked.drain(..count));
+            self.first = next;
+            self.progress(now);
+        }
+        if gap && !self.unacked.is_empty() && self.repaired != Some(self.first) {
+            // Once for every gap; if that is lost, too, time will tell.
+            self.repaired = Some(self.first);
+            self.again_at = Some(now + self.wait);
+            self.send_all(wire);
+        }
+    }
+
+    /// Sends again what is due.
+    ///
+    /// # Errors
+    /// The peer has been silent for too long.
+    pub(crate) fn tick(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
+        match self.again_at {
+            Some(at) if now >= at => {}
+            _ => return Ok(()),
+        }
+        if now.saturating_sub(self.since) >= self.patience {
+            self.again_at = None;
+            return Err(Status::TimedOut);
+        }
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        self.again_at = Some(now + self.wait);
+        if self.peer.is_some() {
+            self.send_all(wire)
+        } else {
+            wire(&self.hello)
+        }
+        Ok(())
+    }
+}
