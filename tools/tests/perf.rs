@@ -96,3 +96,97 @@ fn a_plot_is_written_where_it_was_asked_for() {
     std::fs::remove_file(&file).unwrap();
     assert!(svg.contains("am_lat") && svg.ends_with("</svg>\n"));
 }
+
+/// A `perf --listen` on loopback, ended with this value.
+struct Listener {
+    child: std::process::Child,
+    address: String,
+    secret: String,
+}
+
+impl Listener {
+    fn start(secret: Option<&str>) -> Listener {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+        let _ = command.args(["perf", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        if let Some(secret) = secret {
+            let _ = command.env("TIELINE_SECRET", secret);
+        }
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let address = first.strip_prefix("listening on ").unwrap().to_owned();
+        let secret = secret.map_or_else(
+            || {
+                let line = lines.next().unwrap().unwrap();
+                let (_, rest) = line.split_once("TIELINE_SECRET=").unwrap();
+                rest.split_once(' ').unwrap().0.to_owned()
+            },
+            str::to_owned,
+        );
+        drop(std::thread::spawn(move || lines.for_each(drop)));
+        Listener { child, address, secret }
+    }
+
+    fn connect(&self, secret: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+        let _ = command.args(["perf", "--connect", &self.address, "--json"]).args(args);
+        let _ = command.env("TIELINE_SECRET", secret).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_listener_serves_one_client_after_another_and_survives_those_that_vanish() {
+    let listener = Listener::start(None);
+    let all = ["--test", "all", "--size", "8,5000", "--iterations", "100", "--verify"];
+    let output = listener.connect(&listener.secret, &all).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 6 * 2 + 4);
+
+    // One that says nothing, one that speaks something else, one without the secret, one that is killed.
+    drop(std::net::TcpStream::connect(&listener.address).unwrap());
+    let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
+    let _ = std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.0\r\n\r\n");
+    let output = listener.connect("sesame", &[]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("another secret") && errors.contains("TIELINE_SECRET"), "{errors}");
+    let endless = ["--test", "am_lat,am_lat", "--size", "8", "--seconds", "60"];
+    let mut child = listener.connect(&listener.secret, &endless).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300)); // somewhere in the middle
+    child.kill().unwrap();
+    let _ = child.wait();
+
+    let output = listener.connect(&listener.secret, &["--iterations", "100"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_listener_that_is_killed_ends_the_measurement_with_one_line() {
+    let mut listener = Listener::start(Some("sesame"));
+    let endless = ["--test", "am_lat,am_lat", "--size", "8,8,8", "--seconds", "1"];
+    let mut child = listener.connect("sesame", &endless).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let _ = lines.next().unwrap().unwrap(); // it measures
+    listener.child.kill().unwrap();
+    while lines.next().is_some() {}
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("tieline: ") && !errors.contains("sesame"), "{errors}");
+}
+
+#[test]
+fn nobody_who_listens_is_one_line_that_says_what_to_start() {
+    let output = perf(&["--connect", "127.0.0.1:1"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("start `tieline perf --listen` there"), "{errors}");
+}

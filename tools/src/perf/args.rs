@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Measure latency and bandwidth between two processes on this machine
+/// Measure latency and bandwidth between two processes, here or on two hosts
 ///
-/// Starts a peer process of its own. A latency is measured in batches long enough (5 us and more) that reading
+/// Starts a peer process of its own, or connects to one that was started with --listen. A latency is measured in batches long enough (5 us and more) that reading
 /// the clock does not count; p50 and p99 are over the batches, mean is the whole time over all operations.
 ///
 ///   am_lat    one way of a message: half of ping and pong
@@ -21,9 +21,17 @@ use std::time::Duration;
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:\n  tieline perf --test am_lat --size 1:1m --cpus 0,1\n  tieline perf --test \
-                  put_bw,get_bw --size 1m --memory alloc --json"
+                  put_bw,get_bw --size 1m --memory alloc --json\n  tieline perf --listen                                    on one host\n  tieline perf --connect nodea \
+                  --test all --path tcp       on the other"
 )]
 pub(crate) struct Args {
+    /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every
+    /// address at the usual port. Prints where, and a secret for the other side unless TIELINE_SECRET is set
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
+    pub(crate) listen: Option<String>,
+    /// Measure between this process and one that listens
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) connect: Option<String>,
     /// Tests, or `all`
     #[arg(long, value_name = "LIST", default_value = "am_lat,am_bw", value_parser = Tests::parse)]
     pub(crate) test: Tests,

@@ -1,13 +1,14 @@
-//! The pipe between the measuring process and its peer: one JSON object per line, a request and its reply.
-//! Addresses and keys travel here, measurements do not.
+//! The line between the measuring process and its peer, a pipe or a TCP connection: one JSON object per line, a
+//! request and its reply. Addresses and keys travel here, measurements do not.
 
 use super::args::{Memory, Test};
 use crate::{sys, system_error};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tieline::{Error, Status, Worker};
 
@@ -29,9 +30,23 @@ pub(crate) struct Spec {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Where the measuring process is.
-    Hello { address: Vec<u8> },
+    Hello {
+        address: Vec<u8>,
+        /// The path that is forced.
+        path: Option<String>,
+        /// Of the program: both are to be the same.
+        version: String,
+    },
     /// Make ready for this test, answer, and serve it until told to stop.
     Serve(Spec),
+}
+
+impl Request {
+    /// A greeting of this version.
+    pub(crate) fn hello(address: Vec<u8>, path: Option<&str>) -> Request {
+        let path = path.map(str::to_owned);
+        Request::Hello { address, path, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
 }
 
 /// From the peer.
@@ -47,16 +62,27 @@ pub(crate) enum Reply {
     Failed { text: String },
 }
 
-/// The peer process, ended with this value.
+/// The peer. One that was started here ends with this value.
 pub(crate) struct Peer {
-    child: RefCell<Child>,
-    requests: RefCell<ChildStdin>,
-    replies: RefCell<BufReader<ChildStdout>>,
+    life: Life,
+    requests: RefCell<Box<dyn Write>>,
+    replies: RefCell<BufReader<Replies>>,
+}
+
+/// How to see whether it is still there.
+enum Life {
+    Child(RefCell<Child>),
+    Remote(TcpStream),
+}
+
+enum Replies {
+    Child(ChildStdout),
+    Remote(TcpStream),
 }
 
 impl Peer {
     /// Starts this program once more as a peer.
-    pub(crate) fn start(path: Option<&str>, cpu: Option<usize>) -> Result<Peer, Error> {
+    pub(crate) fn start(cpu: Option<usize>) -> Result<Peer, Error> {
         let failed = |e: &std::io::Error| {
             system_error(
                 "cannot start the peer process",
@@ -67,19 +93,25 @@ impl Peer {
         let program = std::env::current_exe().map_err(|e| failed(&e))?;
         let mut command = Command::new(program);
         let _ = command.arg("perf-peer").stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(path) = path {
-            let _ = command.args(["--path", path]);
-        }
         sys::tie(&mut command, cpu);
         let mut child = command.spawn().map_err(|e| failed(&e))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(requests), Some(replies)) => Ok(Peer {
-                child: RefCell::new(child),
-                requests: RefCell::new(requests),
-                replies: RefCell::new(BufReader::new(replies)),
+                life: Life::Child(RefCell::new(child)),
+                requests: RefCell::new(Box::new(requests)),
+                replies: RefCell::new(BufReader::new(Replies::Child(replies))),
             }),
             _ => Err(lost("it has no pipe")),
         }
+    }
+
+    /// One on another host, that is connected already.
+    pub(crate) fn remote(stream: TcpStream) -> std::io::Result<Peer> {
+        Ok(Peer {
+            life: Life::Remote(stream.try_clone()?),
+            requests: RefCell::new(Box::new(stream.try_clone()?)),
+            replies: RefCell::new(BufReader::new(Replies::Remote(stream))),
+        })
     }
 
     /// Tells the peer something.
@@ -120,9 +152,12 @@ impl Peer {
 
     /// An error once the peer has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.child.borrow_mut().try_wait() {
-            Ok(Some(status)) => Err(lost(&status.to_string())),
-            _ => Ok(()),
+        match &self.life {
+            Life::Child(child) => match child.borrow_mut().try_wait() {
+                Ok(Some(status)) => Err(lost(&status.to_string())),
+                _ => Ok(()),
+            },
+            Life::Remote(stream) => connected(stream),
         }
     }
 
@@ -141,9 +176,41 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let mut child = self.child.borrow_mut();
-        let _ = child.kill();
-        let _ = child.wait();
+        if let Life::Child(child) = &self.life {
+            let mut child = child.borrow_mut();
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// An error once the other end of the connection has closed it.
+pub(crate) fn connected(stream: &TcpStream) -> Result<(), Error> {
+    match sys::wait_readable(&[stream.as_raw_fd()], 0) {
+        Ok(ready) if ready[0] => match stream.peek(&mut [0]) {
+            Ok(0) => Err(lost("it closed the connection")),
+            Err(e) => Err(lost(&e.to_string())),
+            Ok(_) => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+impl Read for Replies {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Replies::Child(from) => from.read(to),
+            Replies::Remote(from) => from.read(to),
+        }
+    }
+}
+
+impl AsRawFd for Replies {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Replies::Child(from) => from.as_raw_fd(),
+            Replies::Remote(from) => from.as_raw_fd(),
+        }
     }
 }
 

@@ -32,15 +32,15 @@ struct Footprint {
 }
 
 pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
-    let peer = Peer::start(None, None)?;
+    let peer = Peer::start(None)?;
     let alive = || peer.check();
     let before = written_bytes()?;
     let began = Instant::now();
-    let mut side = Side::open(None, &alive)?;
+    let mut side = Side::open(None, "", &alive)?;
     let open_ns = began.elapsed().as_nanos() as u64;
     let idle_bytes = written_bytes()?.saturating_sub(before);
 
-    peer.ask(&Request::Hello { address: side.worker.address()? })?;
+    peer.ask(&Request::hello(side.worker.address()?, None))?;
     let Reply::Hello { address } = peer.reply(&side.worker)? else {
         return Err(Error::from_status(Status::BadData));
     };

@@ -1,10 +1,12 @@
-//! `tieline perf`: how fast it is here, between this process and a peer process of its own.
+//! `tieline perf`: how fast it is, between this process and a peer process of its own, or one on another host
+//! that listens.
 
 mod args;
 mod control;
 mod footprint;
 mod output;
 mod plot;
+mod remote;
 mod side;
 mod stats;
 mod tests;
@@ -17,16 +19,21 @@ pub(crate) use footprint::{FootprintArgs, main as footprint};
 pub(crate) use output::scaled;
 use output::{Output, Record};
 use side::Side;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::ExitCode;
 use tests::Asked;
 use tieline::{Error, Status};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     if let Some(&cpu) = args.cpus.first() {
         let fix = "give --cpus the numbers of processors that are online";
         sys::pin(cpu)
             .map_err(|e| system_error(format!("cannot run on processor {cpu}"), &e, fix))?;
+    }
+    if let Some(address) = &args.listen {
+        return listen(address);
     }
     let mut results = Results::new(args);
     let (alone, between): (Vec<_>, Vec<_>) =
@@ -53,10 +60,16 @@ fn measure_between(
     results: &mut Results,
 ) -> Result<(), Error> {
     let path = args.path.as_deref();
-    let peer = Peer::start(path, args.cpus.get(1).copied())?;
+    let (peer, secret) = match &args.connect {
+        None => (Peer::start(args.cpus.get(1).copied())?, String::new()),
+        Some(host) => {
+            let secret = tieline::job::secret()?;
+            (remote::connect(host, &secret)?, secret)
+        }
+    };
     let alive = || peer.check();
-    let mut side = Side::open(path, &alive)?;
-    peer.ask(&Request::Hello { address: side.worker.address()? })?;
+    let mut side = Side::open(path, &secret, &alive)?;
+    peer.ask(&Request::hello(side.worker.address()?, path))?;
     let Reply::Hello { address } = peer.reply(&side.worker)? else {
         return Err(Error::from_status(Status::BadData));
     };
@@ -109,15 +122,53 @@ impl Results {
     }
 }
 
-/// The peer process of `tieline perf`; started by it, never by hand.
-#[derive(clap::Args)]
-pub(crate) struct PeerArgs {
-    #[arg(long)]
-    path: Option<String>,
+/// `--listen`: serves one client after another, until it is ended from outside.
+fn listen(address: &str) -> Result<ExitCode, Error> {
+    let listener = remote::listen(address)?;
+    let at = listener
+        .local_addr()
+        .map_err(|e| system_error("cannot tell where it listens", &e, "run it again"))?;
+    let mut secret = tieline::job::secret()?;
+    let mut said = format!("listening on {at}\n");
+    if secret.is_empty() {
+        secret = remote::new_secret()?;
+        let host = match at.ip() {
+            ip if ip.is_unspecified() => "HOST".to_owned(),
+            std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+            ip => ip.to_string(),
+        };
+        said += &format!(
+            "on the other host: TIELINE_SECRET={secret} tieline perf --connect {host}:{}\n",
+            at.port()
+        );
+    }
+    let _ = crate::info::print(&said)?;
+    loop {
+        let (stream, from) = remote::accept(&listener, &secret)?;
+        let failed = |e| system_error("cannot use the connection", &e, "connect again");
+        let outcome = stream.try_clone().map_err(failed).and_then(|replies| {
+            let alive = || control::connected(&stream);
+            let requests = BufReader::new(stream.try_clone().map_err(failed)?);
+            let answer = |reply: &Reply| answer(&mut &replies, reply);
+            serve(requests, &secret, &alive, &answer)
+                .inspect_err(|e| drop(answer(&Reply::Failed { text: e.to_string() })))
+        });
+        match outcome {
+            Ok(()) => println!("served {from}"),
+            Err(error) => eprintln!("tieline: {from}: {error}"),
+        }
+    }
 }
 
-pub(crate) fn peer(args: &PeerArgs) -> Result<ExitCode, Error> {
-    if let Err(error) = serve(args) {
+/// The peer process of `tieline perf`; started by it, never by hand.
+#[derive(clap::Args)]
+pub(crate) struct PeerArgs {}
+
+pub(crate) fn peer(_args: &PeerArgs) -> Result<ExitCode, Error> {
+    // The kernel ends this process with the one that started it, so there is nothing to look at.
+    let alive = || Ok(());
+    let answer = |reply: &Reply| answer(&mut std::io::stdout().lock(), reply);
+    if let Err(error) = serve(std::io::stdin().lock(), "", &alive, &answer) {
         // The measuring process says it; when it is gone there is nobody left to tell.
         let _ = answer(&Reply::Failed { text: error.to_string() });
         return Ok(ExitCode::FAILURE);
@@ -125,34 +176,51 @@ pub(crate) fn peer(args: &PeerArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(args: &PeerArgs) -> Result<(), Error> {
-    // The kernel ends this process with the one that started it, so there is nothing to look at.
-    let alive = || Ok(());
-    let mut side = Side::open(args.path.as_deref(), &alive)?;
-    for line in std::io::stdin().lock().lines() {
-        let request = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-        let reply = match request {
-            Some(Request::Hello { address }) => {
-                side.connect(&address)?;
-                Reply::Hello { address: side.worker.address()? }
+/// Serves one measuring process, until it says no more.
+fn serve(
+    requests: impl BufRead,
+    secret: &str,
+    alive: &dyn Fn() -> Result<(), Error>,
+    answer: &dyn Fn(&Reply) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut side: Option<Side<'_>> = None;
+    // An address or a key is some hundred bytes: a line beyond this is nonsense.
+    let mut requests = requests.take(0);
+    loop {
+        let mut line = String::new();
+        requests.set_limit(1 << 20);
+        if requests.read_line(&mut line).map_or(true, |n| n == 0) {
+            return Ok(());
+        }
+        let reply = match (serde_json::from_str(&line).ok(), &mut side) {
+            (Some(Request::Hello { version, .. }), _) if version != VERSION => {
+                return Err(crate::misuse(
+                    "the two sides are of different versions",
+                    format!("{version} connects to {VERSION}"),
+                    "install the same on both",
+                ));
             }
-            Some(Request::Serve(spec)) => {
-                let wrong = tests::serve(&side, &spec, |key| answer(&Reply::Ready { key }))?;
+            (Some(Request::Hello { address, path, .. }), _) => {
+                let mut opened = Side::open(path.as_deref(), secret, alive)?;
+                opened.connect(&address)?;
+                let address = opened.worker.address()?;
+                side = Some(opened);
+                Reply::Hello { address }
+            }
+            (Some(Request::Serve(spec)), Some(side)) => {
+                let wrong = tests::serve(side, &spec, |key| answer(&Reply::Ready { key }))?;
                 Reply::Served { wrong }
             }
-            None => return Err(Error::from_status(Status::BadData)),
+            _ => return Err(Error::from_status(Status::BadData)),
         };
         answer(&reply)?;
     }
-    Ok(())
 }
 
-fn answer(reply: &Reply) -> Result<(), Error> {
+fn answer(to: &mut dyn Write, reply: &Reply) -> Result<(), Error> {
     let mut line = serde_json::to_vec(reply).unwrap_or_default();
     line.push(b'\n');
-    let mut stdout = std::io::stdout().lock();
-    stdout
-        .write_all(&line)
-        .and_then(|()| stdout.flush())
+    to.write_all(&line)
+        .and_then(|()| to.flush())
         .map_err(|e| system_error("cannot answer", &e, "run it again"))
 }

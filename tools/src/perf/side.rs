@@ -93,11 +93,15 @@ impl<'a> Side<'a> {
     /// Opens a context over `path`, and listens.
     pub(crate) fn open(
         path: Option<&str>,
+        secret: &str,
         alive: &'a dyn Fn() -> Result<(), Error>,
     ) -> Result<Side<'a>, Error> {
         let mut builder = Context::builder();
         if let Some(path) = path {
             builder = builder.set("TIELINE_PROVIDERS", &providers_of(path));
+        }
+        if !secret.is_empty() {
+            builder = builder.set("TIELINE_SECRET", secret);
         }
         let context = builder.open()?;
         let worker = context.worker()?;
@@ -219,6 +223,8 @@ impl<'a> Side<'a> {
 fn providers_of(path: &str) -> String {
     match path {
         "emulated" => "shm".into(),
+        // It connects to an endpoint: something else forms the connection.
+        "tcp" => "tcp,tcp-connect".into(),
         _ if path.starts_with("shm-") && !path.split(',').any(|name| name == "shm") => {
             format!("{path},shm")
         }
@@ -268,6 +274,7 @@ mod tests {
     fn a_single_copy_path_takes_shm_along_for_its_messages() {
         assert_eq!(providers_of("shm-cma"), "shm-cma,shm");
         assert_eq!(providers_of("shm"), "shm");
+        assert_eq!(providers_of("tcp"), "tcp,tcp-connect");
         assert_eq!(providers_of("emulated"), "shm");
         assert_eq!(providers_of("shm-cma,shm"), "shm-cma,shm");
     }

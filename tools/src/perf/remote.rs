@@ -1,0 +1,193 @@
+//! `perf --listen` and `--connect`: the same requests and replies as over the pipe to a peer process, over a TCP
+//! connection whose two ends have proven to each other that they know the secret.
+
+use super::control::Peer;
+use crate::{misuse, system_error};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+use tieline::{Error, Status};
+use tieline_net::{Acceptor, Dialler, Hello, Key, Refusal};
+
+/// Where `--listen` listens unless it is told.
+pub(super) const PORT: u16 = 21_811;
+
+/// What a connection says it wants, and the listener's cookie: its address is known beforehand, so it draws none.
+const PURPOSE: u8 = 17;
+const COOKIE: [u8; 16] = *b"tieline perf 1  ";
+
+/// How long a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the other host may be silent before the connection counts as broken.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Opens the listener of `--listen`: `PORT`, `ADDRESS` or `ADDRESS:PORT`; nothing: every address.
+pub(super) fn listen(text: &str) -> Result<TcpListener, Error> {
+    let addresses: Vec<SocketAddr> = match text.parse::<u16>() {
+        _ if text.is_empty() => vec![([0; 16], PORT).into(), ([0; 4], PORT).into()],
+        Ok(port) => vec![([0; 16], port).into(), ([0; 4], port).into()],
+        Err(_) => resolve(text)?,
+    };
+    TcpListener::bind(&addresses[..]).map_err(|e| {
+        let fix = "choose another port: --listen ADDRESS:PORT, with port 0 any free one";
+        system_error(format!("cannot listen on {}", shown(text)), &e, fix)
+    })
+}
+
+/// The next client that knows the secret. The others are closed, each with a line.
+pub(super) fn accept(
+    listener: &TcpListener,
+    secret: &str,
+) -> Result<(TcpStream, SocketAddr), Error> {
+    loop {
+        let (stream, from) = listener
+            .accept()
+            .map_err(|e| system_error("cannot accept connections", &e, "run it again"))?;
+        match welcome(&stream, secret) {
+            Ok(()) => return Ok((stream, from)),
+            Err(why) => eprintln!("tieline: {from} was turned away: {why}"),
+        }
+    }
+}
+
+/// Connects to a listener: `HOST` or `HOST:PORT`.
+pub(super) fn connect(text: &str, secret: &str) -> Result<Peer, Error> {
+    let mut last = None;
+    for address in resolve(text)? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                prove(&stream, secret)?;
+                return Peer::remote(stream)
+                    .map_err(|e| system_error("cannot use the connection", &e, "run it again"));
+            }
+            Err(e) => last = Some((address, e)),
+        }
+    }
+    Err(match last {
+        Some((address, e)) => system_error(
+            format!("cannot connect to {address}"),
+            &e,
+            "start `tieline perf --listen` there",
+        ),
+        None => misuse(format!("`{text}` has no address"), "", "name a host that is known here"),
+    })
+}
+
+fn resolve(text: &str) -> Result<Vec<SocketAddr>, Error> {
+    // With its port, or without: `nodea`, `10.0.0.1`, `::1`.
+    let with_port = text.to_socket_addrs();
+    let bare = text.trim_matches(['[', ']']);
+    let found = with_port.or_else(|_| (bare, PORT).to_socket_addrs());
+    found.map(Iterator::collect).map_err(|e| {
+        system_error(format!("cannot find the host of `{text}`"), &e, "write HOST or HOST:PORT")
+    })
+}
+
+fn shown(text: &str) -> String {
+    if text.is_empty() { format!("port {PORT}") } else { text.to_owned() }
+}
+
+/// The dialler's side of the handshake.
+fn prove(stream: &TcpStream, secret: &str) -> Result<(), Error> {
+    let failed = |why: String| {
+        let fix = "see that `tieline perf --listen` of this version listens there";
+        Error::new(Status::PeerFailed, "the other side did not answer as it should", why, fix)
+    };
+    prepare(stream).map_err(|e| failed(e.to_string()))?;
+    let hello = Hello::new(PURPOSE, [0; 16], &[]).map_err(failed)?;
+    let nonce = nonce().map_err(|e| failed(e.to_string()))?;
+    let mut dialler = Dialler::new(Key::derive(secret.as_bytes(), &COOKIE), &hello, nonce);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        write(stream, dialler.output()).map_err(|e| failed(e.to_string()))?;
+        dialler.sent(dialler.output().len());
+        let bytes = read(stream, dialler.expects(), end).map_err(|e| failed(e.to_string()))?;
+        match dialler.receive(&bytes) {
+            Ok(true) => return finish(stream).map_err(|e| failed(e.to_string())),
+            Ok(false) => {}
+            Err(Refusal::WrongSecret) => {
+                return Err(Error::new(
+                    Status::Permission,
+                    "the other side has another secret",
+                    "",
+                    "set TIELINE_SECRET to what `tieline perf --listen` printed, or to the same on both sides",
+                ));
+            }
+            Err(refusal) => return Err(failed(refusal.to_string())),
+        }
+    }
+}
+
+/// The acceptor's side.
+fn welcome(stream: &TcpStream, secret: &str) -> Result<(), String> {
+    let text = |e: std::io::Error| e.to_string();
+    prepare(stream).map_err(text)?;
+    let key = Key::derive(secret.as_bytes(), &COOKIE);
+    let mut acceptor = Acceptor::new(key, nonce().map_err(text)?);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let bytes = read(stream, acceptor.expects(), end).map_err(text)?;
+        let outcome = match acceptor.receive(&bytes) {
+            Ok(Some(hello)) if hello.purpose == PURPOSE => {
+                acceptor.answer(Ok(()));
+                Ok(true)
+            }
+            Ok(Some(_)) => {
+                acceptor.answer(Err(Refusal::UnknownTarget));
+                Err("it wants something else".to_owned())
+            }
+            Ok(None) => Ok(false),
+            Err(tieline_net::Stranger::BadProof) => Err("it has another secret".to_owned()),
+            Err(_) => Err("it is no `tieline perf --connect` of this version".to_owned()),
+        };
+        let written = write(stream, acceptor.output());
+        acceptor.sent(acceptor.output().len());
+        if outcome? {
+            written.map_err(text)?;
+            return finish(stream).map_err(text);
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    tieline_net::tune(stream, SILENCE);
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// From here on whoever waits waits for a measurement.
+fn finish(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)
+}
+
+fn write(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(bytes)
+}
+
+/// Some bytes, at most so many, before the end of the time.
+fn read(mut stream: &TcpStream, room: usize, end: Instant) -> std::io::Result<Vec<u8>> {
+    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_read_timeout(Some(left))?;
+    let mut buffer = vec![0; room.max(1)];
+    match stream.read(&mut buffer)? {
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        n => {
+            buffer.truncate(n);
+            Ok(buffer)
+        }
+    }
+}
+
+fn nonce() -> std::io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    tieline_net::random(&mut nonce)?;
+    Ok(nonce)
+}
+
+/// A secret for who has none: 128 random bits.
+pub(super) fn new_secret() -> Result<String, Error> {
+    let bytes =
+        nonce().map_err(|e| system_error("cannot make a secret", &e, "set TIELINE_SECRET"))?;
+    Ok(bytes[..16].iter().map(|b| format!("{b:02x}")).collect())
+}
