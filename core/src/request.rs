@@ -215,7 +215,16 @@ impl Requests {
         let mut held = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if slot.endpoint == endpoint && matches!(slot.state, State::Open) {
+            if slot.endpoint != endpoint {
+                continue;
+            }
+            // A provider that has ended it just before said only the status.
+            if let State::Ended(Err(bare)) = &mut slot.state {
+                if bare.why().is_empty() && bare.status() == error.status() {
+                    *bare = error.clone();
+                }
+            }
+            if matches!(slot.state, State::Open) {
                 let landing = slot.landing.take();
                 held.extend(landing.filter(|_| slot.posted));
                 let id = index as u64 | u64::from(slot.generation) << 32;

@@ -42,6 +42,8 @@ struct Line {
     users: Vec<Weak<EndpointInner>>,
     /// What the carrier last complained of.
     trouble: String,
+    /// Why it will never carry anything to there.
+    hopeless: Option<Status>,
 }
 
 /// A worker's lines and what forms them.
@@ -165,7 +167,9 @@ impl Inner {
             machine.set_identity(identity);
             machine.connect(self.wiring.now(), peer, &module)
         };
-        let number = match claim.map_err(|reason| self.reason(&endpoint.address, "", &reason))? {
+        let number = match claim
+            .map_err(|reason| self.reason(&endpoint.address, ("", None), &reason))?
+        {
             Claim::Existing(key) => {
                 let number = self.wiring.by_key.borrow().get(&key).copied();
                 number.ok_or_else(|| Error::from_status(Status::Again))?
@@ -236,6 +240,7 @@ impl Inner {
             outbox: VecDeque::new(),
             users: Vec::new(),
             trouble: String::new(),
+            hopeless: None,
         };
         let _ = self.wiring.lines.borrow_mut().insert(number, line);
         Ok((number, address))
@@ -474,7 +479,10 @@ impl Inner {
             line.outbox.clear();
             line.state = match reason {
                 None => State::Ready,
-                Some(reason) => State::Dead(self.reason(&line.peer, &line.trouble, reason)),
+                Some(reason) => {
+                    let trouble = (&*line.trouble, line.hopeless);
+                    State::Dead(self.reason(&line.peer, trouble, reason))
+                }
             };
             line.users.clone()
         };
@@ -555,12 +563,16 @@ impl Inner {
 
     /// The way to an address broke, or there never was one.
     fn carrier_left(self: &Rc<Self>, connector: usize, hash: u64, status: Status, words: &str) {
+        // Trying again would bring the same answer.
+        let hopeless = [Status::Permission, Status::PeerFailed, Status::Unsupported];
+        let hopeless = Some(status).filter(|status| hopeless.contains(status));
         let mut concerned = Vec::new();
         for line in self.wiring.lines.borrow_mut().values_mut() {
             let Some(Carrier::Connector(index, address)) = &line.carrier else { continue };
             if *index == connector && address_hash(address) == hash {
                 let scheme = &self.wiring.carriers.connectors[connector].scheme;
                 line.trouble = format!("{scheme}: {words}");
+                line.hopeless = hopeless;
                 if let (State::Forming, Some(key)) = (&line.state, &line.key) {
                     concerned.push((key.clone(), line.trouble.clone()));
                 }
@@ -569,12 +581,9 @@ impl Inner {
         let now = self.wiring.now();
         for (key, trouble) in concerned {
             let mut machine = self.wiring.machine.borrow_mut();
-            match status {
-                // Trying again would bring the same answer.
-                Status::Permission | Status::PeerFailed | Status::Unsupported => {
-                    machine.carrier_hopeless(now, &key, &trouble);
-                }
-                _ => machine.carrier_lost(now, &key),
+            match hopeless.is_some() {
+                true => machine.carrier_hopeless(now, &key, &trouble),
+                false => machine.carrier_lost(now, &key),
             }
         }
         self.carry_out();
@@ -652,7 +661,12 @@ impl Inner {
     }
 
     /// Why a connection was not formed.
-    fn reason(&self, peer: &WorkerAddress, trouble: &str, reason: &Reason) -> Error {
+    fn reason(
+        &self,
+        peer: &WorkerAddress,
+        (trouble, hopeless): (&str, Option<Status>),
+        reason: &Reason,
+    ) -> Error {
         let (status, fix) = match reason.kind {
             ReasonKind::TimedOut => (
                 Status::TimedOut,
@@ -664,10 +678,16 @@ impl Inner {
                 (Status::PeerFailed, "the process has been replaced: exchange addresses again")
             }
             ReasonKind::Version => (Status::Unsupported, "use the same version on both sides"),
+            ReasonKind::Carrier if hopeless == Some(Status::PeerFailed) => {
+                (Status::PeerFailed, "exchange addresses again if the process was restarted")
+            }
+            ReasonKind::Carrier if hopeless == Some(Status::Permission) => {
+                (Status::Permission, "give all processes the same TIELINE_SECRET")
+            }
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
         let why = match trouble {
-            "" => reason.text.clone(),
+            trouble if reason.text.contains(trouble) => reason.text.clone(),
             trouble => format!("{}; {trouble}", reason.text),
         };
         Error::new(status, format!("no connection to {} came about", peer.label()), why, fix)

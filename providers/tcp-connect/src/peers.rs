@@ -212,7 +212,7 @@ impl Peers {
             .collect();
         for token in broken {
             self.read(token);
-            self.lost(token, Status::PeerFailed, "the peer has connected anew");
+            self.lost(token, Status::Io, "the peer has connected anew");
         }
         self.adopt(incoming.stream, key, true);
     }
@@ -380,12 +380,12 @@ impl Peers {
                     let why = wire.failed.take().unwrap_or_else(|| "the peer has closed it".into());
                     match wire.phase {
                         Phase::Done | Phase::Last => self.remove(token),
-                        _ => self.lost(token, Status::PeerFailed, &why),
+                        _ => self.lost(token, Status::Io, &why),
                     }
                     break;
                 }
                 Err(why) => {
-                    self.lost(token, Status::PeerFailed, &why);
+                    self.lost(token, Status::Io, &why);
                     break;
                 }
             }
