@@ -37,6 +37,8 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
+    /// Ways that could not even be begun here: they say nothing about the peer.
+    impassable: usize,
 }
 
 #[derive(Debug)]
@@ -66,6 +68,7 @@ impl Dial {
             failures: Vec::new(),
             refusals: 0,
             wrong_secrets: 0,
+            impassable: 0,
         };
         dial.next_way(Instant::now());
         dial
@@ -94,11 +97,11 @@ impl Dial {
         self.attempts
     }
 
-    /// Whether every way that failed so far led to a host that is there and to nobody who listens for this
-    /// target: the process has ended, or has closed what was dialled.
+    /// Whether every way that could be tried so far led to a host that is there and to nobody who listens for
+    /// this target: the process has ended, or has closed what was dialled.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.refusals > 0 && self.refusals == self.failures.len()
+        self.refusals > 0 && self.refusals + self.impassable == self.failures.len()
     }
 
     /// Whether a listener there does not know this side's secret: trying again brings the same answer.
@@ -164,8 +167,12 @@ impl Dial {
                     });
                 }
                 Err(error) => {
-                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                    self.refusals += usize::from(refused);
+                    let kind = error.kind();
+                    self.refusals += usize::from(kind == io::ErrorKind::ConnectionRefused);
+                    self.impassable += usize::from(matches!(
+                        kind,
+                        io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
+                    ));
                     self.failures.push(format!("{what}: {error}"));
                 }
             }
