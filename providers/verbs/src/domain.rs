@@ -176,7 +176,7 @@ impl DomainState {
             priority: 10,
             max_short: ud::max_message(self.port.mtu),
             max_address_len: ud::ADDRESS_LEN as u32,
-            max_identity_len: ud::max_identity(self.port.mtu) as u32,
+            max_identity_len: ud::MAX_IDENTITY as u32,
             ..ModuleAttr::empty()
         };
         let cost = Cost {

@@ -54,7 +54,7 @@ impl Credits {
 
     /// What goes into the next header; [`Credits::told`] follows when it was posted.
     #[inline]
-    pub(crate) fn to_tell(&self) -> u16 {
+    pub(crate) fn owed_now(&self) -> u16 {
         self.owed.min(u32::from(u16::MAX)) as u16
     }
 
@@ -91,7 +91,7 @@ mod tests {
         }
         receiver.taken();
         assert!(receiver.is_due());
-        let credits = receiver.to_tell();
+        let credits = receiver.owed_now();
         receiver.told(credits);
         assert!(!receiver.is_due());
         sender.returned(credits).unwrap();
@@ -124,7 +124,7 @@ mod tests {
                 }
                 arrived = 0;
                 assert!(receiver.is_due());
-                let credits = receiver.to_tell();
+                let credits = receiver.owed_now();
                 receiver.told(credits);
                 sender.returned(credits).unwrap();
             }

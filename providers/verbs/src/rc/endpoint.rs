@@ -316,7 +316,7 @@ impl RcEndpoint {
 /// The header of the next message, and the credits that it carries.
 #[inline]
 fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], u16) {
-    let credits = connection.credits.to_tell();
+    let credits = connection.credits.owed_now();
     (Header { header, id, credits, kind: Kind::Message }.pack(), credits)
 }
 

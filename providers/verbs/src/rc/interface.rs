@@ -351,7 +351,7 @@ impl State {
         if !connection.queue.has_reserve() {
             return false;
         }
-        let credits = connection.credits.to_tell();
+        let credits = connection.credits.owed_now();
         let head = Header { header: 0, id: 0, credits, kind }.pack();
         // A credit is the only word whose end nobody waits for.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };

@@ -55,10 +55,27 @@ struct Inbound {
     to: Target,
     way: Rc<AddressHandle>,
     receiver: Receiver,
+    /// What has come of the peer's identity; the peer arrives when it is complete.
+    identity: Vec<u8>,
+    arrived: bool,
     peer: u64,
     /// An acknowledgement is due.
     owes: bool,
     left: bool,
+}
+
+impl Inbound {
+    /// Adds a piece of the peer's identity; the whole, when that was the last one.
+    fn assemble(&mut self, packet: &Packet, piece: &[u8]) -> Option<Vec<u8>> {
+        let (len, at) = (packet.id as usize, packet.header);
+        let fits = self.identity.len() + piece.len() <= len.min(super::MAX_IDENTITY);
+        if self.arrived || at != self.identity.len() as u64 || !fits {
+            return None;
+        }
+        self.identity.extend_from_slice(piece);
+        self.arrived = self.identity.len() == len;
+        self.arrived.then(|| core::mem::take(&mut self.identity))
+    }
 }
 
 /// An event that waits for room, with the bytes or the buffer that it points to.
@@ -206,8 +223,9 @@ impl UdInterface {
     ) -> Result<UdEndpoint, Failure> {
         self.reachable(address)?;
         let peer = Address::unpack(address)?;
-        if identity.len() > super::max_identity(self.address.port.mtu) {
-            let text = format!("an identity of {} bytes does not fit a packet", identity.len());
+        if identity.len() > super::MAX_IDENTITY {
+            let most = super::MAX_IDENTITY;
+            let text = format!("an identity of {} bytes is beyond {most}", identity.len());
             return Err(Failure::new(Status::TooLarge, text));
         }
         let number = self.state.borrow_mut().open_channel(&peer, identity, cookie)?;
@@ -308,16 +326,20 @@ impl State {
             }
         };
         let own = End { number: place as u32, token: number()? };
-        let mut introduction = self.own.pack();
-        introduction.extend_from_slice(identity);
         let patience = self.domain.settings.failure;
-        let mut sender = Sender::new(own, peer.target.cookie, &introduction, patience);
+        let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), patience);
         let (now, to) = (self.now(), peer.target);
         sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &way, to, bytes));
         let flushes = Vec::new();
         let outbound = Outbound { cookie, sender, to, way, flushes, closing: false, failed: None };
         self.outbound[place] = Some(outbound);
         self.countdown = 1;
+        // In pieces, and at least one: its last tells the peer who we are.
+        let (len, piece) = (identity.len(), super::max_message(self.own.port.mtu));
+        for at in (0..len.max(1)).step_by(piece) {
+            let bytes = &identity[at..len.min(at + piece)];
+            self.offer(place as u32, Kind::Identity, len as u32, at as u64, bytes)?;
+        }
         Ok(place as u32)
     }
 
@@ -576,11 +598,12 @@ impl State {
         let Ok((packet, payload)) = Packet::unpack(bytes) else { return false };
         match packet.kind {
             Kind::Hello => {
-                let payload: Box<[u8]> = payload.into();
-                self.hello(&packet, &payload, events);
+                if let Ok(peer) = Address::unpack(payload) {
+                    self.hello(&packet, &peer);
+                }
             }
             Kind::Welcome | Kind::Ack => self.answered(&packet, events),
-            Kind::Message | Kind::Bye => {
+            Kind::Identity | Kind::Message | Kind::Bye => {
                 let (data, len) = (payload.as_ptr(), payload.len());
                 let Some(inbound) = self.inbound.get_mut(packet.end.number as usize) else {
                     return false;
@@ -596,6 +619,17 @@ impl State {
                     return false;
                 }
                 let peer = inbound.peer;
+                if packet.kind == Kind::Identity {
+                    if let Some(identity) = inbound.assemble(&packet, payload) {
+                        let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
+                        let text = Some(identity.into());
+                        self.emit(Notice { event, text, buffer: None }, events);
+                    }
+                    return false;
+                }
+                if !inbound.arrived {
+                    return false;
+                }
                 if packet.kind == Kind::Bye {
                     inbound.left = true;
                     let status = Status::Closed as i32;
@@ -621,14 +655,10 @@ impl State {
     }
 
     /// Somebody opens a channel to here, or did not hear that it is open.
-    fn hello(&mut self, packet: &Packet, payload: &[u8], events: Option<&mut Events<'_>>) {
+    fn hello(&mut self, packet: &Packet, peer: &Address) {
         if packet.header != self.own.target.cookie {
             return;
         }
-        let Some((address, identity)) = payload.split_at_checked(super::ADDRESS_LEN) else {
-            return;
-        };
-        let Ok(peer) = Address::unpack(address) else { return };
         let key = (peer.target, packet.end);
         let known = self.known.get(&key).copied();
         let place = match known {
@@ -647,13 +677,13 @@ impl State {
                     to: peer.target,
                     way,
                     receiver: Receiver::default(),
+                    identity: Vec::new(),
+                    arrived: false,
                     peer: number,
                     owes: false,
                     left: false,
                 });
                 let _ = self.known.insert(key, place);
-                let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
-                self.emit(Notice { event, text: Some(identity.into()), buffer: None }, events);
                 place
             }
         };

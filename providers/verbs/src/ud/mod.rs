@@ -24,7 +24,9 @@ pub(crate) fn max_message(mtu: u8) -> usize {
     mtu_bytes(mtu) - 40
 }
 
-/// The longest identity: it travels in the first packet, beside the address of its sender.
-pub(crate) fn max_identity(mtu: u8) -> usize {
-    mtu_bytes(mtu) - packet::HEADER_LEN - ADDRESS_LEN
-}
+/// The longest identity: it travels in pieces, ahead of the first message.
+pub(crate) const MAX_IDENTITY: usize = 4096;
+
+// All of them fit the window, so that connecting never waits; and an introduction fits the smallest packet.
+const _: () = assert!(MAX_IDENTITY.div_ceil(256 - 40) < sender::WINDOW);
+const _: () = assert!(packet::HEADER_LEN + ADDRESS_LEN <= 256);

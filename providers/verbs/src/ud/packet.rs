@@ -10,7 +10,7 @@ const VERSION: u8 = 0xd1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a channel: `header` is the receiver's cookie; behind it the sender's address and identity.
+    /// Opens a channel: `header` is the receiver's cookie; behind it the sender's address.
     Hello = 1,
     /// Answers it: `header` holds the receiver's end of the channel.
     Welcome = 2,
@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Bye = 4,
     /// `sequence` is the number of the next message that is awaited; `id` is 1 when a later one has arrived.
     Ack = 5,
+    /// A piece of the sender's identity, ahead of every message: `header` is where it begins, `id` the whole length.
+    Identity = 6,
 }
 
 /// One end of a channel: its number there, and a random number that a stranger does not know.
@@ -72,6 +74,7 @@ impl Packet {
             3 => Kind::Message,
             4 => Kind::Bye,
             5 => Kind::Ack,
+            6 => Kind::Identity,
             _ => return Err(Status::BadData),
         };
         if head[0] != VERSION || head[2..4] != [0; 2] || head[28..] != [0; 4] {
@@ -96,13 +99,15 @@ mod tests {
 
     #[test]
     fn a_packet_survives_packing_and_noise_is_refused() {
-        for kind in [Kind::Hello, Kind::Welcome, Kind::Message, Kind::Bye, Kind::Ack] {
+        for kind in
+            [Kind::Hello, Kind::Welcome, Kind::Message, Kind::Bye, Kind::Ack, Kind::Identity]
+        {
             let end = End { number: 7, token: 0xdead_beef };
             let packet = Packet { kind, end, sequence: 9, id: 10, header: 0x1122_3344_5566_7788 };
             let mut bytes = packet.pack().to_vec();
             bytes.extend(b"payload");
             assert_eq!(Packet::unpack(&bytes), Ok((packet, b"payload".as_slice())));
-            for (at, value) in [(0, 0), (1, 0), (1, 6), (2, 1), (28, 1), (31, 1)] {
+            for (at, value) in [(0, 0), (1, 0), (1, 7), (2, 1), (28, 1), (31, 1)] {
                 let mut noisy = bytes.clone();
                 noisy[at] = value;
                 assert_eq!(Packet::unpack(&noisy), Err(Status::BadData));
