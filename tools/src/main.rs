@@ -7,6 +7,7 @@
 mod config;
 mod demo;
 mod info;
+mod man;
 mod perf;
 mod run;
 mod size;
@@ -16,9 +17,11 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tieline::Error;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Transports that are found at run time: look at them, measure them, run on them.
 #[derive(Parser)]
-#[command(name = "tieline", version, about, max_term_width = 100)]
+#[command(name = "tieline", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +40,8 @@ enum Command {
     #[command(hide = true)]
     Footprint(perf::FootprintArgs),
     Run(run::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Footprint(args) => perf::footprint(&args),
         Command::Run(args) => run::main(&args),
+        Command::Man(args) => man::main(&args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("tieline: {error}");

@@ -1,16 +1,27 @@
-//! Every example of the library runs as its own documentation says: `tieline run -n N -- ...`.
+//! Every example of the library runs unchanged under every way to start a job: `tieline run`, a rendezvous by
+//! hand, and mpirun.
 
 use super::{Count, quiet, suite};
-use crate::sh::{root, target};
+use crate::sh::{command, root, target, which};
+use std::net::TcpListener;
+use std::path::Path;
 
 /// Measured, not run: see [`super::instructions`].
 const NOT_A_JOB: &str = "instructions";
+
+/// By hand: each rank is started on its own, the first one last. `$0` is the program, `$1` the number of ranks.
+const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 1)); \
+                       TIELINE_RANK=$rank TIELINE_SIZE=$1 \"$0\" & pids=\"$pids $!\"; done; \
+                       for pid in $pids; do wait $pid || exit 1; done";
 
 pub(super) fn run() -> Count {
     let mut total = Count::default();
     let Ok(entries) = std::fs::read_dir(root().join("core/examples")) else {
         return Count::skip("there are no examples yet");
     };
+    if which("mpirun").is_none() {
+        total.add(Count::skip("under mpirun: it is not installed (openmpi-bin)"));
+    }
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.sort();
     for file in files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
@@ -26,12 +37,33 @@ pub(super) fn run() -> Count {
             continue;
         };
         let program = target().join("debug/examples").join(&name);
-        let mut launch = suite::tieline(&["run", "-n", &processes.to_string(), "--"]);
-        let count = quiet(launch.arg(program));
-        println!("{name}: {}", if count.failed.is_empty() { "ok" } else { "FAILED" });
-        total.add(count);
+        for (way, count) in ways(&program, &processes.to_string()) {
+            println!("{name} {way}: {}", if count.failed.is_empty() { "ok" } else { "FAILED" });
+            total.add(count);
+        }
     }
     total
+}
+
+/// The program as a job, each way that there is here.
+fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
+    let mut launch = suite::tieline(&["run", "-n", processes, "--"]);
+    let mut ways = vec![("under tieline run", quiet(launch.arg(program)))];
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let by_hand = match free {
+        Ok(address) => {
+            let mut shell = command("sh", &["-c", BY_HAND]);
+            let _ = shell.arg(program).arg(processes);
+            quiet(shell.env("TIELINE_RENDEZVOUS", address.to_string()))
+        }
+        Err(e) => Count::one(Err(format!("no free port: {e}"))),
+    };
+    ways.push(("at a rendezvous", by_hand));
+    if which("mpirun").is_some() {
+        let args = ["--allow-run-as-root", "--oversubscribe", "-np", processes];
+        ways.push(("under mpirun", quiet(command("mpirun", &args).arg(program))));
+    }
+    ways
 }
 
 /// The N of the first `tieline run -n N` in a `//!` line.
@@ -52,5 +84,27 @@ mod tests {
             Some(4)
         );
         assert_eq!(processes("// tieline run -n 4 -- target/ring"), None);
+    }
+
+    #[test]
+    fn by_hand_every_rank_runs_and_one_that_fails_is_noticed() {
+        let ran = |script: &str| {
+            let dir = std::env::temp_dir().join(format!("tieline-hand-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            let program = dir.join("program");
+            std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).unwrap();
+            let output = command("sh", &["-c", BY_HAND]).arg(&program).arg("3").output().unwrap();
+            std::fs::remove_dir_all(&dir).unwrap();
+            let mut lines: Vec<String> =
+                String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+            lines.sort();
+            (output.status.success(), lines)
+        };
+        let (well, lines) = ran("echo $TIELINE_RANK of $TIELINE_SIZE");
+        assert!(well);
+        assert_eq!(lines, ["0 of 3", "1 of 3", "2 of 3"]);
+        assert!(!ran("exit $TIELINE_RANK").0);
     }
 }

@@ -1,0 +1,43 @@
+//! The man pages are those that `tieline man` would write now, and a man program has nothing to say against them.
+
+use std::path::Path;
+use std::process::Command;
+
+const PAGES: [&str; 5] =
+    ["tieline", "tieline-info", "tieline-config", "tieline-perf", "tieline-run"];
+
+fn committed() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/man")
+}
+
+#[test]
+fn the_pages_are_fresh_and_complete() {
+    let dir = std::env::temp_dir().join(format!("tieline-man-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let written =
+        Command::new(env!("CARGO_BIN_EXE_tieline")).arg("man").arg(&dir).status().unwrap();
+    assert!(written.success());
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), PAGES.len());
+    for page in PAGES {
+        let fresh = std::fs::read_to_string(dir.join(format!("{page}.1"))).unwrap();
+        let ours =
+            std::fs::read_to_string(committed().join(format!("{page}.1"))).unwrap_or_default();
+        assert!(fresh == ours, "{page}.1 is stale: write it with `tieline man packaging/man`");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn the_pages_render_without_a_warning() {
+    for page in PAGES {
+        let file = committed().join(format!("{page}.1"));
+        let mut man = Command::new("man");
+        let _ = man.args(["--warnings", "-P", "cat", "-l"]).arg(file).env("MANWIDTH", "80");
+        let Ok(output) = man.output() else {
+            return println!("skipped: man is not installed (man-db)");
+        };
+        let warnings = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && warnings.is_empty(), "{page}: {warnings}");
+        assert!(!output.stdout.is_empty());
+    }
+}
