@@ -12,16 +12,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tieline_net::{
-    Contact, Dial, Hello, Hub, Incoming, Interest, Mailbox, Poller, Progress, Ready, Timer, routes,
-    tune,
-};
+use tieline_net::{Contact, Hub, Incoming, Interest, Mailbox, Poller, Ready, Timer, tune};
 use tieline_plugin_api::Status;
 
 use crate::config::Settings;
-use crate::connector::{key_of, name_of};
+use crate::connector::name_of;
 use crate::frame::{Frame, MAX_DATAGRAM, Note};
 use crate::wire::{Arrival, Phase, Wire};
+
+#[path = "dialling.rs"]
+mod dialling;
+use dialling::Dialling;
 
 /// Bytes that may wait for one peer; a datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
@@ -76,12 +77,6 @@ struct Peer {
     /// The connection that datagrams to this peer take.
     sending: Option<u64>,
     dial: Option<u64>,
-}
-
-struct Dialling {
-    dial: Dial,
-    peer: Rc<[u8]>,
-    watched: Option<(u32, Interest)>,
 }
 
 impl Peers {
@@ -247,81 +242,6 @@ impl Peers {
             (None, None) if peer.wires.is_empty() => drop(self.peers.remove(key)),
             _ => {}
         }
-    }
-
-    fn dial(&mut self, key: &Rc<[u8]>) {
-        let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
-            let ways = routes(self.hub().local(), &contact)?;
-            let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
-            let deadline = Instant::now() + self.patience;
-            Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
-        });
-        match begun {
-            Ok(dial) => {
-                let token = self.token();
-                let peer = Rc::clone(key);
-                if let Some(entry) = self.peers.get_mut(key) {
-                    entry.dial = Some(token);
-                }
-                let _ = self.dials.insert(token, Dialling { dial, peer, watched: None });
-                self.advance(token, Instant::now());
-            }
-            Err(why) => self.give_up(key, Status::Unreachable, &why),
-        }
-    }
-
-    /// Takes a connection in the making further.
-    fn advance(&mut self, token: u64, now: Instant) {
-        let Some(dialling) = self.dials.get_mut(&token) else { return };
-        let progress = match dialling.dial.advance(now) {
-            Progress::Waiting => {
-                let wanted = (dialling.dial.attempt(), dialling.dial.wants());
-                if dialling.watched == Some(wanted) {
-                    return;
-                }
-                dialling.watched = Some(wanted);
-                let fd = dialling.dial.fd().unwrap_or(-1);
-                match self.poller.watch(fd, wanted.1, token) {
-                    Ok(()) => return,
-                    Err(error) => Progress::Failed(format!("waiting for a socket: {error}")),
-                }
-            }
-            over => over,
-        };
-        let Some(Dialling { peer: key, dial, .. }) = self.dials.remove(&token) else { return };
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.dial = None;
-        }
-        match progress {
-            Progress::Done(stream) => {
-                self.poller.forget(stream.as_raw_fd());
-                self.adopt(stream, key, false);
-            }
-            Progress::Failed(why) => {
-                let status = if dial.is_refused() {
-                    Status::PeerFailed
-                } else if dial.is_wrong_secret() {
-                    Status::Permission
-                } else {
-                    Status::Unreachable
-                };
-                self.give_up(&key, status, &why);
-            }
-            Progress::Waiting => {}
-        }
-    }
-
-    /// No way leads to a peer, unless it has come to us meanwhile.
-    fn give_up(&mut self, key: &Rc<[u8]>, status: Status, why: &str) {
-        let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.sending.is_some() {
-            return;
-        }
-        peer.queue.clear();
-        peer.queued = 0;
-        let words = format!("no address of the peer can be reached: {why}");
-        self.left(key, status, words);
-        self.serve(key);
     }
 
     fn left(&mut self, key: &[u8], status: Status, words: String) {
