@@ -9,7 +9,7 @@ use crate::endpoint::{Inner as EndpointInner, queue::Task};
 use crate::region::Access;
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
-use crate::worker::{Inner as WorkerInner, wiring};
+use crate::worker::{Inner as WorkerInner, services, wiring};
 use crate::{Error, Status};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -98,6 +98,7 @@ pub(crate) fn handle(worker: &Rc<WorkerInner>, message: u16, token: u64, peer: u
         id::ATOMIC => on_atomic(worker, token, peer, data),
         id::PING => answer(worker, peer, reply(token, Ok(0))),
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
+        id::SERVICE => services::received(worker, peer, data),
         id::WIREUP => wiring::received(worker, data).map_err(|_| Status::BadData),
         _ => Err(Status::BadData),
     };

@@ -59,4 +59,5 @@ pub use region::{Access, Region};
 pub use report::Report;
 pub use request::{Outcome, Request};
 pub use tieline_plugin_api::Status;
+pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::{Counters, MemoryUse, Worker};

@@ -3,7 +3,8 @@
 //! A pure function: the caller asks interfaces and probes mechanisms, and hands in what came out. One peer
 //! that a mechanism cannot reach costs that pair that lane, and one record.
 //!
-//! Lanes stand in the order of rank, last the emulation over messages. A key is served by the first lane
+//! Lanes stand in the order of rank, last the emulation over messages. Where messages stay within the host, a
+//! network's put and get that need the target's progress just as emulation does are no lanes. A key is served by the first lane
 //! that fits it: one whose module reaches only memory of its own domain (`alloc`) is passed over for other
 //! memory.
 
@@ -108,6 +109,22 @@ pub(crate) fn lanes(
                 fit.push((ranked, *index));
             }
         }
+        if let (true, Some(local)) = (role != Role::Message, local_messages(&lanes, composition)) {
+            fit.retain(|(ranked, _)| {
+                let keep = ranked.facts.caps & (caps::LOCAL_ONLY | caps::PASSIVE_TARGET) != 0;
+                if !keep {
+                    let verdict = Verdict::OutrankedBy {
+                        winner: format!("emulation over {local}"),
+                        rule: "both need the target's progress, and that stays on this host".into(),
+                    };
+                    let record = about(peer, &ranked.at, verdict);
+                    if !lanes.records.contains(&record) {
+                        lanes.records.push(record);
+                    }
+                }
+                keep
+            });
+        }
         fit.sort_by(|a, b| compare(a.0, b.0, role).0);
         let mut built: Vec<Lane> = Vec::new();
         for (place, (ranked, index)) in fit.iter().enumerate() {
@@ -128,6 +145,17 @@ pub(crate) fn lanes(
     }
     lanes.records.extend(chosen(peer, &lanes));
     lanes
+}
+
+/// The module that carries messages, when it reaches nobody outside of this host.
+fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef> {
+    match &lanes.message.first()?.via {
+        Via::Module(at, _) => {
+            let caps = composition.ranked(at)?.facts.caps;
+            (caps & caps::LOCAL_ONLY != 0).then(|| at.clone())
+        }
+        Via::Messages => None,
+    }
 }
 
 /// The first of the peer's modules of the same provider and name that can be reached.
@@ -339,6 +367,22 @@ mod tests {
             lanes.rma[0].because,
             "no module reaches this peer's memory: emulated over messages"
         );
+    }
+
+    #[test]
+    fn a_network_is_no_lane_to_memory_on_this_host_unless_it_needs_nothing_from_the_target() {
+        let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
+        let stream = module("tcp", "stream", caps::AM_SHORT | RMA, 10);
+        let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
+        let all = [local, stream, rc];
+        let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
+        assert_eq!(row(&lanes.message), "shm/ring verbs/rc tcp/stream");
+        assert_eq!(row(&lanes.rma), "verbs/rc ~");
+        let told = lanes.records.iter().any(|r| {
+            r.subject().contains("tcp/stream")
+                && r.verdict.to_string().contains("emulation over shm/ring")
+        });
+        assert!(told, "{:?}", lanes.records);
     }
 
     #[test]

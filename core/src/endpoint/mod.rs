@@ -25,6 +25,7 @@ use queue::Task;
 pub(crate) use route::{Route, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use tieline_plugin_api::OK;
@@ -80,6 +81,12 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({} through {})", self.inner.address.label(), self.message_path())
+    }
 }
 
 /// How often a message that finds no room is tried again before it is copied into the queue: about the time
@@ -566,6 +573,7 @@ impl Inner {
         let held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
         self.held.borrow_mut().extend(held);
         self.worker.end_lines(self, &error);
+        self.worker.service_peer_lost(self.address.party.worker, &error);
         if let Some(control) = self.control.get() {
             control.fail(error);
         }

@@ -10,8 +10,6 @@
 //!
 //! The picture, the table and the bytes are in `docs/wireup.md`.
 
-#![allow(dead_code)] // until the worker uses all of it
-
 mod books;
 mod course;
 mod machine;

@@ -276,6 +276,7 @@ impl Services {
     }
 
     /// Requests that wait here, and requests of ours that are open.
+    #[cfg(test)]
     pub(crate) fn open(&self) -> (usize, usize) {
         (self.waiting.len(), self.asking.len())
     }

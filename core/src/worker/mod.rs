@@ -3,6 +3,7 @@
 pub(crate) mod abi;
 pub(crate) mod carrier;
 mod progress;
+pub(crate) mod services;
 mod wait;
 pub(crate) mod wiring;
 
@@ -90,6 +91,14 @@ pub struct Counters {
     pub malformed: u64,
     /// Pieces of peers' large puts and gets that this worker copied for them.
     pub assisted_chunks: u64,
+    /// Connections that were formed with peers, by modules that connect to an endpoint.
+    pub connections: u64,
+    /// Of such, those that did not come about.
+    pub failed_connections: u64,
+    /// Messages of wire-up that were sent again because no answer came.
+    pub wireup_retransmissions: u64,
+    /// Requests for a connection that were rejected.
+    pub wireup_rejections: u64,
 }
 
 pub(crate) struct Inner {
@@ -116,6 +125,7 @@ pub(crate) struct Inner {
     pause: Cell<u32>,
     timer: Timer,
     pub(crate) wiring: wiring::Wiring,
+    services: services::Desk,
     pub(crate) requests: RefCell<Requests>,
     endpoints: RefCell<Vec<Option<Weak<EndpointInner>>>>,
     busy: RefCell<VecDeque<Rc<EndpointInner>>>,
@@ -183,6 +193,7 @@ impl Worker {
         }
         let carriers = carrier::Carriers::open(&core, id, &poller)?;
         let wiring = wiring::Wiring::new(id, carriers, core.connect_timeout);
+        let services = services::Desk::new(core.connect_timeout);
         let timer = Timer::new()?;
         poller.add(timer.as_raw_fd())?;
         let polled = |slow: bool| {
@@ -213,6 +224,7 @@ impl Worker {
             pause: Cell::new(1),
             timer,
             wiring,
+            services,
             requests: RefCell::default(),
             endpoints: RefCell::default(),
             busy: RefCell::default(),
@@ -346,7 +358,9 @@ impl Worker {
     /// What the worker has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner.counters.get()
+        let mut counters = self.inner.counters.get();
+        self.inner.wiring.count(&mut counters);
+        counters
     }
 
     /// How many operations are pending.
@@ -389,6 +403,7 @@ impl Drop for Worker {
         }
         drop((busy, peers));
         self.inner.handlers.borrow_mut().clear();
+        self.inner.services.close();
         *self.inner.on_failure.borrow_mut() = None;
         self.inner.assist.close();
     }

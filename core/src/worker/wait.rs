@@ -70,7 +70,8 @@ impl Inner {
                 return Ok(false);
             }
         }
-        match self.wiring.next_timer() {
+        let timers = [self.wiring.next_timer(), self.next_service_timer()];
+        match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
         }

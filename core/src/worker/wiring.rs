@@ -7,7 +7,7 @@
 //! A line's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
 
 use super::carrier::{Carrier, Carriers};
-use super::{Inner, InterfaceSlot, abi};
+use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, Way};
 use crate::registry::abi::RawEndpoint;
@@ -73,7 +73,7 @@ impl Wiring {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -83,6 +83,16 @@ impl Wiring {
             u64::MAX => None,
             at => Some(Duration::from_nanos(at.saturating_sub(self.now()))),
         }
+    }
+
+    /// Adds what wire-up has counted.
+    pub(super) fn count(&self, counters: &mut Counters) {
+        let machine = self.machine.borrow();
+        let seen = machine.counters();
+        counters.connections = seen.ready;
+        counters.failed_connections = seen.failed;
+        counters.wireup_retransmissions = seen.retransmissions;
+        counters.wireup_rejections = seen.rejected;
     }
 
     /// Whether there is no connection, formed or forming.
@@ -558,6 +568,7 @@ impl Inner {
             self.wiring.machine.borrow_mut().tick(self.wiring.now());
             self.carry_out();
         }
+        self.tick_services();
         count
     }
 

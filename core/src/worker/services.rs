@@ -1,0 +1,454 @@
+//! Client/server services: one worker listens under a name, another asks for it and is accepted or rejected.
+//!
+//! ```
+//! # fn main() -> Result<(), tieline::Error> {
+//! use tieline::{Context, ServiceAnswer};
+//! let context = Context::open()?;
+//! let (server, client) = (context.worker()?, context.worker()?);
+//! server.listen("store", 16, |request| {
+//!     let shelf = format!("shelf 3 for {}", String::from_utf8_lossy(request.private()));
+//!     let _endpoint = request.accept(shelf.as_bytes()); // or keep the request, and answer later
+//! })?;
+//! let call = client.connect_to_service(&server.address()?, "store", b"number 7")?;
+//! let answer = loop {
+//!     let _ = (server.progress(), client.progress());
+//!     if let Some(answer) = call.test() {
+//!         break answer?;
+//!     }
+//! };
+//! assert_eq!(answer, ServiceAnswer::Accepted(b"shelf 3 for number 7".to_vec()));
+//! # Ok(()) }
+//! ```
+//!
+//! Names of services are a space of their own: they have nothing to do with message ids or with connections
+//! between peers. The messages go over the pair's message lane, whatever module that is.
+
+use super::{Inner, Worker};
+use crate::address::WorkerAddress;
+use crate::emulate;
+use crate::endpoint::{Endpoint, queue::Task};
+use crate::message::PeerId;
+use crate::wireup::ReasonKind;
+use crate::wireup::service::{RequestId, ServiceAction, ServiceLimits, Services};
+use crate::{Error, Status};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// How much longer a client waits than a server: it then hears the server's words.
+const GRACE: u64 = 5_000_000_000;
+
+type Listener = Rc<dyn Fn(ServiceRequest)>;
+type Answered = Result<ServiceAnswer, Error>;
+
+/// What a service said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAnswer {
+    /// Yes, with these bytes of its own.
+    Accepted(Vec<u8>),
+    /// No, with these.
+    Rejected(Vec<u8>),
+}
+
+/// A worker's side of its services.
+pub(super) struct Desk {
+    pub(super) services: RefCell<Services>,
+    listeners: RefCell<HashMap<String, Listener>>,
+    /// Calls that nobody has taken the answer of.
+    calls: RefCell<HashMap<u64, Option<Answered>>>,
+}
+
+impl Desk {
+    pub(super) fn new(timeout: Duration) -> Desk {
+        let waiting = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        let limits = ServiceLimits { waiting, asking: waiting + GRACE, ..ServiceLimits::default() };
+        Desk {
+            services: RefCell::new(Services::new(limits)),
+            listeners: RefCell::default(),
+            calls: RefCell::default(),
+        }
+    }
+
+    /// Lets go of handlers, which may hold the worker.
+    pub(super) fn close(&self) {
+        self.listeners.borrow_mut().clear();
+    }
+}
+
+/// Somebody asks for a service. Dropped without an answer, it is rejected.
+pub struct ServiceRequest {
+    worker: Weak<Inner>,
+    id: RequestId,
+    service: String,
+    peer: PeerId,
+    private: Vec<u8>,
+    answered: bool,
+}
+
+impl fmt::Debug for ServiceRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServiceRequest({} from {})", self.service, self.peer)
+    }
+}
+
+impl ServiceRequest {
+    /// The name of the service.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// What it gave along, at most 1 KiB.
+    #[must_use]
+    pub fn private(&self) -> &[u8] {
+        &self.private
+    }
+
+    /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client.
+    ///
+    /// # Errors
+    /// `TooLarge`; `TimedOut` when the client is no longer waiting; `Closed` when the worker is.
+    pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
+        let worker = self.answer(private, true)?;
+        let inner = worker.reply_endpoint(self.peer.0)?;
+        Ok(Endpoint { inner })
+    }
+
+    /// Says no, with up to 1 KiB of bytes.
+    ///
+    /// # Errors
+    /// As [`ServiceRequest::accept`].
+    pub fn reject(mut self, private: &[u8]) -> Result<(), Error> {
+        self.answer(private, false).map(drop)
+    }
+
+    fn answer(&mut self, private: &[u8], yes: bool) -> Result<Rc<Inner>, Error> {
+        let closed = || Error::from_status(Status::Closed);
+        let worker = self.worker.upgrade().ok_or_else(closed)?;
+        self.answered = true;
+        let said = {
+            let mut services = worker.services.services.borrow_mut();
+            match yes {
+                true => services.accept(self.id, private),
+                false => services.reject(self.id, private),
+            }
+        };
+        worker.carry_out_services();
+        match said {
+            Ok(true) => Ok(worker),
+            Ok(false) => Err(Error::new(
+                Status::TimedOut,
+                format!("nobody waits for this answer of service {}", self.service),
+                "the client gave up, or is gone",
+                "answer within TIELINE_CONNECT_TIMEOUT",
+            )),
+            Err(reason) => Err(Error::new(
+                Status::TooLarge,
+                format!("an answer of service {}", self.service),
+                reason.text,
+                "",
+            )),
+        }
+    }
+}
+
+impl Drop for ServiceRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            let _ = self.answer(&[], false);
+        }
+    }
+}
+
+/// A request for a service, on its way.
+pub struct ServiceCall {
+    worker: Rc<Inner>,
+    endpoint: Endpoint,
+    token: u64,
+}
+
+impl fmt::Debug for ServiceCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServiceCall({})", self.token)
+    }
+}
+
+impl ServiceCall {
+    /// The endpoint that leads to the worker that was asked.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The answer, once it is there. An error: there is none, because nobody listens, the backlog is full, time
+    /// is up or the peer is gone.
+    #[must_use]
+    pub fn test(&self) -> Option<Result<ServiceAnswer, Error>> {
+        self.worker.services.calls.borrow().get(&self.token)?.clone()
+    }
+}
+
+impl Drop for ServiceCall {
+    fn drop(&mut self) {
+        let _ = self.worker.services.calls.borrow_mut().remove(&self.token);
+    }
+}
+
+impl Worker {
+    /// Takes requests for a service: `on_request` runs inside [`Worker::progress`] for each, and answers or
+    /// keeps it. At most `backlog` wait unanswered at a time; further ones are refused.
+    ///
+    /// # Errors
+    /// `Busy` when this worker listens for it already, `Invalid` for an impossible name.
+    pub fn listen(
+        &self,
+        service: &str,
+        backlog: usize,
+        on_request: impl Fn(ServiceRequest) + 'static,
+    ) -> Result<(), Error> {
+        let desk = &self.inner.services;
+        let known = desk.listeners.borrow().contains_key(service);
+        desk.services.borrow_mut().listen(service, backlog).map_err(|reason| {
+            let status = if known { Status::Busy } else { Status::Invalid };
+            Error::new(status, format!("cannot listen for service `{service}`"), reason.text, "")
+        })?;
+        let _ = desk.listeners.borrow_mut().insert(service.to_owned(), Rc::new(on_request));
+        Ok(())
+    }
+
+    /// Takes no more requests for a service; who waits is refused.
+    pub fn unlisten(&self, service: &str) {
+        let _ = self.inner.services.listeners.borrow_mut().remove(service);
+        self.inner.services.services.borrow_mut().unlisten(service);
+        self.inner.carry_out_services();
+    }
+
+    /// Asks the worker with this address for a service, giving up to 1 KiB along.
+    ///
+    /// # Errors
+    /// As [`Worker::connect`]; `Invalid` for an impossible name or too many bytes.
+    pub fn connect_to_service(
+        &self,
+        address: &[u8],
+        service: &str,
+        private: &[u8],
+    ) -> Result<ServiceCall, Error> {
+        let parsed = WorkerAddress::parse(address)?;
+        let peer = parsed.party.worker;
+        let endpoint = self.connect(address)?;
+        let _ = self.inner.peer_number(&parsed);
+        let desk = &self.inner.services;
+        let now = self.inner.wiring.now();
+        let asked = desk.services.borrow_mut().ask(now, peer, service, private);
+        let token = asked.map_err(|reason| {
+            let status = match reason.kind {
+                ReasonKind::Busy => Status::Again,
+                _ => Status::Invalid,
+            };
+            Error::new(status, format!("cannot ask for service `{service}`"), reason.text, "")
+        })?;
+        let _ = desk.calls.borrow_mut().insert(token, None);
+        let call = ServiceCall { worker: self.inner.clone(), endpoint, token };
+        self.inner.carry_out_services();
+        Ok(call)
+    }
+
+    /// Makes progress until a service has answered.
+    ///
+    /// # Errors
+    /// As [`ServiceCall::test`]; `Busy` inside a handler.
+    pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, Error> {
+        loop {
+            if let Some(answer) = call.test() {
+                return answer;
+            }
+            let _ = self.wait(Some(Duration::from_millis(100)))?;
+        }
+    }
+}
+
+/// A message of services came in.
+pub(crate) fn received(worker: &Rc<Inner>, peer: u32, data: &[u8]) -> Result<(), Status> {
+    let from = worker.worker_of(peer).ok_or(Status::BadData)?;
+    let now = worker.wiring.now();
+    let taken = worker.services.services.borrow_mut().receive(now, from, data);
+    worker.carry_out_services();
+    taken.map_err(|_| Status::BadData)
+}
+
+impl Inner {
+    fn worker_of(&self, peer: u32) -> Option<[u8; 16]> {
+        let peers = self.peers.borrow();
+        Some(peers.get(peer as usize)?.address.as_ref()?.party.worker)
+    }
+
+    /// The way to a worker is gone: what waits for it ends.
+    pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
+        // Nothing of it waits in the usual case: an endpoint may fail inside of a service's own sending.
+        if let Ok(mut services) = self.services.services.try_borrow_mut() {
+            services.peer_lost(peer, &error.to_string());
+        }
+        self.carry_out_services();
+    }
+
+    pub(super) fn tick_services(self: &Rc<Self>) {
+        let due = self.services.services.borrow().next_timer();
+        if due.is_some_and(|at| at <= self.wiring.now()) {
+            self.services.services.borrow_mut().tick(self.wiring.now());
+            self.carry_out_services();
+        }
+    }
+
+    /// How long until a request has waited too long.
+    pub(super) fn next_service_timer(&self) -> Option<Duration> {
+        let at = self.services.services.borrow().next_timer()?;
+        Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
+    }
+
+    fn carry_out_services(self: &Rc<Self>) {
+        loop {
+            let action = match self.services.services.try_borrow_mut() {
+                Ok(mut services) => services.take_action(),
+                Err(_) => return, // further up the stack somebody carries out
+            };
+            let Some(action) = action else { return };
+            match action {
+                ServiceAction::Send { peer, message } => {
+                    let number = self.peer_numbers.borrow().get(&peer).copied();
+                    let endpoint = number.map(|number| self.reply_endpoint(number));
+                    match endpoint {
+                        Some(Ok(endpoint)) => {
+                            endpoint.enqueue(Task::control(emulate::id::SERVICE, 0, message));
+                        }
+                        Some(Err(error)) => self.service_peer_lost(peer, &error),
+                        None => {}
+                    }
+                }
+                ServiceAction::Arrived { id, service, peer, private } => {
+                    let listener = self.services.listeners.borrow().get(&service).cloned();
+                    let number = self.peer_numbers.borrow().get(&peer).copied();
+                    let request = ServiceRequest {
+                        worker: Rc::downgrade(self),
+                        id,
+                        service,
+                        peer: PeerId(number.unwrap_or(u32::MAX)),
+                        private,
+                        answered: false,
+                    };
+                    if let Some(listener) = listener {
+                        listener(request);
+                    }
+                }
+                // Who holds the request learns it when answering.
+                ServiceAction::Withdrawn { .. } => {}
+                ServiceAction::Accepted { token, private } => {
+                    self.call_ended(token, Ok(ServiceAnswer::Accepted(private)));
+                }
+                ServiceAction::Rejected { token, private } => {
+                    self.call_ended(token, Ok(ServiceAnswer::Rejected(private)));
+                }
+                ServiceAction::Failed { token, reason } => {
+                    let (status, fix) = match reason.kind {
+                        ReasonKind::TimedOut => {
+                            (Status::TimedOut, "see that the server makes progress")
+                        }
+                        ReasonKind::Carrier => (Status::PeerFailed, ""),
+                        _ => (Status::Unreachable, "see what the server listens for"),
+                    };
+                    let error = Error::new(status, "the service gave no answer", reason.text, fix);
+                    self.call_ended(token, Err(error));
+                }
+            }
+        }
+    }
+
+    fn call_ended(&self, token: u64, answer: Answered) {
+        if let Some(call) = self.services.calls.borrow_mut().get_mut(&token) {
+            *call = Some(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use std::cell::Cell;
+
+    fn until<T>(workers: &[&Worker], mut ready: impl FnMut() -> Option<T>) -> T {
+        loop {
+            for worker in workers {
+                let _ = worker.progress();
+            }
+            if let Some(value) = ready() {
+                return value;
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_accepts_later_and_both_sides_then_have_endpoints() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        let waiting = Rc::new(RefCell::new(None));
+        let kept = waiting.clone();
+        server.listen("later", 1, move |request| *kept.borrow_mut() = Some(request)).unwrap();
+        let heard = Rc::new(Cell::new(0));
+        let counted = heard.clone();
+        client.on_message(3, move |m| counted.set(m.header())).unwrap();
+        let address = server.address().unwrap();
+        let call = client.connect_to_service(&address, "later", b"please").unwrap();
+        let request: ServiceRequest = until(&[&server, &client], || waiting.borrow_mut().take());
+        assert_eq!((request.service(), request.private()), ("later", &b"please"[..]));
+        assert!(call.test().is_none());
+        let endpoint = request.accept(b"welcome").unwrap();
+        let answer = until(&[&server, &client], || call.test()).unwrap();
+        assert_eq!(answer, ServiceAnswer::Accepted(b"welcome".to_vec()));
+        let _ = endpoint.send(3, 42, &[]).unwrap();
+        assert_eq!(until(&[&server, &client], || Some(heard.get()).filter(|n| *n > 0)), 42);
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_is_rejected_and_an_unknown_service_refuses_with_words() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        server.listen("nobody", 4, drop).unwrap();
+        assert_eq!(server.listen("nobody", 4, drop).unwrap_err().status(), Status::Busy);
+        let address = server.address().unwrap();
+        let call = client.connect_to_service(&address, "nobody", b"").unwrap();
+        let answer = until(&[&server, &client], || call.test()).unwrap();
+        assert_eq!(answer, ServiceAnswer::Rejected(Vec::new()));
+        server.unlisten("nobody");
+        for name in ["nobody", "elsewhere"] {
+            let call = client.connect_to_service(&address, name, b"").unwrap();
+            let error = until(&[&server, &client], || call.test()).unwrap_err();
+            assert!(error.to_string().contains("nobody listens"), "{error}");
+        }
+        let error = client.connect_to_service(&address, "nobody", &[0; 2000]).unwrap_err();
+        assert_eq!(error.status(), Status::Invalid);
+    }
+
+    #[test]
+    fn a_call_ends_when_the_server_is_closed() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        let waiting = Rc::new(RefCell::new(None));
+        let kept = waiting.clone();
+        server.listen("gone", 1, move |request| *kept.borrow_mut() = Some(request)).unwrap();
+        let address = server.address().unwrap();
+        let call = client.connect_to_service(&address, "gone", b"").unwrap();
+        let request: ServiceRequest = until(&[&server, &client], || waiting.borrow_mut().take());
+        drop(server);
+        let error = request.accept(b"").unwrap_err();
+        assert_eq!(error.status(), Status::Closed);
+        assert!(call.test().is_none_or(|answer| answer.is_err()));
+    }
+}
