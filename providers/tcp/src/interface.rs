@@ -24,7 +24,7 @@ use crate::stream::{Buffer, Stream};
 const TICK: Duration = Duration::from_millis(10);
 /// The most streams that are read without asking epoll first, and how often epoll is asked all the same.
 const MAX_HOT: usize = 4;
-const ASK_EVERY: Duration = Duration::from_micros(20);
+const ASK_EVERY: Duration = Duration::from_micros(50);
 /// Streams without news for this many polls are left to epoll.
 const COOL_AFTER: u32 = 100_000;
 /// Receive buffers that are kept for the next stream.
@@ -310,18 +310,16 @@ impl State {
     fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.begin(shared);
         self.tell(shared, events);
-        let read = self.read_hot(shared, events);
         let now = Instant::now();
         shared.now.set(now);
+        // One or the other: epoll names the active streams too.
         let hot = shared.hot.borrow().len();
-        let ask = hot == 0
-            || hot > MAX_HOT
-            || shared.blocked.get() > 0
-            || now.duration_since(self.asked) > ASK_EVERY
-                && (!read || now.duration_since(self.asked) > 5 * ASK_EVERY);
-        if ask {
+        let since = now.duration_since(self.asked);
+        if hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY {
             self.asked = now;
             self.ask_kernel(shared, events, Some(Duration::ZERO));
+        } else {
+            self.read_hot(shared, events);
         }
         if now.duration_since(self.ticked) >= TICK {
             self.ticked = now;
@@ -359,18 +357,18 @@ impl State {
     }
 
     /// Reads one of the streams that were active lately.
-    fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) -> bool {
+    fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let (count, (index, number)) = {
             let hot = shared.hot.borrow();
             if hot.is_empty() || hot.len() > MAX_HOT || events.room() == 0 {
-                return false;
+                return;
             }
             (hot.len(), hot[self.turn % hot.len()])
         };
-        let Some(conn) = self.conn(index) else { return false };
+        let Some(conn) = self.conn(index) else { return };
         if conn.inner.borrow_mut().read(number, events) == Read::Some {
             self.quiet = 0;
-            return true;
+            return;
         }
         self.turn = (self.turn + 1) % count;
         self.quiet += 1;
@@ -378,7 +376,6 @@ impl State {
             self.quiet = 0;
             self.cool_down(shared, index, number);
         }
-        false
     }
 
     /// A stream that was active for nothing gives its buffer back.
@@ -414,21 +411,25 @@ impl State {
         if shared.poller.wait(&mut ready, timeout).is_err() {
             ready.clear();
         }
+        let mut arrivals = false;
         for at in &ready {
             match at.token {
-                HUB => shared.hub.poll(),
+                HUB => {
+                    shared.hub.poll();
+                    arrivals = true;
+                }
                 TIMER => {
                     self.timer.set(None);
                     self.timer_set = false;
                     self.ticked = shared.now.get();
                     self.tick(shared, shared.now.get());
                 }
-                MAILBOX => {}
+                MAILBOX => arrivals = true,
                 token => self.serve(shared, events, token, *at),
             }
         }
         self.ready = ready;
-        while let Some(incoming) = self.mailbox.take() {
+        while let Some(incoming) = arrivals.then(|| self.mailbox.take()).flatten() {
             let greeting = Greeting::parse(incoming.hello.payload());
             let Some(greeting) = greeting.filter(|_| incoming.hello.purpose == PURPOSE) else {
                 continue;
