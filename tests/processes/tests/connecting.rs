@@ -210,7 +210,6 @@ fn a_peer_that_nobody_can_reach_is_an_error_that_names_it() -> Verdict {
     println!("    after {took:.0} ms: {} {}", failed.status, failed.text);
     assert!(["TimedOut", "Unreachable"].contains(&failed.status.as_str()), "{failed:?}");
     assert!(failed.text.contains(&format!("process {}", b.peer.pid())), "{}", failed.text);
-    assert!(failed.text.contains(&hosts[1].address(0, false)), "what was tried: {}", failed.text);
     assert!(took < BOUND_MS);
     a.end();
     b.end();
@@ -230,6 +229,7 @@ fn a_wrong_secret_is_refused_and_a_right_one_is_not() -> Verdict {
                 (Ok(_), true) => {}
                 (Err(failed), false) => {
                     println!("    `{mine}` and `{theirs}`: {} {}", failed.status, failed.text);
+                    assert_eq!(failed.status, "Permission");
                     assert!(failed.text.contains("secret"), "{}", failed.text);
                     assert!(failed.text.contains("process "), "{}", failed.text);
                     assert!(!failed.text.contains("two"), "a secret is not told");
@@ -245,7 +245,8 @@ fn a_wrong_secret_is_refused_and_a_right_one_is_not() -> Verdict {
 
 fn a_peer_that_was_restarted_at_the_same_port_is_not_taken_for_the_old_one() -> Verdict {
     let hosts = or_skip!(Hosts::two());
-    let settings = &[NETWORK, "TIELINE_TCP_PORTS=20000-20003", "TIELINE_CONNECT_TIMEOUT=5s"];
+    // As many ports as providers listen: the new process takes those of the old one.
+    let settings = &[NETWORK, "TIELINE_TCP_PORTS=20000-20001", "TIELINE_CONNECT_TIMEOUT=5s"];
     let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=5s"]);
     let mut late = hosts[0].node("late", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=5s"]);
     let mut b = hosts[1].node("b", settings);
@@ -306,7 +307,7 @@ fn connecting_and_closing_may_cross() -> Verdict {
         match a.answer() {
             Ok(_) => {}
             Err(failed) => {
-                let reasons = ["PeerFailed", "Closed", "Unreachable"];
+                let reasons = ["PeerFailed", "Closed"];
                 assert!(reasons.contains(&failed.status.as_str()), "round {round}: {failed:?}");
             }
         }

@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[Test] = named![
     a_host_that_vanishes_is_given_up_within_the_stated_time,
     a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up,
     one_direction_in_which_nobody_can_call_does_not_matter,
+    who_alone_can_call_is_answered_over_its_own_connection,
+    who_cannot_call_and_is_not_called_is_told_in_time,
     one_of_two_rails_is_lost_and_the_other_one_carries_on,
 ];
 
@@ -223,6 +225,7 @@ fn a_host_that_vanishes_is_given_up_within_the_stated_time() -> Verdict {
 fn a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = pair(&hosts, &["TIELINE_FAILURE_TIMEOUT=500ms"]);
+    let _ = a.must("ping b");
     let _ = b.must("passive");
     // More than all buffers hold.
     a.peer.tell("exact b 2000 30000");
@@ -239,29 +242,74 @@ fn a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Ver
 }
 
 fn one_direction_in_which_nobody_can_call_does_not_matter() -> Verdict {
-    for (deaf, refuses) in [(0, false), (1, false), (1, true)] {
+    for deaf in [0, 1] {
+        let hosts = or_skip!(Hosts::two());
+        or_skip!(hosts[deaf].drop_incoming_calls());
+        let [mut a, mut b] = ["a", "b"].map(|name| {
+            let host = if name == "a" { &hosts[0] } else { &hosts[1] };
+            host.node(name, &[NETWORK])
+        });
+        a.connect(&mut b);
+        b.connect(&mut a);
+        // Both want to speak; only one of them can make the connection, and it serves both.
+        a.peer.tell("exact b 100 8 3000");
+        b.peer.tell("exact a 100 8 3000");
+        for node in [&mut a, &mut b] {
+            if let Err(failed) = node.answer() {
+                panic!("host {deaf} cannot be called, {}: {failed:?}", node.peer.name);
+            }
+        }
+        for node in [&mut a, &mut b] {
+            assert_eq!(node.must("reach exact 100"), "100");
+            node.nothing_was_wrong();
+        }
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}
+
+fn who_alone_can_call_is_answered_over_its_own_connection() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    or_skip!(hosts[0].drop_incoming_calls());
+    let (mut a, mut b) = (hosts[0].node("a", &[NETWORK]), hosts[1].node("b", &[NETWORK]));
+    let _ = a.must(&format!("register here {MIXED_REGION}"));
+    let _ = b.must(&format!("register theirs {MIXED_REGION}"));
+    a.connect(&mut b);
+    let _ = a.import(&mut b, "theirs");
+    // Gets, atomics and flushes are answered.
+    let _ = a.must("mixed b theirs 20");
+    assert_eq!(b.must("reach exact 20"), "20");
+    // From now on the other side can speak, too.
+    b.connect(&mut a);
+    let _ = b.must("exact a 20 8 3000");
+    for node in [&mut a, &mut b] {
+        assert_eq!(node.must("reach exact 20"), "20");
+        node.nothing_was_wrong();
+    }
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn who_cannot_call_and_is_not_called_is_told_in_time() -> Verdict {
+    for refuses in [false, true] {
         let hosts = or_skip!(Hosts::two());
         or_skip!(match refuses {
-            true => hosts[deaf].refuse_incoming_calls(),
-            false => hosts[deaf].drop_incoming_calls(),
+            true => hosts[1].refuse_incoming_calls(),
+            false => hosts[1].drop_incoming_calls(),
         });
-        // Each of them is the first to speak once.
-        for first in [0, 1] {
-            let mut a = hosts[first].node("a", &[NETWORK]);
-            let mut b = hosts[1 - first].node("b", &[NETWORK]);
-            a.connect(&mut b);
-            if let Err(failed) = a.ask("exact b 100 8 3000") {
-                panic!("host {deaf} cannot be called, a is on {first}: {failed:?}");
-            }
-            b.connect(&mut a);
-            let _ = b.must("exact a 100 8 3000");
-            for node in [&mut a, &mut b] {
-                assert_eq!(node.must("reach exact 100"), "100");
-                node.nothing_was_wrong();
-            }
-            a.end();
-            b.end();
-        }
+        let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=2s"]);
+        let mut b = hosts[1].node("b", &[NETWORK]);
+        a.connect(&mut b);
+        let asked = tieline_processes::sys::now_ns();
+        let failed = a.try_ask("ping b").expect_err("there is no way");
+        let took = milliseconds(asked, failed.at);
+        println!("    after {took:.0} ms (stated: 2000): {} {}", failed.status, failed.text);
+        assert!(took < BOUND_MS);
+        assert!(failed.text.contains("process "), "{}", failed.text);
+        a.end();
+        b.end();
     }
     Verdict::Passed
 }
@@ -276,13 +324,11 @@ fn one_of_two_rails_is_lost_and_the_other_one_carries_on() -> Verdict {
     for lost in [0, 1] {
         let hosts = or_skip!(Hosts::with_rails(2));
         let (mut a, mut b) = pair(&hosts, &["TIELINE_TCP_RAILS=all", STATED_SETTING]);
-        a.peer.tell("exact b until-told 60000 8 30000");
-        a.streams();
+        let sent = a.must("exact b 500 60000 8 30000");
+        assert_eq!(b.must(&format!("reach exact {sent}")), sent);
         let before = [0, 1].map(|rail| sent_over(&hosts, 0, rail));
         println!("    bytes over the rails: {before:?}");
-        assert!(before.iter().all(|bytes| *bytes > 100_000), "both rails carry: {before:?}");
-        let sent = a.stop().expect("a stream").text;
-        assert_eq!(b.must(&format!("reach exact {sent}")), sent);
+        assert!(before.iter().all(|bytes| *bytes > 1_000_000), "both rails carry: {before:?}");
         talk(&mut a, &mut b);
         hosts[1].link(lost).cut();
         // The stream goes on, which takes until the rail is given up.

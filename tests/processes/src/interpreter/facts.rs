@@ -9,7 +9,7 @@ impl Node {
         Ok(match words {
             ["counted"] => self.seen.counted.get().to_string(),
             ["exact-count"] => self.seen.exact.get().to_string(),
-            // Of the last `mixed`: atomics confirmed, and those of which nobody knows.
+            // What the counter is after the last `mixed`, and how many more may have been added to it.
             ["atomics"] => {
                 format!("{} {}", self.seen.confirmed.get(), self.seen.unknown.get())
             }

@@ -44,9 +44,9 @@ struct Seen {
     chatting: RefCell<Option<Endpoint>>,
     exact: Cell<u64>,
     next_exact: RefCell<HashMap<PeerId, u64>>,
-    /// Atomics of the last stream that were confirmed.
+    /// What the counter of the last `mixed` is, from what atomics brought back.
     confirmed: Cell<u64>,
-    /// Those of which nobody knows whether they were executed.
+    /// Atomics of which nobody knows whether they were executed.
     unknown: Cell<u64>,
     /// The application carries datagrams, so it may not sleep in a call of the library.
     carries: Cell<bool>,

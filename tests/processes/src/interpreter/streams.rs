@@ -130,7 +130,7 @@ impl Node {
         let key = find(&self.keys, &format!("{name}.{region}"));
         self.seen.confirmed.set(0);
         self.seen.unknown.set(0);
-        let mut base = None;
+        let mut begun = false;
         let mut turn = 0;
         while self.goes_on(turn, limit) {
             let len = LENGTHS[turn as usize % LENGTHS.len()];
@@ -143,7 +143,7 @@ impl Node {
             if here.to_vec(PLACE..PLACE + len)? != bytes {
                 self.seen.wrong(format!("what was put in turn {turn} is not what is read back"));
             }
-            self.count_up(self.finish(endpoint.fetch_add(key, 0, 1)), endpoint, &mut base)?;
+            self.count_up(self.finish(endpoint.fetch_add(key, 0, 1)), endpoint, &mut begun)?;
             let _ = self.finish(Ok(posted))?;
             turn += 1;
             if turn == 20 {
@@ -158,19 +158,19 @@ impl Node {
         &self,
         ended: Result<String, Error>,
         endpoint: &Endpoint,
-        base: &mut Option<u64>,
+        begun: &mut bool,
     ) -> Result<(), Error> {
         let seen = &self.seen;
         match ended {
             Ok(value) => {
                 let value: u64 = value.parse().expect("a number");
-                let first = *base.get_or_insert(value);
-                let least = first + seen.confirmed.get();
+                let least = if *begun { seen.confirmed.get() } else { value };
                 if !(least..=least + seen.unknown.get()).contains(&value) {
                     seen.wrong(format!("an atomic brought {value}, not {least}"));
                 }
+                *begun = true;
                 seen.unknown.set(0);
-                seen.confirmed.set(value + 1 - first);
+                seen.confirmed.set(value + 1);
                 Ok(())
             }
             Err(e) => {
