@@ -23,6 +23,8 @@ use crate::window::Window;
 pub(crate) const SMALL: usize = 8 << 10;
 /// Bytes after which it is another stream's turn: a few messages stay on the one that the peer looks at already.
 const TURN: usize = 64 << 10;
+/// In the word of an acknowledgement: asks for one in return, on the same stream.
+pub(crate) const ANSWER: u64 = 1;
 /// How long a closed endpoint waits for the peer to have read everything.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -74,8 +76,8 @@ pub(crate) struct Inner {
     pub(crate) ack_owed: u32,
     pub(crate) ack_bytes: usize,
     pub(crate) ack_round: u64,
-    /// One past the highest sequence number that the peer has seen.
-    pub(crate) peer_highest: u32,
+    /// The stream that brought it.
+    pub(crate) ack_stream: usize,
     pub(crate) flagged: Cell<bool>,
     pub(crate) timed: Cell<bool>,
     /// When it began to wait for its first stream, or for one to come back; for closed ones, for the peer.
@@ -108,7 +110,7 @@ impl Conn {
             ack_owed: 0,
             ack_bytes: 0,
             ack_round: 0,
-            peer_highest: 0,
+            ack_stream: 0,
             flagged: Cell::new(false),
             timed: Cell::new(false),
             since: Instant::now(),
@@ -653,6 +655,9 @@ impl Inner {
         let now = Instant::now();
         if self.links.iter().all(|link| link.stream.is_none()) {
             self.since = now;
+            if broke.status == Status::TimedOut && self.phase == Phase::Open {
+                return self.fail(broke.status, &broke.text); // it was silent for long enough
+            }
         }
         self.links[number].broke(now);
         self.keep_time();
@@ -701,17 +706,37 @@ impl Inner {
                 "memory was deregistered while it was being sent again after a connection broke";
             return self.fail(Status::Io, text);
         }
-        let Some((seq, stream, since)) = self.outbox.oldest() else { return };
-        let others_moved = (self.peer_highest.wrapping_sub(seq) as i32) > 1;
+        let Some((stream, since)) = self.outbox.oldest() else { return };
+        let (suspect, now) = (usize::from(stream), self.shared.now_ms());
+        let waited = now.saturating_sub(since);
         let stall = self.shared.settings.stall.as_millis() as u64;
-        if others_moved && self.shared.now_ms().saturating_sub(since) > stall {
-            let number = stream as usize;
-            let Some(used) = self.links.get(number).and_then(|link| link.stream.as_ref()) else {
-                return;
-            };
-            let text =
-                format!("nothing moves on the connection to {}, while others do", used.peer());
-            self.stream_broke(number, &Broke { status: Status::TimedOut, text });
+        let streams = |wanted: bool| {
+            let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
+            streams.filter(move |stream| (usize::from(stream.track.number) == suspect) == wanted)
+        };
+        let silent = streams(true).all(|stream| stream.heard_ms <= since);
+        if waited <= stall / 2 || !silent {
+            return;
+        }
+        let others_answer = streams(false).any(|stream| stream.heard_ms > since + stall / 2);
+        if waited > stall && others_answer {
+            let Some(peer) = streams(true).next().map(|stream| stream.peer()) else { return };
+            let text = format!("nothing moves on the connection to {peer}, while others do");
+            return self.stream_broke(suspect, &Broke { status: Status::TimedOut, text });
+        }
+        self.ask_others(suspect);
+    }
+
+    /// Asks the peer for a sign of life on every stream but one.
+    fn ask_others(&mut self, suspect: usize) {
+        let mut head = Head::bare(Kind::Ack, self.window.highest(), ANSWER);
+        head.ack = self.window.expected();
+        for number in (0..self.links.len()).filter(|&number| number != suspect) {
+            if let Some(stream) = self.links[number].stream.as_mut() {
+                if stream.track.send_aside(&head) {
+                    self.flush_stream(number);
+                }
+            }
         }
     }
 

@@ -455,13 +455,11 @@ impl Outbox {
         self.release();
     }
 
-    /// The oldest frame that is not acknowledged: its sequence number, its stream, and since when it waits.
-    pub(crate) fn oldest(&self) -> Option<(u32, u8, u64)> {
+    /// The oldest frame that is not acknowledged: its stream, and since when it waits, in ms.
+    pub(crate) fn oldest(&self) -> Option<(u8, u64)> {
         let frame = self.frames.front()?;
         match frame.state {
-            State::Sent(stream) | State::Doing(stream) => {
-                Some((self.first as u32, stream, frame.since_ms))
-            }
+            State::Sent(stream) | State::Doing(stream) => Some((stream, frame.since_ms)),
             State::Waiting => None,
         }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Events, Status, access};
 
-use crate::conn::{Inner, Phase};
+use crate::conn::{ANSWER, Inner, Phase};
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed, word_status};
 use crate::interface::Shared;
 use crate::ops::{MAX_GETS, MAX_PUTS, Serve, not_after};
@@ -151,11 +151,14 @@ impl Inner {
     pub(crate) fn send_ack(&mut self) {
         let mut head = Head::bare(Kind::Ack, self.window.highest(), 0);
         head.ack = self.acknowledge();
+        // Where the last frames came from: another stream may be dead without anybody knowing.
+        let last = self.ack_stream;
         let free = self
             .links
             .iter_mut()
             .filter_map(|link| link.stream.as_mut())
-            .find(|stream| !stream.blocked && stream.error.is_none());
+            .filter(|stream| !stream.blocked && stream.error.is_none())
+            .min_by_key(|stream| usize::from(stream.track.number) != last);
         if let Some(stream) = free {
             let _ = stream.track.send_aside(&head);
             let number = usize::from(stream.track.number);
@@ -211,6 +214,8 @@ impl Inner {
             }
         };
         buffer.received(got.saturating_sub(direct));
+        stream.heard_ms = self.shared.now_ms();
+        self.ack_stream = number;
         if direct > 0 {
             self.advance_landing(number, got.min(direct))?;
         }
@@ -403,8 +408,9 @@ impl Inner {
         }
         match head.kind {
             Kind::Ack => {
-                if (head.number.wrapping_sub(self.peer_highest) as i32) > 0 {
-                    self.peer_highest = head.number;
+                if head.word == ANSWER {
+                    self.ack_stream = number;
+                    self.send_ack();
                 }
                 self.call_attention();
             }

@@ -121,6 +121,8 @@ pub(crate) struct Stream {
     pub(crate) landing: Option<Box<Landing>>,
     /// Why sending failed: what had arrived before is still to be read.
     pub(crate) error: Option<io::Error>,
+    /// When something came last, in ms of the interface's clock.
+    pub(crate) heard_ms: u64,
     /// Tests: nothing comes out of it, though it does not break.
     #[cfg(test)]
     pub(crate) frozen: bool,
@@ -139,6 +141,7 @@ impl Stream {
             buffer: None,
             landing: None,
             error: None,
+            heard_ms: 0,
             #[cfg(test)]
             frozen: false,
         }
