@@ -13,6 +13,11 @@ fail() {
     exit 1
 }
 
+# need PROGRAM: skips where the build, or a package, does not have it.
+need() {
+    type "$1" > /dev/null 2>&1 || skip "no $1: build it, or install its package"
+}
+
 # ---- Hosts wait for each other ----
 
 # signal NAME [TEXT]: whoever awaits NAME goes on, and reads TEXT.

@@ -1,7 +1,7 @@
 about="two hosts exchange messages over a reliable connection"
 timeout=30
-h0() { serve 18515 ibv_rc_pingpong -d rxe0 -g "$GID" -n 100; }
+h0() { serve 18515 stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 100; }
 h1() {
     await port-18515
-    ibv_rc_pingpong -d rxe0 -g "$GID" -n 100 "$H0"
+    stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 100 "$H0"
 }

@@ -43,7 +43,7 @@ pub(super) fn prepared() -> Outcome<Kernel> {
         },
         None => kept().ok_or("apt knows no linux-image-amd64, and no kernel is kept")?,
     };
-    Ok(Kernel { image: home.join("vmlinuz"), initramfs: initramfs(&home)? })
+    Ok(Kernel { image: home.join("kernel"), initramfs: initramfs(&home)? })
 }
 
 /// `$XDG_CACHE_HOME/tieline-lab`: outside the tree, so that it outlives `cargo clean`.
@@ -63,8 +63,12 @@ fn newest_name() -> Option<String> {
 }
 
 fn is_complete(home: &Path) -> bool {
-    let wanted = MODULES.join("\n");
-    fs::read_to_string(home.join("complete")).is_ok_and(|said| said == wanted)
+    fs::read_to_string(home.join("complete")).is_ok_and(|said| said == contents())
+}
+
+/// What a complete folder of the cache holds.
+fn contents() -> String {
+    format!("kernel unpacked\n{}", MODULES.join("\n"))
 }
 
 /// The newest kernel in the cache, for a machine without a network.
@@ -118,7 +122,11 @@ fn keep(work: &Path, name: &str) -> Outcome {
     let copy = |from: &Path, to: PathBuf| {
         fs::copy(from, &to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
     };
-    copy(&tree.join(format!("boot/vmlinuz-{version}")), home.join("vmlinuz"))?;
+    let image = tree.join(format!("boot/vmlinuz-{version}"));
+    // To unpack itself takes an emulated processor longer than to boot.
+    if unpack(&image, &home.join("kernel")).is_none() {
+        copy(&image, home.join("kernel"))?;
+    }
     let _ = capture(command("depmod", &["-b"]).arg(&tree).arg(version))?;
     let (mut order, mut seen) = (String::new(), HashSet::new());
     for module in MODULES {
@@ -139,7 +147,35 @@ fn keep(work: &Path, name: &str) -> Outcome {
         fs::write(home.join(file), text).map_err(|e| format!("{file}: {e}"))
     };
     write("modules/order", &order)?;
-    write("complete", &MODULES.join("\n"))
+    write("complete", &contents())
+}
+
+/// Unpacks a kernel as the boot protocol describes it: after the sectors of its set-up code, at an offset
+/// that its header names, lies the compressed kernel, an ELF file that qemu boots as it is.
+fn unpack(image: &Path, to: &Path) -> Option<()> {
+    let bytes = fs::read(image).ok()?;
+    let number = |at: usize| {
+        let field = bytes.get(at..at + 4)?;
+        Some(u32::from_le_bytes(field.try_into().ok()?) as usize)
+    };
+    let code = (usize::from(*bytes.get(0x1f1)?) + 1) * 512;
+    let (start, len) = (code + number(0x248)?, number(0x24c)?);
+    let packed = bytes.get(start..start.checked_add(len)?)?;
+    let tool = match packed {
+        [0xfd, b'7', b'z', ..] => "xz -dc --single-stream",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd -dcq",
+        [0x1f, 0x8b, ..] => "gzip -dcq",
+        _ => return None,
+    };
+    let file = to.with_extension("packed");
+    fs::write(&file, packed).ok()?;
+    // The size that follows the data makes some of these tools complain: what came out is looked at.
+    let script = format!("{tool} \"$1\" > \"$2\"");
+    let _ = capture(command("sh", &["-c", &script, "sh"]).arg(&file).arg(to));
+    let _ = fs::remove_file(&file);
+    let size = packed.get(len.checked_sub(4)?..)?;
+    let size = u64::from(u32::from_le_bytes(size.try_into().ok()?));
+    fs::metadata(to).is_ok_and(|m| m.len() == size).then_some(())
 }
 
 /// Packed anew only when its script changes.

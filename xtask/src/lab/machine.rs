@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long a host may take to come up on a machine that has much else to do.
@@ -194,8 +194,8 @@ impl Lab {
             log.lines(true, |line| each(host, line));
         }
         let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), began.elapsed());
-        for host in 0..hosts {
-            if !matches!(parts[host], Some(Ok(_))) {
+        for (host, part) in parts.iter().enumerate() {
+            if !matches!(part, Some(Ok(_))) {
                 print_tail(&format!("console of h{host}"), &self.console(host), 40);
             }
         }
@@ -235,10 +235,7 @@ impl Lab {
 
     /// The next thing that a host says, or nothing until then.
     fn next(&mut self, until: Instant) -> Option<(usize, Event)> {
-        match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
     /// A host that cannot be told is one that has ended, which is heard from it.

@@ -1,0 +1,7 @@
+about="tieline info says on a host with RDMA what is used and why"
+h0() {
+    need tieline
+    tieline info --why | tee report || fail "tieline info ended with $?"
+    grep -q 'shm/ring .*used' report || fail "no shared memory"
+    tieline info --json > /dev/null || fail "tieline info --json ended with $?"
+}

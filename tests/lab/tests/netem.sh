@@ -1,0 +1,22 @@
+about="a link that loses, delays and reorders is one that RDMA comes through"
+timeout=60
+h0() {
+    serve 18515 stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 || fail "messages did not come through"
+    netem delay 50ms || fail "tc netem"
+    signal slow
+    await seen
+}
+h1() {
+    netem loss 5% delay 1ms reorder 25% || fail "tc netem"
+    await port-18515
+    stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 "$H0" || fail "messages did not come through"
+    tc -s qdisc show dev eth0
+    tc -s qdisc show dev eth0 | grep -q 'dropped [1-9]' || fail "nothing was lost"
+    netem_off
+    await slow
+    # The fastest of them, in whole milliseconds: `round-trip min/avg/max = 50.312/...`.
+    busybox ping -c 3 "$H0" | tee trips || fail "no way to $H0"
+    fastest=$(sed -n 's/.*max = \([0-9]*\)\..*/\1/p' trips)
+    [ "$fastest" -ge 50 ] || fail "a round trip takes $fastest ms on a link that delays by 50"
+    signal seen
+}

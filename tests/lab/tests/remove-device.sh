@@ -1,0 +1,8 @@
+about="a device that is removed is gone once nobody has it open, and comes back"
+h0() {
+    remove_device
+    until_true eval '! test -e /sys/class/infiniband/rxe0'
+    ibv_devinfo && fail "there is still a device"
+    add_device || fail "no device comes back"
+    grep ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+}

@@ -1,0 +1,8 @@
+about="two devices of each host, each on a network of its own"
+devices=2
+h0() { serve 18515 stdbuf -oL ibv_rc_pingpong -d rxe1 -g "$(gid_index rxe1)" -n 100; }
+h1() {
+    [ "$(ibv_devinfo -l | grep -c rxe)" = 2 ] || fail "not two devices"
+    await port-18515
+    stdbuf -oL ibv_rc_pingpong -d rxe1 -g "$(gid_index rxe1)" -n 100 "$H0_1"
+}
