@@ -87,7 +87,7 @@ impl Route {
 
     /// The error for a peer that no message module reaches.
     pub(crate) fn unreachable(&self, peer: &WorkerAddress) -> Error {
-        let why: Vec<String> = self
+        let mut why: Vec<String> = self
             .records
             .iter()
             .filter_map(|r| match &r.verdict {
@@ -99,6 +99,17 @@ impl Route {
                 _ => None,
             })
             .collect();
+        // What the peer has beyond that may be what was left out here.
+        for there in &peer.party.candidates {
+            let name = format!("{}/{}", there.provider, there.module);
+            let here = self.records.iter().any(|r| {
+                r.provider == there.provider && r.module.as_deref() == Some(&there.module)
+            });
+            let line = format!("{name}: the peer has it, and this process does not use it");
+            if !here && !why.contains(&line) {
+                why.push(line);
+            }
+        }
         let why = if why.is_empty() {
             "this context has no module that carries messages".to_string()
         } else {
