@@ -42,17 +42,18 @@ fn a_hundred_random_kills_on_another_host_leave_two_survivors_at_work() -> Verdi
             }
             spin(random.below(8_000));
         } else {
-            let _ = victim.must(&format!("register theirs {MIXED_REGION}"));
             for node in &mut survivors {
+                let own = node.peer.name.clone();
+                let _ = victim.must(&format!("register {own} {MIXED_REGION}"));
                 node.connect(&mut victim);
-                let _ = node.import(&mut victim, "theirs");
+                let _ = node.import(&mut victim, &own);
                 victim.connect(node);
             }
             for node in &mut survivors {
                 let order = match random.below(4) {
                     0 => format!("exact {name} 1000000000 8"),
                     1 => format!("exact {name} 1000000000 30000"),
-                    _ => format!("mixed {name} theirs 1000000000"),
+                    _ => format!("mixed {name} {} 1000000000", node.peer.name),
                 };
                 node.peer.tell(&order);
             }
