@@ -26,6 +26,14 @@ pub(crate) const TEST: &[Need] = &[
     need("ip", "iproute2"),
     need("unshare", "util-linux"),
     need("valgrind", "valgrind"),
+    need("mpirun", "openmpi-bin"),
+    need("slurmctld", "slurmctld"),
+    need("slurmd", "slurmd"),
+    need("srun", "slurm-client"),
+    need("munged", "munge"),
+    need("ssh", "openssh-client"),
+    need("/usr/sbin/sshd", "openssh-server"),
+    need("man", "man-db"),
 ];
 
 /// The lab's virtual machines, and what runs in them beside the project itself.
