@@ -39,7 +39,11 @@ fn run() -> Result<String, Error> {
     let job = Job::from_env()?;
     let context = Context::open()?;
     let worker = context.worker()?;
-    if job.rank() == 0 { send(&job, &context, &worker, seconds) } else { receive(&job, &context, &worker, pause) }
+    if job.rank() == 0 {
+        send(&job, &context, &worker, seconds)
+    } else {
+        receive(&job, &context, &worker, pause)
+    }
 }
 
 fn content(number: u64) -> [u8; MESSAGE] {
@@ -82,7 +86,12 @@ fn send(job: &Job, context: &Context, worker: &Worker, seconds: Duration) -> Res
     Ok(format!("sent {sent}"))
 }
 
-fn receive(job: &Job, context: &Context, worker: &Worker, pause: Duration) -> Result<String, Error> {
+fn receive(
+    job: &Job,
+    context: &Context,
+    worker: &Worker,
+    pause: Duration,
+) -> Result<String, Error> {
     let target = context.alloc(REGION)?;
     let (next, end) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(None)));
     let trouble: Rc<RefCell<Option<Error>>> = Rc::default();

@@ -182,6 +182,15 @@ pub(crate) fn partition(
     }
 }
 
+/// The folder in `/sys/class/infiniband_verbs` that is there while processes may open the device.
+pub(crate) fn access(class: &Path, port: &PortName) -> Option<PathBuf> {
+    let entries =
+        fs::read_dir(class.with_file_name("infiniband_verbs")).into_iter().flatten().flatten();
+    let of =
+        |entry: &fs::DirEntry| fs::read_to_string(entry.path().join("ibdev")).unwrap_or_default();
+    entries.into_iter().find(|entry| of(entry).trim() == port.device).map(|entry| entry.path())
+}
+
 /// `4: ACTIVE` -> `ACTIVE`.
 pub(crate) fn state(class: &Path, port: &PortName) -> String {
     let text = fs::read_to_string(port.folder(class).join("state")).unwrap_or_default();
@@ -298,6 +307,18 @@ pub(crate) mod tests {
             "{}",
             failure.text
         );
+    }
+
+    #[test]
+    fn the_entry_that_vanishes_with_the_device_is_found_beside_the_class() {
+        let folder = FakeClass::new("access");
+        folder.file("infiniband/rxe0/ports/1/state", "4: ACTIVE\n");
+        folder.file("infiniband_verbs/abi_version", "6\n");
+        folder.file("infiniband_verbs/uverbs3/ibdev", "rxe0\n");
+        let class = folder.0.join("infiniband");
+        let found = access(&class, &port("rxe0", 1)).unwrap();
+        assert!(found.ends_with("infiniband_verbs/uverbs3"));
+        assert_eq!(access(&class, &port("rxe1", 1)), None);
     }
 
     #[test]

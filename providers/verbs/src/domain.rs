@@ -100,7 +100,7 @@ impl VerbsDomain {
         let state = DomainState {
             seal,
             registry: Registry::new(pd.clone(), seal),
-            watch: Arc::new(Watch::new(device.clone(), name.port)),
+            watch: Arc::new(Watch::new(device.clone(), name.port, devices::access(class, &name))),
             pd,
             max_iov: (attr.max_sge.max(2) as usize - 1).min(MAX_IOV),
             max_message: (port.max_msg_sz as usize).clamp(1 << 12, 1 << 30),

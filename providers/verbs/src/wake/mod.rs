@@ -6,8 +6,10 @@ use crate::abi::*;
 use crate::sys::{AsyncEvent, Cq, Device};
 use core::time::Duration;
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
 use tieline_plugin_api::Failure;
 
@@ -18,7 +20,14 @@ pub(crate) struct Watch {
     boxes: Mutex<Vec<Weak<Inbox>>>,
     gone: AtomicBool,
     port_down: AtomicBool,
+    /// The kernel's entry for access from processes: it vanishes at once when the device is removed, while not every
+    /// driver sends an event (soft RoCE waits, silently, until the last process has closed the device).
+    entry: Option<PathBuf>,
+    entry_looked: Mutex<Instant>,
 }
+
+/// How often the entry is looked at.
+const ENTRY_EVERY: Duration = Duration::from_millis(500);
 
 /// What an interface is told.
 pub(crate) struct Inbox {
@@ -27,13 +36,15 @@ pub(crate) struct Inbox {
 }
 
 impl Watch {
-    pub(crate) fn new(device: Arc<Device>, port: u8) -> Watch {
+    pub(crate) fn new(device: Arc<Device>, port: u8, entry: Option<PathBuf>) -> Watch {
         Watch {
             device,
             port,
             boxes: Mutex::default(),
             gone: AtomicBool::new(false),
             port_down: AtomicBool::new(false),
+            entry,
+            entry_looked: Mutex::new(Instant::now()),
         }
     }
 
@@ -69,12 +80,29 @@ impl Watch {
                 }
                 _ => {}
             }
-            let boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
-            for inbox in boxes.iter().filter_map(Weak::upgrade) {
-                inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-                inbox.bell.ring();
-            }
+            self.tell(event);
         }
+        if self.entry_vanished() && !self.gone.swap(true, Ordering::Relaxed) {
+            self.tell(AsyncEvent { kind: IBV_EVENT_DEVICE_FATAL, qp: None, port: None });
+        }
+    }
+
+    fn tell(&self, event: AsyncEvent) {
+        let boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        for inbox in boxes.iter().filter_map(Weak::upgrade) {
+            inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            inbox.bell.ring();
+        }
+    }
+
+    fn entry_vanished(&self) -> bool {
+        let Some(entry) = &self.entry else { return false };
+        let mut looked = self.entry_looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = looked.elapsed() >= ENTRY_EVERY;
+        if due {
+            *looked = Instant::now();
+        }
+        due && !entry.exists()
     }
 }
 
