@@ -78,8 +78,13 @@ pub(crate) struct Inner {
     pub(crate) ack_round: u64,
     /// The stream that brought it.
     pub(crate) ack_stream: usize,
+    /// When something came last, on whichever stream.
+    pub(crate) heard_ms: u64,
     pub(crate) flagged: Cell<bool>,
     pub(crate) timed: Cell<bool>,
+    /// Something was sent, and nobody has looked yet whether it was answered; when that began.
+    pub(crate) expects: Cell<bool>,
+    pub(crate) expects_since: Cell<Instant>,
     /// When it began to wait for its first stream, or for one to come back; for closed ones, for the peer.
     pub(crate) since: Instant,
     pub(crate) gone_since: Option<Instant>,
@@ -111,8 +116,11 @@ impl Conn {
             ack_bytes: 0,
             ack_round: 0,
             ack_stream: 0,
+            heard_ms: 0,
             flagged: Cell::new(false),
             timed: Cell::new(false),
+            expects: Cell::new(false),
+            expects_since: Cell::new(Instant::now()),
             since: Instant::now(),
             gone_since: None,
             last_words: String::new(),
@@ -176,9 +184,6 @@ impl Inner {
     #[inline]
     fn send_now(&mut self, mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
         const STACK: usize = 512;
-        let Some(stream) = self.links.first_mut().and_then(|link| link.stream.as_mut()) else {
-            return;
-        };
         head.seq = self.outbox.take_seq();
         head.len = payload.len() as u32;
         let mut bytes = [0u8; STACK];
@@ -191,6 +196,10 @@ impl Inner {
                 bytes[..LONG_HEAD].copy_from_slice(&head.pack_with(key));
                 LONG_HEAD
             }
+        };
+        self.expect_answer();
+        let Some(stream) = self.links.first_mut().and_then(|link| link.stream.as_mut()) else {
+            return;
         };
         let total = head_len + payload.len();
         let sent = if total <= STACK {
@@ -407,6 +416,7 @@ impl Inner {
         }
         self.answer();
         self.cut();
+        self.expect_answer();
         let shared = Rc::clone(&self.shared);
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return Wrote::Unable;
@@ -654,14 +664,44 @@ impl Inner {
         self.last_words.clone_from(&broke.text);
         let now = Instant::now();
         if self.links.iter().all(|link| link.stream.is_none()) {
-            self.since = now;
-            if broke.status == Status::TimedOut && self.phase == Phase::Open {
-                return self.fail(broke.status, &broke.text); // it was silent for long enough
-            }
+            // A connection that was reset tells of life there; one that timed out tells of none since then.
+            self.since = match broke.status {
+                Status::PeerFailed => now,
+                _ => self.shared.at_ms(self.heard_ms),
+            };
         }
         self.links[number].broke(now);
         self.keep_time();
         self.call_attention();
+    }
+
+    /// Something is sent: whether anybody answers will be looked at.
+    #[inline]
+    fn expect_answer(&self) {
+        if !self.expects.replace(true) {
+            let now = Instant::now();
+            self.expects_since.set(now);
+            self.shared.expect_answer(self.index, now);
+        }
+    }
+
+    /// Breaks streams at whose other end nobody answers; `false` when no further look is needed.
+    pub(crate) fn look_for_silence(&mut self, now: Instant) -> bool {
+        self.expects.set(false);
+        let (limit, marked) = (self.shared.settings.failure_timeout, self.expects_since.get());
+        let mut busy = false;
+        for number in 0..self.links.len() {
+            let link = self.links.get_mut(number);
+            let Some(stream) = link.and_then(|link| link.stream.as_mut()) else { continue };
+            let Some(seen) = sys::unanswered(stream.sender()) else { continue };
+            busy |= seen.is_busy();
+            if stream.silence.look(now, marked, &seen) >= seen.patience(limit) {
+                let error = std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                let broke = Broke::error(&stream.peer(), &error);
+                self.stream_broke(number, &broke);
+            }
+        }
+        busy
     }
 
     /// Asks for regular visits.

@@ -87,6 +87,7 @@ impl World {
             self.dial(side, &mut all);
             self.notice_end(side, &mut all);
         }
+        self.give_way(&mut all);
         for n in 0..self.connections.len() {
             self.accept(n, &mut all);
             self.dialled(n, &mut all);
@@ -135,7 +136,8 @@ impl World {
     fn accept(&self, n: usize, all: &mut Vec<World>) {
         let connection = &self.connections[n];
         let side = usize::from(connection.by_lower);
-        if connection.accepted || !connection.open[1 - side] && !connection.dialled {
+        // What was given up may have been accepted all the same.
+        if connection.accepted {
             return;
         }
         let mut world = self.clone();
@@ -176,6 +178,23 @@ impl World {
         } else {
             world.sides[side].kept.push(n);
         }
+        all.push(world);
+    }
+
+    /// The lower side gives up its own dial for the connection in reserve, whether or not the peer has taken it.
+    fn give_way(&self, all: &mut Vec<World>) {
+        let (Some(dial), Some(&reserve)) = (self.sides[0].dialling, self.sides[0].kept.first())
+        else {
+            return;
+        };
+        let mut world = self.clone();
+        world.close(0, dial);
+        world.sides[0].dialling = None;
+        world.sides[0].kept.clear();
+        let mut crossing = machine(0, &world.sides[0]);
+        assert!(crossing.dial_failed());
+        world.sides[0].crossing = facts(&crossing);
+        world.take_into_use(0, reserve);
         all.push(world);
     }
 

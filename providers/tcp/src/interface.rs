@@ -70,6 +70,9 @@ pub(crate) struct Shared {
     /// Connections that the next poll looks at, and those that are looked at regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
+    /// Connections that wait for an answer of the peer's kernel, and when they were last looked at.
+    expecting: RefCell<Vec<u32>>,
+    looked: Cell<Instant>,
     hot: RefCell<Vec<(u32, usize)>>,
     notices: RefCell<VecDeque<Notice>>,
     /// What events of this round point to.
@@ -87,6 +90,11 @@ impl Shared {
         self.now.get().duration_since(self.began).as_millis() as u64
     }
 
+    /// The time that [`Shared::now_ms`] had that value.
+    pub(crate) fn at_ms(&self, ms: u64) -> Instant {
+        self.began + Duration::from_millis(ms)
+    }
+
     fn notify(&self, event: Event, data: &[u8]) {
         self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
     }
@@ -100,6 +108,21 @@ impl Shared {
         let event =
             Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
         self.notify(event, why.as_bytes());
+    }
+
+    /// A connection has sent something.
+    pub(crate) fn expect_answer(&self, index: u32, now: Instant) {
+        let mut expecting = self.expecting.borrow_mut();
+        if expecting.is_empty() {
+            self.looked.set(now);
+        }
+        expecting.push(index);
+    }
+
+    /// When connections that wait for an answer are looked at next.
+    fn next_look(&self) -> Option<Instant> {
+        let every = (self.settings.failure_timeout / 8).max(TICK);
+        (!self.expecting.borrow().is_empty()).then(|| self.looked.get() + every)
     }
 
     /// An empty receive buffer.
@@ -171,7 +194,7 @@ struct State {
     by_id: HashMap<u64, u32>,
     mailbox: Mailbox,
     timer: Timer,
-    timer_set: bool,
+    timer_at: Option<Instant>,
     ready: Vec<Ready>,
     told: Vec<Notice>,
     asked: Instant,
@@ -219,6 +242,8 @@ impl StreamInterface {
             streams: Cell::new(0),
             attention: RefCell::default(),
             timed: RefCell::default(),
+            expecting: RefCell::default(),
+            looked: Cell::new(now),
             hot: RefCell::default(),
             notices: RefCell::default(),
             told: RefCell::default(),
@@ -234,7 +259,7 @@ impl StreamInterface {
             by_id: HashMap::new(),
             mailbox,
             timer,
-            timer_set: false,
+            timer_at: None,
             ready: Vec::new(),
             told: Vec::new(),
             asked: now,
@@ -420,7 +445,7 @@ impl State {
                 }
                 TIMER => {
                     self.timer.set(None);
-                    self.timer_set = false;
+                    self.timer_at = None;
                     self.ticked = shared.now.get();
                     self.tick(shared, shared.now.get());
                 }
@@ -498,6 +523,9 @@ impl State {
     }
 
     fn tick(&mut self, shared: &Shared, now: Instant) {
+        if shared.next_look().is_some_and(|at| now >= at) {
+            self.look_for_silence(shared, now);
+        }
         let list = shared.timed.take();
         for index in list {
             let Some(conn) = self.conn(index) else { continue };
@@ -505,6 +533,17 @@ impl State {
             inner.timed.set(false);
             if inner.tick(now) {
                 inner.keep_time();
+            }
+        }
+    }
+
+    fn look_for_silence(&mut self, shared: &Shared, now: Instant) {
+        shared.looked.set(now);
+        for index in shared.expecting.take() {
+            let Some(conn) = self.conn(index) else { continue };
+            let mut inner = conn.inner.borrow_mut();
+            if inner.look_for_silence(now) && !inner.expects.replace(true) {
+                shared.expecting.borrow_mut().push(index);
             }
         }
     }
@@ -521,9 +560,10 @@ impl State {
             self.cool_down(shared, index, number);
         }
         let ticks = !shared.timed.borrow().is_empty();
-        if ticks != self.timer_set || ticks {
-            self.timer.set(ticks.then(|| Instant::now() + TICK));
-            self.timer_set = ticks;
+        let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_look() };
+        if next != self.timer_at {
+            self.timer.set(next);
+            self.timer_at = next;
         }
         Armed::Sleep
     }

@@ -16,6 +16,8 @@ use crate::sys;
 
 /// How long the side with the higher address waits for the other one to dial before it dials itself.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// How long the lower side's own dial may go on while a connection waits in reserve.
+const GIVE_WAY: Duration = Duration::from_millis(500);
 /// How long after a failed dial the next one begins; doubled up to sixteen times.
 const BACKOFF: Duration = Duration::from_millis(50);
 /// How long nobody may listen at the peer's addresses before the peer counts as gone.
@@ -94,6 +96,7 @@ pub(crate) struct Link {
     candidates: Vec<Candidate>,
     pub(crate) stream: Option<Box<Stream>>,
     dial_at: Option<Instant>,
+    reserve_since: Option<Instant>,
     failures: u32,
 }
 
@@ -181,6 +184,7 @@ impl Inner {
             Arrival::Keep => {
                 if link.crossing.is_lower() {
                     link.candidates.clear();
+                    link.reserve_since = Some(Instant::now());
                 } else if link.candidates.len() >= MAX_CANDIDATES {
                     let _ = link.candidates.remove(0);
                 }
@@ -215,7 +219,7 @@ impl Inner {
         link.dial_at = None;
         link.failures = 0;
         let tcp = TcpStream::from(stream.socket);
-        tieline_net::tune(&tcp, self.shared.settings.failure_timeout);
+        tieline_net::tune_for_streams(&tcp, self.shared.settings.failure_timeout);
         stream.socket = tcp.into();
         self.stream_up(number, stream);
     }
@@ -330,6 +334,7 @@ impl Inner {
                 self.dial(number, now);
             }
             self.tend_dial(number);
+            self.give_way(number, now);
         }
         if self.outbox.retains() {
             self.tend_stall();
@@ -366,6 +371,20 @@ impl Inner {
         });
         if link.candidates.is_empty() {
             link.crossing.reserve_lost();
+        }
+    }
+
+    /// The peer has found a way here while there is none to it: its connection is used.
+    fn give_way(&mut self, number: usize, now: Instant) {
+        let Some(link) = self.links.get_mut(number) else { return };
+        let waits = link.reserve_since.is_some_and(|since| now.duration_since(since) > GIVE_WAY);
+        if waits && link.dial.is_some() && !link.candidates.is_empty() {
+            link.dial = None;
+            if link.crossing.dial_failed() {
+                if let Some(candidate) = link.candidates.pop() {
+                    self.start(number, candidate.socket, candidate.peer);
+                }
+            }
         }
     }
 

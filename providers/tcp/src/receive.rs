@@ -215,6 +215,7 @@ impl Inner {
         };
         buffer.received(got.saturating_sub(direct));
         stream.heard_ms = self.shared.now_ms();
+        self.heard_ms = stream.heard_ms;
         self.ack_stream = number;
         if direct > 0 {
             self.advance_landing(number, got.min(direct))?;

@@ -11,6 +11,7 @@ use tieline_plugin_api::abi::Iov;
 use crate::frame::{HEAD, Head, MAX_MESSAGE};
 use crate::outbox::Track;
 use crate::regions::Region;
+use crate::silence::Silence;
 use crate::sys;
 
 /// Length of a receive buffer: two of the longest messages.
@@ -123,6 +124,7 @@ pub(crate) struct Stream {
     pub(crate) error: Option<io::Error>,
     /// When something came last, in ms of the interface's clock.
     pub(crate) heard_ms: u64,
+    pub(crate) silence: Silence,
     /// Tests: nothing comes out of it, though it does not break.
     #[cfg(test)]
     pub(crate) frozen: bool,
@@ -142,6 +144,7 @@ impl Stream {
             landing: None,
             error: None,
             heard_ms: 0,
+            silence: Silence::default(),
             #[cfg(test)]
             frozen: false,
         }

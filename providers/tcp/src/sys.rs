@@ -7,8 +7,11 @@
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use tieline_plugin_api::abi::Iov;
+
+use crate::silence::Unanswered;
 
 const _: () = assert!(
     size_of::<Iov>() == size_of::<libc::iovec>()
@@ -121,6 +124,26 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) fn end_sending(fd: RawFd) {
     // SAFETY: no pointers. It fails only when the connection is gone already.
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+/// What the kernel knows of what was sent on a TCP connection; `None` for other sockets.
+pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
+    // SAFETY: a plain record for which zeros are a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
+    // SAFETY: the kernel writes at most `len` bytes to the record.
+    let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
+    let mut unsent: libc::c_int = 0;
+    // SAFETY: writes one number.
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unsent) };
+    (got == 0 && asked == 0).then(|| Unanswered {
+        in_flight: info.tcpi_unacked > 0,
+        waits: unsent > 0,
+        asked: info.tcpi_probes > 0,
+        since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        since_sent: Duration::from_millis(info.tcpi_last_data_sent.into()),
+    })
 }
 
 /// Whether a call that failed is to be made again, now or later.

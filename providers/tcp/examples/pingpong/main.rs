@@ -5,6 +5,7 @@
 
 mod sys;
 
+use std::ffi::OsString;
 use std::io::BufRead;
 use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
@@ -61,9 +62,7 @@ impl Desk {
                 Ok(_) => return,
                 Err(Status::Again) => {
                     let mut slots = slots();
-                    for event in sys::poll(&self.interface, &mut slots) {
-                        assert_ne!(event.kind, event::ENDPOINT_FAILED);
-                    }
+                    sys::poll(&self.interface, &mut slots).iter().for_each(must_live);
                 }
                 Err(status) => panic!("am_short: {status}"),
             }
@@ -76,6 +75,7 @@ impl Desk {
         let mut slots = slots();
         loop {
             for event in sys::poll(&self.interface, &mut slots) {
+                must_live(event);
                 if event.kind == kind {
                     assert_eq!(event.status, 0);
                     let data =
@@ -84,6 +84,13 @@ impl Desk {
                 }
             }
         }
+    }
+}
+
+fn must_live(event: &Event) {
+    if event.kind == event::ENDPOINT_FAILED {
+        let words = String::from_utf8_lossy(sys::payload(event)).into_owned();
+        panic!("{}: {words}", Status::from_code(event.status));
     }
 }
 
@@ -120,11 +127,13 @@ fn main() {
     }
     sys::pin(0);
     let desk = Desk::open();
-    let mut peer = Command::new(std::env::current_exe().expect("this program"))
-        .args(["echo", &hex(&desk.endpoint.address())])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the peer");
+    // PINGPONG_RUN="ip netns exec there": the peer runs behind that command.
+    let before = std::env::var("PINGPONG_RUN").unwrap_or_default();
+    let program = std::env::current_exe().expect("this program");
+    let mut words: Vec<OsString> = before.split_whitespace().map(OsString::from).collect();
+    words.extend([program.into(), "echo".into(), hex(&desk.endpoint.address()).into()]);
+    let mut peer =
+        Command::new(&words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().expect("the peer");
     let mut line = String::new();
     let output = peer.stdout.take().expect("its output");
     let _ = std::io::BufReader::new(output).read_line(&mut line).expect("its address");
@@ -211,6 +220,7 @@ fn rma(desk: &Desk, key: &<End as Endpoint>::Key, put: bool, name: &str, size: u
         }
         let mut slots = slots();
         for event in sys::poll(&desk.interface, &mut slots) {
+            must_live(event);
             assert_eq!((event.kind, event.status), (event::COMPLETION, 0));
             done += 1;
         }
