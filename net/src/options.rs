@@ -1,9 +1,12 @@
 //! Values that users write, and what every connection is set to.
 
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+
+use crate::sys;
 
 /// The ports that a listener may take: `0` (the kernel's choice), `20000` or `20000-20100`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,8 +73,17 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Sets a connection up: small messages leave at once, and a peer that is silent for `silence` (lost power, cut
-/// cable) breaks the connection, whether or not something is on its way to it.
+/// cable) breaks the connection, whether or not something is on its way to it. So does a peer that reads nothing
+/// for so long while more is sent than there is room for.
 pub fn tune(stream: &TcpStream, silence: Duration) {
+    tune_for_streams(stream, silence);
+    let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 21));
+    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(silence));
+}
+
+/// As [`tune`], but who has sent something has to see for himself whether it is acknowledged: a peer that reads
+/// nothing for long is no reason to break the connection.
+pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let socket = SockRef::from(stream);
     let silence = silence.max(Duration::from_secs(1));
     let probe = (silence / 8).max(Duration::from_secs(1));
@@ -82,7 +94,8 @@ pub fn tune(stream: &TcpStream, silence: Duration) {
         .with_interval(probe)
         .with_retries(4);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = socket.set_tcp_user_timeout(Some(silence.min(Duration::from_secs(1 << 21))));
+    // Whoever comes back is found again soon, not after twice the time that it was away.
+    sys::limit_retransmission_pauses(stream.as_fd(), probe);
 }
 
 #[cfg(test)]

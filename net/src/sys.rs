@@ -150,6 +150,24 @@ pub(crate) fn bind_address_no_port(socket: BorrowedFd<'_>) {
     };
 }
 
+/// Bounds the time between two retransmissions, which otherwise doubles up to two minutes; kernels before 6.15
+/// do not know that.
+pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Duration) {
+    const TCP_RTO_MAX_MS: libc::c_int = 44;
+    let longest = longest.clamp(Duration::from_secs(1), Duration::from_secs(120)).as_millis();
+    let longest = longest as libc::c_int;
+    // SAFETY: an open socket and an option of the size that is given.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const longest).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
 /// Fills `out` with random bytes of the kernel.
 ///
 /// # Errors
