@@ -5,6 +5,8 @@
 //! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=1 verbs_traffic 5 20   # looks every 20 ms only
 //! ```
 //!
+//! With `revoke` as a third argument rank 1 gives its region up in mid-stream, while rank 0 still puts into it.
+//!
 //! Rank 1 checks that every message comes once, in order, and whole. Both end with 3 and the reason in words when the
 //! connection fails.
 
@@ -79,7 +81,10 @@ fn send(job: &Job, context: &Context, worker: &Worker, seconds: Duration) -> Res
             Err(error) if error.status() == Status::Again => {
                 let _ = worker.progress();
             }
-            other => break drop(worker.finish(other?)?),
+            other => {
+                let _ = worker.finish(other?)?;
+                break;
+            }
         }
     }
     job.barrier()?;
@@ -92,7 +97,8 @@ fn receive(
     worker: &Worker,
     pause: Duration,
 ) -> Result<String, Error> {
-    let target = context.alloc(REGION)?;
+    let mut target = Some(context.alloc(REGION)?);
+    let revokes = std::env::args().nth(3).is_some_and(|text| text == "revoke");
     let (next, end) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(None)));
     let trouble: Rc<RefCell<Option<Error>>> = Rc::default();
     let (count, wrong) = (next.clone(), trouble.clone());
@@ -111,12 +117,16 @@ fn receive(
         let _ = failure.borrow_mut().get_or_insert_with(|| error.clone());
     });
     let _ = job.exchange(&worker.address()?)?;
-    let _ = job.exchange(&target.remote_key()?)?;
+    let key = target.as_ref().map(|target| target.remote_key()).transpose()?;
+    let _ = job.exchange(&key.unwrap_or_default())?;
     while end.get().is_none() {
         if let Some(error) = trouble.borrow_mut().take() {
             return Err(error);
         }
         let _ = worker.progress();
+        if revokes && next.get() > 300 {
+            drop(target.take());
+        }
         std::thread::sleep(pause);
     }
     job.barrier()?;

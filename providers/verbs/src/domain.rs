@@ -107,7 +107,7 @@ impl VerbsDomain {
             max_cqe: attr.max_cqe.max(1) as usize,
             reads_served: reads(attr.max_qp_rd_atom),
             reads_asked: reads(attr.max_qp_init_rd_atom),
-            has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
+            has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE && settings.atomics,
             bytes_per_second,
             settings,
             name,

@@ -320,9 +320,13 @@ pub(crate) fn verdict(
         IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
             both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
         }
-        IBV_WC_WR_FLUSH_ERR => {
-            both(Status::PeerFailed, format!("{port} ended the connection to the peer{peer}"))
-        }
+        IBV_WC_WR_FLUSH_ERR => both(
+            Status::PeerFailed,
+            format!(
+                "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
+                 with the key of a region that was deregistered"
+            ),
+        ),
         other => both(
             Status::Io,
             format!(

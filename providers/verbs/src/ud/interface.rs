@@ -1,5 +1,8 @@
 //! The interface: one queue pair, the channels that begin here and the channels that end here.
 
+mod arrivals;
+mod channels;
+
 use super::address::{Address, Target};
 use super::endpoint::UdEndpoint;
 use super::packet::{End, HEADER_LEN, Kind, Packet};
@@ -28,8 +31,8 @@ const GRH: usize = 40;
 /// Channels that end here at most; a stranger can open them.
 const MAX_INBOUND: usize = 1 << 16;
 /// Polls between two looks at the clock, while something is awaited and otherwise.
-const CLOCK_WAITING: u32 = 16;
-const CLOCK_IDLE: u32 = 256;
+const CLOCK_WAITING: u32 = 1;
+const CLOCK_IDLE: u32 = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A sleeper that awaits acknowledgements is woken this often.
 const TICK: Duration = Duration::from_millis(20);
@@ -307,103 +310,6 @@ impl State {
         Ok(way)
     }
 
-    fn open_channel(
-        &mut self,
-        peer: &Address,
-        identity: &[u8],
-        cookie: u64,
-    ) -> Result<u32, Failure> {
-        if self.dead || self.domain.watch.device_gone() {
-            let text = format!("the device {} was removed", self.domain.name.device);
-            return Err(Failure::new(Status::NoDevice, text));
-        }
-        let way = self.way(&peer.port)?;
-        let place = match self.outbound.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.outbound.push(None);
-                self.outbound.len() - 1
-            }
-        };
-        let own = End { number: place as u32, token: number()? };
-        let patience = self.domain.settings.failure;
-        let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), patience);
-        let (now, to) = (self.now(), peer.target);
-        sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &way, to, bytes));
-        let flushes = Vec::new();
-        let outbound = Outbound { cookie, sender, to, way, flushes, closing: false, failed: None };
-        self.outbound[place] = Some(outbound);
-        self.countdown = 1;
-        // In pieces, and at least one: its last tells the peer who we are.
-        let (len, piece) = (identity.len(), super::max_message(self.own.port.mtu));
-        for at in (0..len.max(1)).step_by(piece) {
-            let bytes = &identity[at..len.min(at + piece)];
-            self.offer(place as u32, Kind::Identity, len as u32, at as u64, bytes)?;
-        }
-        Ok(place as u32)
-    }
-
-    pub(crate) fn healthy(&self, number: u32) -> Result<(), Status> {
-        match self.outbound.get(number as usize).and_then(Option::as_ref) {
-            Some(Outbound { failed: None, .. }) => Ok(()),
-            Some(Outbound { failed: Some(status), .. }) => Err(*status),
-            None => Err(Status::Closed),
-        }
-    }
-
-    pub(crate) fn send(&mut self, number: u32, id: u32, header: u64, payload: &[u8]) -> Posted {
-        self.healthy(number)?;
-        if payload.len() > super::max_message(self.own.port.mtu) {
-            return Err(Status::TooLarge);
-        }
-        self.offer(number, Kind::Message, id, header, payload)?;
-        Ok(Posting::Done)
-    }
-
-    fn offer(
-        &mut self,
-        number: u32,
-        kind: Kind,
-        id: u32,
-        header: u64,
-        payload: &[u8],
-    ) -> Result<(), Status> {
-        let now = self.now();
-        let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
-        let Some(Outbound { sender, way, to, .. }) = channel else { return Err(Status::Closed) };
-        if !sender.has_room() {
-            return Err(Status::Again);
-        }
-        let (qp, sends) = (&self.qp, &mut self.sends);
-        sender.offer(kind, id, header, payload, now, &mut |bytes| {
-            transmit(qp, sends, way, *to, bytes)
-        });
-        self.countdown = self.countdown.min(CLOCK_WAITING);
-        Ok(())
-    }
-
-    pub(crate) fn flush(&mut self, number: u32, cookie: u64) -> Posted {
-        self.healthy(number)?;
-        match self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
-            Some(outbound) if !outbound.sender.is_quiet() => {
-                outbound.flushes.push((outbound.sender.next(), cookie));
-                Ok(Posting::Pending)
-            }
-            _ => Ok(Posting::Done),
-        }
-    }
-
-    /// Closes a channel: the last word is kept and sent until it is acknowledged, as long as the interface lives.
-    pub(crate) fn close(&mut self, number: u32) {
-        let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
-        outbound.closing = true;
-        outbound.flushes.clear();
-        // A window that is full of messages that nobody acknowledges leaves no room for it: then the channel just ends.
-        if outbound.failed.is_some() || self.offer(number, Kind::Bye, 0, 0, &[]).is_err() {
-            self.outbound[number as usize] = None;
-        }
-    }
-
     fn post_again(&mut self, buffer: u32) {
         let sge = self.receives.whole(buffer);
         self.to_post.push(Receive { id: RECEIVE | u64::from(buffer), sge });
@@ -475,58 +381,6 @@ impl State {
         }
     }
 
-    /// Sends again what is due, and gives up what has been silent for too long.
-    fn tick(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
-        for number in 0..self.outbound.len() {
-            let Some(Outbound { sender, way, to, failed: None, .. }) = &mut self.outbound[number]
-            else {
-                continue;
-            };
-            let (qp, sends) = (&self.qp, &mut self.sends);
-            if sender.tick(now, &mut |bytes| transmit(qp, sends, way, *to, bytes)).is_err() {
-                let down = self.domain.watch.port_down();
-                let status = if down { Status::Unreachable } else { Status::TimedOut };
-                let why = if down {
-                    format!("{} is down", self.domain.name.words())
-                } else {
-                    format!(
-                        "the peer acknowledged nothing for {:?} (TIELINE_FAILURE_TIMEOUT): its process is gone or does \
-                         not poll, or the way to it is cut",
-                        self.domain.settings.failure
-                    )
-                };
-                self.fail(number, &Failure::new(status, why), events.as_deref_mut());
-            }
-        }
-    }
-
-    /// Ends a channel that begins here.
-    fn fail(&mut self, number: usize, failure: &Failure, mut events: Option<&mut Events<'_>>) {
-        let Some(outbound) = &mut self.outbound[number] else { return };
-        if outbound.closing {
-            self.outbound[number] = None;
-            return;
-        }
-        if outbound.failed.replace(failure.status).is_some() {
-            return;
-        }
-        let cookie = outbound.cookie;
-        for (_, flush) in core::mem::take(&mut outbound.flushes) {
-            self.complete(flush, failure.status as i32, events.as_deref_mut());
-        }
-        let status = failure.status as i32;
-        let event = Event { kind: event::ENDPOINT_FAILED, status, cookie, ..Event::empty() };
-        let text = Some(failure.text.as_bytes().into());
-        self.emit(Notice { event, text, buffer: None }, events);
-    }
-
-    fn break_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {
-        self.dead = true;
-        for number in 0..self.outbound.len() {
-            self.fail(number, failure, events.as_deref_mut());
-        }
-    }
-
     fn complete(&mut self, cookie: u64, status: i32, events: Option<&mut Events<'_>>) {
         let event = Event { kind: event::COMPLETION, status, cookie, ..Event::empty() };
         self.emit(Notice { event, text: None, buffer: None }, events);
@@ -549,205 +403,6 @@ impl State {
         }
         self.delivered.extend(notice.buffer);
         let _ = events.push(event);
-    }
-
-    /// Fetches a batch of completions; whether there was any.
-    fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
-        let mut batch = core::mem::take(&mut self.batch);
-        let count = match self.cq.poll(&mut batch) {
-            Ok(count) => count,
-            Err(failure) => {
-                self.break_all(&failure, events.as_deref_mut());
-                0
-            }
-        };
-        for wc in &batch[..count] {
-            let buffer = wc.wr_id as u32;
-            if wc.wr_id & RECEIVE == 0 {
-                self.sends.give(buffer);
-                if wc.status != IBV_WC_SUCCESS {
-                    self.restart();
-                }
-            } else if !self.received(buffer, wc, events.as_deref_mut()) {
-                self.post_again(buffer);
-            }
-        }
-        self.batch = batch;
-        self.acknowledge();
-        if let Err(failure) = self.post_receives() {
-            self.break_all(&failure, events);
-        }
-        count > 0
-    }
-
-    /// A datagram that could not be sent stops the queue pair's sending side. What was lost is sent again later.
-    #[cold]
-    fn restart(&mut self) {
-        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
-        let _ = self.qp.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
-    }
-
-    /// A datagram has arrived; whether the application now has its buffer.
-    fn received(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) -> bool {
-        if wc.status != IBV_WC_SUCCESS {
-            return false;
-        }
-        let Some(bytes) = self.receives.bytes(buffer, wc.byte_len as usize).get(GRH..) else {
-            return false;
-        };
-        let Ok((packet, payload)) = Packet::unpack(bytes) else { return false };
-        match packet.kind {
-            Kind::Hello => {
-                if let Ok(peer) = Address::unpack(payload) {
-                    self.hello(&packet, &peer);
-                }
-            }
-            Kind::Welcome | Kind::Ack => self.answered(&packet, events),
-            Kind::Identity | Kind::Message | Kind::Bye => {
-                let (data, len) = (payload.as_ptr(), payload.len());
-                let Some(inbound) = self.inbound.get_mut(packet.end.number as usize) else {
-                    return false;
-                };
-                if inbound.token != packet.end.token {
-                    return false;
-                }
-                let verdict = inbound.receiver.accept(packet.sequence);
-                if !core::mem::replace(&mut inbound.owes, true) {
-                    self.owing.push(packet.end.number);
-                }
-                if verdict != Verdict::Deliver || inbound.left {
-                    return false;
-                }
-                let peer = inbound.peer;
-                if packet.kind == Kind::Identity {
-                    if let Some(identity) = inbound.assemble(&packet, payload) {
-                        let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
-                        let text = Some(identity.into());
-                        self.emit(Notice { event, text, buffer: None }, events);
-                    }
-                    return false;
-                }
-                if !inbound.arrived {
-                    return false;
-                }
-                if packet.kind == Kind::Bye {
-                    inbound.left = true;
-                    let status = Status::Closed as i32;
-                    let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
-                    let text = Some(b"the peer closed the channel".as_slice().into());
-                    self.emit(Notice { event, text, buffer: None }, events);
-                    return false;
-                }
-                let event = Event {
-                    kind: event::MESSAGE,
-                    id: packet.id,
-                    peer,
-                    header: packet.header,
-                    data,
-                    len,
-                    ..Event::empty()
-                };
-                self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Somebody opens a channel to here, or did not hear that it is open.
-    fn hello(&mut self, packet: &Packet, peer: &Address) {
-        if packet.header != self.own.target.cookie {
-            return;
-        }
-        let key = (peer.target, packet.end);
-        let known = self.known.get(&key).copied();
-        let place = match known {
-            Some(place) => place,
-            None => {
-                if self.inbound.len() >= MAX_INBOUND {
-                    return;
-                }
-                let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
-                let place = self.inbound.len() as u32;
-                let number = self.next_peer;
-                self.next_peer += 1;
-                self.inbound.push(Inbound {
-                    token,
-                    peer_end: packet.end,
-                    to: peer.target,
-                    way,
-                    receiver: Receiver::default(),
-                    identity: Vec::new(),
-                    arrived: false,
-                    peer: number,
-                    owes: false,
-                    left: false,
-                });
-                let _ = self.known.insert(key, place);
-                place
-            }
-        };
-        let inbound = &self.inbound[place as usize];
-        let here = End { number: place, token: inbound.token };
-        let welcome = Packet {
-            kind: Kind::Welcome,
-            end: inbound.peer_end,
-            sequence: 0,
-            id: 0,
-            header: here.to_word(),
-        };
-        transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &welcome.pack());
-    }
-
-    /// The other end of a channel of ours says something.
-    fn answered(&mut self, packet: &Packet, mut events: Option<&mut Events<'_>>) {
-        let now = self.now();
-        let number = packet.end.number as usize;
-        let Some(Some(outbound)) = self.outbound.get_mut(number) else { return };
-        let Outbound { sender, way, to, .. } = outbound;
-        if sender.own() != packet.end {
-            return;
-        }
-        let (qp, sends) = (&self.qp, &mut self.sends);
-        let wire: &mut dyn FnMut(&[u8]) = &mut |bytes| transmit(qp, sends, way, *to, bytes);
-        if packet.kind == Kind::Welcome {
-            sender.welcomed(End::from_word(packet.header), now, wire);
-        } else {
-            sender.acked(packet.sequence, packet.id != 0, now, wire);
-        }
-        if outbound.closing && outbound.sender.is_quiet() {
-            self.outbound[number] = None;
-            return;
-        }
-        while let Some(at) =
-            outbound.flushes.iter().position(|&(upto, _)| outbound.sender.is_past(upto))
-        {
-            let (_, cookie) = outbound.flushes.remove(at);
-            let event = Event { kind: event::COMPLETION, cookie, ..Event::empty() };
-            let notice = Notice { event, text: None, buffer: None };
-            match events.as_deref_mut() {
-                Some(events) if self.backlog.is_empty() && events.room() > 0 => {
-                    let _ = events.push(notice.event);
-                }
-                _ => self.backlog.push_back(notice),
-            }
-        }
-    }
-
-    /// One acknowledgement for everything that came on a channel in this batch.
-    fn acknowledge(&mut self) {
-        for number in core::mem::take(&mut self.owing) {
-            let Some(inbound) = self.inbound.get_mut(number as usize) else { continue };
-            inbound.owes = false;
-            let ack = Packet {
-                kind: Kind::Ack,
-                end: inbound.peer_end,
-                sequence: inbound.receiver.next,
-                id: u32::from(inbound.receiver.gap),
-                header: 0,
-            };
-            transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &ack.pack());
-        }
     }
 
     fn arm(&mut self) -> Armed {

@@ -1,0 +1,200 @@
+//! The life of a connection: made, connected, closed, broken.
+
+use super::*;
+
+impl State {
+    pub(super) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
+        if self.domain.watch.device_gone() {
+            let text = format!("the device {} was removed", self.domain.name.device);
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        let slot = match self.connections.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.connections.push(None);
+                self.lives.push(0);
+                self.connections.len() - 1
+            }
+        };
+        self.provide_completions()?;
+        let mut psn = [0; 4];
+        random(&mut psn)?;
+        let settings = &self.domain.settings;
+        let own = EndpointAddress {
+            port: self.domain.port,
+            qpn: 0,
+            psn: u32::from_le_bytes(psn) & 0xff_ffff,
+            slot: slot as u32,
+            window: settings.window as u16,
+            reads: self.domain.reads_served,
+            segment: settings.segment as u32,
+            seal: self.domain.seal,
+        };
+        let life = self.lives[slot];
+        let connection = Connection::new(&self.domain, &self.cq, &self.srq, own, cookie, life)?;
+        self.connections[slot] = Some(Box::new(connection));
+        self.provide_receives()?;
+        self.tick_while_needed();
+        Ok(slot as u32)
+    }
+
+    /// Sends a word of the connection itself; `false` when there is no room now.
+    pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> bool {
+        let Some(connection) =
+            self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
+        else {
+            return true;
+        };
+        if !connection.queue.has_reserve() {
+            return false;
+        }
+        let credits = connection.credits.owed_now();
+        let head = Header { header: 0, id: 0, credits, kind }.pack();
+        // A credit is the only word whose end nobody waits for.
+        let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
+        let mut ends = Ends { role, ..Ends::default() };
+        let piece = if connection.inline() >= HEADER_LEN {
+            flags |= IBV_SEND_INLINE;
+            borrowed(&head)
+        } else {
+            let Ok(buffer) = self.sends.take() else { return false };
+            self.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
+            ends.buffer = Some(buffer);
+            self.sends.sge(buffer, HEADER_LEN)
+        };
+        let work = connection.to_peer();
+        match connection.post(work, &[piece], ends, flags) {
+            Ok(()) => {
+                connection.credits.told(credits);
+                true
+            }
+            Err(refused) => {
+                self.release_ends(refused.ends);
+                false
+            }
+        }
+    }
+
+    /// What a data call says when the device did not take its send.
+    #[cold]
+    pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
+        let errno = refused.errno;
+        self.release_ends(refused.ends);
+        if errno == libc::ENOMEM || errno == libc::EAGAIN {
+            return Status::Again;
+        }
+        let error = std::io::Error::from_raw_os_error(errno);
+        let text = format!("{} does not take sends any more: {error}", self.domain.name.words());
+        self.break_connection(slot, &Failure::new(Status::Io, text), None);
+        Status::Io
+    }
+
+    /// Connects an endpoint to its peer's.
+    pub(crate) fn connect(&mut self, slot: u32, address: &[u8]) -> Result<(), Failure> {
+        let peer = EndpointAddress::unpack(address)?;
+        let domain = self.domain.clone();
+        let connection = self.connection(slot).ok_or(Status::Closed)?;
+        match connection.phase {
+            Phase::Fresh => {}
+            Phase::Broken(status) => return Err(status.into()),
+            _ => return Err(Failure::new(Status::Busy, "this endpoint is connected already")),
+        }
+        domain.port.reaches(&peer.port)?;
+        fits(domain.settings.segment as u32, peer.segment)?;
+        connection.ready(&domain, &peer)?;
+        connection.peer = Some(peer);
+        connection.credits.open(u32::from(peer.window));
+        connection.phase = Phase::Connecting;
+        connection.deadline = Instant::now() + domain.settings.connect;
+        if connection.own.speaks_first(&peer) && !self.control(slot, Kind::Hello, Role::Hello) {
+            return Err(Failure::new(
+                Status::Io,
+                "the first word of a connection cannot be posted",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Closes an endpoint. What was sent before still arrives, unless the device works on memory of the application.
+    pub(crate) fn close(&mut self, slot: u32) {
+        let Some(connection) = self.connection(slot) else { return };
+        connection.closing = true;
+        if connection.phase != Phase::Standing || connection.queue.touches_application() {
+            return self.bury(slot);
+        }
+        if !self.control(slot, Kind::Bye, Role::Bye) {
+            self.bury(slot);
+        }
+    }
+
+    /// Destroys a connection; everything that it held is given back, without an event.
+    pub(super) fn bury(&mut self, slot: u32) {
+        let Some(place) = self.connections.get_mut(slot as usize) else { return };
+        let Some(mut connection) = place.take() else { return };
+        self.ghosts += connection.queue.len();
+        connection.qp = None;
+        let last = connection.queue.next().wrapping_sub(1);
+        while let Some(ends) = connection.queue.retire(last) {
+            self.release_ends(ends);
+        }
+        self.lives[slot as usize] = self.lives[slot as usize].wrapping_add(1);
+        self.tick_while_needed();
+    }
+
+    /// Ends a connection: everything on its way ends with `failure`, and the application is told.
+    #[cold]
+    pub(crate) fn break_connection(
+        &mut self,
+        slot: u32,
+        failure: &Failure,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let Some(connection) = self.connection(slot) else { return };
+        if connection.closing {
+            return self.bury(slot);
+        }
+        if matches!(connection.phase, Phase::Broken(_)) {
+            return;
+        }
+        connection.phase = Phase::Broken(failure.status);
+        // First the queue pair: when the application hears of the end, the device touches its memory no more.
+        connection.qp = None;
+        let left = connection.queue.len();
+        let cookie = connection.cookie;
+        self.ghosts += left;
+        // Completions that are still to be fetched belong to the past.
+        let life = self.lives[slot as usize].wrapping_add(1);
+        self.lives[slot as usize] = life;
+        while let Some(ends) = self.connection(slot).and_then(|c| {
+            let last = c.queue.next().wrapping_sub(1);
+            c.queue.retire(last)
+        }) {
+            self.finish(slot, ends, Err(failure.status), events.as_deref_mut());
+        }
+        if let Some(connection) = self.connection(slot) {
+            connection.life = life;
+        }
+        let event = Event {
+            kind: event::ENDPOINT_FAILED,
+            status: failure.status as i32,
+            cookie,
+            ..Event::empty()
+        };
+        let text = Some(failure.text.as_bytes().into());
+        self.emit(Notice { event, text, message: None }, events);
+    }
+
+    /// Ends every connection.
+    #[cold]
+    pub(super) fn break_all(
+        &mut self,
+        status: Status,
+        text: &str,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        for slot in 0..self.connections.len() {
+            let failure = Failure::new(status, text);
+            self.break_connection(slot as u32, &failure, events.as_deref_mut());
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Progress: what completed, what arrived, what has to happen in time.
+
+use super::*;
+
+impl State {
+    #[inline]
+    pub(super) fn poll(&mut self, events: &mut Events<'_>) {
+        if !self.delivered.is_empty() || !self.told.is_empty() {
+            self.release();
+        }
+        self.countdown -= 1;
+        if self.countdown == 0 {
+            self.look(Some(events), false);
+        }
+        while let Some(notice) = self.backlog.pop_front() {
+            if events.room() == 0 {
+                self.backlog.push_front(notice);
+                return;
+            }
+            self.hand_over(notice, events);
+        }
+        if events.room() > 0 {
+            let _ = self.fetch(Some(events));
+        }
+    }
+
+    /// The application is done with what the poll before delivered.
+    pub(super) fn release(&mut self) {
+        self.told.clear();
+        for at in 0..self.delivered.len() {
+            let Delivered { buffer, slot, life } = self.delivered[at];
+            self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
+            if let Some(connection) = self.living(slot, life) {
+                connection.credits.taken();
+                if connection.credits.is_due() && !self.owing.contains(&slot) {
+                    self.owing.push(slot);
+                }
+            }
+        }
+        self.delivered.clear();
+        if self.post_receives().is_err() {
+            self.break_all(Status::Io, "the device takes no receives any more", None);
+        }
+        self.pay();
+    }
+
+    /// Fetches a batch of completions; whether there was any.
+    pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+        let mut batch = core::mem::take(&mut self.batch);
+        let count = match self.cq.poll(&mut batch) {
+            Ok(count) => count,
+            Err(failure) => {
+                self.break_all(failure.status, &failure.text, events.as_deref_mut());
+                0
+            }
+        };
+        for wc in &batch[..count] {
+            match about(wc.wr_id) {
+                About::Receive { buffer } => self.received(buffer, wc, events.as_deref_mut()),
+                About::Send { slot, life, number } => {
+                    self.sent(slot, life, number, wc, events.as_deref_mut());
+                }
+            }
+        }
+        self.batch = batch;
+        if count == 0 {
+            self.ghosts = 0;
+            return false;
+        }
+        if self.post_receives().is_err() {
+            self.break_all(Status::Io, "the device takes no receives any more", events);
+        }
+        true
+    }
+
+    /// A send has completed, and with it all before it.
+    pub(super) fn sent(
+        &mut self,
+        slot: u32,
+        life: u8,
+        number: u32,
+        wc: &Wc,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let failed = wc.status != IBV_WC_SUCCESS;
+        let upto = if failed { number.wrapping_sub(1) } else { number };
+        loop {
+            let Some(connection) = self.living(slot, life) else { return };
+            if !failed {
+                connection.heard = true;
+            }
+            if failed && !connection.queue.holds(upto) {
+                break;
+            }
+            let Some(ends) = connection.queue.retire(upto) else { break };
+            match ends.role {
+                Role::Hello if connection.phase == Phase::Connecting => {
+                    connection.phase = Phase::Standing;
+                }
+                Role::Probe => connection.probing = false,
+                Role::Bye => {
+                    self.release_ends(ends);
+                    return self.bury(slot);
+                }
+                _ => {}
+            }
+            self.finish(slot, ends, Ok(()), events.as_deref_mut());
+        }
+        if failed {
+            self.broke(slot, number, wc, events);
+        }
+    }
+
+    /// Tells the application how an operation ended.
+    pub(super) fn finish(
+        &mut self,
+        slot: u32,
+        ends: Ends,
+        result: Result<(), Status>,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let value = match (result, ends.result) {
+            (Ok(()), Some(place)) => Ok(self.results.word(place)),
+            (Ok(()), None) => Ok(0),
+            (Err(status), _) => Err(status),
+        };
+        let silent = self.connection(slot).is_none_or(|connection| connection.closing);
+        if let (Some(cookie), false) = (ends.cookie, silent) {
+            let (status, header) = match value {
+                Ok(value) => (0, value),
+                Err(status) => (status as i32, 0),
+            };
+            let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
+            self.emit(Notice { event, text: None, message: None }, events);
+        }
+        self.release_ends(ends);
+    }
+
+    /// A send has failed: the connection is over, or has to be begun again.
+    #[cold]
+    pub(super) fn broke(
+        &mut self,
+        slot: u32,
+        number: u32,
+        wc: &Wc,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let domain = self.domain.clone();
+        let Some(connection) = self.connection(slot) else { return };
+        let (own, failure) = verdict(wc, &domain, connection.peer.as_ref());
+        let unanswered = connection.phase == Phase::Connecting && !connection.received;
+        if unanswered
+            && wc.status == IBV_WC_RETRY_EXC_ERR
+            && !domain.watch.device_gone()
+            && Instant::now() < connection.deadline
+        {
+            let ends = connection.queue.retire(number);
+            let again = connection.start_again(&domain);
+            if let Some(ends) = ends {
+                self.release_ends(ends);
+            }
+            if again.is_ok() && self.control(slot, Kind::Hello, Role::Hello) {
+                return;
+            }
+        } else if let Some(ends) = connection.queue.retire(number) {
+            self.finish(slot, ends, Err(own), events.as_deref_mut());
+        }
+        self.break_connection(slot, &failure, events);
+    }
+
+    /// A message has arrived, or a receive has failed.
+    pub(super) fn received(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
+        let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
+        if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
+            return self.to_post.push(again);
+        }
+        let slot = u32::from_be(wc.imm_data);
+        let head = Header::unpack(self.receives.bytes(buffer, wc.byte_len as usize));
+        // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
+        let Some(connection) = self.connection(slot).filter(|c| {
+            c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Broken(_) | Phase::Fresh)
+        }) else {
+            return self.to_post.push(again);
+        };
+        connection.heard = true;
+        connection.received = true;
+        let accepted =
+            head.and_then(|head| connection.credits.returned(head.credits).map(|()| head));
+        let Ok(head) = accepted else {
+            self.to_post.push(again);
+            let text = "the peer sent a message that makes no sense".to_string();
+            return self.break_connection(slot, &Failure::new(Status::BadData, text), events);
+        };
+        if connection.phase == Phase::Connecting {
+            connection.phase = Phase::Standing;
+        }
+        match head.kind {
+            Kind::Message if !connection.closing => {
+                let (peer, life) = (connection.cookie, connection.life);
+                let payload = &self.receives.bytes(buffer, wc.byte_len as usize)[HEADER_LEN..];
+                let event = Event {
+                    kind: event::MESSAGE,
+                    id: head.id,
+                    peer,
+                    header: head.header,
+                    data: payload.as_ptr(),
+                    len: payload.len(),
+                    ..Event::empty()
+                };
+                let message = Some(Delivered { buffer, slot, life });
+                self.emit(Notice { event, text: None, message }, events);
+            }
+            Kind::Bye => {
+                self.to_post.push(again);
+                let failure = Failure::new(Status::Closed, "the peer closed the connection");
+                self.break_connection(slot, &failure, events);
+            }
+            Kind::Message | Kind::Hello | Kind::Credit => self.to_post.push(again),
+        }
+    }
+
+    /// An event goes to the application now, or when there is room.
+    pub(super) fn emit(&mut self, notice: Notice, events: Option<&mut Events<'_>>) {
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                self.hand_over(notice, events);
+            }
+            _ => self.backlog.push_back(notice),
+        }
+    }
+
+    #[inline]
+    pub(super) fn hand_over(&mut self, notice: Notice, events: &mut Events<'_>) {
+        let mut event = notice.event;
+        if let Some(text) = notice.text {
+            (event.data, event.len) = (text.as_ptr(), text.len());
+            self.told.push(text);
+        }
+        if let Some(message) = notice.message {
+            self.delivered.push(message);
+        }
+        let _ = events.push(event);
+    }
+
+    /// What is not the completion queue: the device's own news, and what has to happen in time.
+    #[cold]
+    pub(super) fn look(&mut self, mut events: Option<&mut Events<'_>>, now_or_never: bool) {
+        let now = Instant::now();
+        let since = now.duration_since(self.looked);
+        // Whoever polls all the time looks at the clock now and then; whoever polls rarely looks every time.
+        self.clock_every = match since > LOOK_EVERY * 2 {
+            true => 1,
+            false => (self.clock_every * 2).min(CLOCK_EVERY),
+        };
+        self.countdown = self.clock_every;
+        if !now_or_never && since < LOOK_EVERY {
+            return;
+        }
+        self.looked = now;
+        let mut port_changed = false;
+        for news in self.sleep.news() {
+            match news.kind {
+                IBV_EVENT_DEVICE_FATAL => {
+                    let text = format!("the device {} was removed", self.domain.name.device);
+                    self.break_all(Status::NoDevice, &text, events.as_deref_mut());
+                }
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => {
+                    let text = format!("a queue of {} failed", self.domain.name.words());
+                    self.break_all(Status::Io, &text, events.as_deref_mut());
+                }
+                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                    self.queue_pair_failed(news.kind, news.qp, events.as_deref_mut());
+                }
+                IBV_EVENT_PORT_ERR => port_changed = true,
+                _ => {}
+            }
+        }
+        if port_changed || now.duration_since(self.ticked) >= LOOK_EVERY {
+            self.ticked = now;
+            self.tick(now, port_changed, events);
+        }
+        self.pay();
+        self.tick_while_needed();
+    }
+
+    pub(super) fn queue_pair_failed(
+        &mut self,
+        kind: u32,
+        qp: Option<u32>,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let slot =
+            self.connections.iter().flatten().find(|c| Some(c.own.qpn) == qp && c.qp.is_some());
+        let Some(slot) = slot.map(|c| c.own.slot) else { return };
+        // What completed before is told first.
+        let mut events = events;
+        while self.fetch(events.as_deref_mut()) {}
+        let text = match kind {
+            IBV_EVENT_QP_ACCESS_ERR => {
+                "the peer used a remote key that this process's device refused, which ended the connection"
+            }
+            IBV_EVENT_QP_REQ_ERR => "the peer sent what this process's device refused",
+            _ => "the device reported that the connection's queue pair failed",
+        };
+        self.break_connection(slot, &Failure::new(Status::Io, text), events);
+    }
+
+    /// Asks silent peers for a sign of life and gives up what took too long.
+    pub(super) fn tick(
+        &mut self,
+        now: Instant,
+        ask_all: bool,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let quiet = self.domain.settings.failure / 4;
+        for slot in 0..self.connections.len() as u32 {
+            let Some(connection) = self.connection(slot) else { continue };
+            if core::mem::take(&mut connection.heard) {
+                connection.heard_at = now;
+            }
+            match connection.phase {
+                Phase::Connecting if now >= connection.deadline => {
+                    let text = format!(
+                        "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
+                        self.domain.settings.connect
+                    );
+                    let failure = Failure::new(Status::TimedOut, text);
+                    self.break_connection(slot, &failure, events.as_deref_mut());
+                }
+                Phase::Standing if !connection.probing && !connection.closing => {
+                    let silent = now.duration_since(connection.heard_at) >= quiet;
+                    if (silent || ask_all) && connection.queue.has_reserve() {
+                        // A write of nothing: acknowledged by the peer's device, and nothing to the peer itself.
+                        let ends = Ends { role: Role::Probe, ..Ends::default() };
+                        let work = Work::Write { address: 0, rkey: 0 };
+                        if let Ok(()) = connection.post(work, &[], ends, IBV_SEND_SIGNALED) {
+                            connection.probing = true;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn arm(&mut self) -> Armed {
+        self.look(None, true);
+        if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
+            return Armed::Ready;
+        }
+        self.cq.drain_channel();
+        if let Err(failure) = self.cq.arm() {
+            self.break_all(failure.status, &failure.text, None);
+        }
+        // What came before the request wakes nobody.
+        while self.fetch(None) {}
+        if self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+    }
+}

@@ -1,0 +1,209 @@
+//! What arrives: messages, acknowledgements, strangers.
+
+use super::*;
+
+impl State {
+    /// Fetches a batch of completions; whether there was any.
+    pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+        let mut batch = core::mem::take(&mut self.batch);
+        let count = match self.cq.poll(&mut batch) {
+            Ok(count) => count,
+            Err(failure) => {
+                self.break_all(&failure, events.as_deref_mut());
+                0
+            }
+        };
+        for wc in &batch[..count] {
+            let buffer = wc.wr_id as u32;
+            if wc.wr_id & RECEIVE == 0 {
+                self.sends.give(buffer);
+                if wc.status != IBV_WC_SUCCESS {
+                    self.restart();
+                }
+            } else if !self.received(buffer, wc, events.as_deref_mut()) {
+                self.post_again(buffer);
+            }
+        }
+        self.batch = batch;
+        self.acknowledge();
+        if let Err(failure) = self.post_receives() {
+            self.break_all(&failure, events);
+        }
+        count > 0
+    }
+
+    /// A datagram that could not be sent stops the queue pair's sending side. What was lost is sent again later.
+    #[cold]
+    pub(super) fn restart(&mut self) {
+        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
+        let _ = self.qp.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
+    }
+
+    /// A datagram has arrived; whether the application now has its buffer.
+    pub(super) fn received(
+        &mut self,
+        buffer: u32,
+        wc: &Wc,
+        events: Option<&mut Events<'_>>,
+    ) -> bool {
+        if wc.status != IBV_WC_SUCCESS {
+            return false;
+        }
+        let Some(bytes) = self.receives.bytes(buffer, wc.byte_len as usize).get(GRH..) else {
+            return false;
+        };
+        let Ok((packet, payload)) = Packet::unpack(bytes) else { return false };
+        match packet.kind {
+            Kind::Hello => {
+                if let Ok(peer) = Address::unpack(payload) {
+                    self.hello(&packet, &peer);
+                }
+            }
+            Kind::Welcome | Kind::Ack => self.answered(&packet, events),
+            Kind::Identity | Kind::Message | Kind::Bye => {
+                let (data, len) = (payload.as_ptr(), payload.len());
+                let Some(inbound) = self.inbound.get_mut(packet.end.number as usize) else {
+                    return false;
+                };
+                if inbound.token != packet.end.token {
+                    return false;
+                }
+                let verdict = inbound.receiver.accept(packet.sequence);
+                if !core::mem::replace(&mut inbound.owes, true) {
+                    self.owing.push(packet.end.number);
+                }
+                if verdict != Verdict::Deliver || inbound.left {
+                    return false;
+                }
+                let peer = inbound.peer;
+                if packet.kind == Kind::Identity {
+                    if let Some(identity) = inbound.assemble(&packet, payload) {
+                        let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
+                        let text = Some(identity.into());
+                        self.emit(Notice { event, text, buffer: None }, events);
+                    }
+                    return false;
+                }
+                if !inbound.arrived {
+                    return false;
+                }
+                if packet.kind == Kind::Bye {
+                    inbound.left = true;
+                    let status = Status::Closed as i32;
+                    let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
+                    let text = Some(b"the peer closed the channel".as_slice().into());
+                    self.emit(Notice { event, text, buffer: None }, events);
+                    return false;
+                }
+                let event = Event {
+                    kind: event::MESSAGE,
+                    id: packet.id,
+                    peer,
+                    header: packet.header,
+                    data,
+                    len,
+                    ..Event::empty()
+                };
+                self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Somebody opens a channel to here, or did not hear that it is open.
+    pub(super) fn hello(&mut self, packet: &Packet, peer: &Address) {
+        if packet.header != self.own.target.cookie {
+            return;
+        }
+        let key = (peer.target, packet.end);
+        let known = self.known.get(&key).copied();
+        let place = match known {
+            Some(place) => place,
+            None => {
+                if self.inbound.len() >= MAX_INBOUND {
+                    return;
+                }
+                let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
+                let place = self.inbound.len() as u32;
+                let number = self.next_peer;
+                self.next_peer += 1;
+                self.inbound.push(Inbound {
+                    token,
+                    peer_end: packet.end,
+                    to: peer.target,
+                    way,
+                    receiver: Receiver::default(),
+                    identity: Vec::new(),
+                    arrived: false,
+                    peer: number,
+                    owes: false,
+                    left: false,
+                });
+                let _ = self.known.insert(key, place);
+                place
+            }
+        };
+        let inbound = &self.inbound[place as usize];
+        let here = End { number: place, token: inbound.token };
+        let welcome = Packet {
+            kind: Kind::Welcome,
+            end: inbound.peer_end,
+            sequence: 0,
+            id: 0,
+            header: here.to_word(),
+        };
+        transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &welcome.pack());
+    }
+
+    /// The other end of a channel of ours says something.
+    pub(super) fn answered(&mut self, packet: &Packet, mut events: Option<&mut Events<'_>>) {
+        let now = self.now();
+        let number = packet.end.number as usize;
+        let Some(Some(outbound)) = self.outbound.get_mut(number) else { return };
+        let Outbound { sender, way, to, .. } = outbound;
+        if sender.own() != packet.end {
+            return;
+        }
+        let (qp, sends) = (&self.qp, &mut self.sends);
+        let wire: &mut dyn FnMut(&[u8]) = &mut |bytes| transmit(qp, sends, way, *to, bytes);
+        if packet.kind == Kind::Welcome {
+            sender.welcomed(End::from_word(packet.header), now, wire);
+        } else {
+            sender.acked(packet.sequence, packet.id != 0, now, wire);
+        }
+        if outbound.closing && outbound.sender.is_quiet() {
+            self.outbound[number] = None;
+            return;
+        }
+        while let Some(at) =
+            outbound.flushes.iter().position(|&(upto, _)| outbound.sender.is_past(upto))
+        {
+            let (_, cookie) = outbound.flushes.remove(at);
+            let event = Event { kind: event::COMPLETION, cookie, ..Event::empty() };
+            let notice = Notice { event, text: None, buffer: None };
+            match events.as_deref_mut() {
+                Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                    let _ = events.push(notice.event);
+                }
+                _ => self.backlog.push_back(notice),
+            }
+        }
+    }
+
+    /// One acknowledgement for everything that came on a channel in this batch.
+    pub(super) fn acknowledge(&mut self) {
+        for number in core::mem::take(&mut self.owing) {
+            let Some(inbound) = self.inbound.get_mut(number as usize) else { continue };
+            inbound.owes = false;
+            let ack = Packet {
+                kind: Kind::Ack,
+                end: inbound.peer_end,
+                sequence: inbound.receiver.next,
+                id: u32::from(inbound.receiver.gap),
+                header: 0,
+            };
+            transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &ack.pack());
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The channels that begin here: opened, used, given up.
+
+use super::*;
+
+impl State {
+    pub(super) fn open_channel(
+        &mut self,
+        peer: &Address,
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<u32, Failure> {
+        if self.dead || self.domain.watch.device_gone() {
+            let text = format!("the device {} was removed", self.domain.name.device);
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        let way = self.way(&peer.port)?;
+        let place = match self.outbound.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.outbound.push(None);
+                self.outbound.len() - 1
+            }
+        };
+        let own = End { number: place as u32, token: number()? };
+        let patience = self.domain.settings.failure;
+        let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), patience);
+        let (now, to) = (self.now(), peer.target);
+        sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &way, to, bytes));
+        let flushes = Vec::new();
+        let outbound = Outbound { cookie, sender, to, way, flushes, closing: false, failed: None };
+        self.outbound[place] = Some(outbound);
+        self.countdown = 1;
+        // In pieces, and at least one: its last tells the peer who we are.
+        let (len, piece) = (identity.len(), crate::ud::max_message(self.own.port.mtu));
+        for at in (0..len.max(1)).step_by(piece) {
+            let bytes = &identity[at..len.min(at + piece)];
+            self.offer(place as u32, Kind::Identity, len as u32, at as u64, bytes)?;
+        }
+        Ok(place as u32)
+    }
+
+    pub(crate) fn healthy(&self, number: u32) -> Result<(), Status> {
+        match self.outbound.get(number as usize).and_then(Option::as_ref) {
+            Some(Outbound { failed: None, .. }) => Ok(()),
+            Some(Outbound { failed: Some(status), .. }) => Err(*status),
+            None => Err(Status::Closed),
+        }
+    }
+
+    pub(crate) fn send(&mut self, number: u32, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.healthy(number)?;
+        if payload.len() > crate::ud::max_message(self.own.port.mtu) {
+            return Err(Status::TooLarge);
+        }
+        self.offer(number, Kind::Message, id, header, payload)?;
+        Ok(Posting::Done)
+    }
+
+    pub(super) fn offer(
+        &mut self,
+        number: u32,
+        kind: Kind,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<(), Status> {
+        let now = self.now();
+        let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
+        let Some(Outbound { sender, way, to, .. }) = channel else { return Err(Status::Closed) };
+        if !sender.has_room() {
+            return Err(Status::Again);
+        }
+        let (qp, sends) = (&self.qp, &mut self.sends);
+        sender.offer(kind, id, header, payload, now, &mut |bytes| {
+            transmit(qp, sends, way, *to, bytes)
+        });
+        self.countdown = self.countdown.min(CLOCK_WAITING);
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self, number: u32, cookie: u64) -> Posted {
+        self.healthy(number)?;
+        match self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
+            Some(outbound) if !outbound.sender.is_quiet() => {
+                outbound.flushes.push((outbound.sender.next(), cookie));
+                Ok(Posting::Pending)
+            }
+            _ => Ok(Posting::Done),
+        }
+    }
+
+    /// Closes a channel: the last word is kept and sent until it is acknowledged, as long as the interface lives.
+    pub(crate) fn close(&mut self, number: u32) {
+        let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
+        outbound.closing = true;
+        outbound.flushes.clear();
+        // A window that is full of messages that nobody acknowledges leaves no room for it: then the channel just ends.
+        if outbound.failed.is_some() || self.offer(number, Kind::Bye, 0, 0, &[]).is_err() {
+            self.outbound[number as usize] = None;
+        }
+    }
+
+    /// Sends again what is due, and gives up what has been silent for too long.
+    pub(super) fn tick(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
+        for number in 0..self.outbound.len() {
+            let Some(Outbound { sender, way, to, failed: None, .. }) = &mut self.outbound[number]
+            else {
+                continue;
+            };
+            let (qp, sends) = (&self.qp, &mut self.sends);
+            if sender.tick(now, &mut |bytes| transmit(qp, sends, way, *to, bytes)).is_err() {
+                let down = self.domain.watch.port_down();
+                let status = if down { Status::Unreachable } else { Status::TimedOut };
+                let why = if down {
+                    format!("{} is down", self.domain.name.words())
+                } else {
+                    format!(
+                        "the peer acknowledged nothing for {:?} (TIELINE_FAILURE_TIMEOUT): its process is gone or does \
+                         not poll, or the way to it is cut",
+                        self.domain.settings.failure
+                    )
+                };
+                self.fail(number, &Failure::new(status, why), events.as_deref_mut());
+            }
+        }
+    }
+
+    /// Ends a channel that begins here.
+    pub(super) fn fail(
+        &mut self,
+        number: usize,
+        failure: &Failure,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let Some(outbound) = &mut self.outbound[number] else { return };
+        if outbound.closing {
+            self.outbound[number] = None;
+            return;
+        }
+        if outbound.failed.replace(failure.status).is_some() {
+            return;
+        }
+        let cookie = outbound.cookie;
+        for (_, flush) in core::mem::take(&mut outbound.flushes) {
+            self.complete(flush, failure.status as i32, events.as_deref_mut());
+        }
+        let status = failure.status as i32;
+        let event = Event { kind: event::ENDPOINT_FAILED, status, cookie, ..Event::empty() };
+        let text = Some(failure.text.as_bytes().into());
+        self.emit(Notice { event, text, buffer: None }, events);
+    }
+
+    pub(super) fn break_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {
+        self.dead = true;
+        for number in 0..self.outbound.len() {
+            self.fail(number, failure, events.as_deref_mut());
+        }
+    }
+}
