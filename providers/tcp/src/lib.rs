@@ -55,10 +55,12 @@
 mod config;
 mod conn;
 mod crossing;
+mod deliver;
 mod domain;
 mod endpoint;
 mod frame;
 mod interface;
+mod life;
 mod link;
 #[cfg(test)]
 mod loopback_tests;
@@ -68,6 +70,7 @@ mod provider;
 mod receive;
 mod regions;
 mod ring;
+mod send;
 #[cfg(test)]
 mod session_tests;
 mod silence;

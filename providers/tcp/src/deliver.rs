@@ -1,0 +1,200 @@
+//! Delivering: what a frame means once its turn has come.
+
+use std::rc::Rc;
+
+use tieline_plugin_api::{Events, Status, access};
+
+use crate::conn::{Inner, Phase};
+use crate::frame::{Head, KeyPart, Kind, Malformed, word_status};
+use crate::interface::Shared;
+use crate::ops::{MAX_GETS, MAX_PUTS, Serve, not_after};
+use crate::receive::Item;
+use crate::stream::Broke;
+use crate::window::Verdict;
+
+impl Inner {
+    /// A frame is here in full: its turn may have come.
+    pub(crate) fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
+        self.ack_owed += 1;
+        self.ack_bytes += len;
+        match self.window.judge(seq)? {
+            Verdict::Duplicate => Ok(()),
+            Verdict::Ahead => {
+                self.window.hold(seq, item);
+                Ok(())
+            }
+            Verdict::Next => {
+                self.window.advance();
+                self.deliver(item)
+            }
+        }
+    }
+
+    /// Delivers what was held and whose turn has come; `false`: no room for events.
+    pub(crate) fn drain(
+        &mut self,
+        shared: &Shared,
+        events: &mut Events<'_>,
+    ) -> Result<bool, Malformed> {
+        loop {
+            match self.window.ready() {
+                None => return Ok(true),
+                Some(Item::Message { id, header, data }) => {
+                    self.held_bytes = self.held_bytes.saturating_sub(data.len());
+                    let (id, header, at, len) = (*id, *header, data.as_ptr(), data.len());
+                    if !self.abandoned && !events.push_message(self.cookie, id, header, at, len) {
+                        self.held_bytes += len;
+                        self.call_attention();
+                        return Ok(false);
+                    }
+                    if let Some(Item::Message { data, .. }) = self.window.take_ready() {
+                        shared.told.borrow_mut().push(data);
+                    }
+                }
+                Some(_) => {
+                    if let Some(item) = self.window.take_ready() {
+                        self.deliver(item)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was held may be delivered now that there is room for events.
+    pub(crate) fn drain_held(&mut self, events: &mut Events<'_>) {
+        let shared = Rc::clone(&self.shared);
+        if self.window.has_gap() {
+            if let Err(why) = self.drain(&shared, events) {
+                let broke = Broke::malformed("the peer", why);
+                self.fail(broke.status, &broke.text);
+            }
+        }
+    }
+
+    /// Acts on a frame in its turn.
+    fn deliver(&mut self, item: Item) -> Result<(), Malformed> {
+        if self.phase == Phase::Closing {
+            if matches!(item, Item::Control(Head { kind: Kind::Goodbye, .. }, _)) {
+                self.phase = Phase::Failed(Status::Closed);
+                self.let_go();
+                self.call_attention();
+            }
+            return Ok(());
+        }
+        let shared = Rc::clone(&self.shared);
+        match item {
+            Item::Message { .. } => Ok(()), // delivered by who holds the events
+            Item::PutLanded { number, last, result } => {
+                let ops = self.ops();
+                let known = ops.failing.filter(|(failing, _)| *failing == number);
+                let result = known.map_or(result, |(_, status)| Err(status));
+                ops.failing = result.err().map(|status| (number, status));
+                if last {
+                    if let Some(failure) = ops.failing.take() {
+                        if ops.failures.len() > 2 * MAX_PUTS {
+                            return Err("more puts than may be under way");
+                        }
+                        ops.failures.push_back(failure);
+                    }
+                    ops.done = Some(number);
+                }
+                Ok(())
+            }
+            Item::GetLanded { number, len } => {
+                if let Some(get) = self.ops().gets.iter_mut().find(|get| get.number == number) {
+                    get.landed += u64::from(len);
+                }
+                Ok(())
+            }
+            Item::Control(head, key) => self.control(&head, key, &shared),
+        }
+    }
+
+    fn control(
+        &mut self,
+        head: &Head,
+        key: Option<KeyPart>,
+        shared: &Shared,
+    ) -> Result<(), Malformed> {
+        let number = head.number;
+        match head.kind {
+            Kind::PutDone => {
+                let ops = self.ops();
+                while ops.puts.front().is_some_and(|put| not_after(put.number, number)) {
+                    if let Some(put) = ops.puts.pop_front() {
+                        shared.completed(put.cookie, Ok(0));
+                    }
+                }
+            }
+            Kind::PutFailed => {
+                let status = word_status(head.word).err().unwrap_or(Status::Io);
+                let ops = self.ops();
+                ops.note_failure(Some(number), None, status);
+                if let Some(at) = ops.puts.iter().position(|put| put.number == number) {
+                    if let Some(put) = ops.puts.remove(at) {
+                        shared.completed(put.cookie, Err(status));
+                    }
+                }
+            }
+            Kind::Get => {
+                let Some(key) = key else { return Err("a get without a key") };
+                let region =
+                    shared.domain.regions.find(&key, head.word, key.total, access::REMOTE_READ);
+                let ops = self.ops();
+                if ops.serves.len() >= 2 * MAX_GETS {
+                    return Err("more gets than may be under way");
+                }
+                ops.serves.push_back(Serve {
+                    number,
+                    region,
+                    offset: head.word,
+                    len: key.total,
+                    cut: 0,
+                    last_frame: 0,
+                });
+            }
+            Kind::GetDone => {
+                let ops = self.ops();
+                let mut result = word_status(head.word);
+                if let Some(at) = ops.gets.iter().position(|get| get.number == number) {
+                    let get = ops.gets.swap_remove(at);
+                    if result.is_ok() && get.landed != get.len {
+                        return Err("the end of a get whose data did not come");
+                    }
+                    if let Err(status) = result {
+                        ops.note_failure(None, Some(number), status);
+                        result = Err(status);
+                    }
+                    shared.completed(get.cookie, result.map(|()| 0));
+                }
+                self.end_flushes(shared);
+            }
+            Kind::Flush => self.ops().flush_asked = Some(number),
+            Kind::FlushDone => {
+                for flush in &mut self.ops().flushes {
+                    flush.answered |= not_after(flush.number, number);
+                }
+                self.end_flushes(shared);
+            }
+            Kind::Goodbye => {
+                self.fail(Status::Closed, "the peer closed its endpoint in good order");
+            }
+            _ => return Err("a frame that cannot come here"),
+        }
+        Ok(())
+    }
+
+    /// Completes flushes whose answer has come and whose gets are done.
+    fn end_flushes(&mut self, shared: &Shared) {
+        let ops = self.ops();
+        while let Some(flush) = ops.flushes.front() {
+            let gets = ops.gets.iter().any(|get| not_after(get.number, flush.last_get));
+            if !flush.answered || gets {
+                return;
+            }
+            if let Some(flush) = ops.flushes.pop_front() {
+                shared.completed(flush.cookie, flush.result.map(|()| 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! How a connection ends, loses a stream, and gets one back.
+
+use std::time::{Duration, Instant};
+
+use tieline_plugin_api::Status;
+
+use crate::conn::{ANSWER, Conn, Inner, Peer, Phase};
+use crate::frame::{Head, Kind};
+use crate::link::Link;
+use crate::ops::Ops;
+use crate::outbox::Outbox;
+use crate::stream::{Broke, Stream};
+use crate::sys;
+use crate::window::Window;
+
+/// How long a closed endpoint waits for the peer to have read everything.
+const LINGER: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Ends the connection: everything under way completes with the status, then the endpoint has failed.
+    pub(crate) fn fail(&mut self, status: Status, text: &str) {
+        if matches!(self.phase, Phase::Failed(_)) {
+            return;
+        }
+        self.phase = Phase::Failed(status);
+        if !self.abandoned {
+            for cookie in self.ops.take().map(|ops| ops.cookies()).unwrap_or_default() {
+                self.shared.completed(cookie, Err(status));
+            }
+            self.shared.endpoint_failed(self.cookie, status, text);
+        }
+        self.let_go();
+        self.call_attention();
+    }
+
+    /// Gives everything back but the name.
+    pub(crate) fn let_go(&mut self) {
+        for number in 0..self.links.len() {
+            self.drop_stream(number);
+        }
+        self.links = Vec::new();
+        self.early = Vec::new();
+        self.ops = None;
+        self.outbox = Outbox::new(self.shared.settings.send_buffer, false);
+        self.window = Window::default();
+        self.held_bytes = 0;
+    }
+
+    /// The application has closed its endpoint.
+    pub(crate) fn close(&mut self) {
+        self.abandoned = true;
+        match self.phase {
+            Phase::Open => {
+                // The operations' memory may be gone after this call.
+                self.ops = None;
+                self.outbox.own_payloads();
+                self.phase = Phase::Closing;
+                self.since = Instant::now();
+                self.finish();
+                self.keep_time();
+            }
+            _ => {
+                self.phase = Phase::Failed(Status::Closed);
+                self.let_go();
+            }
+        }
+        self.call_attention();
+    }
+
+    /// Says goodbye behind everything that is on its way, and no more once that is written.
+    pub(crate) fn finish(&mut self) {
+        if !self.goodbye_sent && self.outbox.has_room_for_answer() {
+            let mut head = Head::bare(Kind::Goodbye, 0, 0);
+            head.ack = self.acknowledge();
+            self.outbox.push(head, None, &[]);
+            self.goodbye_sent = true;
+        }
+        self.flush();
+        if self.goodbye_sent && self.outbox.is_empty() {
+            for stream in self.links.iter().filter_map(|link| link.stream.as_ref()) {
+                sys::end_sending(stream.sender());
+            }
+            if self.leads_to_itself() {
+                self.phase = Phase::Failed(Status::Closed);
+                self.let_go();
+            }
+        }
+    }
+
+    fn leads_to_itself(&self) -> bool {
+        self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
+    }
+
+    /// Whether everything that was sent before closing is with the kernel.
+    pub(crate) fn has_said_goodbye(&self) -> bool {
+        self.phase != Phase::Closing || self.goodbye_sent && !self.outbox.has_waiting()
+    }
+
+    /// Whether nobody needs it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.abandoned && matches!(self.phase, Phase::Failed(_))
+    }
+
+    /// Takes a stream out of use.
+    pub(crate) fn drop_stream(&mut self, number: usize) {
+        self.unblock(number);
+        let Some(mut stream) = self.links.get_mut(number).and_then(|link| link.stream.take())
+        else {
+            return;
+        };
+        if self.phase != Phase::Open {
+            stream.discard();
+        }
+        if let Some(buffer) = stream.buffer.take() {
+            self.shared.cooling.borrow_mut().push(buffer);
+        }
+        if stream.hot {
+            self.shared.cool(self.index, number);
+        }
+        self.shared.streams.set(self.shared.streams.get().saturating_sub(1));
+    }
+
+    /// A stream is of no use any more.
+    pub(crate) fn stream_broke(&mut self, number: usize, broke: &Broke) {
+        self.drop_stream(number);
+        if self.phase == Phase::Closing && !self.outbox.retains() {
+            self.phase = Phase::Failed(Status::Closed);
+            self.let_go();
+            return self.call_attention();
+        }
+        if !self.outbox.retains()
+            || broke.status == Status::BadData
+            || broke.status == Status::Closed
+        {
+            return self.fail(broke.status, &broke.text);
+        }
+        self.outbox.stream_broke(number as u8);
+        self.last_words.clone_from(&broke.text);
+        let now = Instant::now();
+        if self.links.iter().all(|link| link.stream.is_none()) {
+            // A connection that was reset tells of life there; one that timed out tells of none since then.
+            self.since = match broke.status {
+                Status::PeerFailed => now,
+                _ => self.shared.at_ms(self.heard_ms),
+            };
+        }
+        self.links[number].broke(now);
+        self.keep_time();
+        self.call_attention();
+    }
+
+    /// Something is sent: whether anybody answers will be looked at.
+    #[inline]
+    pub(crate) fn expect_answer(&self) {
+        if !self.expects.replace(true) {
+            let now = Instant::now();
+            self.expects_since.set(now);
+            self.shared.expect_answer(self.index, now);
+        }
+    }
+
+    /// Breaks streams at whose other end nobody answers; `false` when no further look is needed.
+    pub(crate) fn look_for_silence(&mut self, now: Instant) -> bool {
+        self.expects.set(false);
+        let (limit, marked) = (self.shared.settings.failure_timeout, self.expects_since.get());
+        let mut busy = false;
+        for number in 0..self.links.len() {
+            let link = self.links.get_mut(number);
+            let Some(stream) = link.and_then(|link| link.stream.as_mut()) else { continue };
+            let Some(seen) = sys::unanswered(stream.sender()) else { continue };
+            busy |= seen.is_busy();
+            if stream.silence.look(now, marked, &seen) >= seen.patience(limit) {
+                let error = std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                let broke = Broke::error(&stream.peer(), &error);
+                self.stream_broke(number, &broke);
+            }
+        }
+        busy
+    }
+
+    /// Asks for regular visits.
+    pub(crate) fn keep_time(&self) {
+        if !self.timed.replace(true) {
+            self.shared.timed.borrow_mut().push(self.index);
+        }
+    }
+
+    /// A regular visit; `false` when no further one is needed.
+    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Waiting | Phase::Failed(_) => return false,
+            Phase::Linking | Phase::Open => self.tend_links(now),
+            Phase::Closing => {
+                self.finish();
+                if now.duration_since(self.since) > LINGER {
+                    self.phase = Phase::Failed(Status::Closed);
+                    self.let_go();
+                    self.call_attention();
+                    return false;
+                }
+                if self.outbox.retains() {
+                    self.tend_links(now);
+                }
+            }
+        }
+        match self.phase {
+            Phase::Failed(_) => false,
+            Phase::Open => {
+                self.outbox.retains() && !self.outbox.is_empty()
+                    || self.links.iter().any(|link| link.stream.is_none())
+            }
+            _ => true,
+        }
+    }
+
+    /// Gives up a stream that holds up the others.
+    pub(crate) fn tend_stall(&mut self) {
+        if self.outbox.is_lost() {
+            let text =
+                "memory was deregistered while it was being sent again after a connection broke";
+            return self.fail(Status::Io, text);
+        }
+        let Some((stream, since)) = self.outbox.oldest() else { return };
+        let (suspect, now) = (usize::from(stream), self.shared.now_ms());
+        let waited = now.saturating_sub(since);
+        let stall = self.shared.settings.stall.as_millis() as u64;
+        let streams = |wanted: bool| {
+            let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
+            streams.filter(move |stream| (usize::from(stream.track.number) == suspect) == wanted)
+        };
+        let silent = streams(true).all(|stream| stream.heard_ms <= since);
+        if waited <= stall / 2 || !silent {
+            return;
+        }
+        let others_answer = streams(false).any(|stream| stream.heard_ms > since + stall / 2);
+        if waited > stall && others_answer {
+            let Some(peer) = streams(true).next().map(|stream| stream.peer()) else { return };
+            let text = format!("nothing moves on the connection to {peer}, while others do");
+            return self.stream_broke(suspect, &Broke { status: Status::TimedOut, text });
+        }
+        self.ask_others(suspect);
+    }
+
+    /// Asks the peer for a sign of life on every stream but one.
+    fn ask_others(&mut self, suspect: usize) {
+        let mut head = Head::bare(Kind::Ack, self.window.highest(), ANSWER);
+        head.ack = self.window.expected();
+        for number in (0..self.links.len()).filter(|&number| number != suspect) {
+            if let Some(stream) = self.links[number].stream.as_mut() {
+                if stream.track.send_aside(&head) {
+                    self.flush_stream(number);
+                }
+            }
+        }
+    }
+
+    /// A stream is there: what waits is sent.
+    pub(crate) fn stream_up(&mut self, number: usize, stream: Stream) {
+        self.drop_stream(number);
+        self.shared.streams.set(self.shared.streams.get() + 1);
+        self.shared.watch_stream(&stream, self.index, number);
+        self.links[number].stream = Some(Box::new(stream));
+        self.gone_since = None;
+        if self.phase == Phase::Linking {
+            self.phase = Phase::Open;
+        }
+        if self.outbox.retains() {
+            self.keep_time();
+        }
+        self.call_attention();
+    }
+
+    /// Memory of this connection: of its state, and of buffers.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
+        let buffers = streams.clone().filter(|stream| stream.buffer.is_some()).count();
+        let state = size_of::<Conn>()
+            + self.links.capacity() * size_of::<Link>()
+            + streams.count() * size_of::<Stream>()
+            + self.peer.as_ref().map_or(0, |peer| {
+                size_of::<Peer>() + peer.contact.places.capacity() * size_of::<tieline_net::Place>()
+            })
+            + self.ops.as_ref().map_or(0, |_| size_of::<Ops>());
+        let held = self.outbox.committed() + self.held_bytes + buffers * crate::stream::BUFFER;
+        (state, held)
+    }
+}

@@ -1,0 +1,242 @@
+//! Sending: what streams take out of the outbox, how bulk transfers get into it, and what the peer is owed.
+
+use std::rc::Rc;
+
+use crate::conn::{Inner, SMALL};
+use crate::frame::{Head, Kind, LONG_HEAD, MAX_FRAGMENT, status_word};
+use crate::ops::{BulkOp, Serve};
+use crate::outbox::Outbox;
+use crate::sys;
+use tieline_plugin_api::Status;
+
+/// Bytes after which it is another stream's turn: a few messages stay on the one that the peer looks at already.
+const TURN: usize = 64 << 10;
+
+impl Inner {
+    /// The value of `ack` for a frame that is sent now.
+    pub(crate) fn acknowledge(&mut self) -> u32 {
+        self.ack_owed = 0;
+        self.ack_bytes = 0;
+        self.window.expected()
+    }
+
+    /// Asks the next poll to look at this connection.
+    pub(crate) fn call_attention(&self) {
+        if !self.flagged.replace(true) {
+            self.shared.attention.borrow_mut().push(self.index);
+        }
+    }
+
+    /// The kernel takes no more from a stream for now.
+    pub(crate) fn block(&mut self, number: usize) {
+        let index = self.index;
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return;
+        };
+        if !stream.blocked {
+            stream.blocked = true;
+            self.shared.blocked.set(self.shared.blocked.get() + 1);
+            self.shared.watch_stream(stream, index, number);
+        }
+    }
+
+    pub(crate) fn unblock(&mut self, number: usize) {
+        let index = self.index;
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return;
+        };
+        if stream.blocked {
+            stream.blocked = false;
+            self.shared.blocked.set(self.shared.blocked.get().saturating_sub(1));
+            self.shared.watch_stream(stream, index, number);
+        }
+    }
+
+    /// Writes what the streams take. They take turns, so that a faster one has more of them.
+    pub(crate) fn flush(&mut self) {
+        let count = self.links.len();
+        if count == 1 {
+            return self.flush_stream(0);
+        }
+        let mut unable = 0;
+        while unable < count {
+            if self.turn >= count {
+                self.turn = 0;
+            }
+            match self.write_once(self.turn) {
+                Wrote::Nothing => return,
+                Wrote::Some if self.turn_bytes <= TURN => continue,
+                Wrote::Some => unable = 0,
+                Wrote::Unable => unable += 1,
+            }
+            self.turn_bytes = 0;
+            self.turn += 1;
+        }
+    }
+
+    pub(crate) fn flush_stream(&mut self, number: usize) {
+        while self.write_once(number) == Wrote::Some {}
+    }
+
+    /// One system call's worth.
+    fn write_once(&mut self, number: usize) -> Wrote {
+        match self.links.get(number).and_then(|link| link.stream.as_ref()) {
+            Some(stream) if !stream.blocked && stream.error.is_none() => {}
+            _ => return Wrote::Unable,
+        }
+        self.answer();
+        self.cut();
+        self.expect_answer();
+        let shared = Rc::clone(&self.shared);
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return Wrote::Unable;
+        };
+        let mut gathered = shared.gathered.borrow_mut();
+        gathered.clear();
+        self.outbox.gather(&stream.track, &mut gathered);
+        if gathered.len == 0 {
+            return Wrote::Nothing;
+        }
+        let written = stream.write(&gathered.pieces);
+        let all = gathered.len;
+        gathered.clear();
+        match written {
+            Ok(count) => {
+                self.outbox.wrote(&mut stream.track, count, shared.now_ms());
+                self.turn_bytes += count;
+                if count == all {
+                    return Wrote::Some;
+                }
+                self.block(number);
+                Wrote::Unable
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Wrote::Some,
+            Err(error) if sys::is_passing(&error) => {
+                self.block(number);
+                Wrote::Unable
+            }
+            Err(error) => {
+                stream.error = Some(error);
+                self.call_attention();
+                Wrote::Unable
+            }
+        }
+    }
+
+    /// Cuts bulk transfers into frames, a little ahead of what streams can take.
+    fn cut(&mut self) {
+        let Some(ops) = &mut self.ops else { return };
+        let fragment = if self.links.len() > 1 { MAX_FRAGMENT / 2 } else { MAX_FRAGMENT };
+        while self.outbox.waiting() < MAX_FRAGMENT && self.outbox.has_room_for_bulk() {
+            if ops.serves_turn() {
+                let Some(serve) = ops.serves.iter_mut().find(|serve| serve.has_more()) else {
+                    return;
+                };
+                let Ok(region) = &serve.region else { return };
+                let len = fragment.min((serve.len - serve.cut) as usize);
+                let piece = region.piece(serve.offset + serve.cut, len);
+                let head = Head::bare(Kind::GetData, serve.number, serve.cut);
+                serve.last_frame =
+                    self.outbox.push_bulk(head, None, vec![piece], Some(region.clone()));
+                serve.cut += len as u64;
+                continue;
+            }
+            match ops.bulk.front_mut() {
+                None => return,
+                Some(BulkOp::Flush { number }) => {
+                    if !self.outbox.has_room_for_answer() {
+                        return;
+                    }
+                    self.outbox.push(Head::bare(Kind::Flush, *number, 0), None, &[]);
+                    let _ = ops.bulk.pop_front();
+                }
+                Some(BulkOp::Put { number, key, offset, pieces, len, cut }) => {
+                    let part = fragment.min(*len - *cut);
+                    let mut head = Head::bare(Kind::Put, *number, *offset + *cut as u64);
+                    head.last = *cut + part == *len;
+                    let mut fragment = Vec::new();
+                    sys::cut(pieces, *cut, part, &mut fragment);
+                    let _ = self.outbox.push_bulk(head, Some(key), fragment, None);
+                    *cut += part;
+                    if head.last {
+                        let _ = ops.bulk.pop_front();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the peer how its puts, gets and flushes ended, while there is room.
+    pub(crate) fn answer(&mut self) {
+        let Some(ops) = &mut self.ops else { return };
+        while let Some(&(number, status)) = ops.failures.front() {
+            if !self.outbox.has_room_for_answer() {
+                return;
+            }
+            self.outbox.push(
+                Head::bare(Kind::PutFailed, number, status_word(Err(status))),
+                None,
+                &[],
+            );
+            let _ = ops.failures.pop_front();
+        }
+        if let Some(number) = ops.done.filter(|_| self.outbox.has_room_for_answer()) {
+            self.outbox.push(Head::bare(Kind::PutDone, number, 0), None, &[]);
+            ops.done = None;
+        }
+        if let Some(number) = ops.flush_asked.filter(|_| self.outbox.has_room_for_answer()) {
+            self.outbox.push(Head::bare(Kind::FlushDone, number, 0), None, &[]);
+            ops.flush_asked = None;
+        }
+        while let Some(serve) = ops.serves.front_mut() {
+            if !self.outbox.has_room_for_answer() {
+                return;
+            }
+            let small = (serve.len as usize) <= SMALL && serve.cut == 0;
+            if small && serve.region.is_ok() && self.outbox.has_room(LONG_HEAD + SMALL) {
+                serve_small(&mut self.outbox, serve);
+            }
+            let end = match &serve.region {
+                Err(status) => Err(*status),
+                Ok(_) if serve.cut < serve.len => return,
+                Ok(_) if serve.cut > SMALL as u64 && !self.outbox.is_written(serve.last_frame) => {
+                    return;
+                }
+                // Zeros were sent if it was deregistered meanwhile.
+                Ok(region) if region.is_revoked() => Err(Status::KeyRejected),
+                Ok(_) => Ok(()),
+            };
+            self.outbox.push(Head::bare(Kind::GetDone, serve.number, status_word(end)), None, &[]);
+            let _ = ops.serves.pop_front();
+        }
+    }
+}
+
+/// What came of trying to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    /// All that was gathered.
+    Some,
+    /// There was nothing to write.
+    Nothing,
+    /// The stream takes no more.
+    Unable,
+}
+
+/// Data of a short get goes with its end.
+fn serve_small(outbox: &mut Outbox, serve: &mut Serve) {
+    let Ok(region) = &serve.region else { return };
+    let len = serve.len as usize;
+    let mut bytes = [0u8; SMALL];
+    match region.pin() {
+        Some(_pin) => sys::read_piece(region.piece(serve.offset, len), &mut bytes[..len]),
+        None => {
+            serve.region = Err(Status::KeyRejected);
+            return;
+        }
+    }
+    if len > 0 {
+        outbox.push(Head::bare(Kind::GetData, serve.number, 0), None, &bytes[..len]);
+    }
+    serve.cut = serve.len;
+}
