@@ -2,8 +2,4 @@
 
 use tieline_plugin_api::export_provider;
 
-export_provider!(
-    tieline_provider_tcp::Tcp,
-    name = "tcp",
-    version = env!("CARGO_PKG_VERSION")
-);
+export_provider!(tieline_provider_tcp::Tcp, name = "tcp", version = env!("CARGO_PKG_VERSION"));

@@ -140,10 +140,10 @@ fn four_processes_on_two_hosts_use_shared_memory_and_tcp_in_one_job() -> Verdict
             panic!("{}: {failed:?}", node.peer.name);
         }
     }
-    for rank in 0..4 {
-        nodes[rank].nothing_was_wrong();
+    for (rank, node) in nodes.iter_mut().enumerate() {
+        node.nothing_was_wrong();
         for other in (0..4).filter(|other| *other != rank) {
-            let report = nodes[rank].must(&format!("report n{other}"));
+            let report = node.must(&format!("report n{other}"));
             println!("    n{rank} to n{other}: {report}");
             let chosen = |module: &str| {
                 let mut lines = report.split(" | ");
