@@ -1,6 +1,6 @@
 //! Latency and bandwidth of the provider alone, between two processes over loopback.
 //!
-//! `cargo run --release -p tieline-provider-tcp --example pingpong`: starts its own peer on another CPU. Compare
+//! `cargo run --release -p tieline-provider-tcp --example tcp_pingpong`: starts its own peer on another CPU. Compare
 //! with `ucx_perftest -x tcp -d lo -t am_lat -s 8 -D short` and one stream of `iperf3`.
 
 mod sys;
