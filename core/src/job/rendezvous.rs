@@ -88,7 +88,7 @@ impl Meeting {
                 Some(left) => std::thread::sleep(pause.min(left)),
                 None => {
                     return Err(late(&format!(
-                        "the rendezvous at {} ({}) could not be reached within {:?}: {why}",
+                        "{server} at {} ({}) could not be reached within {:?}: {why}",
                         self.addresses, self.variable, deadline.length
                     )));
                 }
