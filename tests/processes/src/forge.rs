@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 const CHECKSUM: usize = 4;
-/// Magic, context, worker, boot id, two namespaces, process number.
-const ADDRESS_HEAD: usize = 4 + 16 + 16 + 16 + 8 + 8 + 4;
+/// Magic, context, boot id, two namespaces, process number; then the host's name and the worker.
+const ADDRESS_HEAD: usize = 4 + 16 + 16 + 8 + 8 + 4;
+const WORKER: usize = 16;
 /// The magic of an address or key: what differs there is not even looked at.
 const MAGIC: usize = 4;
 
@@ -32,8 +33,9 @@ pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
 /// When the address has no candidate of shm.
 #[must_use]
 pub fn secret(address: &[u8]) -> Range<usize> {
-    let mut at = ADDRESS_HEAD + 1;
-    for _ in 0..address[ADDRESS_HEAD] {
+    let candidates = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]) + WORKER;
+    let mut at = candidates + 1;
+    for _ in 0..address[candidates] {
         let provider = at + 1..at + 1 + usize::from(address[at]);
         for _ in 0..3 {
             at += 1 + usize::from(address[at]);

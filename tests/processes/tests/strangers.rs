@@ -10,10 +10,12 @@ pub(crate) const TESTS: &[Test] = named![
 ];
 
 const NOBODY: u32 = 65534;
+/// What is tested here; over the network whoever has the address may come.
+const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
 /// A victim in the middle of a conversation with a friend.
 fn victim_and_friend() -> (Node, Node) {
-    let (mut victim, mut friend) = (Node::start("victim"), Node::start("friend"));
+    let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);
     let _ = friend.must("chat victim");
     (victim, friend)
@@ -34,7 +36,7 @@ fn a_process_of_another_user_cannot_attach() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut stranger = Node::bare(Launch::new("stranger", "node"));
     assert_eq!(stranger.must(&format!("become {NOBODY}")), "true");
-    let _ = stranger.must("open");
+    let _ = stranger.must(&format!("open {LOCAL}"));
     stranger.connect(&mut victim);
     let sent = stranger.ask("send victim 1 0 8");
     // The first message may be under way when the refusal comes; then the endpoint says it.
@@ -66,7 +68,7 @@ fn a_process_of_another_user_cannot_attach() -> Verdict {
 
 fn an_address_with_a_forged_secret_is_refused() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
-    let mut forger = Node::start("forger");
+    let mut forger = Node::with("forger", &[LOCAL]);
     let address = unhex(&victim.must("address"));
     for at in forge::secret(&address) {
         let forged = hex(&forge::flipped(&address, at, 1));
@@ -93,7 +95,7 @@ fn an_address_with_a_forged_secret_is_refused() -> Verdict {
 
 fn no_forged_address_disturbs_its_victim() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
-    let mut forger = Node::start("forger");
+    let mut forger = Node::with("forger", &[LOCAL]);
     let address = unhex(&victim.must("address"));
     let (mut refused, mut came) = (0, 0);
     for at in forge::places(&address) {

@@ -26,7 +26,7 @@ pub const PING: u16 = 2;
 /// Answers.
 pub const PONG: u16 = 3;
 /// Messages of a stream in which nothing may be lost, doubled, changed or out of order: see `streams.rs`.
-pub const EXACT: u16 = 4;
+pub const EXACT: u16 = 5;
 
 /// The byte at a place of a filled region.
 #[must_use]
