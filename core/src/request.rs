@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     state: State,
     /// The endpoint whose failure ends this operation.
     pub(crate) endpoint: usize,
+    /// Another one whose failure ends it too; `usize::MAX`: none.
+    through: usize,
     /// Events that must arrive before it is complete.
     parts: u32,
     pub(crate) landing: Option<Landing>,
@@ -93,6 +95,7 @@ impl Requests {
             generation,
             state: State::Open,
             endpoint,
+            through: usize::MAX,
             parts,
             landing,
             error: None,
@@ -201,6 +204,20 @@ impl Requests {
         }
     }
 
+    /// It takes one more event to end it.
+    pub(crate) fn one_more(&mut self, id: u64) {
+        if let Some(slot) = self.get(id) {
+            slot.parts += 1;
+        }
+    }
+
+    /// A part of it goes through this endpoint too, which may fail alone.
+    pub(crate) fn goes_through(&mut self, id: u64, endpoint: usize) {
+        if let Some(slot) = self.get(id) {
+            slot.through = endpoint;
+        }
+    }
+
     /// A provider has taken the operation and will say how it ended.
     pub(crate) fn posted(&mut self, id: u64) {
         if let Some(slot) = self.get(id) {
@@ -215,7 +232,7 @@ impl Requests {
         let mut held = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if slot.endpoint != endpoint {
+            if slot.endpoint != endpoint && slot.through != endpoint {
                 continue;
             }
             // A provider that has ended it just before said only the status.
@@ -276,6 +293,17 @@ mod tests {
         assert!(held.is_empty());
         assert_eq!(requests.take(mine).unwrap().unwrap_err().status(), Status::PeerFailed);
         assert!(requests.take(other).is_none());
+    }
+
+    #[test]
+    fn an_operation_ends_when_either_endpoint_fails_that_it_goes_through() {
+        let mut requests = Requests::default();
+        let flush = requests.open(4, 1, None);
+        requests.one_more(flush);
+        requests.goes_through(flush, 9);
+        assert!(!requests.part(flush, Ok(0)));
+        let _ = requests.fail_endpoint(9, &Error::from_status(Status::TimedOut));
+        assert_eq!(requests.take(flush).unwrap().unwrap_err().status(), Status::TimedOut);
     }
 
     #[test]

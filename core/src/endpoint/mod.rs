@@ -434,47 +434,70 @@ impl Inner {
 
     fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
-        let control = self.control.get();
         let late = self.late_error.borrow_mut().take();
-        let late = late.or_else(|| control?.late_error.borrow_mut().take());
-        let ask = self.emulated.get();
-        let queued = !self.queue.borrow().is_empty();
-        let lanes = self.all_lanes();
-        let parts = 1 + u32::from(ask) + u32::from(queued) + lanes.len() as u32;
-        let request = self.open_request(parts);
-        let part = |result| {
-            let _ = self.worker.requests.borrow_mut().part(request, result);
-        };
-        part(late.map_or(Ok(0), Err));
-        if queued {
-            self.enqueue(Task::Mark { request });
-        }
-        if ask {
-            let ping = Task::control(emulate::id::PING, request, Vec::new());
-            match control {
-                Some(control) => control.enqueue(ping),
-                None => self.enqueue(ping),
-            }
-        }
-        for raw in lanes {
-            match raw.flush(request) {
-                tieline_plugin_api::PENDING => {}
-                OK => part(Ok(0)),
-                code => part(Err(self.failure(Status::from_code(code)))),
-            }
+        let late = late.or_else(|| self.control.get()?.late_error.borrow_mut().take());
+        let request = self.open_request(2);
+        let _ = self.worker.requests.borrow_mut().part(request, late.map_or(Ok(0), Err));
+        let mut task = Task::Flush { request, left: None };
+        // An endpoint that nobody has used need not be connected for it.
+        match self.queue_len() == 0 && self.attempt(&mut task) == Ok(true) {
+            true => self.settle(&task, Ok(0)),
+            false => self.enqueue(task),
         }
         self.outcome(request)
     }
 
-    fn fence(&self) -> Result<(), Error> {
-        self.check_alive()?;
-        for raw in self.all_lanes() {
-            let code = raw.fence();
-            if code != OK {
-                return Err(self.failure(Status::from_code(code)));
+    /// The part of a flush that needs everything posted before: each lane, and the peer when operations were
+    /// emulated, owes one more event. `Again`: some of the lanes are left.
+    fn flush_lanes(
+        &self,
+        request: u64,
+        left: &mut Option<Vec<RawEndpoint>>,
+    ) -> Result<(), Status> {
+        let requests = &self.worker.requests;
+        if left.is_none() && self.emulated.get() {
+            let ping = Task::control(emulate::id::PING, request, Vec::new());
+            requests.borrow_mut().one_more(request);
+            match self.control.get() {
+                Some(control) => {
+                    requests.borrow_mut().goes_through(request, control.index);
+                    match control.check_alive() {
+                        Ok(()) => control.enqueue(ping),
+                        Err(error) => drop(requests.borrow_mut().part(request, Err(error))),
+                    }
+                }
+                None => self.enqueue(ping),
             }
         }
-        if self.emulated.get() || !self.queue.borrow().is_empty() {
+        let lanes = left.get_or_insert_with(|| self.all_lanes());
+        while let Some(raw) = lanes.last() {
+            match raw.flush(request) {
+                OK => {}
+                tieline_plugin_api::PENDING => requests.borrow_mut().one_more(request),
+                code if Status::from_code(code) == Status::Again => return Err(Status::Again),
+                code => {
+                    let error = self.failure(Status::from_code(code));
+                    requests.borrow_mut().one_more(request);
+                    let _ = requests.borrow_mut().part(request, Err(error));
+                }
+            }
+            let _ = lanes.pop();
+        }
+        Ok(())
+    }
+
+    fn fence(&self) -> Result<(), Error> {
+        self.check_alive()?;
+        let mut wait = self.emulated.get() || !self.queue.borrow().is_empty();
+        for raw in self.all_lanes() {
+            match raw.fence() {
+                OK => {}
+                // No room for it: what follows waits here instead.
+                code if Status::from_code(code) == Status::Again => wait = true,
+                code => return Err(self.failure(Status::from_code(code))),
+            }
+        }
+        if wait {
             if let Outcome::Pending(request) = self.flush()? {
                 self.enqueue(Task::Barrier { request: request.id });
             }

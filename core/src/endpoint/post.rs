@@ -117,7 +117,7 @@ impl Inner {
         let landing = Landing { region: local.clone(), offset: at, len, missing: len };
         let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
-        control.enqueue(Task::control(id::GET, request, bytes));
+        self.emulate(&control, Task::control(id::GET, request, bytes));
         self.outcome(request)
     }
 
@@ -158,7 +158,7 @@ impl Inner {
         let control = self.emulating()?;
         let request = control.open_request(1);
         let bytes = emulate::atomic_request(&key.inner.target(offset), call);
-        control.enqueue(Task::control(id::ATOMIC, request, bytes));
+        self.emulate(&control, Task::control(id::ATOMIC, request, bytes));
         self.outcome(request)
     }
 
@@ -283,7 +283,7 @@ impl Inner {
             // The operation ends when its bytes are sent; what the target says of it, the next flush says.
             Completion::Local => self.worker.requests.borrow_mut().open_late(control.index),
         };
-        control.enqueue(Task::Put { source, len, sent: 0, target, request, answer });
+        self.emulate(&control, Task::Put { source, len, sent: 0, target, request, answer });
         self.outcome(request)
     }
 

@@ -3,9 +3,11 @@
 use super::{Inner, State};
 use crate::emulate::{self, PUT_HEAD, Target, id};
 use crate::region::Region;
+use crate::registry::abi::RawEndpoint;
 use crate::wire::Writer;
 use crate::{Error, Status};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Where the bytes of an emulated put come from.
 pub(crate) enum Source {
@@ -35,8 +37,11 @@ pub(crate) enum Task {
     Put { source: Source, len: usize, sent: usize, target: Target, request: u64, answer: u64 },
     /// The answer to a peer's get.
     GetReply { token: u64, target: Target, len: u64, sent: u64 },
-    /// Ends `request` when everything before it has been sent.
-    Mark { request: u64 },
+    /// Asks every lane, once everything before it has been posted, to say when it is complete at the target:
+    /// those that are left of them, once it has begun.
+    Flush { request: u64, left: Option<Vec<RawEndpoint>> },
+    /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
+    Forward { to: Rc<Inner>, task: Option<Box<Task>> },
     /// Holds back what follows until `request` has ended.
     Barrier { request: u64 },
     /// A native put or get that the provider had no room for.
@@ -62,11 +67,12 @@ impl Task {
     pub(crate) fn request(&self) -> Option<u64> {
         match self {
             Task::Message { request, .. } => *request,
-            Task::Gather { request, .. } | Task::Put { request, .. } | Task::Mark { request } => {
-                Some(*request)
-            }
+            Task::Gather { request, .. }
+            | Task::Put { request, .. }
+            | Task::Flush { request, .. } => Some(*request),
             Task::Native(op) => Some(op.request),
-            Task::GetReply { .. } | Task::Barrier { .. } => None,
+            // What is forwarded ends with the endpoint that it goes to.
+            Task::GetReply { .. } | Task::Barrier { .. } | Task::Forward { .. } => None,
         }
     }
 }
@@ -104,7 +110,13 @@ impl Inner {
             Task::GetReply { token, target, len, sent } => {
                 emulate::stream(self, *token, target, *len, sent)
             }
-            Task::Mark { .. } => Ok(()),
+            Task::Flush { request, left } => self.flush_lanes(*request, left),
+            Task::Forward { to, task } => {
+                if let Some(task) = task.take() {
+                    to.enqueue(*task);
+                }
+                Ok(())
+            }
             Task::Barrier { request } => {
                 return Ok(self.worker.requests.borrow_mut().get(*request).is_none());
             }
@@ -148,12 +160,12 @@ impl Inner {
     fn ends_when_sent(task: &Task) -> bool {
         match task {
             Task::Put { request, answer, .. } => request != answer,
-            Task::Message { .. } | Task::Gather { .. } | Task::Mark { .. } => true,
+            Task::Message { .. } | Task::Gather { .. } | Task::Flush { .. } => true,
             _ => false,
         }
     }
 
-    fn settle(&self, task: &Task, result: Result<u64, Error>) {
+    pub(super) fn settle(&self, task: &Task, result: Result<u64, Error>) {
         if let Some(request) = task.request() {
             let _ = self.worker.requests.borrow_mut().part(request, result);
         }
@@ -197,6 +209,15 @@ impl Inner {
         let error = self.failure(status);
         self.settle(task, Err(error.clone()));
         self.endpoint_status(status, error);
+    }
+
+    /// Hands an emulated operation to the endpoint that it goes through, behind what a fence holds back here.
+    pub(super) fn emulate(&self, control: &Rc<Inner>, task: Task) {
+        let held_back = |task: &Task| matches!(task, Task::Barrier { .. });
+        if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
+            return self.enqueue(Task::Forward { to: control.clone(), task: Some(Box::new(task)) });
+        }
+        control.enqueue(task);
     }
 
     /// Whether another payload of this length may be queued.
