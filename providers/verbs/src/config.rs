@@ -46,7 +46,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     },
     ConfigDoc {
         name: "TIELINE_VERBS_ACK_TIMEOUT",
-        default: "250ms",
+        default: "500ms",
         kind: "duration",
         doc: "How long the device waits for an acknowledgement before it sends again; rounded up to a power of two of \
               4.096 us.",
@@ -174,7 +174,7 @@ impl Settings {
                 let why = "is not a partition key such as 0x8001";
                 Some(key.ok_or_else(|| bad("PARTITION_KEY", &partition, why))?)
             },
-            ack_timeout: ack_exponent(reader.duration("TIELINE_VERBS_ACK_TIMEOUT", "250ms")?),
+            ack_timeout: ack_exponent(reader.duration("TIELINE_VERBS_ACK_TIMEOUT", "500ms")?),
             retry_count: reader.number("RETRY_COUNT", 0, 6)? as u8,
             rnr_timer: rnr_code(reader.duration("TIELINE_VERBS_RNR_TIMER", "640us")?),
             segment: reader.number("SEGMENT_SIZE", 1 << 10, 1 << 20)?,
@@ -294,7 +294,7 @@ mod tests {
             (settings.gid_index, settings.path_mtu, settings.partition_key),
             (None, None, None)
         );
-        assert_eq!((settings.ack_timeout, settings.rnr_timer), (16, 12));
+        assert_eq!((settings.ack_timeout, settings.rnr_timer), (17, 12));
         assert!(settings.patience() * 4 < settings.failure);
     }
 

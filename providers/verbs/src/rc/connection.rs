@@ -44,6 +44,8 @@ pub(crate) struct Connection {
     pub(crate) heard: bool,
     pub(crate) heard_at: Instant,
     pub(crate) probing: bool,
+    /// Since when sends are on their way and nothing has come back.
+    pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.
     pub(crate) received: bool,
@@ -94,6 +96,7 @@ impl Connection {
             heard: false,
             heard_at: now,
             probing: false,
+            stalled: None,
             deadline: now,
             received: false,
         };
@@ -308,6 +311,10 @@ pub(crate) fn verdict(
                      connection after such an error"
                 ),
             ),
+        ),
+        IBV_WC_LOC_QP_OP_ERR => both(
+            Status::Unreachable,
+            format!("{port} could not send to the peer{peer}: its link, address or route is gone"),
         ),
         IBV_WC_LOC_PROT_ERR => (
             Status::Invalid,

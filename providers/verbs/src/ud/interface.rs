@@ -30,6 +30,8 @@ const SENDS: usize = 256;
 const GRH: usize = 40;
 /// Channels that end here at most; a stranger can open them.
 const MAX_INBOUND: usize = 1 << 16;
+/// Beyond this many the places of closed ones are used again.
+const KEPT_INBOUND: usize = 1 << 10;
 /// Polls between two looks at the clock, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;

@@ -68,7 +68,7 @@ impl Watch {
     }
 
     /// Reads what the device says and passes it on.
-    fn look(&self) {
+    pub(crate) fn look(&self) {
         while let Some(event) = self.device.next_event() {
             match event.kind {
                 IBV_EVENT_DEVICE_FATAL => self.gone.store(true, Ordering::Relaxed),

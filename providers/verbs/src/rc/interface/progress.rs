@@ -146,6 +146,8 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let domain = self.domain.clone();
+        // The device may just have said why.
+        domain.watch.look();
         let Some(connection) = self.connection(slot) else { return };
         let (own, failure) = verdict(wc, &domain, connection.peer.as_ref());
         let unanswered = connection.phase == Phase::Connecting && !connection.received;
@@ -313,10 +315,32 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let quiet = self.domain.settings.failure / 4;
+        // Devices fail what is not acknowledged, but not all do while their port is down (soft RoCE tries without end).
+        // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
+        let port = self.domain.name.words();
+        let (limit, status, stall) = match self.domain.watch.port_down() {
+            true => (self.domain.settings.failure, Status::Unreachable, format!("{port} is down")),
+            false => {
+                let limit = self.domain.settings.failure * 3;
+                let text = format!("{port} neither completed nor failed a send within {limit:?}");
+                (limit, Status::TimedOut, text)
+            }
+        };
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
             if core::mem::take(&mut connection.heard) {
                 connection.heard_at = now;
+                connection.stalled = None;
+            }
+            if connection.queue.is_empty() {
+                connection.stalled = None;
+            } else if connection.phase == Phase::Standing {
+                let since = *connection.stalled.get_or_insert(now);
+                if now.duration_since(since) >= limit {
+                    let failure = Failure::new(status, stall.clone());
+                    self.break_connection(slot, &failure, events.as_deref_mut());
+                    continue;
+                }
             }
             match connection.phase {
                 Phase::Connecting if now >= connection.deadline => {

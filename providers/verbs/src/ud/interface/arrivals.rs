@@ -121,14 +121,17 @@ impl State {
         let place = match known {
             Some(place) => place,
             None => {
-                if self.inbound.len() >= MAX_INBOUND {
+                // A channel that was closed keeps answering for a while, until its place is needed.
+                let full = self.inbound.len() >= KEPT_INBOUND;
+                let free =
+                    full.then(|| self.inbound.iter().position(|inbound| inbound.left)).flatten();
+                if free.is_none() && self.inbound.len() >= MAX_INBOUND {
                     return;
                 }
                 let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
-                let place = self.inbound.len() as u32;
                 let number = self.next_peer;
                 self.next_peer += 1;
-                self.inbound.push(Inbound {
+                let inbound = Inbound {
                     token,
                     peer_end: packet.end,
                     to: peer.target,
@@ -139,7 +142,15 @@ impl State {
                     peer: number,
                     owes: false,
                     left: false,
-                });
+                };
+                let place = free.unwrap_or(self.inbound.len()) as u32;
+                match self.inbound.get_mut(place as usize) {
+                    Some(old) => {
+                        let _ = self.known.remove(&(old.to, old.peer_end));
+                        *old = inbound;
+                    }
+                    None => self.inbound.push(inbound),
+                }
                 let _ = self.known.insert(key, place);
                 place
             }
