@@ -449,11 +449,7 @@ impl Inner {
 
     /// The part of a flush that needs everything posted before: each lane, and the peer when operations were
     /// emulated, owes one more event. `Again`: some of the lanes are left.
-    fn flush_lanes(
-        &self,
-        request: u64,
-        left: &mut Option<Vec<RawEndpoint>>,
-    ) -> Result<(), Status> {
+    fn flush_lanes(&self, request: u64, left: &mut Option<Vec<RawEndpoint>>) -> Result<(), Status> {
         let requests = &self.worker.requests;
         if left.is_none() && self.emulated.get() {
             let ping = Task::control(emulate::id::PING, request, Vec::new());
@@ -514,6 +510,15 @@ impl Inner {
         raws
     }
 
+    /// The lines among them: they belong to the worker and may outlive this endpoint.
+    fn all_lines(&self) -> Vec<u64> {
+        let mut lines = self.worker.lines_of(self);
+        if let Some(control) = self.control.get() {
+            lines.extend(self.worker.lines_of(control));
+        }
+        lines
+    }
+
     /// An operation that had completed locally has failed at the target.
     pub(crate) fn note_late(&self, error: &Error) {
         let _ = self.late_error.borrow_mut().get_or_insert_with(|| error.clone());
@@ -538,6 +543,10 @@ impl Inner {
             State::Failed | State::Closed => Err(self.dead_error()),
             _ => Ok(()),
         }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(self.state.get(), State::Failed | State::Closed)
     }
 
     pub(crate) fn dead_error(&self) -> Error {
@@ -594,7 +603,12 @@ impl Inner {
         self.queue.borrow_mut().clear();
         self.queued_bytes.set(0);
         let held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
-        self.held.borrow_mut().extend(held);
+        match (held.is_empty(), self.all_lines()) {
+            (true, _) => {}
+            (false, lines) if lines.is_empty() => self.held.borrow_mut().extend(held),
+            // Lines may outlive this endpoint.
+            (false, lines) => self.worker.hold(lines, held),
+        }
         self.worker.end_lines(self, &error);
         self.worker.service_peer_lost(self.address.party.worker, &error);
         if let Some(control) = self.control.get() {
@@ -614,8 +628,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
-        let lines = self.lanes.borrow().iter().any(|lane| !lane.owned);
-        if lines {
+        if !self.all_lines().is_empty() {
             self.worker.requests.borrow_mut().orphan_posted(self.index);
         }
         let error = Error::from_status(Status::Canceled);

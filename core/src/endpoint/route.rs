@@ -143,6 +143,10 @@ impl Inner {
                 }
             }
         };
+        if self.state.get() != State::New {
+            // Whoever carries datagrams may have made progress meanwhile.
+            return self.check_alive();
+        }
         let attr = &self.worker.interfaces[way.interface].attr;
         self.message.set(raw);
         self.max_short.set(attr.max_short);
@@ -158,6 +162,7 @@ impl Inner {
         if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == way.interface) {
             return Ok(lane.raw);
         }
+        self.check_alive()?;
         let slot = &self.worker.interfaces[way.interface];
         if slot.to_endpoint {
             let raw = self.worker.wire(self, way)?;
@@ -189,8 +194,13 @@ impl Inner {
 
     /// A line that this endpoint used is finished.
     pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
-        if self.route.message().is_some_and(|way| way.interface == interface) {
-            self.fail(error.clone());
+        if self.route.message().is_none_or(|way| way.interface != interface) {
+            return;
+        }
+        match self.state.get() {
+            // Nothing was sent yet: what is queued may take the next lane.
+            State::New => self.worker.make_busy(self),
+            _ => self.fail(error.clone()),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::sys::Poller;
 use crate::{Error, Status};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Cost;
 use tieline_plugin_api::{caps, connects};
@@ -71,7 +72,7 @@ struct OutOfBand {
 /// Everything on a worker that can carry datagrams.
 pub(super) struct Carriers {
     pub(super) connectors: Vec<ConnectorSlot>,
-    out_of_band: RefCell<Option<OutOfBand>>,
+    out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// Endpoints over modules of a domain, by interface and peer; closed with the worker.
     messages: RefCell<HashMap<(usize, [u8; 16]), RawEndpoint>>,
 }
@@ -112,7 +113,13 @@ impl Carriers {
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {
-        *self.out_of_band.borrow_mut() = Some(OutOfBand { address: address.to_vec(), send });
+        let oob = Rc::new(OutOfBand { address: address.to_vec(), send });
+        let _before = self.out_of_band.borrow_mut().replace(oob);
+    }
+
+    /// Lets go of the callback, which may hold the worker.
+    pub(super) fn forget_out_of_band(&self) {
+        let _before = self.out_of_band.borrow_mut().take();
     }
 
     /// Ends what was opened here. Nothing is sent any more.
@@ -264,11 +271,15 @@ impl Inner {
             Carrier::Connector(index, address) => {
                 carriers.connectors[*index].connector.send(address, datagram)
             }
-            Carrier::OutOfBand(address) => match &*carriers.out_of_band.borrow() {
-                Some(oob) if (oob.send)(address, datagram) => Ok(()),
-                Some(_) => Err(Status::Again),
-                None => Err(Status::Unreachable),
-            },
+            Carrier::OutOfBand(address) => {
+                // Not borrowed while it runs: it may set another one.
+                let oob = carriers.out_of_band.borrow().clone();
+                match oob {
+                    Some(oob) if (oob.send)(address, datagram) => Ok(()),
+                    Some(_) => Err(Status::Again),
+                    None => Err(Status::Unreachable),
+                }
+            }
             Carrier::Messages(interface, candidate) => {
                 let key = (*interface, peer.party.worker);
                 let known = carriers.messages.borrow().get(&key).copied();
@@ -292,13 +303,21 @@ impl Inner {
                     Ok(datagram.len())
                 };
                 let id = u32::from(emulate::id::WIREUP);
-                match self.interfaces[*interface].attr.max_short >= datagram.len() {
+                let sent = match self.interfaces[*interface].attr.max_short >= datagram.len() {
                     true => match raw.am_short(id, 0, datagram) {
                         code if code < 0 => Err(Status::from_code(code)),
                         _ => Ok(()),
                     },
                     false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
+                };
+                if sent.is_err_and(|status| status != Status::Again) {
+                    // The next datagram gets a new one.
+                    let broken = carriers.messages.borrow_mut().remove(&key);
+                    if let Some(broken) = broken {
+                        broken.close();
+                    }
                 }
+                sent
             }
         }
     }

@@ -59,14 +59,19 @@ impl InterfaceSlot {
 
     /// From now on this provider's number means that peer of the worker.
     fn note_peer(&self, number: usize, peer: u32) {
-        let mut numbers = self.peers.borrow_mut();
         // Providers number densely; a wild number is not worth memory.
-        if number < numbers.len() + 65_536 {
-            if numbers.len() <= number {
-                numbers.resize(number + 1, u32::MAX);
-            }
-            numbers[number] = peer;
+        if number < self.peers.borrow().len() + 65_536 {
+            self.note_line(number, peer);
         }
+    }
+
+    /// The same for a number of our own, which all interfaces have in common.
+    fn note_line(&self, number: usize, peer: u32) {
+        let mut numbers = self.peers.borrow_mut();
+        if numbers.len() <= number {
+            numbers.resize(number + 1, u32::MAX);
+        }
+        numbers[number] = peer;
     }
 }
 
@@ -106,6 +111,8 @@ pub(crate) struct Inner {
     _lease: Option<Arc<Lease>>,
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
+    /// Its `Worker` was dropped: nothing new begins, whoever still holds it.
+    closed: Cell<bool>,
     in_progress: Cell<bool>,
     has_work: Cell<bool>,
     /// Somebody asked for a key that a provider still fetches; its arrival is no event.
@@ -209,6 +216,7 @@ impl Worker {
             _lease: lease,
             id,
             guard: ForkGuard::new()?,
+            closed: Cell::new(false),
             in_progress: Cell::new(false),
             has_work: Cell::new(false),
             settling: Cell::new(false),
@@ -394,6 +402,7 @@ impl Drop for Worker {
             "its Worker was dropped",
             "keep the worker as long as its endpoints",
         );
+        self.inner.closed.set(true);
         let busy = std::mem::take(&mut *self.inner.busy.borrow_mut());
         let peers = std::mem::take(&mut *self.inner.peers.borrow_mut());
         let open: Vec<Rc<EndpointInner>> =
@@ -405,6 +414,7 @@ impl Drop for Worker {
         self.inner.handlers.borrow_mut().clear();
         self.inner.services.close();
         *self.inner.on_failure.borrow_mut() = None;
+        self.inner.wiring.carriers.forget_out_of_band();
         self.inner.assist.close();
     }
 }
@@ -489,6 +499,9 @@ impl Inner {
         internal: bool,
     ) -> Result<Rc<EndpointInner>, Error> {
         self.core.check_process("a worker")?;
+        if self.closed.get() {
+            return Err(Error::from_status(Status::Closed));
+        }
         let route = Route::choose(self, &address);
         if route.message().is_none() {
             return Err(route.unreachable(&address));
@@ -540,6 +553,20 @@ impl Inner {
             entry.reply = Some(endpoint.clone());
         }
         Ok(endpoint)
+    }
+
+    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their
+    /// lines.
+    fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
+        for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
+            let worker = &endpoint.address.party.worker;
+            let Some(number) = self.peer_numbers.borrow().get(worker).copied() else { continue };
+            let gone = match self.peers.borrow_mut().get_mut(number as usize) {
+                Some(peer) => peer.reply.take_if(|reply| Rc::ptr_eq(reply, endpoint)),
+                None => None,
+            };
+            drop(gone);
+        }
     }
 
     /// The place of a module among the interfaces, if it could be opened.

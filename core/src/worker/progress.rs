@@ -208,9 +208,10 @@ impl Inner {
             .filter_map(Weak::upgrade)
             .filter(|e| e.address.context == context)
             .collect();
-        for endpoint in lost {
+        for endpoint in &lost {
             endpoint.fail(error.clone());
         }
+        self.forget_replies(&lost);
     }
 
     /// The provider of an endpoint broke its contract.
@@ -253,7 +254,7 @@ impl Inner {
 
     /// Something is queued on this endpoint.
     pub(crate) fn make_busy(&self, endpoint: &EndpointInner) {
-        if !endpoint.busy.replace(true) {
+        if !self.closed.get() && !endpoint.busy.replace(true) {
             if let Some(endpoint) = self.endpoint(endpoint.index) {
                 self.busy.borrow_mut().push_back(endpoint);
             }

@@ -73,7 +73,7 @@ impl Desk {
 
     /// Lets go of handlers, which may hold the worker.
     pub(super) fn close(&self) {
-        self.listeners.borrow_mut().clear();
+        let _listeners = std::mem::take(&mut *self.listeners.borrow_mut());
     }
 }
 
@@ -134,6 +134,7 @@ impl ServiceRequest {
         let closed = || Error::from_status(Status::Closed);
         let worker = self.worker.upgrade().ok_or_else(closed)?;
         self.answered = true;
+        worker.core.check_process("a request for a service")?;
         let said = {
             let mut services = worker.services.services.borrow_mut();
             match yes {
@@ -226,7 +227,8 @@ impl Worker {
 
     /// Takes no more requests for a service; who waits is refused.
     pub fn unlisten(&self, service: &str) {
-        let _ = self.inner.services.listeners.borrow_mut().remove(service);
+        // Dropped when it is no longer borrowed: it may hold requests, which answer when dropped.
+        let _listener = self.inner.services.listeners.borrow_mut().remove(service);
         self.inner.services.services.borrow_mut().unlisten(service);
         self.inner.carry_out_services();
     }

@@ -11,13 +11,17 @@ use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, Way};
 use crate::registry::abi::RawEndpoint;
+use crate::request::Landing;
 use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{address_hash, event};
+
+/// Numbers of closed lines that rest before they are used again: no batch of events is that long.
+const RESTING: usize = 4 * abi::BATCH;
 
 /// Datagrams that one line keeps while its carrier has no room. What does not fit is sent again later.
 const OUTBOX: usize = 8;
@@ -51,8 +55,15 @@ pub(crate) struct Wiring {
     pub(super) carriers: Carriers,
     machine: RefCell<Machine>,
     lines: RefCell<BTreeMap<u64, Line>>,
-    by_key: RefCell<HashMap<ConnectionKey, u64>>,
+    by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
+    /// The line of an endpoint, by its place and the interface.
+    by_user: RefCell<BTreeMap<(usize, usize), u64>>,
+    /// Lines with datagrams that their carrier had no room for.
+    waiting: RefCell<BTreeSet<u64>>,
+    /// Memory of operations that have ended while a provider may touch it until all of these lines are closed.
+    held: RefCell<Vec<(Vec<u64>, Vec<Landing>)>>,
     next_line: Cell<u64>,
+    closed_lines: RefCell<VecDeque<u64>>,
     clock: Instant,
     timer: Cell<u64>,
 }
@@ -67,7 +78,11 @@ impl Wiring {
             machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
             lines: RefCell::default(),
             by_key: RefCell::default(),
+            by_user: RefCell::default(),
+            waiting: RefCell::default(),
+            held: RefCell::default(),
             next_line: Cell::new(0),
+            closed_lines: RefCell::default(),
             clock: Instant::now(),
             timer: Cell::new(u64::MAX),
         }
@@ -148,25 +163,27 @@ impl Inner {
         way: Way,
     ) -> Result<RawEndpoint, Error> {
         let peer = endpoint.address.party.worker;
-        if let Some(number) = self.line_of(endpoint, way.interface) {
+        let known = self.wiring.by_user.borrow().get(&(endpoint.index, way.interface)).copied();
+        if let Some(number) = known {
             return self.line_state(number);
         }
-        let user = self.endpoint(endpoint.index).map_or_else(Weak::new, |e| Rc::downgrade(&e));
+        let user =
+            self.endpoint(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
         if peer == self.id {
-            let number = self.line_to_ourselves(&endpoint.address, way, user)?;
+            let number = self.line_to_ourselves(&endpoint.address, way)?;
+            self.add_user(number, &user);
             return self.line_state(number);
         }
         let slot = &self.interfaces[way.interface];
         let module = module_text(slot, &self.id, &endpoint.address, way.candidate);
         if endpoint.internal {
             // Answers go through whatever line there is.
-            let known = self.wiring.lines.borrow().iter().find_map(|(number, line)| {
-                let key = line.key.as_ref()?;
-                let same = key.peer == peer && *key.module == *module;
-                (same && !matches!(line.state, State::Dead(_))).then_some(*number)
+            let first = ConnectionKey { peer, module: module.as_str().into(), n: 0 };
+            let known = self.wiring.by_key.borrow().range(&first..).next().and_then(|(key, at)| {
+                (key.peer == peer && key.module == first.module).then_some(*at)
             });
             if let Some(number) = known {
-                self.add_user(number, user);
+                self.add_user(number, &user);
                 return self.line_state(number);
             }
         }
@@ -181,6 +198,8 @@ impl Inner {
             .map_err(|reason| self.reason(&endpoint.address, ("", None), &reason))?
         {
             Claim::Existing(key) => {
+                // It may be that our side of it is still to be made.
+                self.carry_out();
                 let number = self.wiring.by_key.borrow().get(&key).copied();
                 number.ok_or_else(|| Error::from_status(Status::Again))?
             }
@@ -201,7 +220,7 @@ impl Inner {
                 }
             }
         };
-        self.add_user(number, user);
+        self.add_user(number, &user);
         if endpoint.internal {
             if let Some(key) = self.key_of(number) {
                 self.wiring.machine.borrow_mut().unclaim(&key);
@@ -220,14 +239,19 @@ impl Inner {
         carrier: Option<Carrier>,
     ) -> Result<(u64, Vec<u8>), Error> {
         let slot = &self.interfaces[interface];
-        let number = self.wiring.next_line.get();
-        self.wiring.next_line.set(number + 1);
-        let handle = slot.interface.connect(&[], &[], number)?;
+        let number = self.new_number();
+        let handle = match slot.interface.connect(&[], &[], number) {
+            Ok(handle) => handle,
+            Err(error) => {
+                self.wiring.closed_lines.borrow_mut().push_back(number);
+                return Err(error);
+            }
+        };
         let raw = slot.interface.endpoint(handle);
         let address = match raw.address() {
             Ok(address) => address,
             Err(status) => {
-                raw.close();
+                self.close_line(number, raw);
                 return Err(Error::new(
                     status,
                     format!("an endpoint of {} has no address", slot.path),
@@ -236,7 +260,7 @@ impl Inner {
                 ));
             }
         };
-        slot.note_peer(number as usize, self.peer_number(&peer));
+        slot.note_line(number as usize, self.peer_number(&peer));
         if let Some(key) = &key {
             let _ = self.wiring.by_key.borrow_mut().insert(key.clone(), number);
         }
@@ -256,13 +280,28 @@ impl Inner {
         Ok((number, address))
     }
 
+    /// A number that no line has. Those of closed lines come back, so that what is kept by number stays small.
+    fn new_number(&self) -> u64 {
+        let mut closed = self.wiring.closed_lines.borrow_mut();
+        if closed.len() > RESTING {
+            if let Some(number) = closed.pop_front() {
+                return number;
+            }
+        }
+        let number = self.wiring.next_line.get();
+        self.wiring.next_line.set(number + 1);
+        number
+    }
+
     /// A worker that writes to itself needs nobody to carry its address.
-    fn line_to_ourselves(
-        &self,
-        address: &WorkerAddress,
-        way: Way,
-        user: Weak<EndpointInner>,
-    ) -> Result<u64, Error> {
+    fn line_to_ourselves(&self, address: &WorkerAddress, way: Way) -> Result<u64, Error> {
+        let left = self.wiring.lines.borrow().iter().find_map(|(number, line)| {
+            let free = line.key.is_none() && line.users.is_empty();
+            (free && line.interface == way.interface).then_some(*number)
+        });
+        if let Some(number) = left {
+            return Ok(number);
+        }
         let (number, bytes) = self.new_line(None, way.interface, Rc::new(address.clone()), None)?;
         let raw = self.wiring.lines.borrow().get(&number).map(|line| line.raw);
         let code = raw.map_or(0, |raw| raw.connect(&bytes));
@@ -272,18 +311,19 @@ impl Inner {
         };
         if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
             line.state = state;
-            line.users.push(user);
         }
         Ok(number)
     }
 
-    fn line_of(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
-        let lines = self.wiring.lines.borrow();
-        let uses = |line: &Line| {
-            let at = std::ptr::from_ref(endpoint);
-            line.interface == interface && line.users.iter().any(|u| u.as_ptr() == at)
-        };
-        lines.iter().find(|(_, line)| uses(line)).map(|(number, _)| *number)
+    /// The lines that an endpoint uses.
+    pub(crate) fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
+        let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
+        self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
+    }
+
+    /// Keeps memory of operations that have ended until these lines are closed.
+    pub(crate) fn hold(&self, lines: Vec<u64>, memory: Vec<Landing>) {
+        self.wiring.held.borrow_mut().push((lines, memory));
     }
 
     fn line_state(&self, number: u64) -> Result<RawEndpoint, Error> {
@@ -299,10 +339,12 @@ impl Inner {
         self.wiring.lines.borrow().get(&number)?.key.clone()
     }
 
-    fn add_user(&self, number: u64, user: Weak<EndpointInner>) {
+    fn add_user(&self, number: u64, user: &Rc<EndpointInner>) {
         if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
-            if !line.users.iter().any(|known| Weak::ptr_eq(known, &user)) {
-                line.users.push(user);
+            let at = (user.index, line.interface);
+            let _ = self.wiring.by_user.borrow_mut().insert(at, number);
+            if !line.users.iter().any(|known| known.as_ptr() == Rc::as_ptr(user)) {
+                line.users.push(Rc::downgrade(user));
             }
         }
     }
@@ -310,33 +352,37 @@ impl Inner {
     /// An endpoint is gone: its lines stay for the next one, unless they are dead.
     pub(crate) fn release_lines(&self, endpoint: &EndpointInner) {
         let at = std::ptr::from_ref(endpoint);
-        let mut free = Vec::new();
-        let mut dead = Vec::new();
-        for (number, line) in self.wiring.lines.borrow_mut().iter_mut() {
-            let before = line.users.len();
-            line.users.retain(|user| user.as_ptr() != at && user.strong_count() > 0);
-            if line.users.is_empty() && before > 0 {
+        let numbers = self.lines_of(endpoint);
+        for interface in 0..self.interfaces.len() {
+            let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
+        }
+        for number in numbers {
+            let key = {
+                let mut lines = self.wiring.lines.borrow_mut();
+                let Some(line) = lines.get_mut(&number) else { continue };
+                line.users.retain(|user| user.as_ptr() != at && user.strong_count() > 0);
                 match line.state {
-                    State::Dead(_) => dead.push(*number),
-                    _ => free.extend(line.key.clone()),
+                    _ if !line.users.is_empty() => continue,
+                    State::Dead(_) => None,
+                    _ => Some(line.key.clone()),
                 }
+            };
+            match key {
+                None => self.drop_line(number),
+                Some(Some(key)) => self.wiring.machine.borrow_mut().unclaim(&key),
+                Some(None) => {} // to ourselves
             }
-        }
-        for number in dead {
-            self.drop_line(number);
-        }
-        for key in free {
-            self.wiring.machine.borrow_mut().unclaim(&key);
         }
     }
 
-    /// An endpoint has failed: its lines lead to a peer that is given up.
+    /// An endpoint has failed: its lines lead to a peer that is given up, unless somebody else uses them.
     pub(crate) fn end_lines(self: &Rc<Self>, endpoint: &EndpointInner, error: &Error) {
-        let at = std::ptr::from_ref(endpoint);
         let mut keys = Vec::new();
-        for line in self.wiring.lines.borrow_mut().values_mut() {
-            let concerned = line.users.iter().any(|user| user.as_ptr() == at);
-            if concerned && !matches!(line.state, State::Dead(_)) {
+        for number in self.lines_of(endpoint) {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { continue };
+            let used = line.users.iter().filter_map(Weak::upgrade).any(|user| user.is_alive());
+            if !used && !matches!(line.state, State::Dead(_)) {
                 line.state = State::Dead(error.clone());
                 keys.extend(line.key.clone());
             }
@@ -351,14 +397,28 @@ impl Inner {
     fn drop_line(&self, number: u64) {
         let line = self.wiring.lines.borrow_mut().remove(&number);
         if let Some(line) = line {
-            line.raw.close();
+            self.close_line(number, line.raw);
         }
+    }
+
+    /// From here on no provider touches what was posted on it, and its number may be used again.
+    fn close_line(&self, number: u64, raw: RawEndpoint) {
+        raw.close();
+        self.wiring.held.borrow_mut().retain_mut(|(lines, _)| {
+            lines.retain(|line| *line != number);
+            !lines.is_empty()
+        });
+        let _ = self.wiring.waiting.borrow_mut().remove(&number);
+        self.wiring.closed_lines.borrow_mut().push_back(number);
     }
 
     // ---- what the machine asks for ----
 
     /// Carries out everything that the machine has decided.
     fn carry_out(self: &Rc<Self>) {
+        if !self.same_process() {
+            return; // a forked child does not speak in its parent's name
+        }
         loop {
             let action = self.wiring.machine.borrow_mut().take_action();
             match action {
@@ -424,8 +484,12 @@ impl Inner {
     fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
-        let Some(old) = old else { return };
-        old.raw.close();
+        let (Some(number), Some(old)) = (number, old) else { return };
+        self.close_line(number, old.raw);
+        let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
+        for user in &users {
+            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.interface));
+        }
         let now = self.wiring.now();
         let number = match to {
             Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
@@ -445,13 +509,11 @@ impl Inner {
             }
         };
         // Without a line they ask for one again.
-        for user in old.users {
+        for endpoint in users {
             if let Some(number) = number {
-                self.add_user(number, user.clone());
+                self.add_user(number, &endpoint);
             }
-            if let Some(endpoint) = user.upgrade() {
-                self.make_busy(&endpoint);
-            }
+            self.make_busy(&endpoint);
         }
     }
 
@@ -524,6 +586,7 @@ impl Inner {
                 if line.outbox.len() < OUTBOX {
                     line.outbox.push_back(datagram);
                 }
+                let _ = self.wiring.waiting.borrow_mut().insert(number);
                 self.note_work();
             }
             Err(status) => {
@@ -602,31 +665,20 @@ impl Inner {
 
     /// Sends what carriers had no room for; whether some is left.
     pub(super) fn send_waiting_datagrams(&self) -> bool {
-        let waiting: Vec<u64> = self
-            .wiring
-            .lines
-            .borrow()
-            .iter()
-            .filter(|(_, line)| !line.outbox.is_empty())
-            .map(|(number, _)| *number)
-            .collect();
-        for number in &waiting {
+        for number in std::mem::take(&mut *self.wiring.waiting.borrow_mut()) {
             loop {
                 let next = {
                     let mut lines = self.wiring.lines.borrow_mut();
-                    lines.get_mut(number).and_then(|line| line.outbox.pop_front())
+                    lines.get_mut(&number).and_then(|line| line.outbox.pop_front())
                 };
                 let Some(datagram) = next else { break };
-                self.send_for(*number, datagram);
-                let left = self.wiring.lines.borrow().get(number).map_or(0, |l| l.outbox.len());
-                if left > 0 {
+                self.send_for(number, datagram);
+                if self.wiring.waiting.borrow().contains(&number) {
                     break; // no room still
                 }
             }
         }
-        waiting.iter().any(|number| {
-            self.wiring.lines.borrow().get(number).is_some_and(|line| !line.outbox.is_empty())
-        })
+        !self.wiring.waiting.borrow().is_empty()
     }
 
     // ---- failure ----
@@ -649,9 +701,10 @@ impl Inner {
         if users.is_empty() {
             self.drop_line(number);
         }
-        for endpoint in users {
+        for endpoint in &users {
             endpoint.line_failed(interface, &error);
         }
+        self.forget_replies(&users);
         if status == Status::PeerFailed {
             self.peer_failed(peer.context, &error);
         }
