@@ -101,12 +101,18 @@ fn under_mpirun_a_rank_that_does_not_call_exchange_is_named() {
 #[test]
 fn under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on() {
     if am_rank() {
-        let job = Job::from_env().unwrap();
+        let mut job = Job::from_env().unwrap();
         job.barrier().unwrap();
         if job.rank() > 0 {
+            job.set_deadline(Duration::from_secs(10));
             let error = job.barrier().unwrap_err();
-            assert_eq!(error.status(), Status::PeerFailed, "{error}");
-            assert!(error.to_string().contains("a rank has ended or left"), "{error}");
+            // The launcher's server says so, unless the rank had left before the others came: then time does.
+            let says = match error.status() {
+                Status::PeerFailed => "a rank has ended or left",
+                Status::TimedOut => "rank 0 of 3 has not called exchange",
+                _ => panic!("{error}"),
+            };
+            assert!(error.to_string().contains(says), "{error}");
             println!("rank done");
         }
         return;

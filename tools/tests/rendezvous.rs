@@ -166,7 +166,8 @@ fn a_second_process_of_one_rank_is_turned_away_and_the_first_goes_on() {
 fn different_sizes_end_the_job_for_everybody_at_once() {
     let Some(_) = am() else {
         let name = "different_sizes_end_the_job_for_everybody_at_once";
-        return ends_well(start(name, 0..3, 4, port(), |rank, command| {
+        // No third one: it might come when the job has ended already.
+        return ends_well(start(name, [0, 2], 4, port(), |rank, command| {
             if rank == 2 {
                 let _ = command.env("TIELINE_SIZE", "3");
             }
