@@ -117,7 +117,8 @@ fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
     let error = Job::from_env().unwrap_err();
     assert_eq!(error.status(), Status::TimedOut, "{error}");
     let text = error.to_string();
-    assert!(text.contains("the rendezvous at 127.0.0.1:") && text.contains("refused"), "{text}");
+    assert!(text.contains("rank 0, which serves the rendezvous, at 127.0.0.1:"), "{text}");
+    assert!(text.contains("refused"), "{text}");
 }
 
 #[test]
