@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) route: Route,
     /// One of the library's own, for answers and emulated operations.
     pub(crate) internal: bool,
+    /// Keys of other endpoints go through its lanes.
+    reaches_memory: Cell<bool>,
     lanes: RefCell<Vec<Lane>>,
     queue: RefCell<VecDeque<Task>>,
     queued_bytes: Cell<usize>,
@@ -273,6 +275,7 @@ impl Inner {
             address,
             route,
             internal,
+            reaches_memory: Cell::new(false),
             lanes: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
@@ -462,7 +465,8 @@ impl Inner {
                         Err(error) => drop(requests.borrow_mut().part(request, Err(error))),
                     }
                 }
-                None => self.enqueue(ping),
+                // A barrier may wait for this flush.
+                None => self.enqueue_at(ping, true),
             }
         }
         let lanes = left.get_or_insert_with(|| self.all_lanes());

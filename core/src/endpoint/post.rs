@@ -32,7 +32,11 @@ impl Inner {
     /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
     #[inline]
     pub(crate) fn may_post_memory(&self) -> bool {
-        !matches!(self.state.get(), State::Failed | State::Closed | State::Queueing)
+        match self.state.get() {
+            State::Ready => true,
+            State::New => self.queue_len() == 0,
+            State::Failed | State::Closed | State::Queueing => false,
+        }
     }
 
     /// Everything that is checked once an operation did not take the short way.

@@ -54,6 +54,24 @@ impl Task {
         Task::Message { id, header: token, payload: bytes.into(), request: None }
     }
 
+    /// Whether it must not wait for a barrier: the peer's own barrier may wait for this answer.
+    fn is_answer(&self) -> bool {
+        match self {
+            Task::Message { id, .. } => *id == id::REPLY,
+            Task::GetReply { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
+    /// which may be forming for as long as a passive target computes.
+    fn is_message(&self) -> bool {
+        !matches!(
+            self,
+            Task::Native(_) | Task::Flush { .. } | Task::Barrier { .. } | Task::Forward { .. }
+        )
+    }
+
     /// Bytes of copied payload that count against the bound.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -172,20 +190,28 @@ impl Inner {
     }
 
     /// Sends a task now if nothing is queued before it, otherwise queues it.
-    pub(crate) fn enqueue(&self, mut task: Task) {
-        if self.state.get() == State::New {
+    pub(crate) fn enqueue(&self, task: Task) {
+        let passes = task.is_answer();
+        self.enqueue_at(task, passes);
+    }
+
+    /// The same for what no barrier may hold back, when it `passes` them.
+    pub(super) fn enqueue_at(&self, mut task: Task, passes: bool) {
+        if self.state.get() == State::New && task.is_message() {
             if let Err(error) = self.open_message_lane() {
                 if error.status() != Status::Again {
                     self.fail(error);
                 }
             }
         }
+        let first = !task.is_message() && self.queue_len() == 0;
         match self.state.get() {
             State::Failed | State::Closed => {
                 let error = self.dead_error();
                 return self.settle(&task, Err(error));
             }
-            State::Ready => match self.attempt(&mut task) {
+            State::New if !first => {}
+            State::Ready | State::New => match self.attempt(&mut task) {
                 Ok(true) => {
                     if Self::ends_when_sent(&task) {
                         self.settle(&task, Ok(0));
@@ -195,10 +221,16 @@ impl Inner {
                 Ok(false) => {}
                 Err(status) => return self.task_failed(&task, status),
             },
-            State::New | State::Queueing => {}
+            State::Queueing => {}
         }
         self.queued_bytes.set(self.queued_bytes.get() + task.bytes());
-        self.queue.borrow_mut().push_back(task);
+        {
+            let mut queue = self.queue.borrow_mut();
+            let barrier = |task: &Task| matches!(task, Task::Barrier { .. });
+            let first = if passes { queue.iter().position(barrier) } else { None };
+            let at = first.unwrap_or(queue.len());
+            queue.insert(at, task);
+        }
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
@@ -232,18 +264,19 @@ impl Inner {
 
     /// Drains up to `budget` tasks; returns how many were done and whether some are left.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
-        if self.state.get() == State::New {
-            match self.open_message_lane() {
-                Ok(()) => self.state.set(State::Queueing),
-                Err(error) if error.status() == Status::Again => return (0, true),
-                Err(error) => {
-                    self.fail(error);
-                    return (1, false);
-                }
-            }
-        }
         let mut done = 0;
         while done < budget {
+            let message = self.queue.borrow().front().is_some_and(Task::is_message);
+            if message && self.state.get() == State::New {
+                match self.open_message_lane() {
+                    Ok(()) => self.state.set(State::Queueing),
+                    Err(error) if error.status() == Status::Again => return (done, true),
+                    Err(error) => {
+                        self.fail(error);
+                        return (done + 1, false);
+                    }
+                }
+            }
             // Taken out while it runs: what it triggers may queue more.
             let Some(mut task) = self.queue.borrow_mut().pop_front() else { break };
             match self.attempt(&mut task) {

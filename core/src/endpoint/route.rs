@@ -185,6 +185,7 @@ impl Inner {
             if let Some(control) = self.control()? {
                 let same = |other: &&Way| other.interface == way.interface;
                 if let Some(way) = control.route.memory.iter().find(same) {
+                    control.reaches_memory.set(true);
                     return control.lane(*way);
                 }
             }
@@ -200,7 +201,26 @@ impl Inner {
         match self.state.get() {
             // Nothing was sent yet: what is queued may take the next lane.
             State::New => self.worker.make_busy(self),
+            _ if self.moves_on(interface, error) => {}
             _ => self.fail(error.clone()),
         }
+    }
+
+    /// Answers that wait to be sent need not die with a line, while the peer has another one here.
+    fn moves_on(&self, interface: usize, error: &Error) -> bool {
+        let over = matches!(error.status(), Status::PeerFailed | Status::Closed);
+        let moves = self.internal
+            && !over
+            && !self.reaches_memory.get()
+            && self.worker.takes_another_line(self, interface);
+        if moves {
+            self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
+            self.message.set(RawEndpoint::nowhere());
+            self.state.set(State::New);
+            if self.queue_len() > 0 {
+                self.worker.make_busy(self);
+            }
+        }
+        moves
     }
 }

@@ -1,0 +1,407 @@
+//! Two workers of one process that reach each other over TCP alone, as two hosts would.
+//!
+//! The provider files lie beside the test when they were built:
+//! `cargo build -p tieline-provider-tcp-plugin -p tieline-provider-tcp-connect-plugin`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Rc;
+use tieline::{
+    AtomicOp, Completion, Context, ContextBuilder, Outcome, ServiceAnswer, Status, Width,
+};
+use tieline::{Endpoint, Worker};
+
+const LOOPBACK: &str = "127.0.0.0/8";
+
+/// Where the provider files are, or why there is no test.
+fn providers() -> Option<PathBuf> {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
+    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
+        if !folder.join(file).exists() {
+            println!("skipped: {} is not built", folder.join(file).display());
+            return None;
+        }
+    }
+    Some(folder)
+}
+
+fn over_tcp(folder: &std::path::Path) -> ContextBuilder {
+    Context::builder()
+        .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
+        .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
+        .set("TIELINE_TCP_INTERFACES", LOOPBACK)
+}
+
+fn open(folder: &std::path::Path) -> Context {
+    over_tcp(folder).open().unwrap()
+}
+
+fn until(workers: &[&Worker], done: impl Fn() -> bool) {
+    while !done() {
+        for worker in workers {
+            let _ = worker.progress();
+        }
+    }
+}
+
+/// Waits for an operation of the first worker while all of them make progress.
+fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, tieline::Error> {
+    match outcome {
+        Outcome::Done(value) => Ok(value),
+        Outcome::Pending(request) => loop {
+            if let Some(result) = workers[0].test(&request) {
+                return result;
+            }
+            for worker in workers {
+                let _ = worker.progress();
+            }
+        },
+    }
+}
+
+fn retried<T>(workers: &[&Worker], mut post: impl FnMut() -> Result<T, tieline::Error>) -> T {
+    loop {
+        match post() {
+            Err(error) if error.status() == Status::Again => {
+                for worker in workers {
+                    let _ = worker.progress();
+                }
+            }
+            result => return result.unwrap(),
+        }
+    }
+}
+
+fn connected(from: &Worker, to: &Worker) -> Endpoint {
+    from.connect(&to.address().unwrap()).unwrap()
+}
+
+fn heard(worker: &Worker, id: u16) -> Rc<RefCell<Vec<u64>>> {
+    let heard: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let log = heard.clone();
+    worker.on_message(id, move |m| log.borrow_mut().push(m.header())).unwrap();
+    heard
+}
+
+#[test]
+fn messages_posted_before_the_connection_stands_arrive_first_and_in_order() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let seen = heard(&b, 1);
+    let to_b = connected(&a, &b);
+    for i in 0..100 {
+        let _ = to_b.send(1, i, &[i as u8; 100]).unwrap();
+    }
+    for i in 100..20_000 {
+        let _ = retried(&[&a, &b], || to_b.send(1, i, &i.to_le_bytes()));
+    }
+    until(&[&a, &b], || seen.borrow().len() == 20_000);
+    assert!(seen.borrow().iter().copied().eq(0..20_000));
+    assert_eq!(a.counters().connections, 1);
+}
+
+#[test]
+fn both_sides_at_once_make_one_connection_and_two_endpoints_to_one_peer_make_two() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let (at_a, at_b) = (heard(&a, 1), heard(&b, 1));
+    let (to_b, to_a) = (connected(&a, &b), connected(&b, &a));
+    let _ = (to_b.send(1, 1, &[]).unwrap(), to_a.send(1, 2, &[]).unwrap());
+    until(&[&a, &b], || !at_a.borrow().is_empty() && !at_b.borrow().is_empty());
+    assert_eq!((a.counters().connections, b.counters().connections), (1, 1));
+    let second = connected(&a, &b);
+    let _ = second.send(1, 3, &[]).unwrap();
+    until(&[&a, &b], || at_b.borrow().len() == 2);
+    assert_eq!((a.counters().connections, b.counters().connections), (2, 2));
+}
+
+fn memory_operations(
+    a: &Worker,
+    others: &[&Worker],
+    here: &Context,
+    there: &Context,
+    to: &Endpoint,
+) {
+    let mut all = vec![a];
+    all.extend(others);
+    let target = there.register(vec![0u8; 300_000]).unwrap();
+    let local = here.register((0..300_000).map(|i| (i % 251) as u8).collect::<Vec<_>>()).unwrap();
+    let landing = here.register(vec![0u8; 300_000]).unwrap();
+    let key = to.import_key(&target.remote_key().unwrap()).unwrap();
+    let run = |outcome: Outcome| finish(&all, outcome).unwrap();
+    for _ in 0..3 {
+        let _ = run(to.put(&local, 0..300_000, &key, 0).unwrap());
+        assert_eq!(target.to_vec(0..300_000).unwrap(), local.to_vec(0..300_000).unwrap());
+        let _ = run(to.get(&landing, 100..250_000, &key, 100).unwrap());
+        assert_eq!(landing.to_vec(100..250_000).unwrap(), local.to_vec(100..250_000).unwrap());
+        let _ = run(to.put_bytes(&5u64.to_le_bytes(), &key, 64).unwrap());
+        assert_eq!(run(to.fetch_add(&key, 64, 10).unwrap()), 5);
+        let _ = run(to.atomic(AtomicOp::Xor, Width::Bits64, &key, 64, 1).unwrap());
+        let _ = run(to.flush().unwrap());
+        assert_eq!(run(to.compare_swap(Width::Bits64, &key, 64, 14, 3).unwrap()), 14);
+        landing.write(100, &[0; 1000]).unwrap();
+    }
+    // A flush covers what still waits for room, and a fence holds back what comes after.
+    local.write(0, &[7u8; 300_000]).unwrap();
+    for _ in 0..40 {
+        let _ = to.put_with(&local, 0..300_000, &key, 0, Completion::Local).unwrap();
+    }
+    let _ = run(to.flush().unwrap());
+    assert_eq!(target.to_vec(0..300_000).unwrap(), [7u8; 300_000]);
+    local.write(0, &[9u8; 300_000]).unwrap();
+    for _ in 0..40 {
+        let _ = to.put(&local, 8..300_000, &key, 8).unwrap();
+    }
+    to.fence().unwrap();
+    let last = to.put_bytes(&[1], &key, 0).unwrap();
+    until(&all, || target.to_vec(0..1).unwrap() == [1]);
+    assert_eq!(target.to_vec(8..300_000).unwrap(), vec![9u8; 299_992]);
+    let _ = run(last);
+    drop(target);
+    let gone = to.put_bytes(b"late", &key, 0).and_then(|o| finish(&all, o)).unwrap_err();
+    assert_eq!(gone.status(), Status::KeyRejected, "{gone}");
+    assert!(to.error().is_none());
+}
+
+#[test]
+fn put_get_atomics_flush_and_fence() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let to_b = connected(&a, &b);
+    memory_operations(&a, &[&b], &here, &there, &to_b);
+    assert_eq!(a.pending(), 0);
+}
+
+#[test]
+fn a_progress_thread_serves_put_get_and_atomics_while_the_target_computes() {
+    let Some(folder) = providers() else { return };
+    let here = open(&folder);
+    let there = over_tcp(&folder).progress_thread(true).open().unwrap();
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let to_b = connected(&a, &b);
+    // Nobody calls anything of `b` from here on.
+    memory_operations(&a, &[], &here, &there, &to_b);
+    assert_eq!(a.pending(), 0);
+}
+
+#[test]
+fn gets_in_flight_outlive_their_endpoint_and_their_memory() {
+    let Some(folder) = providers() else { return };
+    let here = open(&folder);
+    for passive in [false, true] {
+        let there = over_tcp(&folder).progress_thread(passive).open().unwrap();
+        let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+        let target = there.register(vec![3u8; 4 << 20]).unwrap();
+        let others: &[&Worker] = if passive { &[&a] } else { &[&a, &b] };
+        for _ in 0..3 {
+            let landing = here.register(vec![0u8; 4 << 20]).unwrap();
+            let to_b = connected(&a, &b);
+            let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+            while key.is_settling() {
+                for worker in others {
+                    let _ = worker.progress();
+                }
+            }
+            let get = to_b.get(&landing, 0..4 << 20, &key, 0).unwrap();
+            drop((to_b, key));
+            drop(landing);
+            // It was given up with its endpoint, or the connection that stays has brought it.
+            if let Err(error) = finish(others, get) {
+                assert_eq!(error.status(), Status::Canceled, "{error}");
+            }
+        }
+        assert_eq!(a.pending(), 0);
+    }
+}
+
+#[test]
+fn what_is_posted_ends_when_the_peer_goes() {
+    let Some(folder) = providers() else { return };
+    for passive in [false, true] {
+        let here = open(&folder);
+        let there = over_tcp(&folder).progress_thread(passive).open().unwrap();
+        let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+        let to_b = connected(&a, &b);
+        let target = there.register(vec![3u8; 1 << 20]).unwrap();
+        let local = here.register(vec![0u8; 1 << 20]).unwrap();
+        let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+        let put = to_b.put_bytes(b"first", &key, 0).unwrap();
+        let _ = finish(&[&a, &b], put).unwrap();
+        let message = to_b.send(1, 0, b"a message").unwrap();
+        let _ = finish(&[&a, &b], message).unwrap();
+        let mut posted = Vec::new();
+        for i in 0..20 {
+            posted.push(to_b.put(&local, 0..1 << 20, &key, 0).unwrap());
+            posted.push(to_b.get(&local, 0..1 << 20, &key, 0).unwrap());
+            posted.push(to_b.fetch_add(&key, 8 * i, 1).unwrap());
+            posted.push(to_b.flush().unwrap());
+            to_b.fence().unwrap();
+        }
+        posted.push(to_b.flush_messages().unwrap());
+        drop((b, target, there));
+        drop(local);
+        for outcome in posted {
+            let _ = finish(&[&a], outcome);
+        }
+        until(&[&a], || to_b.error().is_some());
+        assert!(to_b.flush().is_err() && to_b.send(1, 0, &[]).is_err());
+        assert_eq!(a.pending(), 0);
+    }
+}
+
+#[test]
+fn a_worker_writes_to_itself_and_the_next_endpoint_takes_over_the_connection() {
+    let Some(folder) = providers() else { return };
+    let context = open(&folder);
+    let worker = context.worker().unwrap();
+    let seen = heard(&worker, 1);
+    let mut connections = Vec::new();
+    for round in 0..4u64 {
+        let me = connected(&worker, &worker);
+        for i in 0..10 {
+            let _ = me.send(1, 10 * round + i, b"to myself").unwrap();
+        }
+        until(&[&worker], || seen.borrow().len() as u64 == 10 * (round + 1));
+        let memory = worker.memory();
+        connections.push(memory.iter().find(|m| m.path.starts_with("tcp/")).map(|m| m.peers));
+        if round == 0 {
+            memory_operations(&worker, &[], &context, &context, &me);
+        }
+    }
+    assert!(seen.borrow().iter().copied().eq(0..40));
+    // One that answers went through may stay; it does not become more.
+    assert_eq!(connections[1], connections[3]);
+}
+
+#[test]
+fn an_endpoint_that_is_dropped_leaves_its_connection_to_the_next_one() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let seen = heard(&b, 1);
+    for i in 0..50 {
+        // Dropped with its message on the way.
+        let _ = connected(&a, &b).send(1, i, b"one of many").unwrap();
+        until(&[&a, &b], || seen.borrow().len() as u64 == i + 1);
+    }
+    assert!(seen.borrow().iter().copied().eq(0..50));
+    assert_eq!(a.counters().connections, 1);
+}
+
+#[test]
+fn a_worker_dropped_while_connections_form_ends_what_was_queued() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let endpoints: Vec<Endpoint> = (0..8).map(|_| connected(&a, &b)).collect();
+    for endpoint in &endpoints {
+        let _ = endpoint.send(1, 0, b"never").unwrap();
+    }
+    let _ = (a.progress(), b.progress());
+    drop(a);
+    for endpoint in &endpoints {
+        assert_eq!(endpoint.error().unwrap().status(), Status::Closed);
+    }
+    drop(endpoints);
+    // Whoever comes next is served.
+    let again = here.worker().unwrap();
+    let seen = heard(&b, 1);
+    let _ = connected(&again, &b).send(1, 5, b"").unwrap();
+    until(&[&again, &b], || *seen.borrow() == [5]);
+}
+
+#[test]
+fn clients_come_and_go_and_the_server_keeps_no_connection_of_theirs() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let server = there.worker().unwrap();
+    let peers = || {
+        let memory = server.memory();
+        memory.iter().find(|m| m.path.starts_with("tcp/")).map_or(0, |m| m.peers)
+    };
+    for _ in 0..20 {
+        let client = here.worker().unwrap();
+        let to_server = connected(&client, &server);
+        // The answer goes through an endpoint of the server's own.
+        let asked = to_server.flush_messages().unwrap();
+        let _ = finish(&[&client, &server], asked).unwrap();
+        drop((to_server, client));
+        until(&[&server], || peers() == 0);
+    }
+}
+
+#[test]
+fn a_service_answers_over_tcp_and_its_calls_end_with_the_server() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (client, server) = (here.worker().unwrap(), there.worker().unwrap());
+    let kept = Rc::new(RefCell::new(None));
+    let keep = kept.clone();
+    server
+        .listen("store", 4, move |request| {
+            if request.private() == b"now" {
+                let _ = request.accept(b"yes").unwrap();
+            } else {
+                *keep.borrow_mut() = Some(request);
+            }
+        })
+        .unwrap();
+    let address = server.address().unwrap();
+    let call = client.connect_to_service(&address, "store", b"now").unwrap();
+    until(&[&client, &server], || call.test().is_some());
+    let answer = call.test().unwrap().unwrap();
+    assert_eq!(answer, ServiceAnswer::Accepted(b"yes".to_vec()));
+    let call = client.connect_to_service(&address, "store", b"later").unwrap();
+    until(&[&client, &server], || kept.borrow().is_some());
+    drop(server);
+    until(&[&client], || call.test().is_some());
+    assert!(call.test().unwrap().is_err());
+    drop(kept);
+}
+
+type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
+
+#[test]
+fn the_application_carries_the_datagrams_that_form_a_connection() {
+    let Some(folder) = providers() else { return };
+    let by_hand = || {
+        let builder = over_tcp(&folder).set("TIELINE_CONNECT", "oob");
+        builder.out_of_band(true).open().unwrap()
+    };
+    let (here, there) = (by_hand(), by_hand());
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let mail: Mail = Rc::default();
+    let lost = Rc::new(Cell::new(0));
+    for (worker, name) in [(&a, 0u8), (&b, 1)] {
+        let (post, lost) = (mail.clone(), lost.clone());
+        let send = move |to: &[u8], datagram: &[u8]| {
+            // The first ones are lost.
+            if lost.replace(lost.get() + 1) >= 2 {
+                post.borrow_mut().push_back((to[0], datagram.to_vec()));
+            }
+            true
+        };
+        worker.set_out_of_band(&[name], send).unwrap();
+    }
+    let seen = heard(&b, 1);
+    let to_b = connected(&a, &b);
+    for i in 0..10 {
+        let _ = to_b.send(1, i, b"").unwrap();
+    }
+    while seen.borrow().len() < 10 {
+        let next = mail.borrow_mut().pop_front();
+        if let Some((to, datagram)) = next {
+            [&a, &b][usize::from(to)].deliver_out_of_band(&datagram).unwrap();
+        }
+        let _ = (a.progress(), b.progress());
+    }
+    assert!(seen.borrow().iter().copied().eq(0..10));
+    assert!(a.counters().wireup_retransmissions > 0);
+    assert_eq!(a.deliver_out_of_band(b"noise").unwrap_err().status(), Status::BadData);
+    memory_operations(&a, &[&b], &here, &there, &to_b);
+}
