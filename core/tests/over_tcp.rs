@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tieline::{
     AtomicOp, Completion, Context, ContextBuilder, Outcome, ServiceAnswer, Status, Width,
 };
@@ -187,6 +188,46 @@ fn a_progress_thread_serves_put_get_and_atomics_while_the_target_computes() {
     // Nobody calls anything of `b` from here on.
     memory_operations(&a, &[], &here, &there, &to_b);
     assert_eq!(a.pending(), 0);
+}
+
+#[test]
+fn peers_that_fence_at_once_do_not_wait_for_each_other() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let (at_a, at_b) =
+        (here.register(vec![0u8; 64]).unwrap(), there.register(vec![0u8; 64]).unwrap());
+    let (to_b, to_a) = (connected(&a, &b), connected(&b, &a));
+    let key_b = to_b.import_key(&at_b.remote_key().unwrap()).unwrap();
+    let key_a = to_a.import_key(&at_a.remote_key().unwrap()).unwrap();
+    for i in 1..=100u64 {
+        for (to, key) in [(&to_b, &key_b), (&to_a, &key_a)] {
+            let _ = to.put_bytes(&i.to_le_bytes(), key, 0).unwrap();
+            to.fence().unwrap();
+            let _ = to.put_bytes(&i.to_le_bytes(), key, 8).unwrap();
+        }
+    }
+    let last = 100u64.to_le_bytes();
+    let arrived = || [&at_a, &at_b].iter().all(|at| at.to_vec(8..16).unwrap() == last);
+    until(&[&a, &b], arrived);
+}
+
+#[test]
+fn a_worker_sleeps_while_a_connection_forms() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    // `b` makes no progress: nothing comes but the times at which `a` asks again.
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let to_b = connected(&a, &b);
+    let _ = to_b.send(1, 0, b"queued").unwrap();
+    let slept = (0..500).any(|_| {
+        let before = Instant::now();
+        let _ = a.wait(Some(Duration::from_secs(1))).unwrap();
+        before.elapsed() >= Duration::from_millis(30)
+    });
+    assert!(slept);
+    let seen = heard(&b, 1);
+    until(&[&a, &b], || *seen.borrow() == [0]);
 }
 
 #[test]

@@ -258,6 +258,13 @@ impl Inner {
         bytes == 0 || bytes + len + 64 <= self.worker.core.queue_bytes
     }
 
+    /// Whether nothing here can move until a connection has formed, or has failed to.
+    pub(crate) fn waits_for_line(&self) -> bool {
+        self.state.get() == State::New
+            && self.queue.borrow().front().is_some_and(Task::is_message)
+            && self.route.message().is_some_and(|way| self.worker.line_forms(self, way.interface))
+    }
+
     pub(crate) fn queue_len(&self) -> usize {
         self.queue.borrow().len()
     }

@@ -103,7 +103,9 @@ impl Inner {
             return Ok(true);
         }
         if self.arm()? {
-            let queued = self.settling.replace(false) || !self.busy.borrow().is_empty();
+            // What waits for a connection that forms is woken by a carrier's descriptor or the timer.
+            let busy = self.busy.borrow().iter().any(|endpoint| !endpoint.waits_for_line());
+            let queued = self.settling.replace(false) || busy || self.wiring.has_waiting();
             let nap = match (timeout, queued) {
                 (timeout, false) => timeout,
                 (None, true) => Some(QUEUED_NAP),

@@ -115,6 +115,11 @@ impl Wiring {
         self.lines.borrow().is_empty()
     }
 
+    /// Whether carriers had no room for something.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
     /// Ends every line. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
@@ -177,11 +182,8 @@ impl Inner {
         let slot = &self.interfaces[way.interface];
         let module = module_text(slot, &self.id, &endpoint.address, way.candidate);
         if endpoint.internal {
-            // Answers go through whatever line there is.
-            let first = ConnectionKey { peer, module: module.as_str().into(), n: 0 };
-            let known = self.wiring.by_key.borrow().range(&first..).next().and_then(|(key, at)| {
-                (key.peer == peer && key.module == first.module).then_some(*at)
-            });
+            // Answers go through whatever line there is, best the one that the peer began last.
+            let known = self.newest_line(peer, &module);
             if let Some(number) = known {
                 self.add_user(number, &user);
                 return self.line_state(number);
@@ -228,6 +230,46 @@ impl Inner {
         }
         self.carry_out();
         self.line_state(number)
+    }
+
+    /// The last of the lines to a peer that stand, or that form.
+    fn newest_line(&self, peer: [u8; 16], module: &str) -> Option<u64> {
+        let key = |n| ConnectionKey { peer, module: module.into(), n };
+        let by_key = self.wiring.by_key.borrow();
+        let lines = self.wiring.lines.borrow();
+        let all = || by_key.range(key(0)..=key(u32::MAX)).rev().map(|(_, number)| *number);
+        let state = |number: &u64| lines.get(number).map(|line| &line.state);
+        all()
+            .find(|number| matches!(state(number), Some(State::Ready)))
+            .or_else(|| all().find(|number| matches!(state(number), Some(State::Forming))))
+    }
+
+    /// The line of an endpoint of the library's own broke, and the peer has another one: whether the endpoint
+    /// takes that.
+    pub(crate) fn takes_another_line(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+        let peer = endpoint.address.party.worker;
+        let at = (endpoint.index, interface);
+        let Some(number) = self.wiring.by_user.borrow().get(&at).copied() else { return false };
+        let module = match self.wiring.lines.borrow().get(&number).and_then(|l| l.key.clone()) {
+            Some(key) => key.module,
+            None => return false,
+        };
+        if self.newest_line(peer, &module).is_none() {
+            return false;
+        }
+        let _ = self.wiring.by_user.borrow_mut().remove(&at);
+        let empty = match self.wiring.lines.borrow_mut().get_mut(&number) {
+            Some(line) => {
+                let me = std::ptr::from_ref(endpoint);
+                line.users.retain(|user| user.as_ptr() != me);
+                line.users.is_empty()
+            }
+            None => false,
+        };
+        if empty {
+            self.drop_line(number);
+        }
+        true
     }
 
     /// Makes a provider endpoint and its line; returns the line's number and the endpoint's address.
@@ -313,6 +355,14 @@ impl Inner {
             line.state = state;
         }
         Ok(number)
+    }
+
+    /// Whether this endpoint's line over an interface is being formed.
+    pub(crate) fn line_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+        let number = self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied();
+        let lines = self.wiring.lines.borrow();
+        let line = number.and_then(|number| lines.get(&number));
+        line.is_some_and(|line| matches!(line.state, State::Forming))
     }
 
     /// The lines that an endpoint uses.
