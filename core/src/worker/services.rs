@@ -453,4 +453,23 @@ mod tests {
         assert_eq!(error.status(), Status::Closed);
         assert!(call.test().is_none_or(|answer| answer.is_err()));
     }
+
+    #[test]
+    fn a_worker_that_is_dropped_with_a_request_in_its_listener_is_gone() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        let waiting = Rc::new(RefCell::new(None));
+        let (arrived, kept) = (Rc::new(Cell::new(false)), waiting);
+        let seen = arrived.clone();
+        let listener = move |request| {
+            seen.set(true);
+            *kept.borrow_mut() = Some(request);
+        };
+        server.listen("kept", 1, listener).unwrap();
+        let _call = client.connect_to_service(&server.address().unwrap(), "kept", b"").unwrap();
+        until(&[&server, &client], || Some(()).filter(|()| arrived.get()));
+        let inner = Rc::downgrade(&server.inner);
+        drop(server);
+        assert!(inner.upgrade().is_none());
+    }
 }
