@@ -251,6 +251,40 @@ impl Job {
     pub fn barrier(&self) -> Result<(), Error> {
         self.exchange(&[]).map(drop)
     }
+
+    /// [`Job::barrier`] for a process that peers may still need something of: calls `progress` again and
+    /// again until everybody has come. A thread waits for them meanwhile, and ends with this call.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let job = tieline::Job::from_env()?;
+    /// # let worker = tieline::Context::open()?.worker()?;
+    /// job.barrier_while(|| worker.wait(Some(std::time::Duration::from_millis(1))).map(drop))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Job::exchange`], and what `progress` returned.
+    pub fn barrier_while(
+        &self,
+        mut progress: impl FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        std::thread::scope(|scope| {
+            let waiting = std::thread::Builder::new()
+                .name("tieline-barrier".into())
+                .spawn_scoped(scope, || self.barrier())
+                .map_err(|e| {
+                    let why = format!("no thread to wait with: {e}");
+                    Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
+                })?;
+            let mut moved = Ok(());
+            while !waiting.is_finished() && moved.is_ok() {
+                moved = progress();
+            }
+            let met = waiting.join().unwrap_or_else(|_| Err(Error::from_status(Status::Io)));
+            moved.and(met)
+        })
+    }
 }
 
 impl fmt::Debug for Job {

@@ -150,7 +150,7 @@ impl Hub {
         }))
     }
 
-    /// The addresses of this host that the filter allows, for [`crate::routes`].
+    /// The addresses of this host that the filter allows, for [`crate::routes()`].
     #[must_use]
     pub fn local(&self) -> &[LocalAddress] {
         &self.local

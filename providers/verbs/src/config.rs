@@ -96,10 +96,11 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     },
     ConfigDoc {
         name: "TIELINE_VERBS_ATOMICS",
-        default: "device",
+        default: "off",
         kind: "text",
-        doc: "device: 64-bit add and compare-swap by the device, which most devices do not make atomic towards the \
-              processor; off: none, the core emulates all of them over messages.",
+        doc: "off: the core emulates all of them over messages, by the processor; device: 64-bit add and compare-swap \
+              by the device, which most devices do not make atomic towards the processor: for jobs in which no word \
+              is reached both ways.",
     },
     ConfigDoc {
         name: "TIELINE_VERBS_INLINE",

@@ -15,6 +15,7 @@ pub use facts::{resident_kib, status_kib};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 pub use streams::MIXED_REGION;
 use tieline::job::Job;
 use tieline::{Context, Endpoint, Error, Outcome, PeerId, Region, RemoteKey, Status, Worker};
@@ -260,9 +261,11 @@ impl Node {
                 let everybody: Vec<String> = job.exchange(&mine)?.iter().map(|a| hex(a)).collect();
                 let addresses: Vec<&str> = everybody.iter().map(String::as_str).collect();
                 let _ = self.all_to_all(rank, number(count) as u64, &addresses)?;
-                self.job
-                    .as_ref()
-                    .map_or(Ok(String::new()), |job| job.barrier().map(|()| String::new()))
+                // Others may still need something of this process.
+                let (job, worker) = (self.job.as_ref(), self.worker());
+                let nap = Some(Duration::from_millis(1));
+                let met = job.map(|job| job.barrier_while(|| worker.wait(nap).map(drop)));
+                met.unwrap_or(Ok(())).map(|()| String::new())
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
             ["fork", name, key, local] => Ok(self.fork(name, key, local)),
