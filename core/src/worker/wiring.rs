@@ -715,7 +715,8 @@ impl Inner {
 
     /// Sends what carriers had no room for; whether some is left.
     pub(super) fn send_waiting_datagrams(&self) -> bool {
-        for number in std::mem::take(&mut *self.wiring.waiting.borrow_mut()) {
+        let waiting = std::mem::take(&mut *self.wiring.waiting.borrow_mut());
+        for number in waiting {
             loop {
                 let next = {
                     let mut lines = self.wiring.lines.borrow_mut();
