@@ -1,4 +1,5 @@
 about="connections form and messages come once and in order over links that lose 5 % and reorder"
+unsteady="on a busy machine the device gives up before the loss is made good"
 timeout=120
 prepare() {
     [ -e "$TARGET/debug/libtieline_verbs.so" ] || skip "libtieline_verbs.so is not built"

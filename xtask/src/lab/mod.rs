@@ -149,10 +149,19 @@ impl Wish {
     }
 
     fn fulfil(&self, kernel: &kernel::Kernel) -> Outcome<Count> {
+        let mut left_out = Vec::new();
         let tests = match &self.what {
             What::Tests(filter) => {
                 let mut tests = test::all()?;
                 tests.retain(|test| test.name.contains(filter.as_str()));
+                tests.retain(|test| match &test.unsteady {
+                    Some(why) if *filter != test.name => {
+                        let name = &test.name;
+                        left_out.push(format!("{name}: {why}; `cargo xtask lab {name}` runs it"));
+                        false
+                    }
+                    _ => true,
+                });
                 tests.sort_by_key(|test| test.devices);
                 if tests.is_empty() {
                     return Err(format!("no test's name contains {filter:?}; see --list"));
@@ -171,7 +180,7 @@ impl Wish {
         let folder = machine::results()?;
         let mut lab = Lab::boot(kernel, &folder, hosts, deadline)?;
         println!("{hosts} hosts up in {}", crate::sh::show_time(started.elapsed()));
-        let count = match &self.what {
+        let mut count = match &self.what {
             What::Commands(commands) => {
                 let test = self.command_test(&folder, 0, commands)?;
                 Count::default().with(
@@ -184,6 +193,10 @@ impl Wish {
             What::Shell => self.shell(&mut lab, &folder)?,
             _ => self.tests(kernel, &folder, lab, &tests, deadline)?,
         };
+        for reason in &left_out {
+            println!("skipped: {reason}");
+        }
+        count.skipped.extend(left_out);
         println!("logs: {}", folder.display());
         Ok(count)
     }
@@ -241,6 +254,7 @@ impl Wish {
             hosts: self.hosts,
             devices: self.devices,
             timeout: self.timeout,
+            unsteady: None,
         })
     }
 

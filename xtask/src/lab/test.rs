@@ -17,6 +17,8 @@ pub(super) struct Test {
     /// RDMA devices of each host.
     pub(super) devices: usize,
     pub(super) timeout: Duration,
+    /// Why it is run only when it is named: it does not always end the same way yet.
+    pub(super) unsteady: Option<String>,
 }
 
 /// How a test ended.
@@ -37,7 +39,7 @@ pub(super) fn all() -> Outcome<Vec<Test>> {
 }
 
 impl Test {
-    /// Reads the assignments `about=`, `timeout=`, `hosts=` and `devices=` of a test's file.
+    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=` and `unsteady=` of a test's file.
     pub(super) fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
@@ -60,6 +62,7 @@ impl Test {
             hosts: number("hosts", 2, 9)?.max(1),
             devices: number("devices", 1, 2)?,
             timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
+            unsteady: value("unsteady"),
         })
     }
 }
