@@ -38,9 +38,11 @@ impl Ring {
     /// Adds bytes, for which the caller has seen that there is room.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = bytes.len().min(self.room());
+        if len == 0 {
+            return; // there may be no memory yet
+        }
         self.grow(len);
-        let mask = self.bytes.len().wrapping_sub(1);
-        let at = self.next as usize & mask;
+        let at = self.next as usize & (self.bytes.len() - 1);
         let straight = len.min(self.bytes.len() - at);
         self.bytes[at..at + straight].copy_from_slice(&bytes[..straight]);
         self.bytes[..len - straight].copy_from_slice(&bytes[straight..len]);
@@ -90,6 +92,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn nothing_may_be_added_when_there_is_no_memory() {
+        let mut ring = Ring::new(64 << 10);
+        ring.push(&[1]);
+        ring.pop(1);
+        ring.trim();
+        ring.push(&[]);
+        assert_eq!((ring.len(), ring.position()), (0, 1));
+    }
 
     proptest! {
         #[test]

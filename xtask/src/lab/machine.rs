@@ -275,11 +275,11 @@ impl Drop for Lab {
 
 /// The command line of one host.
 fn qemu(kernel: &Kernel, number: usize, results: &Path, sockets: &Path) -> Command {
-    let agent = scripts().join("agent");
+    let main = scripts().join("host");
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \
-         nowatchdog random.trust_cpu=on lab.host={number} lab.agent={}",
-        agent.display()
+         nowatchdog random.trust_cpu=on lab.host={number} lab.main={}",
+        main.display()
     );
     // A host never outlives this process, however that ends.
     let mut qemu = if which("setpriv").is_some() {

@@ -1,0 +1,190 @@
+//! What the wire-up machine asks for, carried out.
+
+use super::*;
+
+impl Inner {
+    /// Carries out everything that the machine has decided.
+    pub(super) fn carry_out(self: &Rc<Self>) {
+        if !self.same_process() {
+            return; // a forked child does not speak in its parent's name
+        }
+        loop {
+            let action = self.wiring.machine.borrow_mut().take_action();
+            match action {
+                Some(action) => self.act(action),
+                None => break,
+            }
+        }
+        let next = self.wiring.machine.borrow().next_timer();
+        self.wiring.timer.set(next.unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn act(self: &Rc<Self>, action: Action) {
+        let now = self.wiring.now();
+        match action {
+            Action::Create { key, identity } => {
+                let outcome = self.create_for_peer(&key, &identity);
+                let mut machine = self.wiring.machine.borrow_mut();
+                match outcome {
+                    Ok(address) => machine.created(now, &key, &address),
+                    Err(error) => machine.not_created(now, &key, &error.to_string()),
+                }
+            }
+            Action::Bind { key, address } => {
+                let number = self.wiring.by_key.borrow().get(&key).copied();
+                let raw =
+                    number.and_then(|n| self.wiring.lines.borrow().get(&n).map(|line| line.raw));
+                let code = raw.map_or(Status::Closed as i32, |raw| raw.connect(&address));
+                let outcome = match code {
+                    code if code < 0 => Err(Status::from_code(code).text()),
+                    _ => Ok(()),
+                };
+                self.wiring.machine.borrow_mut().bound(now, &key, outcome);
+            }
+            Action::Ready { key } => self.settled(&key, None),
+            Action::Renumbered { from, to } => self.renumbered(&from, to),
+            Action::Failed { key, reason } => self.settled(&key, Some(&reason)),
+            Action::Send { key, datagram } => {
+                let number = self.wiring.by_key.borrow().get(&key).copied();
+                if let Some(number) = number {
+                    self.send_for(number, datagram);
+                }
+            }
+            Action::Answer { identity, datagram } => {
+                // To somebody about whom nothing is kept: best effort, it will ask again.
+                let Ok(peer) = WorkerAddress::parse(&identity) else { return };
+                let slots = self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
+                for (index, slot) in slots {
+                    let same = |c: &crate::address::Candidate| {
+                        c.provider == slot.provider.name && c.module == slot.module
+                    };
+                    let there = peer.party.candidates.iter().position(same);
+                    let carrier = there.map(|there| self.choose_carrier(&peer, index, there));
+                    if let Some(Ok(carrier)) = carrier {
+                        let _ = self.send_datagram(&peer, &carrier, &datagram);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was wanted of one connection goes on as another; no data went over the first.
+    pub(super) fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
+        let number = self.wiring.by_key.borrow_mut().remove(from);
+        let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
+        let (Some(number), Some(old)) = (number, old) else { return };
+        self.close_line(number, old.raw);
+        let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
+        for user in &users {
+            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.interface));
+        }
+        let now = self.wiring.now();
+        let number = match to {
+            Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
+            Claim::New(key) => {
+                let made = self.new_line(Some(key.clone()), old.interface, old.peer, old.carrier);
+                let mut machine = self.wiring.machine.borrow_mut();
+                match made {
+                    Ok((number, address)) => {
+                        machine.created(now, &key, &address);
+                        Some(number)
+                    }
+                    Err(error) => {
+                        machine.not_created(now, &key, &error.to_string());
+                        None
+                    }
+                }
+            }
+        };
+        // Without a line they ask for one again.
+        for endpoint in users {
+            if let Some(number) = number {
+                self.add_user(number, &endpoint);
+            }
+            self.make_busy(&endpoint);
+        }
+    }
+
+    /// The peer began a connection: makes our side of it.
+    pub(super) fn create_for_peer(
+        &self,
+        key: &ConnectionKey,
+        identity: &[u8],
+    ) -> Result<Vec<u8>, Error> {
+        let peer = WorkerAddress::parse(identity)?;
+        let nonsense = |why: &str| {
+            Error::new(Status::BadData, "a request for a connection that makes no sense", why, "")
+        };
+        if peer.party.worker != key.peer {
+            return Err(nonsense("its sender's address is another worker's"));
+        }
+        for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
+            for there in 0..peer.party.candidates.len() {
+                if module_text(slot, &self.id, &peer, there) != *key.module {
+                    continue;
+                }
+                let theirs = &peer.party.candidates[there].address;
+                slot.interface.reachable(theirs).map_err(Error::from)?;
+                let carrier = self.choose_carrier(&peer, index, there)?;
+                let made = self.new_line(Some(key.clone()), index, Rc::new(peer), Some(carrier))?;
+                return Ok(made.1);
+            }
+        }
+        Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
+    }
+
+    /// A connection is there, or will never be.
+    pub(super) fn settled(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
+        let number = self.wiring.by_key.borrow().get(key).copied();
+        let Some(number) = number else { return };
+        let users = {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { return };
+            line.outbox.clear();
+            line.state = match reason {
+                None => State::Ready,
+                Some(reason) => {
+                    let trouble = (&*line.trouble, line.hopeless);
+                    State::Dead(self.reason(&line.peer, trouble, reason))
+                }
+            };
+            line.users.clone()
+        };
+        if reason.is_some() {
+            let _ = self.wiring.by_key.borrow_mut().remove(key);
+        }
+        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        if users.is_empty() && reason.is_some() {
+            self.drop_line(number);
+        }
+        for endpoint in users {
+            self.make_busy(&endpoint);
+        }
+    }
+
+    pub(super) fn send_for(&self, number: u64, datagram: Vec<u8>) {
+        let way = {
+            let lines = self.wiring.lines.borrow();
+            let Some(line) = lines.get(&number) else { return };
+            line.carrier.clone().map(|carrier| (line.peer.clone(), carrier))
+        };
+        let Some((peer, carrier)) = way else { return };
+        let sent = self.send_datagram(&peer, &carrier, &datagram);
+        let mut lines = self.wiring.lines.borrow_mut();
+        let Some(line) = lines.get_mut(&number) else { return };
+        match sent {
+            Ok(()) => {}
+            Err(Status::Again) => {
+                if line.outbox.len() < OUTBOX {
+                    line.outbox.push_back(datagram);
+                }
+                let _ = self.wiring.waiting.borrow_mut().insert(number);
+                self.note_work();
+            }
+            Err(status) => {
+                line.trouble = format!("{}: {}", self.carrier_name(&carrier), status.text());
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Lines in the course of time: what carriers bring, what time demands, and how lines fail.
+
+use super::*;
+
+impl Inner {
+    /// Moves wire-up on: what connectors bring, and what time demands.
+    pub(in crate::worker) fn poll_wiring(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        for index in 0..self.wiring.carriers.connectors.len() {
+            let slot = &self.wiring.carriers.connectors[index];
+            let mut batch = abi::Batch::new();
+            let events = match slot.connector.poll(batch.slots()) {
+                Ok(0) => continue,
+                Ok(events) => events,
+                Err(status) => {
+                    let words = slot.provider.last_error();
+                    self.core.note(format!("{} does not work: {status}: {words}", slot.scheme));
+                    continue;
+                }
+            };
+            count += events;
+            for event in batch.events(events) {
+                match event.kind {
+                    event::DATAGRAM => {
+                        let _ = received(self, abi::payload(event));
+                    }
+                    event::PEER_LEFT => {
+                        let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+                        let status = Status::from_code(event.status);
+                        self.carrier_left(index, event.header, status, &words);
+                    }
+                    _ => self.bump(|c| c.malformed += 1),
+                }
+            }
+        }
+        if self.wiring.timer.get() <= self.wiring.now() {
+            self.wiring.machine.borrow_mut().tick(self.wiring.now());
+            self.carry_out();
+        }
+        self.tick_services();
+        count
+    }
+
+    /// The way to an address broke, or there never was one.
+    pub(super) fn carrier_left(
+        self: &Rc<Self>,
+        connector: usize,
+        hash: u64,
+        status: Status,
+        words: &str,
+    ) {
+        // Trying again would bring the same answer.
+        let hopeless = [Status::Permission, Status::PeerFailed, Status::Unsupported];
+        let hopeless = Some(status).filter(|status| hopeless.contains(status));
+        let mut concerned = Vec::new();
+        for line in self.wiring.lines.borrow_mut().values_mut() {
+            let Some(Carrier::Connector(index, address)) = &line.carrier else { continue };
+            if *index == connector && address_hash(address) == hash {
+                let scheme = &self.wiring.carriers.connectors[connector].scheme;
+                line.trouble = format!("{scheme}: {words}");
+                line.hopeless = hopeless;
+                if let (State::Forming, Some(key)) = (&line.state, &line.key) {
+                    concerned.push((key.clone(), line.trouble.clone()));
+                }
+            }
+        }
+        let now = self.wiring.now();
+        for (key, trouble) in concerned {
+            let mut machine = self.wiring.machine.borrow_mut();
+            match hopeless.is_some() {
+                true => machine.carrier_hopeless(now, &key, &trouble),
+                false => machine.carrier_lost(now, &key),
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Sends what carriers had no room for; whether some is left.
+    pub(in crate::worker) fn send_waiting_datagrams(&self) -> bool {
+        let waiting = std::mem::take(&mut *self.wiring.waiting.borrow_mut());
+        for number in waiting {
+            loop {
+                let next = {
+                    let mut lines = self.wiring.lines.borrow_mut();
+                    lines.get_mut(&number).and_then(|line| line.outbox.pop_front())
+                };
+                let Some(datagram) = next else { break };
+                self.send_for(number, datagram);
+                if self.wiring.waiting.borrow().contains(&number) {
+                    break; // no room still
+                }
+            }
+        }
+        !self.wiring.waiting.borrow().is_empty()
+    }
+
+    // ---- failure ----
+
+    /// A line that stood has failed, or the peer closed it.
+    pub(in crate::worker) fn line_failed(
+        self: &Rc<Self>,
+        number: u64,
+        status: Status,
+        words: &str,
+    ) {
+        let (users, peer, interface, key, error) = {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { return };
+            let error = self.line_error(&line.peer, status, words);
+            line.state = State::Dead(error.clone());
+            (line.users.clone(), line.peer.clone(), line.interface, line.key.clone(), error)
+        };
+        if let Some(key) = key {
+            self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
+            self.carry_out();
+            let _ = self.wiring.by_key.borrow_mut().remove(&key);
+        }
+        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        if users.is_empty() {
+            self.drop_line(number);
+        }
+        for endpoint in &users {
+            endpoint.line_failed(interface, &error);
+        }
+        self.forget_replies(&users);
+        if status == Status::PeerFailed {
+            self.peer_failed(peer.context, &error);
+        }
+        if status != Status::Closed {
+            let id = crate::PeerId(self.peer_number(&peer));
+            self.tell_of_failure(id, &error);
+        }
+    }
+
+    pub(super) fn line_error(&self, peer: &WorkerAddress, status: Status, words: &str) -> Error {
+        let why = if words.is_empty() { status.text() } else { words };
+        let what = match status {
+            Status::PeerFailed => format!("{} is gone", peer.label()),
+            Status::Closed => format!("{} closed the connection", peer.label()),
+            _ => format!("the connection to {} failed", peer.label()),
+        };
+        Error::new(status, what, why, "")
+    }
+
+    /// Why a connection was not formed.
+    pub(super) fn reason(
+        &self,
+        peer: &WorkerAddress,
+        (trouble, hopeless): (&str, Option<Status>),
+        reason: &Reason,
+    ) -> Error {
+        let (status, fix) = match reason.kind {
+            ReasonKind::TimedOut => (
+                Status::TimedOut,
+                "see that the peer makes progress, or raise TIELINE_CONNECT_TIMEOUT",
+            ),
+            ReasonKind::Busy => (Status::Busy, "open fewer connections at once, or try later"),
+            ReasonKind::Closed => (Status::Closed, ""),
+            ReasonKind::NoSuchWorker => {
+                (Status::PeerFailed, "the process has been replaced: exchange addresses again")
+            }
+            ReasonKind::Version => (Status::Unsupported, "use the same version on both sides"),
+            ReasonKind::Carrier if hopeless == Some(Status::PeerFailed) => {
+                (Status::PeerFailed, "exchange addresses again if the process was restarted")
+            }
+            ReasonKind::Carrier if hopeless == Some(Status::Permission) => {
+                (Status::Permission, "give all processes the same TIELINE_SECRET")
+            }
+            _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
+        };
+        let why = match trouble {
+            trouble if reason.text.contains(trouble) => reason.text.clone(),
+            trouble => format!("{}; {trouble}", reason.text),
+        };
+        Error::new(status, format!("no connection to {} came about", peer.label()), why, fix)
+    }
+}
