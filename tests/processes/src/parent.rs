@@ -85,7 +85,9 @@ impl Parent {
         }
         if worker.progress() == 0 && worker.arm().expect("arming") {
             // What is queued for lack of room may have no descriptor that announces room.
-            let nap = (worker.pending() > 0).then_some(1);
+            // And an order that has just been read is not announced once more.
+            let read = !self.orders.borrow().is_empty();
+            let nap = (worker.pending() > 0 || read).then_some(1);
             let _ = sys::readable(&[STDIN, worker.fd()], nap);
         }
     }
