@@ -1,5 +1,5 @@
 //! Who serves the exchange: the launcher, or rank 0's thread where there is none. A thin shell of I/O around
-//! [`Gather`]; nothing in it waits but [`Server::turn`], and that only for what it was told.
+//! `Gather`; nothing in it waits but [`Server::turn`], and that only for what it was told.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
