@@ -26,6 +26,7 @@ pub(crate) const TEST: &[Need] = &[
     need("ip", "iproute2"),
     need("unshare", "util-linux"),
     need("valgrind", "valgrind"),
+    need("nft", "nftables"),
     need("mpirun", "openmpi-bin"),
     need("slurmctld", "slurmctld"),
     need("slurmd", "slurmd"),
