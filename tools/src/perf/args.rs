@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// address at the usual port. Prints where, and a secret for the other side unless TIELINE_SECRET is set
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
     pub(crate) listen: Option<String>,
+    /// End after the first client
+    #[arg(long, requires = "listen")]
+    pub(crate) once: bool,
     /// Measure between this process and one that listens
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,

@@ -33,7 +33,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
             .map_err(|e| system_error(format!("cannot run on processor {cpu}"), &e, fix))?;
     }
     if let Some(address) = &args.listen {
-        return listen(address);
+        return listen(address, args.once);
     }
     let mut results = Results::new(args);
     let (alone, between): (Vec<_>, Vec<_>) =
@@ -122,8 +122,8 @@ impl Results {
     }
 }
 
-/// `--listen`: serves one client after another, until it is ended from outside.
-fn listen(address: &str) -> Result<ExitCode, Error> {
+/// `--listen`: serves one client after another, until it is ended from outside; or one only.
+fn listen(address: &str, once: bool) -> Result<ExitCode, Error> {
     let listener = remote::listen(address)?;
     let at = listener
         .local_addr()
@@ -154,6 +154,8 @@ fn listen(address: &str) -> Result<ExitCode, Error> {
                 .inspect_err(|e| drop(answer(&Reply::Failed { text: e.to_string() })))
         });
         match outcome {
+            Ok(()) if once => return Ok(ExitCode::SUCCESS),
+            Err(error) if once => return Err(error),
             Ok(()) => println!("served {from}"),
             Err(error) => eprintln!("tieline: {from}: {error}"),
         }

@@ -143,7 +143,8 @@ fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
     let right = match first {
         None | Some("shm") => true, // where shm has no way to that memory, emulation over shm is what was asked for
         Some("emulated") => taken.starts_with("emulated"),
-        Some(name) => taken.split('/').next() == Some(name),
+        // A domain is a provider, `shm/ring`, or one of its devices, `verbs:rxe0/rc`.
+        Some(name) => taken.split(['/', ':']).next() == Some(name),
     };
     if right {
         return Ok(());
