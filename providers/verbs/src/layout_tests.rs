@@ -14,6 +14,7 @@ macro_rules! fields {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $c:literal) => { $c };
 }
+pub(crate) use fields;
 
 /// Records whose whole size counts, because we make them or the library fills them.
 macro_rules! sizes {
@@ -21,6 +22,7 @@ macro_rules! sizes {
         $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));
     )* };
 }
+pub(crate) use sizes;
 
 fn claims() -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
@@ -87,18 +89,23 @@ fn claims() -> Vec<(String, u64)> {
 
 #[test]
 fn records_and_numbers_are_those_of_the_installed_headers() {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        println!("skipped: /usr/include/infiniband/verbs.h is not installed (libibverbs-dev)");
+    compare("infiniband/verbs.h", "libibverbs-dev", &claims());
+}
+
+/// Lets a C program that includes `header` say what each expression is there.
+pub(crate) fn compare(header: &str, package: &str, claims: &[(String, u64)]) {
+    if !std::path::Path::new("/usr/include").join(header).exists() {
+        println!("skipped: /usr/include/{header} is not installed ({package})");
         return;
     }
-    let folder = std::env::temp_dir().join(format!("tieline-verbs-layout-{}", std::process::id()));
+    let name = format!("tieline-{package}-layout-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
-    let claims = claims();
-    let mut text = String::from(
-        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
+    let mut text = format!(
+        "#include <{header}>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n"
     );
-    for (expression, _) in &claims {
+    for (expression, _) in claims {
         text.push_str(&format!("  printf(\"%llu\\n\", (unsigned long long)({expression}));\n"));
     }
     text.push_str("  return 0;\n}\n");

@@ -29,6 +29,7 @@
 
 mod abi;
 mod buffers;
+mod cm;
 mod config;
 mod devices;
 mod domain;

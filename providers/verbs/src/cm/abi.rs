@@ -1,0 +1,92 @@
+//! The records of librdmacm that this module uses, written by hand from `rdma/rdma_cma.h` (rdma-core) and compared with
+//! the installed headers by `layout_tests.rs`. Of records that the library allocates only what is read is named.
+
+#![allow(non_camel_case_types)]
+
+use crate::abi::ibv_context;
+use core::ffi::{c_int, c_uint, c_void};
+
+/// Room for an address of any family, aligned like `struct sockaddr_storage`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct sockaddr_room {
+    pub(crate) bytes: [u8; 128],
+}
+
+#[repr(C)]
+pub(crate) struct rdma_event_channel {
+    pub(crate) fd: c_int,
+}
+
+/// `struct rdma_cm_id` up to and with `port_num`; its `route` is spelled out.
+#[repr(C)]
+pub(crate) struct rdma_cm_id {
+    pub(crate) verbs: *mut ibv_context,
+    pub(crate) channel: *mut rdma_event_channel,
+    pub(crate) context: *mut c_void,
+    pub(crate) qp: *mut c_void,
+    pub(crate) src_addr: sockaddr_room,
+    pub(crate) dst_addr: sockaddr_room,
+    /// `route.addr.addr.ibaddr`: two GIDs and a partition key.
+    pub(crate) ib_addr: [u64; 5],
+    pub(crate) path_rec: *mut c_void,
+    pub(crate) num_paths: c_int,
+    /// `route` is a record of its own, and ends aligned.
+    pub(crate) route_end: u32,
+    pub(crate) ps: c_uint,
+    pub(crate) port_num: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct rdma_conn_param {
+    pub(crate) private_data: *const c_void,
+    pub(crate) private_data_len: u8,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) srq: u8,
+    pub(crate) qp_num: u32,
+}
+
+/// `struct rdma_cm_event`, with the half of its union that is for connections.
+#[repr(C)]
+pub(crate) struct rdma_cm_event {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) listen_id: *mut rdma_cm_id,
+    pub(crate) event: c_uint,
+    pub(crate) status: c_int,
+    pub(crate) conn: rdma_conn_param,
+}
+
+/// The numbers of `rdma_cma.h` that are used, by name; compared with the header like the layouts.
+macro_rules! numbers {
+    ($( $name:ident = $value:expr; )*) => {
+        $( pub(crate) const $name: c_uint = $value; )*
+        /// Name and value of each.
+        #[cfg(test)]
+        pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
+    };
+}
+
+numbers! {
+    RDMA_PS_TCP = 0x0106;
+    RDMA_CM_EVENT_ADDR_RESOLVED = 0;
+    RDMA_CM_EVENT_ADDR_ERROR = 1;
+    RDMA_CM_EVENT_ROUTE_RESOLVED = 2;
+    RDMA_CM_EVENT_ROUTE_ERROR = 3;
+    RDMA_CM_EVENT_CONNECT_REQUEST = 4;
+    RDMA_CM_EVENT_CONNECT_RESPONSE = 5;
+    RDMA_CM_EVENT_CONNECT_ERROR = 6;
+    RDMA_CM_EVENT_UNREACHABLE = 7;
+    RDMA_CM_EVENT_REJECTED = 8;
+    RDMA_CM_EVENT_ESTABLISHED = 9;
+    RDMA_CM_EVENT_DISCONNECTED = 10;
+    RDMA_CM_EVENT_DEVICE_REMOVAL = 11;
+    RDMA_CM_EVENT_ADDR_CHANGE = 14;
+    RDMA_CM_EVENT_TIMEWAIT_EXIT = 15;
+    RDMA_OPTION_ID = 0;
+    RDMA_OPTION_ID_TOS = 0;
+}

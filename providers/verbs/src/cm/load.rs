@@ -1,0 +1,126 @@
+//! librdmacm, loaded when the first connector is opened and never before.
+
+#![allow(unsafe_code)]
+
+use super::abi::*;
+use crate::abi::ibv_qp_attr;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
+use tieline_plugin_api::{Failure, Status};
+
+/// The file that is loaded.
+const LIBRARY: &CStr = c"librdmacm.so.1";
+/// What the kernel is spoken to through.
+const DEVICE: &str = "/dev/infiniband/rdma_cm";
+
+macro_rules! functions {
+    ($( $name:ident: fn($($argument:ty),*) -> $result:ty; )*) => {
+        /// The functions of librdmacm that are called.
+        pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
+
+        impl Library {
+            fn bind(handle: *mut c_void) -> Result<Library, Failure> {
+                $(
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: an open library's handle and a terminated name.
+                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
+                    if found.is_null() {
+                        let text = format!(
+                            "{} has no function {}: rdma-core 23 or newer is needed",
+                            LIBRARY.to_string_lossy(), stringify!($name),
+                        );
+                        return Err(Failure::new(Status::NoDevice, text));
+                    }
+                    // SAFETY: the library defines the function of this name with this signature (rdma_cma.h).
+                    let $name = unsafe {
+                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(found)
+                    };
+                )*
+                Ok(Library { $( $name, )* })
+            }
+        }
+    };
+}
+
+functions! {
+    rdma_create_event_channel: fn() -> *mut rdma_event_channel;
+    rdma_destroy_event_channel: fn(*mut rdma_event_channel) -> ();
+    rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
+    rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
+    rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
+    rdma_bind_addr: fn(*mut rdma_cm_id, *mut sockaddr_room) -> c_int;
+    rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_resolve_addr: fn(*mut rdma_cm_id, *mut sockaddr_room, *mut sockaddr_room, c_int) -> c_int;
+    rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_init_qp_attr: fn(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+    rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_establish: fn(*mut rdma_cm_id) -> c_int;
+    rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
+    rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
+}
+
+/// The loaded library, for the life of the process.
+///
+/// # Errors
+/// The kernel's half or the library is not there, with what to do.
+pub(crate) fn library() -> Result<&'static Library, Failure> {
+    static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
+    device(Path::new(DEVICE))?;
+    LOADED.get_or_init(|| load(LIBRARY)).as_ref().map_err(Clone::clone)
+}
+
+/// The library itself waits for nothing and says little when the kernel's half is missing.
+fn device(at: &Path) -> Result<(), Failure> {
+    match std::fs::OpenOptions::new().read(true).write(true).open(at) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = format!("there is no {}: `modprobe rdma_ucm`", at.display());
+            Err(Failure::new(Status::NoDevice, text))
+        }
+        Err(error) => Err(Failure::from_io(&format!("{}", at.display()), &error)),
+    }
+}
+
+fn load(name: &CStr) -> Result<Library, Failure> {
+    // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
+    let handle = unsafe {
+        libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
+    };
+    if handle.is_null() {
+        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        let why = unsafe {
+            let text = libc::dlerror();
+            if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+        };
+        let text = format!(
+            "{} cannot be loaded ({}): install librdmacm1 (rdma-core)",
+            name.to_string_lossy(),
+            why.as_deref().unwrap_or("no reason given"),
+        );
+        return Err(Failure::new(Status::NoDevice, text));
+    }
+    Library::bind(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_connection_manager_is_said_in_one_line() {
+        let failure = device(Path::new("/nonexistent/rdma_cm")).expect_err("there is none");
+        assert_eq!(failure.text, "there is no /nonexistent/rdma_cm: `modprobe rdma_ucm`");
+        assert_eq!(failure.status, Status::NoDevice);
+    }
+
+    #[test]
+    fn a_library_that_is_missing_is_said_with_its_package() {
+        let failure = load(c"librdmacm.so.99").err().expect("there is none");
+        assert!(failure.text.contains("librdmacm1"), "{}", failure.text);
+        assert!(!failure.text.contains('\n'), "{}", failure.text);
+    }
+}
