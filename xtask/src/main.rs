@@ -15,7 +15,8 @@ cargo xtask COMMAND
 
   demo [FILE]       build, show what was found and why, and move FILE between two processes
   test              every check that a change has to pass; ends with `N passed, N failed, N skipped`
-  bench [--quick]   measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}
+  bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
+                    the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
   setup [bench]     install the system packages that test (and bench) need, or name them
   header [--check]  write include/tieline_provider.h, or see that it is fresh
@@ -30,8 +31,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(None),
         ["demo", file] if !file.starts_with('-') => demo::run(Some(file)),
         ["test"] => check::run(),
-        ["bench"] => bench::run(false),
-        ["bench", "--quick"] => bench::run(true),
+        ["bench", words @ ..] => bench::run(words),
         ["setup"] => setup::install(setup::TEST),
         ["setup", "bench"] => {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))

@@ -13,6 +13,8 @@ pub(crate) enum Unit {
     Bandwidth,
     /// Bytes.
     Memory,
+    /// Instructions in user mode.
+    Instructions,
 }
 
 /// Which way is better.
@@ -23,11 +25,11 @@ pub(crate) enum Better {
 }
 
 /// Things that are measured in turn.
-pub(crate) struct Group {
+pub(crate) struct Group<S = Source> {
     pub(crate) what: &'static str,
     pub(crate) unit: Unit,
     pub(crate) better: Better,
-    pub(crate) sources: Vec<(&'static str, Source)>,
+    pub(crate) sources: Vec<(&'static str, S)>,
     pub(crate) comparisons: Vec<Comparison>,
 }
 
@@ -56,6 +58,7 @@ impl Unit {
             Unit::Rate => scaled(value, "/s"),
             Unit::Bandwidth => scaled(value, "B/s"),
             Unit::Memory => format!("{:.0} KiB", value / 1024.0),
+            Unit::Instructions => format!("{value:.0}"),
             Unit::Time if value < 1e3 => format!("{value:.0} ns"),
             Unit::Time if value < 1e6 => format!("{:.2} us", value / 1e3),
             Unit::Time => format!("{:.2} ms", value / 1e6),

@@ -1,16 +1,18 @@
-//! `cargo xtask bench`: Tieline beside its rivals, in turn, in one run, on the same two processors.
+//! `cargo xtask bench`: Tieline beside its rivals, in turn, in one run, on the same two processors; with `--lab`, on
+//! the same RDMA device of two hosts of the lab.
 //!
 //! A group is measured round by round (A B C, A B C, ...), so that a disturbance hits all of them. The table
 //! has the median of the rounds; the JSON the best and every round too. A rival that is not installed is
 //! left out and said to be.
 
 mod groups;
+mod lab;
 mod report;
 mod source;
 mod svg;
 
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, is_root, show_time, target};
+use crate::sh::{Outcome, cargo, heading, is_root, show_time};
 use groups::{Better, Group, Unit};
 use source::Source;
 use std::time::Instant;
@@ -30,6 +32,10 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    fn new(label: &str, unit: Unit, better: Better, missing: Option<String>) -> Series {
+        Series { label: label.to_owned(), unit, better, rounds: Vec::new(), missing }
+    }
+
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -72,7 +78,39 @@ impl Row {
     }
 }
 
-pub(crate) fn run(quick: bool) -> Outcome {
+const HELP: &str = "\
+cargo xtask bench [--quick]         tieline perf beside the rivals that are installed (UCX, Open MPI, sockperf, iperf3) on
+                                    this machine: shared memory, single copy, TCP on loopback, start-up, memory.
+                                    Needs two quiet processors. Writes target/bench/report.{json,md,svg}
+cargo xtask bench --lab [--quick]   tieline perf beside perftest (ib_write_lat, ib_write_bw, ib_send_lat, ...) and
+                                    ucx_perftest -x rc_verbs on the same soft RoCE device, between two emulated hosts
+                                    (docs/lab.md), and the instructions of a post and a poll of each. Only the ratios
+                                    mean something. Writes target/bench/lab.{json,md,svg}
+
+  --quick   3 rounds instead of 7, and shorter ones on this machine
+
+Both build what they measure (release), and leave out what is not installed.
+";
+
+/// What stands behind `bench` on the command line.
+pub(crate) fn run(words: &[&str]) -> Outcome {
+    let (mut quick, mut in_the_lab) = (false, false);
+    for word in words {
+        match *word {
+            "--quick" => quick = true,
+            "--lab" => in_the_lab = true,
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(());
+            }
+            _ => return Err(format!("no such option: {word}; see cargo xtask bench --help")),
+        }
+    }
+    if in_the_lab { lab::measure(quick) } else { here(quick) }
+}
+
+/// On this machine.
+fn here(quick: bool) -> Outcome {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Err("a comparison needs two processors, and this machine has one".into());
     }
@@ -101,23 +139,22 @@ pub(crate) fn run(quick: bool) -> Outcome {
     ));
     let table = report::table(&rows);
     println!("{table}");
-    let dir = target().join("bench");
-    report::write(&dir, &machine, rounds, &measured, &rows, &table)?;
-    println!("written: {}/report.json, report.md, report.svg", dir.display());
-    Ok(())
+    report::write(&report::Report {
+        name: "report",
+        line: machine.line(rounds),
+        machine: &machine,
+        rounds,
+        groups: measured.iter().map(|(group, all)| report::group_json(group, all)).collect(),
+        rows: &rows,
+        text: table,
+    })
 }
 
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     let mut all: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, source)| Series {
-            label: (*label).to_owned(),
-            unit: group.unit,
-            better: group.better,
-            rounds: Vec::new(),
-            missing: source.missing(),
-        })
+        .map(|(label, source)| Series::new(label, group.unit, group.better, source.missing()))
         .collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
@@ -129,7 +166,13 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
             }
         }
     }
-    for series in &all {
+    say(&all);
+    all
+}
+
+/// The medians, or why there are none.
+fn say(all: &[Series]) {
+    for series in all {
         match (series.median(), &series.missing) {
             (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
             (_, why) => println!(
@@ -139,11 +182,10 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
             ),
         }
     }
-    all
 }
 
 /// Ours is the first of the group, or the one that a comparison names.
-fn compare(group: &Group, series: &[Series]) -> Vec<Row> {
+fn compare<S>(group: &Group<S>, series: &[Series]) -> Vec<Row> {
     let find = |label: &str| series.iter().find(|s| s.label == label);
     let row = |c: &groups::Comparison| {
         let (ours, theirs) = (find(c.ours)?, find(c.rival)?);

@@ -1,11 +1,10 @@
-//! target/bench/report.{json,md,svg}.
+//! The table, and target/bench/{report,lab}.{json,md,svg}.
 
 use super::groups::{Better, Group};
 use super::{Row, Series, svg};
-use crate::sh::{Outcome, capture, command, which};
+use crate::sh::{Outcome, capture, command, target, which};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::path::Path;
 
 /// What the figures were measured on.
 pub(crate) struct Machine {
@@ -39,7 +38,8 @@ impl Machine {
         }
     }
 
-    fn line(&self, rounds: usize) -> String {
+    /// Where the figures of this machine are from.
+    pub(crate) fn line(&self, rounds: usize) -> String {
         format!(
             "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
             self.processor, self.kernel, self.rivals
@@ -87,19 +87,26 @@ pub(crate) fn table(rows: &[Row]) -> String {
     out
 }
 
+/// A report's files: target/bench/NAME.{json,md,svg}.
+pub(crate) struct Report<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) machine: &'a Machine,
+    /// In a line, what was measured where.
+    pub(crate) line: String,
+    pub(crate) rounds: usize,
+    /// Each as [`group_json`] makes it.
+    pub(crate) groups: Vec<Value>,
+    pub(crate) rows: &'a [Row],
+    /// The table, and what belongs below it.
+    pub(crate) text: String,
+}
+
 /// Writes all three files.
-pub(crate) fn write(
-    dir: &Path,
-    machine: &Machine,
-    rounds: usize,
-    measured: &[(Group, Vec<Series>)],
-    rows: &[Row],
-    table: &str,
-) -> Outcome {
+pub(crate) fn write(report: &Report<'_>) -> Outcome {
+    let Report { name, machine, line, rounds, groups, rows, text } = report;
+    let dir = target().join("bench");
     let failed = |e: std::io::Error| format!("cannot write to {}: {e}", dir.display());
-    std::fs::create_dir_all(dir).map_err(failed)?;
-    let groups: Vec<Value> =
-        measured.iter().map(|(group, series)| group_json(group, series)).collect();
+    std::fs::create_dir_all(&dir).map_err(failed)?;
     let json = json!({
         "machine": {
             "processor": machine.processor,
@@ -112,13 +119,16 @@ pub(crate) fn write(
         "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
     });
     let pretty = serde_json::to_string_pretty(&json).unwrap_or_default();
-    std::fs::write(dir.join("report.json"), pretty + "\n").map_err(failed)?;
-    let markdown = format!("{table}\n{}\n", machine.line(rounds));
-    std::fs::write(dir.join("report.md"), markdown).map_err(failed)?;
-    std::fs::write(dir.join("report.svg"), svg::draw(rows, &machine.line(rounds))).map_err(failed)
+    let file = |end: &str| dir.join(format!("{name}.{end}"));
+    std::fs::write(file("json"), pretty + "\n").map_err(failed)?;
+    std::fs::write(file("md"), format!("{text}\n{line}\n")).map_err(failed)?;
+    std::fs::write(file("svg"), svg::draw(rows, line)).map_err(failed)?;
+    println!("written: {}/{name}.json, {name}.md, {name}.svg", dir.display());
+    Ok(())
 }
 
-fn group_json(group: &Group, series: &[Series]) -> Value {
+/// A group with every round.
+pub(crate) fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
     let measured: Vec<Value> = series
         .iter()
         .map(|s| {

@@ -16,6 +16,17 @@ pub(crate) enum Field {
     Bandwidth,
 }
 
+impl Field {
+    /// Its name in the JSON of `tieline perf`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Field::P50 => "p50_ns",
+            Field::Rate => "messages_per_second",
+            Field::Bandwidth => "bytes_per_second",
+        }
+    }
+}
+
 pub(crate) enum Source {
     /// `tieline perf`.
     Tieline { args: Vec<&'static str>, one_copier: bool, field: Field },
@@ -103,12 +114,7 @@ fn tieline(args: &[&str], one_copier: bool, field: Field, quick: bool) -> Outcom
     }
     let out = capture(perf.args(args))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
-    let name = match field {
-        Field::P50 => "p50_ns",
-        Field::Rate => "messages_per_second",
-        Field::Bandwidth => "bytes_per_second",
-    };
-    number(line, name)
+    number(line, field.name())
 }
 
 fn footprint(field: &str) -> Outcome<f64> {
@@ -116,7 +122,7 @@ fn footprint(field: &str) -> Outcome<f64> {
     number(out.trim(), field)
 }
 
-fn number(json: &str, name: &str) -> Outcome<f64> {
+pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
     let value: serde_json::Value =
         serde_json::from_str(json).map_err(|e| format!("`{json}` is not JSON: {e}"))?;
     value[name].as_f64().ok_or_else(|| format!("`{json}` has no {name}"))
@@ -138,7 +144,7 @@ fn ucx(args: &[&str], iterations: u64, field: Field) -> Outcome<f64> {
 }
 
 /// The CSV of `ucx_perftest -v -f`: names in one line, figures in the next. Its megabyte has 2^20 bytes.
-fn ucx_field(csv: &str, field: Field) -> Outcome<f64> {
+pub(crate) fn ucx_field(csv: &str, field: Field) -> Outcome<f64> {
     let mut lines = csv.lines().skip_while(|line| !line.starts_with("iterations,"));
     let names = lines.next().ok_or_else(|| format!("ucx_perftest said `{}`", csv.trim()))?;
     let figures = lines.last().unwrap_or("");

@@ -3,16 +3,19 @@
 //! Every host is a virtual machine with Debian's kernel, soft RoCE on its links and this machine's files
 //! as its root; `tests/lab` holds what runs there. `docs/lab.md` is for who writes a test.
 
+mod hosts;
 mod kernel;
 mod machine;
 mod network;
+mod pace;
 mod show;
 mod test;
 
 use crate::check::Count;
 use crate::setup;
 use crate::sh::{Outcome, root, target, which};
-use machine::Lab;
+pub(crate) use hosts::Hosts;
+use machine::{Ended, Lab};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +31,7 @@ cargo xtask lab --file FILE        run one test from a file anywhere
 cargo xtask lab --shell            keep the hosts up and run what comes, line by line: `COMMAND` or `h0 COMMAND`
 
   --hosts N  --devices N  --timeout SECONDS   of --run, --on and --shell (2, 1, 60)
+  --cpus N                                    processors of each host (what a test asks for, or 1)
   --log                                       show the output of tests that pass, too
 ";
 
@@ -102,6 +106,8 @@ struct Wish {
     what: What,
     hosts: usize,
     devices: usize,
+    /// Of every host, whatever its test asks for.
+    cpus: Option<usize>,
     timeout: Duration,
     log: bool,
 }
@@ -112,6 +118,7 @@ impl Default for Wish {
             what: What::Tests(String::new()),
             hosts: 2,
             devices: 1,
+            cpus: None,
             timeout: Duration::from_secs(60),
             log: false,
         }
@@ -134,6 +141,7 @@ impl Wish {
                 "--on" => commands.push((Some(host_name(next()?)?), next()?.to_owned())),
                 "--hosts" => wish.hosts = number(next()?, 1, 9)?,
                 "--devices" => wish.devices = number(next()?, 0, 2)?,
+                "--cpus" => wish.cpus = Some(number(next()?, 1, 8)?),
                 "--timeout" => {
                     wish.timeout = Duration::from_secs(number(next()?, 1, 3600)? as u64);
                 }
@@ -149,6 +157,8 @@ impl Wish {
     }
 
     fn fulfil(&self, kernel: &kernel::Kernel) -> Outcome<Count> {
+        let started = Instant::now();
+        let folder = machine::results()?;
         let mut left_out = Vec::new();
         let tests = match &self.what {
             What::Tests(filter) => {
@@ -162,36 +172,32 @@ impl Wish {
                     }
                     _ => true,
                 });
-                tests.sort_by_key(|test| test.devices);
+                // Tests of like hosts follow each other: others are booted anew.
+                tests.sort_by_key(|test| (test.cpus, test.devices));
                 if tests.is_empty() {
                     return Err(format!("no test's name contains {filter:?}; see --list"));
                 }
                 tests
             }
-            What::File(file) => vec![Test::read(file)?],
+            What::File(file) => vec![self.foreign_test(&folder, file)?],
             What::Commands(_) | What::Shell | What::List => Vec::new(),
         };
         let hosts = tests.iter().map(|test| test.hosts).max().unwrap_or(self.hosts);
-        let started = Instant::now();
         // Longer than everything in it may take, so that a machine whose lab was killed ends by itself.
         let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
             + self.timeout
             + Duration::from_secs(if matches!(self.what, What::Shell) { 7200 } else { 300 });
-        let folder = machine::results()?;
-        let mut lab = Lab::boot(kernel, &folder, hosts, deadline)?;
-        println!("{hosts} hosts up in {}", crate::sh::show_time(started.elapsed()));
+        let boot = |cpus| {
+            Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus), deadline)
+        };
         let mut count = match &self.what {
             What::Commands(commands) => {
                 let test = self.command_test(&folder, 0, commands)?;
-                Count::default().with(
-                    &test,
-                    lab.run(&test, &mut |host, line| {
-                        println!("h{host}| {line}");
-                    })?,
-                )
+                let ended = boot(1)?.run(&test, &mut |host, line| println!("h{host}| {line}"))?;
+                Count::default().with(&test, &ended)
             }
-            What::Shell => self.shell(&mut lab, &folder)?,
-            _ => self.tests(kernel, &folder, lab, &tests, deadline)?,
+            What::Shell => self.shell(&mut boot(1)?, &folder)?,
+            _ => self.tests(boot, &tests, started)?,
         };
         for reason in &left_out {
             println!("skipped: {reason}");
@@ -203,31 +209,51 @@ impl Wish {
 
     fn tests(
         &self,
-        kernel: &kernel::Kernel,
-        folder: &Path,
-        lab: Lab,
+        boot: impl Fn(usize) -> Outcome<Lab>,
         tests: &[Test],
-        deadline: Duration,
+        started: Instant,
     ) -> Outcome<Count> {
-        let hosts = lab.hosts();
-        let mut lab = Some(lab);
+        let mut lab: Option<Lab> = None;
         let mut count = Count::default();
+        let mut rows = Vec::new();
         for (number, test) in tests.iter().enumerate() {
             let mut running = match lab.take() {
                 Some(lab) => lab,
-                None => Lab::boot(kernel, folder, hosts, deadline)?,
+                None => {
+                    let lab = boot(test.cpus)?;
+                    let name = format!("({} hosts start)", lab.hosts());
+                    rows.push(show::Row { name, time: lab.boot_time(), verdict: "" });
+                    lab
+                }
             };
-            let verdict = running.run(test, &mut |_, _| {})?;
-            if self.log || matches!(verdict, Verdict::Failed(_)) {
-                show::logs(folder, test, if self.log { usize::MAX } else { 40 });
+            let ended = running.run(test, &mut |_, _| {})?;
+            count = count.with(test, &ended);
+            if matches!(ended.verdict, Verdict::Failed(_)) {
+                ended.story.print_failure();
+            } else if self.log {
+                ended.story.print();
             }
+            let (name, verdict) = (test.name.clone(), ended.verdict.word());
+            rows.push(show::Row { name, time: ended.time, verdict });
             // Hosts that did not end a test are not trusted with another one, and rdma_rxe is not trusted to
             // work on a second device after a run of tests on one: messages were lost there for good.
-            let same = tests.get(number + 1).is_none_or(|next| next.devices == test.devices);
+            let same = tests
+                .get(number + 1)
+                .is_none_or(|next| (next.cpus, next.devices) == (test.cpus, test.devices));
             lab = (running.whole() && same).then_some(running);
-            count = count.with(test, verdict);
         }
+        show::table(&rows, started.elapsed());
         Ok(count)
+    }
+
+    /// A test from a file that the hosts may not see where it lies: /tmp, for example, is theirs.
+    fn foreign_test(&self, folder: &Path, file: &Path) -> Outcome<Test> {
+        let mut test = Test::read(file)?;
+        let name = format!("{}.sh", test.name);
+        let _ = std::fs::copy(file, folder.join(&name))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
+        test.file = Path::new("/run/lab").join(name);
+        Ok(test)
     }
 
     /// One test that runs these commands.
@@ -253,6 +279,7 @@ impl Wish {
             file: Path::new("/run/lab").join(format!("{name}.sh")),
             hosts: self.hosts,
             devices: self.devices,
+            cpus: self.cpus.unwrap_or(1),
             timeout: self.timeout,
             unsteady: None,
         })
@@ -273,8 +300,8 @@ impl Wish {
                 _ => (None, line.clone()),
             };
             let test = self.command_test(folder, number + 1, &[command])?;
-            let verdict = lab.run(&test, &mut |host, line| println!("h{host}| {line}"))?;
-            count = count.with(&test, verdict);
+            let ended = lab.run(&test, &mut |host, line| println!("h{host}| {line}"))?;
+            count = count.with(&test, &ended);
             if !lab.whole() {
                 return Err("a host was lost; see its console among the logs".into());
             }
@@ -285,11 +312,11 @@ impl Wish {
 
 impl Count {
     /// Says how a test ended, and counts it.
-    fn with(mut self, test: &Test, verdict: Verdict) -> Count {
+    fn with(mut self, test: &Test, ended: &Ended) -> Count {
         let name = &test.name;
-        match verdict {
-            Verdict::Passed(time) => {
-                println!("test {name} ... ok ({})", crate::sh::show_time(time));
+        match &ended.verdict {
+            Verdict::Passed => {
+                println!("test {name} ... ok ({})", crate::sh::show_time(ended.time));
                 self.passed += 1;
             }
             Verdict::Skipped(reason) => {

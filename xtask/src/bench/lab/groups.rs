@@ -1,0 +1,205 @@
+//! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
+
+use super::pair::{Figure, Pair, Tool};
+use crate::bench::groups::{Better, Comparison, Group, Unit};
+
+const OURS: &str = "tieline";
+
+/// Things that two programs do on the same device, measured in turn.
+pub(super) struct Beside {
+    pub(super) group: Group<Pair>,
+    /// What is the same on every side, and what is not.
+    pub(super) note: &'static str,
+}
+
+fn ours(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
+    (OURS, Pair { tool: Tool::Tieline, test, iterations, figure })
+}
+
+fn perftest(
+    program: &'static str,
+    options: &'static str,
+    iterations: u64,
+    figure: Figure,
+) -> (&'static str, Pair) {
+    (program, Pair { tool: Tool::Perftest(program), test: options, iterations, figure })
+}
+
+fn ucx(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
+    (UCX, Pair { tool: Tool::Ucx, test, iterations, figure })
+}
+
+const UCX: &str = "UCX uct rc_verbs";
+
+/// A group in which the first source is held against each of the others; the aim is towards the second.
+fn beside(
+    what: &'static str,
+    unit: Unit,
+    aim: Option<f64>,
+    sources: Vec<(&'static str, Pair)>,
+    note: &'static str,
+) -> Beside {
+    let better = match unit {
+        Unit::Time | Unit::Memory | Unit::Instructions => Better::Lower,
+        Unit::Rate | Unit::Bandwidth => Better::Higher,
+    };
+    let comparisons = sources
+        .iter()
+        .skip(1)
+        .enumerate()
+        .map(|(at, (rival, _))| Comparison {
+            what: None,
+            ours: OURS,
+            rival,
+            aim: aim.filter(|_| at == 0),
+        })
+        .collect();
+    Beside { group: Group { what, unit, better, sources, comparisons }, note }
+}
+
+/// Times and rates, small to large.
+pub(super) fn speed() -> Vec<Beside> {
+    vec![
+        beside(
+            "8 B put, there and back / 2",
+            Unit::Time,
+            Some(1.05),
+            vec![
+                ours("put_lat --size 8", 1000, Figure::P50),
+                perftest("ib_write_lat", "-s 8", 1000, Figure::P50),
+                ucx("put_lat -s 8 -D short", 1000, Figure::P50),
+            ],
+            "All three write to the other side and look at their own memory until the answer is there; the \
+             payload goes inline. ib_write_lat also waits for the completion of each of its writes, once the answer \
+             to the one before has come; tieline and UCX take completions when they make progress.",
+        ),
+        beside(
+            "8 B message, one way",
+            Unit::Time,
+            None,
+            vec![
+                ours("am_lat --size 8", 1000, Figure::P50),
+                perftest("ib_send_lat", "-s 8", 1000, Figure::P50),
+                ucx("am_lat -s 8 -D short", 1000, Figure::P50),
+            ],
+            "ib_send_lat moves bare sends into posted receives. A message of tieline (and of UCX) has a header, runs \
+             a handler, counts credits and keeps a shared receive queue filled: 24 bytes instead of 8.",
+        ),
+        beside(
+            "8 B fetch-add, waited for",
+            Unit::Time,
+            None,
+            vec![
+                ours("fadd_lat", 1000, Figure::P50),
+                perftest("ib_atomic_lat", "", 1000, Figure::P50),
+                ucx("fadd -s 8 -D short -O 1", 1000, Figure::P50),
+            ],
+            "One atomic by the device at a time, its completion waited for (tieline with TIELINE_ATOMICS=device).",
+        ),
+        beside(
+            "64 KiB put",
+            Unit::Bandwidth,
+            Some(0.95),
+            vec![
+                ours("put_bw --size 64k", 200, Figure::Bandwidth),
+                perftest("ib_write_bw", "-s 65536", 200, Figure::Bandwidth),
+                ucx("put_bw -s 65536 -D zcopy", 200, Figure::Bandwidth),
+            ],
+            "Registered memory on both sides. tieline keeps 16 writes under way, ib_write_bw 128.",
+        ),
+        beside(
+            "64 KiB get",
+            Unit::Bandwidth,
+            None,
+            vec![
+                ours("get_bw --size 64k", 200, Figure::Bandwidth),
+                perftest("ib_read_bw", "-s 65536", 200, Figure::Bandwidth),
+            ],
+            "As the put, by reads. tieline keeps 16 under way, ib_read_bw 128; the device serves fewer at a time.",
+        ),
+        beside(
+            "8 B messages",
+            Unit::Rate,
+            None,
+            vec![
+                ours("am_bw --size 8", 2000, Figure::Rate),
+                perftest("ib_send_bw", "-s 8", 2000, Figure::Rate),
+                ucx("am_bw -s 8 -D short", 2000, Figure::Rate),
+            ],
+            "ib_send_bw has 512 receives posted and asks for one completion in a hundred; tieline's credits let 32 messages \
+             be on their way.",
+        ),
+    ]
+}
+
+/// Instructions: counted once, because they do not depend on how busy the machine is.
+pub(super) fn instructions() -> Vec<Kind> {
+    vec![
+        Kind {
+            turn: beside(
+                "8 B put: instructions of a turn",
+                Unit::Instructions,
+                None,
+                vec![
+                    ours("put_lat --size 8", 400, Figure::Turn),
+                    perftest("ib_write_lat", "-s 8", 400, Figure::Turn),
+                    ucx("put_lat -s 8 -D short", 400, Figure::Turn),
+                ],
+                TURN,
+            ),
+            post: beside(
+                "8 B put: of these, the post",
+                Unit::Instructions,
+                None,
+                vec![
+                    ours("put_bw --size 8", 400, Figure::Post),
+                    perftest("ib_write_bw", "-s 8", 400, Figure::Post),
+                    ucx("put_bw -s 8 -D short", 400, Figure::Post),
+                ],
+                POST,
+            ),
+            rest: "8 B put: the rest, polls",
+        },
+        Kind {
+            turn: beside(
+                "8 B message: instructions of a turn",
+                Unit::Instructions,
+                None,
+                vec![
+                    ours("am_lat --size 8", 400, Figure::Turn),
+                    perftest("ib_send_lat", "-s 8", 400, Figure::Turn),
+                    ucx("am_lat -s 8 -D short", 400, Figure::Turn),
+                ],
+                TURN,
+            ),
+            post: beside(
+                "8 B message: of these, the post",
+                Unit::Instructions,
+                None,
+                vec![
+                    ours("am_bw --size 8", 400, Figure::Post),
+                    perftest("ib_send_bw", "-s 8", 400, Figure::Post),
+                    ucx("am_bw -s 8 -D short", 400, Figure::Post),
+                ],
+                POST,
+            ),
+            rest: "8 B message: the rest, polls",
+        },
+    ]
+}
+
+/// The instructions of one kind of operation.
+pub(super) struct Kind {
+    pub(super) turn: Beside,
+    pub(super) post: Beside,
+    /// What the difference is called.
+    pub(super) rest: &'static str,
+}
+
+const TURN: &str = "Instructions of the program in user mode from one doorbell to the next in a ping-pong: one operation \
+    posted, one arrived and handled, its completion taken. Counted by single steps (xtask/src/steps.c) with the program \
+    held after each doorbell until the answer is there, so that no turn of a waiting loop is counted. The driver's library \
+    is the same for all and counts in all.";
+
+const POST: &str = "From one doorbell to the next in a stream, where nothing was polled between: the cost of posting alone. \
+    The rest of a turn, the turn less the post, is what polling and handling cost.";

@@ -1,0 +1,268 @@
+//! `cargo xtask bench --lab`: Tieline beside perftest and UCX on the same soft RoCE device, between two hosts of the
+//! lab. The hosts are emulated: what is read is the ratio of two figures of one run, never a time.
+//!
+//! All rounds of a group are one script, so that the hosts stay as they are between A and B. A figure is the
+//! program's own (its median time, its average bandwidth), the table has the median of the rounds.
+
+mod groups;
+mod pair;
+
+use super::groups::{Better, Comparison, Group, Unit};
+use super::report::{self, Machine};
+use super::{Row, Series, compare, say};
+use crate::lab::Hosts;
+use crate::setup;
+use crate::sh::{Outcome, capture, cargo, command, heading, root, run, show_time, target, which};
+use groups::Beside;
+use pair::Pair;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Rounds of each group.
+const ROUNDS: usize = 7;
+const QUICK_ROUNDS: usize = 3;
+/// How long one measurement may take, on a machine that has much else to do.
+const PATIENCE: u64 = 60;
+
+/// Functions of the scripts. A pair that failed once is left out of the rounds that follow.
+const FUNCTIONS: &str = r#"
+export TIELINE_PROVIDER_PATH="$TARGET/release" TIELINE_SECRET=lab TIELINE_ATOMICS=device
+export UCX_IB_GID_INDEX="$GID"
+offer() {
+    local pair=$1 round=$2 port=$3
+    shift 3
+    [ -e "$RESULTS/signals/broken-$pair" ] ||
+        serve "$port" timeout "$PATIENCE" "$@" > "$RESULTS/$pair-$round.server" 2>&1
+}
+take() {
+    local pair=$1 round=$2 port=$3
+    shift 3
+    [ ! -e "$RESULTS/signals/broken-$pair" ] || return
+    await "port-$port" > /dev/null
+    timeout "$PATIENCE" "$@" > "$RESULTS/$pair-$round.out" 2> "$RESULTS/$pair-$round.err" ||
+        signal "broken-$pair"
+}
+"#;
+
+/// What was measured of one group.
+struct Measured {
+    group: Group<Pair>,
+    series: Vec<Series>,
+    note: &'static str,
+}
+
+pub(super) fn measure(quick: bool) -> Outcome {
+    heading("setup");
+    setup::install_or_say(setup::BENCH);
+    run(&mut cargo(&[
+        "build",
+        "--release",
+        "-p",
+        "tieline-tools",
+        "-p",
+        "tieline-provider-verbs-plugin",
+    ]))?;
+    build_steps()?;
+    let machine = Machine::look();
+    let started = Instant::now();
+    let mut hosts = match Hosts::boot() {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            println!("skipped: {why}");
+            return Ok(());
+        }
+    };
+    println!("2 hosts up in {}", show_time(started.elapsed()));
+    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+    let mut all = Vec::new();
+    for beside in groups::speed() {
+        all.push(one_group(&mut hosts, beside, rounds)?);
+    }
+    for kind in groups::instructions() {
+        let turn = one_group(&mut hosts, kind.turn, 1)?;
+        let post = one_group(&mut hosts, kind.post, 1)?;
+        let rest = rest(kind.rest, &turn, &post);
+        all.extend([turn, post, rest]);
+    }
+    let rows: Vec<Row> = all.iter().flat_map(|m| compare(&m.group, &m.series)).collect();
+    heading(&format!(
+        "Tieline beside perftest and UCX in the lab ({rounds} rounds, {})",
+        show_time(started.elapsed())
+    ));
+    let table = report::table(&rows);
+    println!("{table}");
+    let notes = notes(&all);
+    println!("{notes}");
+    report::write(&report::Report {
+        name: "lab",
+        line: format!(
+            "Two emulated hosts (qemu TCG, one processor each) with soft RoCE, on {}; medians of {rounds} rounds in \
+             turn. Only the ratios mean something.",
+            machine.processor
+        ),
+        machine: &machine,
+        rounds,
+        groups: all.iter().map(|m| report::group_json(&m.group, &m.series)).collect(),
+        rows: &rows,
+        text: format!("{table}\n{notes}"),
+    })
+}
+
+/// The program that counts instructions. Without it the rest is measured all the same.
+fn build_steps() -> Outcome {
+    let dir = target().join("bench");
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut cc = command("cc", &["-O2", "-Wall", "-o"]);
+    let _ = cc.arg(dir.join("steps")).arg(root().join("xtask/src/steps.c"));
+    if let Err(text) = capture(&mut cc) {
+        println!(
+            "instructions are not counted: {text} (rdma/ib_user_verbs.h is of linux-libc-dev)"
+        );
+    }
+    Ok(())
+}
+
+/// Measures all rounds of a group.
+fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measured> {
+    let Beside { group, note } = beside;
+    heading(group.what);
+    let mut series: Vec<Series> = group
+        .sources
+        .iter()
+        .map(|(label, pair)| {
+            let missing = pair.needs().filter(|program| which(program).is_none());
+            let missing = missing.map(|program| format!("{program} is not installed"));
+            Series::new(label, group.unit, group.better, missing)
+        })
+        .collect();
+    let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
+    let script = script(&group, &there, rounds);
+    let name: String =
+        group.what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let measurements = (group.sources.len() * rounds) as u64;
+    // What comes late is left out; what has come by then counts.
+    let timeout = Duration::from_secs(30 + measurements * PATIENCE / 2);
+    let ended = hosts.run(&name, &script, timeout);
+    let results = hosts.results(&name);
+    for (at, ((_, pair), series)) in group.sources.iter().zip(&mut series).enumerate() {
+        for round in 0..rounds {
+            if series.missing.is_none() {
+                match read(&results, at, round, pair) {
+                    Ok(value) => series.rounds.push(value),
+                    Err(why) => series.missing = Some(why),
+                }
+            }
+        }
+    }
+    if let Err(why) = ended {
+        println!("{why}");
+    }
+    say(&series);
+    Ok(Measured { group, series, note })
+}
+
+/// The figure of one measurement.
+fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
+    let text = |end: &str| {
+        std::fs::read_to_string(results.join(format!("{pair}-{round}.{end}"))).unwrap_or_default()
+    };
+    of.read(&text("out")).map_err(|why| {
+        let errors = text("err");
+        match errors.lines().last() {
+            Some(last) => format!("{why}: {last}"),
+            None => why,
+        }
+    })
+}
+
+/// All rounds, in turn.
+fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
+    let part = |offers: bool| {
+        let mut text = String::new();
+        for round in 0..rounds {
+            let sources = group.sources.iter().enumerate().filter(|(at, _)| there[*at]);
+            for (at, (_, pair)) in sources {
+                let port = 20_000 + (round * group.sources.len() + at) as u16;
+                let (word, command) =
+                    if offers { ("offer", pair.server(port)) } else { ("take", pair.client(port)) };
+                text.push_str(&format!("    {word} {at} {round} {port} {command}\n"));
+            }
+        }
+        text + "    true\n"
+    };
+    format!(
+        "PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{}}}\nh1() {{\n{}}}\n",
+        part(true),
+        part(false)
+    )
+}
+
+/// A turn less its post.
+fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
+    let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
+        let mut series = Series::new(&turn.label, Unit::Instructions, Better::Lower, None);
+        match (turn.median(), post.median()) {
+            (Some(turn), Some(post)) => series.rounds.push(turn - post),
+            _ => series.missing = Some("a part of it is missing".to_owned()),
+        }
+        series
+    });
+    let group = &turn.group;
+    let comparisons = group.comparisons.iter().map(|c| Comparison {
+        what: None,
+        ours: c.ours,
+        rival: c.rival,
+        aim: None,
+    });
+    let group = Group {
+        what,
+        unit: Unit::Instructions,
+        better: Better::Lower,
+        sources: Vec::new(),
+        comparisons: comparisons.collect(),
+    };
+    Measured { group, series: series.collect(), note: "" }
+}
+
+/// What the rows have in common and what not, as a list.
+fn notes(all: &[Measured]) -> String {
+    let mut text = String::new();
+    for one in all.iter().filter(|one| !one.note.is_empty()) {
+        if !text.contains(one.note) {
+            text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_offers_and_takes_the_same_ports_in_the_same_order() {
+        for beside in groups::speed() {
+            let there = vec![true; beside.group.sources.len()];
+            let script = script(&beside.group, &there, 3);
+            let ports = |word: &str| -> Vec<String> {
+                let lines = script.lines().filter(|line| line.starts_with(&format!("    {word} ")));
+                lines.filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect()
+            };
+            assert_eq!(ports("offer"), ports("take"));
+            assert_eq!(ports("offer").len(), 3 * there.len());
+        }
+    }
+
+    #[test]
+    fn every_comparison_names_what_its_group_measures() {
+        let kinds = groups::instructions().into_iter().flat_map(|kind| [kind.turn, kind.post]);
+        for beside in groups::speed().into_iter().chain(kinds) {
+            for comparison in &beside.group.comparisons {
+                for label in [comparison.ours, comparison.rival] {
+                    assert!(beside.group.sources.iter().any(|(known, _)| *known == label));
+                }
+            }
+            assert!(!beside.note.is_empty());
+        }
+    }
+}

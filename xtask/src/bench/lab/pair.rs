@@ -1,0 +1,181 @@
+//! A pair of programs, a server on h0 and a client on h1: their commands, and how their figures are read.
+
+use crate::bench::source::{Field, number, ucx_field};
+use crate::sh::Outcome;
+
+/// Whose program.
+#[derive(Clone, Copy)]
+pub(super) enum Tool {
+    /// `tieline perf`.
+    Tieline,
+    /// One of perftest's.
+    Perftest(&'static str),
+    Ucx,
+}
+
+/// Which figure of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Median time, ns: the program's own.
+    P50,
+    Rate,
+    Bandwidth,
+    /// Instructions from doorbell to doorbell with nothing polled between.
+    Post,
+    /// Instructions from doorbell to doorbell.
+    Turn,
+}
+
+/// One measurement.
+pub(super) struct Pair {
+    pub(super) tool: Tool,
+    /// The test and its options.
+    pub(super) test: &'static str,
+    pub(super) iterations: u64,
+    pub(super) figure: Figure,
+}
+
+/// Doorbells that pass before instructions are counted (connections, warm-up), and how many are counted.
+const STEPS: &str = "\"$TARGET/bench/steps\" 100 30";
+
+impl Pair {
+    /// The program that must be installed.
+    pub(super) fn needs(&self) -> Option<&'static str> {
+        match self.tool {
+            Tool::Tieline => None,
+            Tool::Perftest(program) => Some(program),
+            Tool::Ucx => Some("ucx_perftest"),
+        }
+    }
+
+    /// What h0 runs; it listens on `port` and ends with its client.
+    pub(super) fn server(&self, port: u16) -> String {
+        match self.tool {
+            Tool::Tieline => {
+                format!("\"$TARGET/release/tieline\" perf --listen 0.0.0.0:{port} --once")
+            }
+            Tool::Perftest(_) => self.perftest(port),
+            Tool::Ucx => format!("ucx_perftest -p {port}"),
+        }
+    }
+
+    /// What h1 runs.
+    pub(super) fn client(&self, port: u16) -> String {
+        let count = match self.figure {
+            Figure::Post | Figure::Turn => format!("{STEPS} "),
+            _ => String::new(),
+        };
+        let (test, n) = (self.test, self.iterations);
+        let program = match self.tool {
+            Tool::Tieline => format!(
+                "\"$TARGET/release/tieline\" perf --connect \"$H0\":{port} --path verbs --json --iterations {n} --test {test}"
+            ),
+            Tool::Perftest(_) => format!("{} \"$H0\"", self.perftest(port)),
+            Tool::Ucx => format!(
+                "ucx_perftest -p {port} \"$H0\" -v -f -x rc_verbs -d rxe0:1 -n {n} -w {} -t {test}",
+                n / 10
+            ),
+        };
+        count + &program
+    }
+
+    fn perftest(&self, port: u16) -> String {
+        let Tool::Perftest(program) = self.tool else { return String::new() };
+        format!("{program} -d rxe0 -x \"$GID\" -F -p {port} -n {} {}", self.iterations, self.test)
+    }
+
+    /// The figure in what the client printed.
+    pub(super) fn read(&self, said: &str) -> Outcome<f64> {
+        let field = match self.figure {
+            Figure::P50 => Field::P50,
+            Figure::Rate => Field::Rate,
+            Figure::Bandwidth => Field::Bandwidth,
+            figure => return steps(said, figure == Figure::Post),
+        };
+        match self.tool {
+            Tool::Tieline => {
+                let line = said.lines().rfind(|line| line.starts_with('{'));
+                let line = line.ok_or("tieline perf printed nothing")?;
+                let taken = line.contains(":\"verbs:");
+                if !taken {
+                    return Err(format!("not over verbs: {line}"));
+                }
+                number(line, field.name())
+            }
+            Tool::Perftest(_) => perftest_field(said, field),
+            Tool::Ucx => ucx_field(said, field),
+        }
+    }
+}
+
+/// The table of a perftest program: a line of names that begins with `#bytes`, then the figures. Its megabyte has
+/// 2^20 bytes, its times are in microseconds, its rates in millions.
+fn perftest_field(said: &str, field: Field) -> Outcome<f64> {
+    let mut lines = said.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
+    let names = lines.next().unwrap_or_default();
+    let figures = lines.find(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    // A name may hold a blank (`BW average[MB/sec]`), and ends with its unit or is one word.
+    let (column, scale) = match field {
+        Field::P50 => (4, 1e3),
+        Field::Bandwidth => (3, 1_048_576.0),
+        Field::Rate => (4, 1e6),
+    };
+    let expected = match field {
+        Field::P50 => "t_typical[usec]",
+        Field::Bandwidth => "BW average[MB/sec]",
+        Field::Rate => "MsgRate[Mpps]",
+    };
+    let figure = figures
+        .filter(|_| names.contains(expected))
+        .and_then(|line| line.split_whitespace().nth(column)?.parse::<f64>().ok());
+    figure.map(|figure| figure * scale).ok_or_else(|| {
+        format!("perftest has no {expected}: {}", said.lines().last().unwrap_or("no output").trim())
+    })
+}
+
+/// The median of the lines `steps ALL IN-THE-DRIVER ENTRIES`; `bare`: of those whose only entry is the post.
+fn steps(said: &str, bare: bool) -> Outcome<f64> {
+    let mut counts: Vec<u64> = said
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<u64> = line
+                .strip_prefix("steps ")?
+                .split_whitespace()
+                .map_while(|word| word.parse().ok())
+                .collect();
+            match words[..] {
+                [all, _, entries] if !bare || entries == 1 => Some(all),
+                _ => None,
+            }
+        })
+        .collect();
+    counts.sort_unstable();
+    let median = counts.get(counts.len() / 2);
+    median.map(|count| *count as f64).ok_or_else(|| "no instructions were counted".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_of_perftest_are_read() {
+        let latency = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
+                        8       1000          150.32         2100.00      163.25           170.1\n---\n";
+        assert_eq!(perftest_field(latency, Field::P50), Ok(163_250.0));
+        let bandwidth = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+                          65536      200              50.00              40.00              0.000640\n";
+        assert_eq!(perftest_field(bandwidth, Field::Bandwidth), Ok(40.0 * 1_048_576.0));
+        assert_eq!(perftest_field(bandwidth, Field::Rate), Ok(640.0));
+        assert!(perftest_field(bandwidth, Field::P50).is_err());
+        assert!(perftest_field("Couldn't connect to 10.77.0.1", Field::P50).is_err());
+    }
+
+    #[test]
+    fn a_post_is_counted_where_nothing_was_polled_between() {
+        let said = "noise\nsteps 300 100 1\nsteps 900 300 3\nsteps 310 100 1\nsteps 305 100 1\n";
+        assert_eq!(steps(said, true), Ok(305.0));
+        assert_eq!(steps(said, false), Ok(310.0));
+        assert!(steps("steps: the program is gone", true).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+/*
+ * Counts the instructions that a program executes between one send and the next, for `cargo xtask bench --lab`.
+ *
+ *     steps FROM COUNT PROGRAM ARGUMENTS...
+ *
+ * Soft RoCE's doorbell is a write() of the command POST_SEND. The program runs freely until it has rung FROM
+ * doorbells; from there it is single-stepped through COUNT more. For each of these a line says how many
+ * instructions lay between the doorbell before and this one, how many of them were in the driver's library, and
+ * how often that library was entered from outside (one entry is the send itself):
+ *
+ *     steps 511 172 3
+ *
+ * A stepped program is so slow, and is held for PAUSE after each doorbell, that what it waits for has always come
+ * when it looks: the counts have no turns of a loop that waits in them. STEPS_TRACE=FILE writes the address of
+ * every instruction between the last two doorbells, with the file it was mapped from, one a line.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <rdma/ib_user_verbs.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAUSE 5000000 /* ns */
+#define MAPS 512
+
+struct map {
+    uint64_t from, to, offset;
+    char file[256];
+};
+
+static pid_t child;
+static struct map maps[MAPS];
+static int map_count;
+static uint64_t *trace;
+static long traced, trace_room;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "steps: %s: %s\n", what, strerror(errno));
+    if (child > 0) {
+        kill(child, SIGKILL);
+    }
+    exit(1);
+}
+
+/* Lets the program go on, and waits until it stops again. Signals of its own are passed on. */
+static void on(int request)
+{
+    int status, signal = 0;
+    for (;;) {
+        if (ptrace(request, child, 0, signal) < 0 || waitpid(child, &status, 0) < 0) {
+            die("the program is gone");
+        }
+        if (WIFEXITED(status) || WIFSIGNALED(status)) {
+            child = 0;
+            errno = 0;
+            die("the program ended before all of it was counted");
+        }
+        signal = WSTOPSIG(status);
+        if (signal == SIGTRAP || signal == (SIGTRAP | 0x80)) {
+            return;
+        }
+    }
+}
+
+static uint64_t word(uint64_t address)
+{
+    return (uint64_t)ptrace(PTRACE_PEEKDATA, child, address, 0);
+}
+
+static struct user_regs_struct registers(void)
+{
+    struct user_regs_struct now;
+    if (ptrace(PTRACE_GETREGS, child, 0, &now) < 0) {
+        die("the registers cannot be read");
+    }
+    return now;
+}
+
+/* Whether this system call, which is about to be made, is a doorbell. */
+static int is_doorbell(const struct user_regs_struct *at, uint64_t number)
+{
+    return number == SYS_write && (uint32_t)word(at->rsi) == IB_USER_VERBS_CMD_POST_SEND && at->rdx >= 8 && at->rdi > 2;
+}
+
+static void read_maps(void)
+{
+    char name[64], line[512];
+    snprintf(name, sizeof name, "/proc/%d/maps", child);
+    FILE *file = fopen(name, "r");
+    if (!file) {
+        die(name);
+    }
+    while (map_count < MAPS && fgets(line, sizeof line, file)) {
+        struct map *map = &maps[map_count];
+        char rights[8];
+        map->file[0] = 0;
+        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %255s", &map->from, &map->to, rights, &map->offset, map->file) >= 4 &&
+            rights[2] == 'x') {
+            map_count++;
+        }
+    }
+    fclose(file);
+}
+
+static const struct map *place(uint64_t address)
+{
+    static const struct map *last = maps;
+    if (address >= last->from && address < last->to) {
+        return last;
+    }
+    for (const struct map *map = maps; map < maps + map_count; map++) {
+        if (address >= map->from && address < map->to) {
+            return last = map;
+        }
+    }
+    return NULL;
+}
+
+static int in_driver(uint64_t address)
+{
+    const struct map *map = place(address);
+    return map && strstr(map->file, "/librxe-");
+}
+
+/* Steps from behind one doorbell to behind the next. */
+static void interval(long *steps, long *driver, long *entries)
+{
+    struct user_regs_struct at = registers();
+    int inside = in_driver(at.rip);
+    *steps = *driver = *entries = traced = 0;
+    for (;;) {
+        /* `syscall` is 0f 05. */
+        int rings = (word(at.rip) & 0xffff) == 0x050f && is_doorbell(&at, at.rax);
+        uint64_t before = at.rip;
+        if (trace) {
+            if (traced == trace_room) {
+                trace_room *= 2;
+                trace = realloc(trace, (size_t)trace_room * sizeof *trace);
+                if (!trace) {
+                    die("memory");
+                }
+            }
+            trace[traced++] = before;
+        }
+        on(PTRACE_SINGLESTEP);
+        at = registers();
+        ++*steps;
+        *driver += inside;
+        int was = inside;
+        inside = in_driver(at.rip);
+        /* A call leaves the address to return to below the top of the stack; a return finds its own just popped. */
+        if (inside && !was && word(at.rsp - 8) != at.rip) {
+            ++*entries;
+        }
+        if (rings) {
+            return;
+        }
+    }
+}
+
+static void write_trace(const char *name)
+{
+    FILE *file = fopen(name, "w");
+    if (!file) {
+        die(name);
+    }
+    for (long i = 0; i < traced; i++) {
+        const struct map *map = place(trace[i]);
+        uint64_t address = map ? trace[i] - map->from + map->offset : trace[i];
+        fprintf(file, "%#lx %s\n", address, map ? map->file : "?");
+    }
+    fclose(file);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: steps FROM COUNT PROGRAM ARGUMENTS...\n");
+        return 2;
+    }
+    long from = atol(argv[1]), count = atol(argv[2]);
+    child = fork();
+    if (child == 0) {
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        execvp(argv[3], argv + 3);
+        perror(argv[3]);
+        _exit(127);
+    }
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status)) {
+        die(argv[3]);
+    }
+    ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+    for (long rung = 0; rung < from;) {
+        on(PTRACE_SYSCALL);
+        struct user_regs_struct at = registers();
+        int rings = is_doorbell(&at, at.orig_rax);
+        on(PTRACE_SYSCALL);
+        rung += rings;
+    }
+    read_maps();
+    const char *file = getenv("STEPS_TRACE");
+    if (file) {
+        trace_room = 1 << 16;
+        trace = malloc((size_t)trace_room * sizeof *trace);
+    }
+    for (long i = 0; i < count; i++) {
+        long steps, driver, entries;
+        nanosleep(&(struct timespec){0, PAUSE}, NULL);
+        interval(&steps, &driver, &entries);
+        printf("steps %ld %ld %ld\n", steps, driver, entries);
+        fflush(stdout);
+    }
+    if (trace) {
+        write_trace(file);
+    }
+    /* The rest runs freely, so that the other side sees its end. */
+    ptrace(PTRACE_DETACH, child, 0, 0);
+    if (waitpid(child, &status, 0) < 0) {
+        die("wait");
+    }
+    return 0;
+}
