@@ -89,7 +89,9 @@ pub(crate) fn lanes(
     for path in composition.usable() {
         for at in Role::DATA.into_iter().filter_map(|role| path.module(role)) {
             if !reached.iter().any(|(known, _)| known == at) {
-                reached.push((at.clone(), counterpart(at, theirs, &mut reach)));
+                let taken: Vec<usize> =
+                    reached.iter().filter_map(|(_, result)| result.clone().ok()).collect();
+                reached.push((at.clone(), counterpart(at, theirs, &taken, &mut reach)));
             }
         }
     }
@@ -158,15 +160,21 @@ fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef>
     }
 }
 
-/// The first of the peer's modules of the same provider and name that can be reached.
+/// The peer's module of the same provider and name that serves this one: of those that can be reached, the one
+/// whose domain has the same name, since devices of one fabric are mostly named alike on every host; else one that
+/// serves no other module here; else the first.
 fn counterpart(
     at: &ModuleRef,
     theirs: &[PeerModule],
+    taken: &[usize],
     reach: &mut impl FnMut(&ModuleRef, &PeerModule) -> Result<(), String>,
 ) -> Result<usize, String> {
     let mut reasons: Vec<String> = Vec::new();
     let same = |other: &ModuleRef| other.provider == at.provider && other.module == at.module;
-    for (index, there) in theirs.iter().enumerate().filter(|(_, there)| same(&there.at)) {
+    let mut fit: Vec<(usize, &PeerModule)> =
+        theirs.iter().enumerate().filter(|(_, there)| same(&there.at)).collect();
+    fit.sort_by_key(|(index, there)| (there.at.domain != at.domain, taken.contains(index)));
+    for (index, there) in fit {
         match reach(at, there) {
             Ok(()) => return Ok(index),
             Err(why) if reasons.contains(&why) => {}
@@ -416,5 +424,40 @@ mod tests {
             if there.at.domain == "tcp:eth7" { Ok(()) } else { Err("no route".into()) }
         });
         assert_eq!(lanes.message[0].via, Via::Module(all[0].at.clone(), 1));
+    }
+
+    fn rail(name: &str) -> Candidate {
+        let mut rail = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
+        rail.at.domain = format!("verbs:{name}");
+        rail
+    }
+
+    fn pairs(ours: &[Candidate], theirs: &[Candidate]) -> Vec<(String, String)> {
+        let theirs = peers(theirs);
+        let lanes = lanes("p6", &composed(ours), &theirs, |_, _| Ok(()));
+        let pair = |lane: &Lane| match &lane.via {
+            Via::Module(at, there) => Some((at.domain.clone(), theirs[*there].at.domain.clone())),
+            Via::Messages => None,
+        };
+        lanes.rma.iter().filter_map(pair).collect()
+    }
+
+    fn pair(ours: &str, theirs: &str) -> (String, String) {
+        (format!("verbs:{ours}"), format!("verbs:{theirs}"))
+    }
+
+    #[test]
+    fn devices_are_paired_by_name_whatever_order_the_peer_lists_them_in() {
+        let ours = [rail("a"), rail("b")];
+        let both = [pair("a", "a"), pair("b", "b")];
+        assert_eq!(pairs(&ours, &[rail("a"), rail("b")]), both);
+        assert_eq!(pairs(&ours, &[rail("b"), rail("a")]), both);
+    }
+
+    #[test]
+    fn devices_of_other_names_are_paired_one_to_one_as_far_as_they_go() {
+        let ours = [rail("a"), rail("b")];
+        assert_eq!(pairs(&ours, &[rail("x"), rail("y")]), [pair("a", "x"), pair("b", "y")]);
+        assert_eq!(pairs(&ours, &[rail("x")]), [pair("a", "x"), pair("b", "x")]);
     }
 }

@@ -1,5 +1,6 @@
 //! Remote keys on an endpoint: which way leads to a peer's region.
 
+use super::rails::split;
 use super::route::Way;
 use super::{Endpoint, Inner};
 use crate::emulate::{self, Target};
@@ -253,8 +254,8 @@ impl KeyInner {
     }
 
     /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
-    /// `best` does, by bandwidth. Cut at pages, so that no two rails write one cache line.
-    pub(super) fn rails(&self, best: &Native, len: usize) -> Vec<(usize, usize)> {
+    /// `best` does, by bandwidth.
+    pub(super) fn rails(&self, best: &Native, offset: u64, len: usize) -> Vec<(usize, usize)> {
         let slots = &self.endpoint.worker.interfaces;
         let first = &slots[best.interface];
         let imported = self.imported.borrow();
@@ -265,25 +266,13 @@ impl KeyInner {
                 && slot.out_of_use.borrow().is_none()
         });
         let speed = |native: &Native| {
-            let stated = slots[native.interface].attr.cost[cost_class::BULK_RMA].bytes_per_second;
-            if stated.is_finite() && stated > 0.0 { stated } else { 1.0 }
+            slots[native.interface].attr.cost[cost_class::BULK_RMA].bytes_per_second
         };
         let rails: Vec<(usize, f64)> = alike.map(|native| (native.rank, speed(native))).collect();
-        let total: f64 = rails.iter().map(|(_, speed)| speed).sum();
-        let mut shares = Vec::new();
-        let (mut left, mut sum) = (len, 0.0);
-        for (place, (rank, speed)) in rails.iter().enumerate() {
-            sum += speed;
-            let end = match place + 1 == rails.len() {
-                true => len,
-                false => (len as f64 * sum / total) as usize & !0xfff,
-            };
-            let share = end.saturating_sub(len - left).min(left);
-            if share > 0 {
-                shares.push((*rank, share));
-                left -= share;
-            }
-        }
+        let speeds: Vec<f64> = rails.iter().map(|(_, speed)| *speed).collect();
+        let shares = split(&speeds, offset, len);
+        let shares: Vec<(usize, usize)> =
+            rails.iter().map(|(rank, _)| *rank).zip(shares).filter(|(_, len)| *len > 0).collect();
         if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 

@@ -7,6 +7,7 @@ mod flush;
 pub(crate) mod key;
 mod post;
 pub(crate) mod queue;
+mod rails;
 mod rma;
 mod route;
 

@@ -25,9 +25,6 @@ pub(crate) struct NativeOp {
     pub(super) rank: usize,
 }
 
-/// Transfers from this size on are shared by the domains that reach the same memory, by their bandwidth.
-const SHARED_BY_RAILS: usize = 256 << 10;
-
 impl Inner {
     /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
     #[inline]
@@ -194,9 +191,9 @@ impl Inner {
                     Err(status) => return Err(self.memory_failure(status)),
                 }
             }
-            let rails = match native.synchronous || len < SHARED_BY_RAILS {
+            let rails = match native.synchronous || len < super::rails::SHARED_FROM {
                 true => vec![(native.rank, len)],
-                false => key.inner.rails(&native, len),
+                false => key.inner.rails(&native, offset, len),
             };
             let parts = rails.len() as u32;
             let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
