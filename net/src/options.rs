@@ -87,12 +87,12 @@ pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let socket = SockRef::from(stream);
     let silence = silence.max(Duration::from_secs(1));
     let probe = (silence / 8).max(Duration::from_secs(1));
+    let idle = (silence / 2).max(probe);
+    // The kernel counts in seconds; and one lost probe means nothing.
+    let probes = ((silence - idle).as_secs_f32() / probe.as_secs_f32()).round().max(2.0) as u32;
     // A socket that refuses one of these is slower to notice, no worse.
     let _ = socket.set_nodelay(true);
-    let keepalive = TcpKeepalive::new()
-        .with_time((silence / 2).max(probe))
-        .with_interval(probe)
-        .with_retries(4);
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(probes);
     let _ = socket.set_tcp_keepalive(&keepalive);
     // Whoever comes back is found again soon, not after twice the time that it was away.
     sys::limit_retransmission_pauses(stream.as_fd(), probe);

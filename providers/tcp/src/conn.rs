@@ -272,6 +272,7 @@ impl Inner {
     /// Sends one piece from where it lies; what the kernel does not take is copied.
     fn send_piece_now(&mut self, mut head: Head, piece: Iov) -> Result<(), Status> {
         self.unflushed = true;
+        self.expect_answer();
         let Some(stream) = self.links.first_mut().and_then(|link| link.stream.as_mut()) else {
             return Err(Status::Again);
         };

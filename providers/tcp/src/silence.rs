@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Time for several probes.
 const PROBES: Duration = Duration::from_secs(2);
+/// How late the kernel's timers, and its clock as it tells it, may be.
+const COARSE: Duration = Duration::from_millis(50);
 
 /// What the kernel says of what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(crate) struct Unanswered {
     /// Since the other side last acknowledged anything, and since anything was last sent.
     pub(crate) since_ack: Duration,
     pub(crate) since_sent: Duration,
+    /// After how long the kernel sends again what is not acknowledged.
+    pub(crate) again_after: Duration,
 }
 
 impl Unanswered {
@@ -34,30 +38,45 @@ impl Unanswered {
     pub(crate) fn patience(&self, limit: Duration) -> Duration {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }
+
+    /// The kernel should have sent again and has not: there is no way out of this host. It counts such an attempt,
+    /// but not as something that was sent, so the acknowledgement may well be the younger one.
+    fn is_overdue(&self) -> bool {
+        self.since_ack.min(self.since_sent) > self.again_after + COARSE
+    }
 }
 
 /// What was seen of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     since: Option<Instant>,
-    /// The last look at which everything was answered.
+    /// The last look at which everything was answered, and the last one at which it was not.
     fine: Option<Instant>,
+    missed: Option<Instant>,
 }
 
 impl Silence {
     /// How long nobody has answered. `marked`: when something was sent for the first time since the last look.
     pub(crate) fn look(&mut self, now: Instant, marked: Instant, seen: &Unanswered) -> Duration {
         // What was sent after the last acknowledgement waits for one; a window that is closed needs none.
-        let unanswered = seen.asked || seen.in_flight && seen.since_ack > seen.since_sent;
-        if !unanswered {
-            (self.since, self.fine) = (None, Some(now));
+        let waits =
+            seen.since_ack > seen.since_sent || seen.is_overdue() || self.still_misses(now, seen);
+        if !(seen.asked || seen.in_flight && waits) {
+            *self = Silence { fine: Some(now), ..Silence::default() };
             return Duration::ZERO;
         }
+        self.missed = Some(now);
         let heard = now.checked_sub(seen.since_ack).unwrap_or(marked);
         let first = || self.fine.map_or(marked, |fine| fine.max(marked));
         let since = self.since.unwrap_or_else(first).max(heard);
         self.since = Some(since);
         now.saturating_duration_since(since)
+    }
+
+    /// Nothing has been acknowledged since the last look, which missed it already.
+    fn still_misses(&self, now: Instant, seen: &Unanswered) -> bool {
+        let elapsed = self.missed.map(|missed| now.saturating_duration_since(missed) + COARSE);
+        elapsed.is_some_and(|elapsed| seen.since_ack > elapsed)
     }
 }
 
@@ -68,7 +87,8 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn seen(in_flight: bool, waits: bool, asked: bool, ack: u32, sent: u32) -> Unanswered {
-        Unanswered { in_flight, waits, asked, since_ack: S * ack, since_sent: S * sent }
+        let (since_ack, since_sent) = (S * ack, S * sent);
+        Unanswered { in_flight, waits, asked, since_ack, since_sent, again_after: 500 * S }
     }
 
     #[test]
@@ -99,6 +119,33 @@ mod tests {
         // It was fine when it was last looked at, and the probe was sent after that.
         assert_eq!(silence.look(start + 100 * S, start, &cut(50)), S);
         assert_eq!(silence.look(start + 110 * S, start, &cut(60)), 11 * S);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_again_is_missed_although_the_acknowledgement_is_the_youngest_event() {
+        const MS: Duration = Duration::from_millis(1);
+        let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
+        // The device went down 4 ms after an acknowledgement. The kernel tries at 200, 600, 1400 and 3000 ms, and
+        // doubles its patience every time; what it cannot send leaves no other trace.
+        let mut silent_for = Vec::new();
+        for at in (0..=3500).step_by(250) {
+            let fired = [200, 600, 1400, 3000].iter().filter(|&&fires| fires <= at).count();
+            let again_after = 200 * MS * (1 << fired);
+            let since_ack = MS * (at + 4);
+            let seen = Unanswered {
+                again_after,
+                since_ack,
+                since_sent: since_ack,
+                ..seen(true, true, false, 0, 0)
+            };
+            silent_for.push(silence.look(start + MS * at, start, &seen).as_millis());
+        }
+        // From the first look at which it was overdue on, however long the next attempt may take.
+        assert_eq!(silent_for[..4], [0, 0, 250, 500]);
+        assert_eq!(silent_for[14], 3250);
+        // An acknowledgement ends it.
+        let heard = Unanswered { again_after: S, ..seen(true, true, false, 0, 0) };
+        assert_eq!(silence.look(start + 3600 * MS, start, &heard), Duration::ZERO);
     }
 
     #[test]

@@ -143,6 +143,7 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
         asked: info.tcpi_probes > 0,
         since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         since_sent: Duration::from_millis(info.tcpi_last_data_sent.into()),
+        again_after: Duration::from_micros(info.tcpi_rto.into()),
     })
 }
 
