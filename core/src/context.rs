@@ -260,10 +260,13 @@ impl Core {
     /// Whether what is required is there, and something that carries messages.
     fn check_usable(&self) -> Result<(), Error> {
         let discovery = &self.discovery;
-        let loaded: Vec<&str> = discovery.providers.iter().map(|p| p.name.as_str()).collect();
+        let names = discovery.providers.iter().map(|p| p.name.as_str());
+        let loaded: Vec<&str> = names.filter(|name| self.why_not_used(name).is_none()).collect();
         let reason = |name: &str| {
             let about = discovery.records.iter().chain(&self.records).find(|r| r.provider == name);
-            about.map(|record| record.verdict.to_string())
+            self.why_not_used(name)
+                .map(|because| format!("not used: {because}"))
+                .or_else(|| about.map(|record| record.verdict.to_string()))
         };
         self.config.selection(vars::PROVIDERS)?.check_required(&loaded, reason)?;
         self.composition.check_required(&Wishes::from_config(&self.config)?)?;
@@ -272,6 +275,14 @@ impl Core {
         } else {
             Err(self.no_message_module())
         }
+    }
+
+    /// Why a provider that is fit for use has nothing to do on this machine.
+    pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
+        self.records.iter().find_map(|record| match &record.verdict {
+            Verdict::NotUsed { because } if record.provider == provider => Some(because.as_str()),
+            _ => None,
+        })
     }
 
     /// Finds, ranks and composes; what came out may be of no use.
@@ -513,7 +524,15 @@ fn open_domains(
         };
         Record::provider(&provider.name, verdict)
     };
-    let attrs = provider.domains().map_err(|e| Box::new(refused("a list of domains", &e)))?;
+    let attrs = match provider.domains() {
+        Ok(attrs) => attrs,
+        // Nothing is wrong: this machine lacks what the provider is for.
+        Err(error) if error.status() == Status::NoDevice => {
+            let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+            return Err(Box::new(Record::provider(&provider.name, verdict)));
+        }
+        Err(error) => return Err(Box::new(refused("a list of domains", &error))),
+    };
     for attr in attrs {
         let name = fixed_str(&attr.name).unwrap_or("?").to_string();
         let with_domain = |mut record: Record| {

@@ -76,6 +76,11 @@ pub enum Verdict {
         /// Why.
         because: String,
     },
+    /// Fit for use, and there is nothing here that it could be used for.
+    NotUsed {
+        /// What is missing: `no device in /sys/class/infiniband`.
+        because: String,
+    },
     /// Not needed by any path, and closed again.
     NotNeeded {
         /// Why not.
@@ -149,6 +154,7 @@ impl Verdict {
             Verdict::LacksCapability { .. } => "unfit",
             Verdict::OutrankedBy { .. } => "outranked",
             Verdict::Unreachable { .. } => "unreachable",
+            Verdict::NotUsed { .. } => "not used",
             Verdict::NotNeeded { .. } => "not needed",
             Verdict::Disabled { .. } => "disabled",
             Verdict::ChosenFor { .. } => "used",
@@ -173,6 +179,7 @@ impl Verdict {
             }
             Verdict::OutrankedBy { winner, rule } => format!("by {winner}: {rule}"),
             Verdict::Unreachable { because }
+            | Verdict::NotUsed { because }
             | Verdict::NotNeeded { because }
             | Verdict::Disabled { because } => because.clone(),
             Verdict::ChosenFor { roles, because } => format!("for {}: {because}", roles.join(", ")),

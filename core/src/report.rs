@@ -63,6 +63,9 @@ pub struct ProviderView {
     pub version: String,
     /// A file's path, or `built in`.
     pub origin: String,
+    /// Why it has nothing to do here: `no device in /sys/class/infiniband`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_used: Option<String>,
 }
 
 /// An open memory domain.
@@ -160,7 +163,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = self.title();
         text.push_str(&section("PROVIDER  VERSION  FROM", &self.providers, |p| {
-            vec![p.name.clone(), p.version.clone(), p.origin.clone()]
+            let from = p.not_used.as_ref().map(|because| format!("not used: {because}"));
+            vec![p.name.clone(), p.version.clone(), from.unwrap_or_else(|| p.origin.clone())]
         }));
         text.push_str(&section(
             "MODULE  PRIORITY  USED FOR  CONNECTS TO  CAN",

@@ -21,6 +21,7 @@ impl Report {
             name: provider.name.clone(),
             version: provider.version.to_string(),
             origin: provider.origin.to_string(),
+            not_used: core.why_not_used(&provider.name).map(str::to_owned),
         });
         let domains = core.domains.iter().map(|slot| DomainView {
             provider: slot.provider.name.clone(),
@@ -145,12 +146,17 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
     }
 }
 
-/// Two steps may miss the same name: one record is enough.
+/// Two steps may miss the same name, and a provider that is there may find nothing to do: one record is enough.
 fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Record> {
     let mut missing = BTreeSet::new();
     let mut kept: Vec<Record> = Vec::new();
     for record in records {
         let is_missing = matches!(record.verdict, Verdict::NotFound { .. });
+        if matches!(record.verdict, Verdict::NotUsed { .. }) {
+            let subject = record.subject();
+            let found = |r: &Record| matches!(r.verdict, Verdict::Found { .. });
+            kept.retain(|earlier| !(found(earlier) && earlier.subject() == subject));
+        }
         if (!is_missing || missing.insert(record.subject())) && !kept.contains(record) {
             kept.push(record.clone());
         }

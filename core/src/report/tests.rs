@@ -30,11 +30,17 @@ fn sample() -> Report {
         abi: "1.0".into(),
         searched: "/usr/lib/tieline-1/providers".into(),
         providers: vec![
-            ProviderView { name: "shm".into(), version: "0.1.0".into(), origin: "built in".into() },
+            ProviderView {
+                name: "shm".into(),
+                version: "0.1.0".into(),
+                origin: "built in".into(),
+                not_used: None,
+            },
             ProviderView {
                 name: "shm-cma".into(),
                 version: "0.1.0".into(),
                 origin: "/usr/lib/tieline-1/providers/libtieline_shm_cma.so".into(),
+                not_used: None,
             },
         ],
         domains: vec![],
@@ -126,6 +132,23 @@ fn why_has_a_line_for_every_record() {
     }
     assert!(text.contains("verbs    refused    note: ABI 2"), "{text}");
     assert!(text.contains("did you mean shm-cma?"), "{text}");
+}
+
+#[test]
+fn a_provider_whose_device_is_not_here_is_not_used_and_says_so_in_a_line() {
+    let mut report = sample();
+    let because = "no device in /sys/class/infiniband".to_owned();
+    report.providers.push(ProviderView {
+        name: "verbs".into(),
+        version: "0.1.0".into(),
+        origin: "built in".into(),
+        not_used: Some(because.clone()),
+    });
+    report.records = vec![Record::provider("verbs", Verdict::NotUsed { because })];
+    let line = "not used: no device in /sys/class/infiniband";
+    assert!(report.table().contains(&format!("verbs     0.1.0    {line}\n")), "{}", report.table());
+    let line = line.replace("used: ", "used  ");
+    assert!(report.why().contains(&format!("verbs  {line}\n")), "{}", report.why());
 }
 
 #[test]
