@@ -18,6 +18,12 @@ need() {
     type "$1" > /dev/null 2>&1 || skip "no $1: build it, or install its package"
 }
 
+# built FILE...: skips where the build has not made these, each a path below $TARGET/debug.
+built() {
+    local file
+    for file; do [ -e "$TARGET/debug/$file" ] || skip "$file is not built"; done
+}
+
 # ---- Hosts wait for each other ----
 
 # signal NAME [TEXT]: whoever awaits NAME goes on, and reads TEXT.
@@ -56,6 +62,43 @@ listens() {
     [ -n "$(ss -Hltn "sport = :$1")" ] || rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN .*:$1\b"
 }
 
+# ---- Jobs over provider verbs ----
+
+# verbs_job: the settings of a job with one rank on each of two hosts, whose connections are reliable ones of
+# provider verbs. The device is patient: an emulated host may be late with an acknowledgement.
+verbs_job() {
+    built libtieline_verbs.so libtieline_tcp_connect.so
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
+    export TIELINE_SECRET=lab TIELINE_SIZE=2 TIELINE_RANK=${HOST#h} TIELINE_RENDEZVOUS=$H0:29400
+    export TIELINE_VERBS_ACK_TIMEOUT=1s
+}
+
+# gives_up_soon: a peer that is gone is reported within seconds.
+gives_up_soon() { export TIELINE_VERBS_ACK_TIMEOUT=60ms TIELINE_FAILURE_TIMEOUT=4s; }
+
+# traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when
+# all came, 3 when the connection failed; keeps what was said in the file `words`, and signals `running`.
+traffic() {
+    local status
+    built examples/verbs_traffic
+    : > words
+    { until_true grep -q running words && signal running; } &
+    stdbuf -oL "$TARGET/debug/examples/verbs_traffic" "$@" 2>&1 | tee words
+    status=${PIPESTATUS[0]}
+    kill $! 2> /dev/null
+    return "$status"
+}
+
+# once_running COMMAND...: does that in the middle of the traffic.
+once_running() { { await running > /dev/null && "$@"; } & }
+
+# failed_with REASON: traffic must have ended with that, a pattern of grep, as $? says.
+failed_with() {
+    local status=$?
+    [ "$status" = 3 ] || fail "the traffic ended with $status, not with the reason"
+    grep -qi "failed: .*\($1\)" words || fail "the reason is not said"
+}
+
 # ---- Links and devices ----
 
 # netem ARGUMENTS...: disturbs what this host sends, on every link in use: `netem loss 5% delay 2ms reorder 25%`.
@@ -70,7 +113,7 @@ netem_off() {
     for net in $(links); do tc qdisc del dev "$net" root; done
 }
 
-# cut [LINK], mend [LINK]: takes a link down and up again; its device's port is down meanwhile.
+# cut_link [LINK], mend_link [LINK]: takes a link down and up again; its device's port is down meanwhile.
 cut_link() { ip link set "${1-eth0}" down; }
 mend_link() { ip link set "${1-eth0}" up; }
 

@@ -2,10 +2,11 @@
 
 use super::kernel::Kernel;
 use super::network::{self, NETWORKS};
-use super::show::{Growing, print_tail};
+use super::pace::{self, Deadline, SLOWEST};
+use super::show::{Growing, Story, print_tail};
 use super::test::{Test, Verdict};
 use super::{folder, scripts};
-use crate::sh::{Outcome, command, target, which};
+use crate::sh::{Outcome, command, show_time, target, which};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,11 +16,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long a host may take to come up on a machine that has much else to do.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(240);
 /// How long the others may go on once a host has failed its part.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// How long a host may take to end a test that is over.
-const TO_END: Duration = Duration::from_secs(20);
+/// How long a host may take to write down what state it is in, and to end a test that is over.
+const TO_END: Duration = Duration::from_secs(30);
 
 /// What a host says.
 pub(super) enum Event {
@@ -42,6 +43,17 @@ pub(super) struct Lab {
     folder: PathBuf,
     sockets: PathBuf,
     whole: bool,
+    /// How long it took until all hosts were ready.
+    boot: Duration,
+    slowness: u32,
+}
+
+/// A test that is over.
+pub(super) struct Ended {
+    pub(super) verdict: Verdict,
+    pub(super) time: Duration,
+    /// What its hosts said.
+    pub(super) story: Story,
 }
 
 /// A folder for the results of this run; those of earlier runs are gone.
@@ -70,8 +82,10 @@ impl Lab {
         kernel: &Kernel,
         folder: &Path,
         hosts: usize,
+        cpus: usize,
         deadline: Duration,
     ) -> Outcome<Lab> {
+        let began = Instant::now();
         // Socket paths are short: not below the build folder.
         let sockets = std::env::temp_dir().join(format!("tieline-lab-{}", std::process::id()));
         let said = |e: std::io::Error| format!("{}: {e}", sockets.display());
@@ -82,7 +96,7 @@ impl Lab {
             "LAB='{}'\nTARGET='{}'\nLAB_HOSTS={hosts}\nLAB_DEADLINE={}\n",
             scripts().display(),
             target().display(),
-            deadline.as_secs(),
+            deadline.as_secs() * u64::from(SLOWEST),
         );
         fs::write(folder.join("lab.env"), told).map_err(|e| format!("lab.env: {e}"))?;
         let (sender, events) = channel();
@@ -92,11 +106,13 @@ impl Lab {
             folder: folder.to_path_buf(),
             sockets: sockets.clone(),
             whole: true,
+            boot: Duration::ZERO,
+            slowness: 1,
         };
         for number in 0..hosts {
             let listener = UnixListener::bind(sockets.join(format!("control{number}")));
             let listener = listener.map_err(said)?;
-            let mut qemu = lab.start(kernel, number)?;
+            let mut qemu = lab.start(kernel, number, cpus)?;
             let control = match connection(&listener, &mut qemu) {
                 Ok(control) => control,
                 Err(text) => {
@@ -112,7 +128,7 @@ impl Lab {
         }
         let until = Instant::now() + BOOT;
         for _ in 0..hosts {
-            match lab.next(until) {
+            match lab.next(until.saturating_duration_since(Instant::now())) {
                 Some((_, Event::Ready)) => {}
                 other => {
                     let (number, what) = match other {
@@ -124,7 +140,18 @@ impl Lab {
                 }
             }
         }
+        lab.boot = began.elapsed();
+        lab.slowness = pace::slowness(lab.boot, hosts);
+        let pace = match lab.slowness {
+            1 => String::new(),
+            n => format!("; this machine is slow now, deadlines are {n} times as long"),
+        };
+        println!("{hosts} hosts up in {}{pace}", show_time(lab.boot));
         Ok(lab)
+    }
+
+    pub(super) fn boot_time(&self) -> Duration {
+        self.boot
     }
 
     pub(super) fn hosts(&self) -> usize {
@@ -137,36 +164,34 @@ impl Lab {
     }
 
     /// Runs a test to its end on every host it asks for. What they print is handed over as it comes.
-    pub(super) fn run(
-        &mut self,
-        test: &Test,
-        each: &mut dyn FnMut(usize, &str),
-    ) -> Outcome<Verdict> {
+    pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
         let hosts = test.hosts;
         let own = self.folder.join(&test.name);
         fs::create_dir_all(&own).map_err(|e| format!("{}: {e}", own.display()))?;
         let mut logs: Vec<Growing> =
             (0..hosts).map(|host| Growing::new(own.join(format!("h{host}.log")))).collect();
         let began = Instant::now();
+        let mut story = Story::new(&self.folder, &own, hosts);
+        let (file, slowness) = (test.file.display(), self.slowness);
         for host in 0..hosts {
-            self.tell(
-                host,
-                &format!("test {} {} {}", test.name, test.devices, test.file.display()),
-            );
+            self.tell(host, &format!("test {} {} {slowness} {file}", test.name, test.devices));
         }
         let mut parts: Vec<Option<Result<i32, &str>>> = vec![None; hosts];
-        let mut until = began + test.timeout;
+        let mut deadline = self.deadline(test.timeout);
         let mut over = None;
         while parts.iter().any(Option::is_none) {
-            let event = self.next(until.min(Instant::now() + Duration::from_millis(100)));
+            let event = self.next(deadline.left().min(Duration::from_millis(100)));
             for (host, log) in logs.iter_mut().enumerate() {
-                log.lines(false, |line| each(host, line));
+                log.lines(false, |line| {
+                    story.heard(began.elapsed(), host, line);
+                    each(host, line);
+                });
             }
             match event {
                 Some((host, Event::Done(id, status))) if id == test.name && host < hosts => {
                     parts[host] = Some(Ok(status));
                     if status != 0 && over.is_none() {
-                        until = until.min(Instant::now() + AFTER_FAILURE);
+                        deadline.bring_forward(AFTER_FAILURE);
                     }
                 }
                 Some((host, Event::Gone)) => {
@@ -174,15 +199,15 @@ impl Lab {
                     if host < hosts {
                         parts[host] = Some(Err("the machine ended"));
                     }
-                    until = until.min(Instant::now() + AFTER_FAILURE);
+                    deadline.bring_forward(AFTER_FAILURE);
                 }
                 Some(_) => {}
-                None if Instant::now() < until => {}
+                None if !deadline.left().is_zero() => {}
                 None if over.is_none() => {
                     let late: Vec<_> = (0..hosts).filter(|host| parts[*host].is_none()).collect();
                     late.iter().for_each(|host| self.tell(*host, &format!("end {}", test.name)));
                     over = Some(late);
-                    until = Instant::now() + TO_END;
+                    deadline = self.deadline(TO_END);
                 }
                 None => {
                     self.whole = false;
@@ -190,16 +215,19 @@ impl Lab {
                 }
             }
         }
+        let time = began.elapsed();
         for (host, log) in logs.iter_mut().enumerate() {
-            log.lines(true, |line| each(host, line));
+            log.lines(true, |line| {
+                story.heard(time, host, line);
+                each(host, line);
+            });
         }
-        let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), began.elapsed());
-        for (host, part) in parts.iter().enumerate() {
-            if !matches!(part, Some(Ok(_))) {
-                print_tail(&format!("console of h{host}"), &self.console(host), 40);
-            }
-        }
-        Ok(verdict)
+        let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), time);
+        Ok(Ended { verdict, time, story })
+    }
+
+    fn deadline(&self, length: Duration) -> Deadline {
+        Deadline::new(length, self.slowness, self.hosts.iter().map(|host| host.qemu.id()))
     }
 
     fn verdict(
@@ -228,14 +256,14 @@ impl Lab {
             (_, Ok(reason)) if parts.iter().all(|part| matches!(part, Some(Ok(_)))) => {
                 Verdict::Skipped(reason.trim().to_owned())
             }
-            (true, _) => Verdict::Passed(time),
+            (true, _) => Verdict::Passed,
             (false, _) => Verdict::Failed(failures.join(", ")),
         }
     }
 
-    /// The next thing that a host says, or nothing until then.
-    fn next(&mut self, until: Instant) -> Option<(usize, Event)> {
-        self.events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    /// The next thing that a host says, or nothing for so long.
+    fn next(&mut self, wait: Duration) -> Option<(usize, Event)> {
+        self.events.recv_timeout(wait).ok()
     }
 
     /// A host that cannot be told is one that has ended, which is heard from it.
@@ -249,12 +277,12 @@ impl Lab {
         self.folder.join(format!("h{host}.console"))
     }
 
-    fn start(&self, kernel: &Kernel, number: usize) -> Outcome<Child> {
+    fn start(&self, kernel: &Kernel, number: usize, cpus: usize) -> Outcome<Child> {
         let file = self.console(number);
         let said = |e: std::io::Error| format!("{}: {e}", file.display());
         let console = File::create(&file).map_err(said)?;
         let errors = console.try_clone().map_err(said)?;
-        qemu(kernel, number, &self.folder, &self.sockets)
+        qemu(kernel, number, cpus, &self.folder, &self.sockets)
             .stdin(Stdio::null())
             .stdout(console)
             .stderr(errors)
@@ -274,7 +302,7 @@ impl Drop for Lab {
 }
 
 /// The command line of one host.
-fn qemu(kernel: &Kernel, number: usize, results: &Path, sockets: &Path) -> Command {
+fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &Path) -> Command {
     let main = scripts().join("host");
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \
@@ -295,7 +323,8 @@ fn qemu(kernel: &Kernel, number: usize, results: &Path, sockets: &Path) -> Comma
     };
     let _ = qemu
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "1024"])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024"])
+        .args(["-smp", &cpus.to_string()])
         .args(["-serial", "stdio"])
         .arg("-kernel")
         .arg(&kernel.image)

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use test::{Test, Verdict};
 
 const HELP: &str = "\
-cargo xtask lab [FILTER]           run the tests of tests/lab/tests whose names contain FILTER
+cargo xtask lab [FILTER...]        run the tests of tests/lab/tests whose names contain a FILTER
 cargo xtask lab --list             name them
 cargo xtask lab --run 'COMMAND'    run a command on every host at once
 cargo xtask lab --on h0 'COMMAND' --on h1 'COMMAND'
@@ -71,7 +71,7 @@ pub(crate) fn check() -> Count {
         Ok(kernel) => kernel,
         Err(reason) => return Count { skipped: vec![reason], ..Count::default() },
     };
-    let all = Wish { what: What::Tests(String::new()), ..Wish::default() };
+    let all = Wish { what: What::Tests(Vec::new()), ..Wish::default() };
     all.fulfil(&kernel).unwrap_or_else(|text| Count { failed: vec![text], ..Count::default() })
 }
 
@@ -93,8 +93,8 @@ fn possible() -> Result<kernel::Kernel, String> {
 }
 
 enum What {
-    /// The tests whose names contain this.
-    Tests(String),
+    /// The tests whose names contain one of these; all where there are none.
+    Tests(Vec<String>),
     File(PathBuf),
     /// A command and the host it is for; every host where none is named.
     Commands(Vec<(Option<String>, String)>),
@@ -115,7 +115,7 @@ struct Wish {
 impl Default for Wish {
     fn default() -> Wish {
         Wish {
-            what: What::Tests(String::new()),
+            what: What::Tests(Vec::new()),
             hosts: 2,
             devices: 1,
             cpus: None,
@@ -146,7 +146,10 @@ impl Wish {
                     wish.timeout = Duration::from_secs(number(next()?, 1, 3600)? as u64);
                 }
                 "--log" => wish.log = true,
-                filter if !filter.starts_with('-') => wish.what = What::Tests(filter.to_owned()),
+                filter if !filter.starts_with('-') => match &mut wish.what {
+                    What::Tests(filters) => filters.push(filter.to_owned()),
+                    _ => return Err(format!("{filter}: tests are not chosen here")),
+                },
                 _ => return Err(format!("no such option: {word}; see cargo xtask lab --help")),
             }
         }
@@ -161,11 +164,13 @@ impl Wish {
         let folder = machine::results()?;
         let mut left_out = Vec::new();
         let tests = match &self.what {
-            What::Tests(filter) => {
+            What::Tests(filters) => {
                 let mut tests = test::all()?;
-                tests.retain(|test| test.name.contains(filter.as_str()));
+                tests.retain(|test| {
+                    filters.is_empty() || filters.iter().any(|filter| test.name.contains(filter))
+                });
                 tests.retain(|test| match &test.unsteady {
-                    Some(why) if *filter != test.name => {
+                    Some(why) if !filters.contains(&test.name) => {
                         let name = &test.name;
                         left_out.push(format!("{name}: {why}; `cargo xtask lab {name}` runs it"));
                         false
@@ -175,7 +180,10 @@ impl Wish {
                 // Tests of like hosts follow each other: others are booted anew.
                 tests.sort_by_key(|test| (test.cpus, test.devices));
                 if tests.is_empty() {
-                    return Err(format!("no test's name contains {filter:?}; see --list"));
+                    return Err(format!(
+                        "no test's name contains {}; see --list",
+                        filters.join(" or ")
+                    ));
                 }
                 tests
             }
@@ -187,9 +195,7 @@ impl Wish {
         let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
             + self.timeout
             + Duration::from_secs(if matches!(self.what, What::Shell) { 7200 } else { 300 });
-        let boot = |cpus| {
-            Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus), deadline)
-        };
+        let boot = |cpus| Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus), deadline);
         let mut count = match &self.what {
             What::Commands(commands) => {
                 let test = self.command_test(&folder, 0, commands)?;

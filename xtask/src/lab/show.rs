@@ -1,9 +1,9 @@
-//! Logs: shown as they grow, and their ends when a test has failed.
+//! Logs: shown as they grow, and what is needed of them when a test has failed; the table at the end.
 
-use super::test::Test;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A file that somebody else writes, read line by line.
 pub(super) struct Growing {
@@ -37,12 +37,117 @@ impl Growing {
     }
 }
 
-/// Prints the end of what a test said on each host.
-pub(super) fn logs(folder: &Path, test: &Test, most: usize) {
-    for host in 0..test.hosts {
-        let log = folder.join(&test.name).join(format!("h{host}.log"));
-        print_tail(&format!("h{host}"), &log, most);
+/// What the hosts of one test said, in the order in which it was heard.
+pub(super) struct Story {
+    folder: PathBuf,
+    own: PathBuf,
+    hosts: usize,
+    lines: Vec<(Duration, usize, String)>,
+    /// How much of each host's console belongs to the tests before.
+    consoles: Vec<u64>,
+}
+
+/// What the project and the system say when something went wrong.
+const TROUBLE: &[&str] = &[
+    "fail",
+    "error",
+    "panicked",
+    "cannot",
+    "could not",
+    "refused",
+    "timed out",
+    "in time",
+    "killed",
+    "BUG",
+    "WARNING",
+    "Call Trace",
+];
+
+/// The most lines of one kind and host that are printed for a test that failed.
+const MOST: usize = 40;
+
+impl Story {
+    pub(super) fn new(folder: &Path, own: &Path, hosts: usize) -> Story {
+        let size = |host| std::fs::metadata(console(folder, host)).map_or(0, |m| m.len());
+        Story {
+            folder: folder.to_path_buf(),
+            own: own.to_path_buf(),
+            hosts,
+            lines: Vec::new(),
+            consoles: (0..hosts).map(size).collect(),
+        }
     }
+
+    pub(super) fn heard(&mut self, after: Duration, host: usize, line: &str) {
+        self.lines.push((after, host, line.to_owned()));
+    }
+
+    /// Everything that was said.
+    pub(super) fn print(&self) {
+        self.lines.iter().for_each(print_line);
+    }
+
+    /// What one needs to see of a test that failed, without a look at any file: first the words that tell of trouble,
+    /// then the end of what each host said, the state it was in, and what its kernel said meanwhile.
+    pub(super) fn print_failure(&self) {
+        let lines = &self.lines;
+        let trouble: Vec<_> = lines.iter().filter(|line| tells_of_trouble(&line.2)).collect();
+        if lines.len() > MOST && !trouble.is_empty() {
+            println!("  what went wrong, in the words of those who ran:");
+            trouble.iter().take(MOST).for_each(|line| print_line(line));
+        }
+        println!("  what the hosts said, with the seconds since the test began:");
+        let mut left_out = vec![0usize; self.hosts];
+        for (after, line) in lines.iter().enumerate() {
+            if lines[after..].iter().filter(|later| later.1 == line.1).count() <= MOST {
+                print_line(line);
+            } else if let Some(count) = left_out.get_mut(line.1) {
+                *count += 1;
+            }
+        }
+        for (host, count) in left_out.iter().enumerate().filter(|(_, count)| **count > 0) {
+            println!("    h{host}| ({count} lines before these are in its log)");
+        }
+        for host in 0..self.hosts {
+            print_tail(&format!("state of h{host}"), &self.own.join(format!("h{host}.state")), 100);
+            let mut kernel = Growing::new(console(&self.folder, host));
+            kernel.read = self.consoles.get(host).copied().unwrap_or(0);
+            let mut said = Vec::new();
+            kernel.lines(true, |line| said.push(line.to_owned()));
+            for line in &said[said.len().saturating_sub(MOST)..] {
+                println!("    console of h{host}| {line}");
+            }
+        }
+    }
+}
+
+fn console(folder: &Path, host: usize) -> PathBuf {
+    folder.join(format!("h{host}.console"))
+}
+
+fn tells_of_trouble(line: &str) -> bool {
+    let line = line.to_lowercase();
+    TROUBLE.iter().any(|word| line.contains(&word.to_lowercase()))
+}
+
+fn print_line((after, host, line): &(Duration, usize, String)) {
+    println!("    h{host} {:6.1}| {line}", after.as_secs_f64());
+}
+
+/// One row of the table at the end of a run.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) time: Duration,
+    pub(super) verdict: &'static str,
+}
+
+/// How long everything took, and the sum.
+pub(super) fn table(rows: &[Row], whole: Duration) {
+    println!("\n seconds  verdict  test");
+    for row in rows {
+        println!("{:8.1}  {:7}  {}", row.time.as_secs_f64(), row.verdict, row.name);
+    }
+    println!("{:8.1}           in all", whole.as_secs_f64());
 }
 
 /// Prints the last lines of a file.
@@ -52,5 +157,17 @@ pub(super) fn print_tail(name: &str, file: &Path, most: usize) {
     let lines: Vec<&str> = text.lines().collect();
     for line in &lines[lines.len().saturating_sub(most)..] {
         println!("    {name}| {}", line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_trouble_are_found_and_plain_ones_are_not() {
+        assert!(tells_of_trouble("failed: the peer did not acknowledge"));
+        assert!(tells_of_trouble("thread 'main' panicked at"));
+        assert!(!tells_of_trouble("sent 812"));
     }
 }

@@ -16,6 +16,9 @@ pub(super) struct Test {
     pub(super) hosts: usize,
     /// RDMA devices of each host.
     pub(super) devices: usize,
+    /// Processors of each host.
+    pub(super) cpus: usize,
+    /// On a quiet machine.
     pub(super) timeout: Duration,
     /// Why it is run only when it is named: it does not always end the same way yet.
     pub(super) unsteady: Option<String>,
@@ -23,9 +26,20 @@ pub(super) struct Test {
 
 /// How a test ended.
 pub(super) enum Verdict {
-    Passed(Duration),
+    Passed,
     Failed(String),
     Skipped(String),
+}
+
+impl Verdict {
+    /// In one word, for a table.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Verdict::Passed => "ok",
+            Verdict::Failed(_) => "FAILED",
+            Verdict::Skipped(_) => "skipped",
+        }
+    }
 }
 
 /// Every test, by name.
@@ -39,7 +53,7 @@ pub(super) fn all() -> Outcome<Vec<Test>> {
 }
 
 impl Test {
-    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=` and `unsteady=` of a test's file.
+    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=` and `unsteady=` of a test's file.
     pub(super) fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
@@ -61,6 +75,7 @@ impl Test {
             file: file.to_path_buf(),
             hosts: number("hosts", 2, 9)?.max(1),
             devices: number("devices", 1, 2)?,
+            cpus: number("cpus", 1, 8)?.max(1),
             timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
             unsteady: value("unsteady"),
         })
