@@ -146,12 +146,12 @@ fn a_link_that_stays_cut_ends_every_operation_within_the_stated_time() -> Verdic
         b.peer.tell(&order.replace("{}", "a"));
         a.streams();
         b.streams();
-        let cut = tieline_processes::sys::now_ns();
         if silent {
             link.cut();
         } else {
             link.down();
         }
+        let cut = tieline_processes::sys::now_ns();
         for (node, other) in [(&mut a, "b"), (&mut b, "a")] {
             let failed = node.answer().expect_err("there is no way");
             given_up(&format!("{} ends `{order}`", node.peer.name), &failed, cut);
