@@ -113,6 +113,8 @@ extern "C" {
 #define TIELINE_CAP_SYNCHRONOUS UINT64_C(0x10000)
 /* poll asks the kernel: the core calls it less often while nothing comes */
 #define TIELINE_CAP_SLOW_POLL UINT64_C(0x20000)
+/* atomics are the device's: they are not atomic towards the processor's, nor towards another device's */
+#define TIELINE_CAP_DEVICE_ATOMICS UINT64_C(0x40000)
 
 /* ---- What a memory domain can do (domain_attr.caps) ---- */
 

@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) connectors: Vec<ModuleUse>,
     /// Whether datagrams of wire-up may go through the application.
     pub(crate) out_of_band: bool,
+    /// The domain whose device executes atomics on memory of this context; none: processors do.
+    device_atomics: Option<usize>,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
@@ -349,6 +351,9 @@ impl Core {
         let out_of_band = composition.usable().any(|path| {
             path.module(Role::Connection).is_some_and(|at| at.provider == carrier::OUT_OF_BAND)
         });
+        let device_atomics = composition
+            .device_for_atomics()
+            .and_then(|at| domains.iter().position(|slot| slot.name == at.domain));
         let connect_timeout = config.duration(vars::CONNECT_TIMEOUT)?;
         let _ = config.duration(vars::FAILURE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
@@ -364,6 +369,7 @@ impl Core {
             modules,
             connectors,
             out_of_band,
+            device_atomics,
             connect_timeout,
             queue_bytes,
             assist_size,
@@ -475,8 +481,17 @@ impl Core {
         let core = self.clone();
         let (id, generation) = self.regions.insert(span, access);
         let packed = OnceCell::new();
-        let mut inner =
-            RegionInner { core, id, generation, span, access, registrations, packed, backing };
+        let mut inner = RegionInner {
+            core,
+            id,
+            generation,
+            span,
+            access,
+            registrations,
+            device_atomics: None,
+            packed,
+            backing,
+        };
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);
             if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
@@ -492,6 +507,12 @@ impl Core {
             };
             let handle = region.handle as usize;
             inner.registrations.push(Registration { domain: index, handle });
+        }
+        if let Some(home) = self.device_atomics {
+            if inner.registrations.iter().any(|r| r.domain == home) {
+                inner.device_atomics = Some(home);
+                self.regions.leave_atomics_to_device(id);
+            }
         }
         Ok(Region { inner: Arc::new(inner) })
     }

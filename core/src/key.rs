@@ -9,7 +9,7 @@ use crate::region::Access;
 use crate::wire::{Reader, Writer, checksum};
 use crate::{Error, Status};
 
-const MAGIC: &[u8; 4] = b"TLK1";
+const MAGIC: &[u8; 4] = b"TLK2";
 const MAX_PARTS: usize = 32;
 
 /// A remote key, taken apart.
@@ -22,6 +22,8 @@ pub(crate) struct KeyRecord {
     pub(crate) access: Access,
     /// (provider, domain, that domain's key)
     pub(crate) parts: Vec<(String, String, Vec<u8>)>,
+    /// The part whose domain's device executes all atomics on this region; none: processors do.
+    pub(crate) device_atomics: Option<usize>,
 }
 
 impl KeyRecord {
@@ -29,6 +31,7 @@ impl KeyRecord {
         let mut w = Writer::default();
         let _ = w.raw(MAGIC).raw(&self.context).u64(self.region).u64(self.generation);
         let _ = w.u64(self.len).u8(self.access.bits() as u8).u8(self.parts.len() as u8);
+        let _ = w.u8(self.device_atomics.map_or(0, |part| part as u8 + 1));
         for (provider, domain, bytes) in &self.parts {
             let _ = w.name(provider).name(domain).blob(bytes)?;
         }
@@ -52,7 +55,7 @@ impl KeyRecord {
         let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
         let (body, sum) = bytes.split_at(body);
         if !body.starts_with(MAGIC) {
-            return Err("it does not begin with TLK1");
+            return Err("it does not begin with TLK2");
         }
         if sum != checksum(body).to_le_bytes() {
             return Err("its checksum is wrong");
@@ -67,14 +70,15 @@ impl KeyRecord {
         let (region, generation, len) = (r.u64()?, r.u64()?, r.u64()?);
         let access = Access::from_bits(u64::from(r.u8()?));
         let count = usize::from(r.u8()?);
-        if count > MAX_PARTS {
+        let device_atomics = usize::from(r.u8()?).checked_sub(1);
+        if count > MAX_PARTS || device_atomics.is_some_and(|part| part >= count) {
             return Err(Status::BadData);
         }
         let mut parts = Vec::with_capacity(count);
         for _ in 0..count {
             parts.push((r.name()?.to_string(), r.name()?.to_string(), r.blob()?.to_vec()));
         }
-        Ok(KeyRecord { context, region, generation, len, access, parts })
+        Ok(KeyRecord { context, region, generation, len, access, parts, device_atomics })
     }
 }
 
@@ -91,6 +95,7 @@ mod tests {
             len: 4096,
             access: Access::READ | Access::ATOMIC,
             parts: vec![("shm".into(), "shm".into(), vec![1, 2, 3])],
+            device_atomics: Some(0),
         }
     }
 

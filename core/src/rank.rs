@@ -109,6 +109,9 @@ impl Role {
             Role::Rma if !has(caps::PUT) && !has(caps::GET) => Some("put and get"),
             Role::Rma if !has(caps::PUT) => Some("put"),
             Role::Rma if !has(caps::GET) => Some("get"),
+            Role::Atomic if !has(caps::ATOMICS) && has(caps::DEVICE_ATOMICS) => {
+                Some("atomics that mix with the processors' (TIELINE_ATOMICS=cpu)")
+            }
             Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
             Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
             Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),

@@ -49,6 +49,10 @@ impl Access {
         Access(bits & Access::ALL.0)
     }
 
+    fn without_atomics(self) -> Access {
+        Access(self.0 & !access::REMOTE_ATOMIC)
+    }
+
     pub(crate) fn allows(self, needed: Access) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -84,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) span: Span,
     pub(crate) access: Access,
     pub(crate) registrations: Vec<Registration>,
+    /// The domain whose device executes atomics on it; none: processors do.
+    pub(crate) device_atomics: Option<usize>,
     /// Its remote key, packed when it is first asked for.
     pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
@@ -144,7 +150,8 @@ impl Region {
         Ok(out)
     }
 
-    /// The 64-bit word at an offset that is a multiple of 8. Remote atomics on it are coherent with it.
+    /// The 64-bit word at an offset that is a multiple of 8. Remote atomics are atomic towards it, unless a
+    /// device executes them (`TIELINE_ATOMICS=device`).
     ///
     /// # Errors
     /// `OutOfRange`, `Misaligned`.
@@ -177,6 +184,8 @@ impl Region {
     fn pack_key(&self) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
         let mut parts = Vec::new();
+        let home = |r: &Registration| Some(r.domain) == inner.device_atomics;
+        let device_atomics = inner.registrations.iter().position(home);
         for registration in &inner.registrations {
             let slot = &inner.core.domains[registration.domain];
             let bytes = slot.domain.pack_key(registration.handle as *mut _)?;
@@ -189,6 +198,7 @@ impl Region {
             len: self.len() as u64,
             access: inner.access,
             parts,
+            device_atomics,
         }
         .pack()
     }
@@ -271,6 +281,14 @@ impl Table {
         entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
         entry.open = Some((span, access));
         (index as u64, entry.generation)
+    }
+
+    /// From now on nobody executes atomics that peers ask for by message: a device does them all.
+    pub(crate) fn leave_atomics_to_device(&self, id: u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = slots.entries.get_mut(id as usize) {
+            entry.open = entry.open.take().map(|(span, rights)| (span, rights.without_atomics()));
+        }
     }
 
     fn remove(&self, id: u64) {

@@ -52,6 +52,7 @@ table! {
         CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
         SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
         SLOW_POLL = 1 << 17, "poll asks the kernel: the core calls it less often while nothing comes";
+        DEVICE_ATOMICS = 1 << 18, "atomics are the device's: they are not atomic towards the processor's, nor towards another device's";
     }
 }
 

@@ -17,6 +17,8 @@ mod records;
 
 use std::collections::BTreeMap;
 
+use tieline_plugin_api::caps;
+
 use crate::Error;
 use crate::config::{Config, vars};
 use crate::explain::{Record, Verdict};
@@ -58,6 +60,8 @@ pub(crate) struct Wishes {
     pub(crate) connect: Selection,
     /// `TIELINE_CONNECT_POLICY`.
     pub(crate) policy: Policy,
+    /// `TIELINE_ATOMICS=device`: atomics of devices may be used.
+    pub(crate) device_atomics: bool,
 }
 
 impl Wishes {
@@ -79,6 +83,7 @@ impl Wishes {
                 "prefer" => Policy::Prefer,
                 _ => Policy::Fallback,
             },
+            device_atomics: config.word(vars::ATOMICS)? == "device",
         })
     }
 }
@@ -149,6 +154,14 @@ impl Composition {
     /// A module by its name.
     pub(crate) fn ranked(&self, at: &ModuleRef) -> Option<&Ranked> {
         self.modules.iter().find(|ranked| ranked.at == *at)
+    }
+
+    /// The module whose device executes all atomics on this process's memory, where the user wants that.
+    pub(crate) fn device_for_atomics(&self) -> Option<&ModuleRef> {
+        let by_device = |at: &&ModuleRef| {
+            self.ranked(at).is_some_and(|ranked| ranked.facts.caps & caps::DEVICE_ATOMICS != 0)
+        };
+        self.usable().filter_map(|path| path.atomic.as_ref()).find(by_device)
     }
 
     /// The paths that can be used.
@@ -232,7 +245,11 @@ pub(crate) fn compose(candidates: &[Candidate], wishes: &Wishes) -> Composition 
 }
 
 fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
-    let Candidate { at, facts, .. } = candidate;
+    let Candidate { at, .. } = candidate;
+    let mut facts = candidate.facts.clone();
+    if !wishes.device_atomics && facts.caps & caps::DEVICE_ATOMICS != 0 {
+        facts.caps &= !caps::ATOMICS;
+    }
     let name = at.to_string();
     let (mut domain, mut module) = (0, 0);
     let out = match (wishes.domains.admits(&at.domain, None), wishes.modules.admits(&name, None)) {
@@ -260,7 +277,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
     Entrant {
         ranked: Ranked {
             at: at.clone(),
-            facts: facts.clone(),
+            facts,
             priority,
             priority_by,
             preference: [

@@ -56,6 +56,8 @@ core_vars! {
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::Size,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
+    ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::OneOf(&["cpu", "device"]),
+        "Who executes atomics on this process's memory. cpu: processors, over shared memory or by messages; device: a network adapter that can, for every peer, local ones too, since the two do not mix.";
     CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::Duration,
         "How long forming one connection may take before what waits for it fails.";
     FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::Duration,

@@ -19,6 +19,8 @@ pub(crate) struct Native {
     pub(crate) raw: RawEndpoint,
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
+    /// The part of the key that it imported.
+    part: usize,
     /// Its place among the ways to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
@@ -204,12 +206,11 @@ impl KeyInner {
         let way: Way = ep.route.memory[rank];
         let slot = &ep.worker.interfaces[way.interface];
         let theirs = &ep.address.party.candidates[way.candidate].domain;
-        let part = self
-            .record
-            .parts
-            .iter()
-            .find(|(provider, domain, _)| *provider == slot.provider.name && domain == theirs);
-        let Some((_, _, bytes)) = part else { return };
+        let found =
+            self.record.parts.iter().enumerate().find(|(_, (provider, domain, _))| {
+                *provider == slot.provider.name && domain == theirs
+            });
+        let Some((part, (_, _, bytes))) = found else { return };
         let retry = || self.unresolved.borrow_mut().push(rank);
         let raw = match ep.memory_lane(way) {
             Ok(raw) => raw,
@@ -219,16 +220,24 @@ impl KeyInner {
         match raw.import_key(bytes) {
             Ok(key) => {
                 let a = &slot.attr;
+                // The key says who executes atomics: processors, or one device alone.
+                let by_device = a.caps & caps::DEVICE_ATOMICS != 0;
+                let executes = match self.record.device_atomics {
+                    Some(home) => by_device && home == part,
+                    None => !by_device,
+                };
+                let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
                 let native = Native {
                     raw,
                     key,
                     interface: way.interface,
+                    part,
                     rank,
                     caps: a.caps,
                     synchronous: a.caps & caps::SYNCHRONOUS != 0,
                     settled: false,
-                    post: [a.atomic_post32, a.atomic_post64],
-                    fetch: [a.atomic_fetch32, a.atomic_fetch64],
+                    post: masks([a.atomic_post32, a.atomic_post64]),
+                    fetch: masks([a.atomic_fetch32, a.atomic_fetch64]),
                     max: [a.max_put, a.max_get],
                 };
                 self.imported.borrow_mut().push(native);
@@ -239,6 +248,18 @@ impl KeyInner {
             Err(code) if Status::from_code(code) == Status::Again => retry(),
             Err(_) => {}
         }
+    }
+
+    /// The way to the device that executes this region's atomics.
+    pub(super) fn device(&self) -> Option<Native> {
+        let home = self.record.device_atomics?;
+        let executes = |n: &&Native| n.part == home && n.fetch != [0; 2];
+        self.imported.borrow().iter().find(executes).copied()
+    }
+
+    /// Whether a provider asked for time, so that more ways may come.
+    pub(super) fn may_find_more(&self) -> bool {
+        !self.unresolved.borrow().is_empty()
     }
 
     /// The native way that is there now, after asking providers that wanted more time.

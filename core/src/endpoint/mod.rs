@@ -3,6 +3,7 @@
 //! A connection is made by the first operation. Operations that the transport has no room for are queued
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
+mod atomic;
 mod flush;
 pub(crate) mod key;
 mod post;

@@ -2,9 +2,9 @@
 
 use super::key::{KeyInner, Native, RemoteKey};
 use super::queue::{Source, Task};
-use super::rma::{Completion, atomic_op_record, rma_op};
+use super::rma::{Completion, rma_op};
 use super::{Inner, State};
-use crate::emulate::{self, AtomicCall, id};
+use crate::emulate::{self, id};
 use crate::region::{Access, Region};
 use crate::request::{Landing, Outcome};
 use crate::{Error, Status};
@@ -37,7 +37,7 @@ impl Inner {
     }
 
     /// Everything that is checked once an operation did not take the short way.
-    fn prepare(
+    pub(super) fn prepare(
         self: &Rc<Self>,
         key: &RemoteKey,
         offset: u64,
@@ -119,47 +119,6 @@ impl Inner {
         let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
         self.emulate(&control, Task::control(id::GET, request, bytes));
-        self.outcome(request)
-    }
-
-    #[cold]
-    pub(super) fn atomic_slow(
-        self: &Rc<Self>,
-        call: &AtomicCall,
-        key: &RemoteKey,
-        offset: u64,
-        fetch: bool,
-    ) -> Result<Outcome, Error> {
-        self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
-        if offset % u64::from(call.width) != 0 {
-            return Err(emulate::refused(Status::Misaligned));
-        }
-        if self.may_post_memory() {
-            if let Some(native) = key.inner.best.get() {
-                let masks = if fetch { &native.fetch } else { &native.post };
-                if masks[(call.width / 8) as usize] & 1 << call.op != 0 {
-                    let request = self.open_request(1);
-                    let mut result = 0;
-                    let op =
-                        atomic_op_record(call, native.key, offset, fetch, &mut result, request);
-                    let code = native.raw.atomic(&op);
-                    if code == PENDING {
-                        self.worker.requests.borrow_mut().posted(request);
-                        return self.outcome(request);
-                    }
-                    self.worker.requests.borrow_mut().forget(request);
-                    let _ = self.worker.requests.borrow_mut().part(request, Ok(0));
-                    return match code {
-                        OK => Ok(Outcome::Done(result)),
-                        code => Err(self.memory_failure(Status::from_code(code))),
-                    };
-                }
-            }
-        }
-        let control = self.emulating()?;
-        let request = control.open_request(1);
-        let bytes = emulate::atomic_request(&key.inner.target(offset), call);
-        self.emulate(&control, Task::control(id::ATOMIC, request, bytes));
         self.outcome(request)
     }
 
@@ -289,7 +248,7 @@ impl Inner {
     }
 
     /// The endpoint that emulated operations go through.
-    fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+    pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         let control = match self.control()? {
             Some(control) => control,
             None => self.clone(),

@@ -46,6 +46,8 @@ pub(crate) enum Task {
     Barrier { request: u64 },
     /// A native put or get that the provider had no room for.
     Native(super::post::NativeOp),
+    /// An atomic that the provider had no room for, or that takes several of its operations.
+    Atomic(super::atomic::AtomicTask),
 }
 
 impl Task {
@@ -68,7 +70,11 @@ impl Task {
     fn is_message(&self) -> bool {
         !matches!(
             self,
-            Task::Native(_) | Task::Flush { .. } | Task::Barrier { .. } | Task::Forward { .. }
+            Task::Native(_)
+                | Task::Atomic(_)
+                | Task::Flush { .. }
+                | Task::Barrier { .. }
+                | Task::Forward { .. }
         )
     }
 
@@ -89,6 +95,7 @@ impl Task {
             | Task::Put { request, .. }
             | Task::Flush { request, .. } => Some(*request),
             Task::Native(op) => Some(op.request),
+            Task::Atomic(op) => Some(op.request),
             // What is forwarded ends with the endpoint that it goes to.
             Task::GetReply { .. } | Task::Barrier { .. } | Task::Forward { .. } => None,
         }
@@ -139,6 +146,7 @@ impl Inner {
                 return Ok(self.worker.requests.borrow_mut().get(*request).is_none());
             }
             Task::Native(op) => return self.attempt_native(op),
+            Task::Atomic(op) => return self.attempt_atomic(op),
         };
         match sent {
             Ok(()) => Ok(true),

@@ -363,6 +363,7 @@ macro_rules! numbers {
 
 numbers! {
     IBV_ATOMIC_NONE = 0;
+    IBV_ATOMIC_GLOB = 2;
     IBV_LINK_LAYER_INFINIBAND = 1;
     IBV_LINK_LAYER_ETHERNET = 2;
     IBV_EVENT_CQ_ERR = 0;

@@ -95,14 +95,6 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         doc: "Operations that one endpoint may have on the way, 16 to 8192.",
     },
     ConfigDoc {
-        name: "TIELINE_VERBS_ATOMICS",
-        default: "off",
-        kind: "text",
-        doc: "off: the core emulates all of them over messages, by the processor; device: 64-bit add and compare-swap \
-              by the device, which most devices do not make atomic towards the processor: for jobs in which no word \
-              is reached both ways.",
-    },
-    ConfigDoc {
         name: "TIELINE_VERBS_INLINE",
         default: "188",
         kind: "size",
@@ -129,7 +121,6 @@ pub(crate) struct Settings {
     pub(crate) tx_buffers: usize,
     pub(crate) tx_depth: usize,
     pub(crate) inline: usize,
-    pub(crate) atomics: bool,
     /// How long a peer may be silent: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
     /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
@@ -184,11 +175,6 @@ impl Settings {
             tx_buffers: reader.number("TX_BUFFERS", 32, 1 << 15)?,
             tx_depth: reader.number("TX_DEPTH", 16, 8192)?,
             inline: reader.number("INLINE", 0, 1024)?,
-            atomics: match reader.text("ATOMICS").as_str() {
-                "device" => true,
-                "off" => false,
-                other => return Err(bad("ATOMICS", other, "is not device or off")),
-            },
             failure: reader.duration("TIELINE_FAILURE_TIMEOUT", "20s")?,
             connect: reader.duration("TIELINE_CONNECT_TIMEOUT", "30s")?,
         })

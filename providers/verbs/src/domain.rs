@@ -47,6 +47,8 @@ pub(crate) struct DomainState {
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     has_atomics: bool,
+    /// They are atomic towards the processor's too.
+    has_global_atomics: bool,
     bytes_per_second: f64,
 }
 
@@ -107,7 +109,8 @@ impl VerbsDomain {
             max_cqe: attr.max_cqe.max(1) as usize,
             reads_served: reads(attr.max_qp_rd_atom),
             reads_asked: reads(attr.max_qp_init_rd_atom),
-            has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE && settings.atomics,
+            has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
+            has_global_atomics: attr.atomic_cap == IBV_ATOMIC_GLOB,
             bytes_per_second,
             settings,
             name,
@@ -134,6 +137,9 @@ impl DomainState {
         let mut atomics = 0;
         if self.has_atomics {
             caps |= caps::ATOMICS;
+            if !self.has_global_atomics {
+                caps |= caps::DEVICE_ATOMICS;
+            }
             atomics = 1 << atomic_op::ADD | 1 << atomic_op::COMPARE_SWAP;
         }
         let segment = self.settings.segment;

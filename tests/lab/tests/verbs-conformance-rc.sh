@@ -5,6 +5,6 @@ h0() {
     need tieline-conformance
     [ -e "$TARGET/debug/libtieline_verbs.so" ] || skip "libtieline_verbs.so is not built"
     # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not.
-    export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=8s TIELINE_VERBS_ATOMICS=device
+    export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=8s
     tieline-conformance "$TARGET/debug/libtieline_verbs.so" --module rc
 }

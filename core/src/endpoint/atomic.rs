@@ -1,0 +1,309 @@
+//! Atomics that did not complete in one call: natively, by a device, or over messages.
+//!
+//! One executor does all atomics on a region, since processors and devices are not atomic towards each
+//! other: its key says which (`TIELINE_ATOMICS` of the region's owner). Processors: through shared memory
+//! where a module has it, otherwise the target is asked by message. A device: every peer posts to that
+//! device, and what it cannot do (other operations, 32 bits) is done by compare-and-swap on the 64-bit word.
+
+use super::Inner;
+use super::key::{KeyInner, Native, RemoteKey};
+use super::queue::Task;
+use super::rma::atomic_op_record;
+use crate::emulate::{self, AtomicCall, id};
+use crate::region::Access;
+use crate::request::Outcome;
+use crate::{Error, Status};
+use std::rc::Rc;
+use tieline_plugin_api::{OK, PENDING, atomic_op};
+
+/// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
+pub(crate) struct AtomicTask {
+    key: Rc<KeyInner>,
+    call: AtomicCall,
+    offset: u64,
+    fetch: bool,
+    pub(super) request: u64,
+    by_swap: BySwap,
+}
+
+/// How far the loop of compare-and-swap has come that stands for an operation the device lacks.
+#[derive(Default)]
+struct BySwap {
+    /// What the 64-bit word is taken to be; the first guess only finds out.
+    guess: u64,
+    /// A compare-and-swap that a provider has.
+    posted: Option<u64>,
+}
+
+/// How one attempt of a native atomic went.
+enum Posted {
+    Done(u64),
+    Pending,
+    NoRoom,
+}
+
+/// The 64-bit word that a device swaps for a 32-bit one, as an offset, and the place of the 32 bits in it.
+fn word_around(offset: u64, width: u32) -> (u64, u32) {
+    let at = offset & !7;
+    let inside = (offset - at) as u32;
+    let shift = if cfg!(target_endian = "little") { inside } else { 8 - width - inside };
+    (at, shift * 8)
+}
+
+impl AtomicCall {
+    /// The part of a 64-bit word that the call is about.
+    fn field(&self, word: u64, shift: u32) -> u64 {
+        if self.width == 8 { word } else { u64::from((word >> shift) as u32) }
+    }
+
+    /// The word after the call.
+    fn applied(&self, word: u64, shift: u32) -> Result<u64, Status> {
+        let (old, n) = (self.field(word, shift), self.operand);
+        let n = if self.width == 8 { n } else { u64::from(n as u32) };
+        let new = match self.op {
+            atomic_op::ADD => old.wrapping_add(n),
+            atomic_op::AND => old & n,
+            atomic_op::OR => old | n,
+            atomic_op::XOR => old ^ n,
+            atomic_op::SWAP => n,
+            atomic_op::COMPARE_SWAP if old == self.field(self.compare, 0) => n,
+            atomic_op::COMPARE_SWAP => old,
+            atomic_op::MIN => old.min(n),
+            atomic_op::MAX => old.max(n),
+            _ => return Err(Status::Unsupported),
+        };
+        Ok(match self.width {
+            8 => new,
+            _ => word & !(u64::from(u32::MAX) << shift) | u64::from(new as u32) << shift,
+        })
+    }
+}
+
+impl Native {
+    fn does(&self, call: &AtomicCall, fetch: bool) -> bool {
+        let masks = if fetch { &self.fetch } else { &self.post };
+        masks[(call.width / 8) as usize] & 1 << call.op != 0
+    }
+}
+
+impl KeyInner {
+    /// Who does this atomic natively; none: processors, asked by message.
+    fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<Native> {
+        if self.record.device_atomics.is_some() {
+            return self.device();
+        }
+        self.best.get().filter(|native| native.does(call, fetch))
+    }
+
+    /// Why nobody here can ask the device that executes atomics on this region.
+    fn no_device(&self) -> Error {
+        let part = self.record.device_atomics.and_then(|part| self.record.parts.get(part));
+        let domain = part.map_or("a device", |(_, domain, _)| domain);
+        Error::new(
+            Status::Unsupported,
+            format!("atomics on this region are executed by {domain} of its owner"),
+            "no module here reaches it, and other ways would not be atomic towards it",
+            "see `tieline info --why` for why that domain is not used here, or let the owner run with TIELINE_ATOMICS=cpu",
+        )
+    }
+}
+
+impl Inner {
+    #[cold]
+    pub(super) fn atomic_slow(
+        self: &Rc<Self>,
+        call: &AtomicCall,
+        key: &RemoteKey,
+        offset: u64,
+        fetch: bool,
+    ) -> Result<Outcome, Error> {
+        self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
+        if offset % u64::from(call.width) != 0 {
+            return Err(emulate::refused(Status::Misaligned));
+        }
+        let native = key.inner.native_atomic(call, fetch);
+        if native.is_none() && key.inner.record.device_atomics.is_none() {
+            let control = self.emulating()?;
+            let request = control.open_request(1);
+            let bytes = emulate::atomic_request(&key.inner.target(offset), call);
+            self.emulate(&control, Task::control(id::ATOMIC, request, bytes));
+            return self.outcome(request);
+        }
+        if native.is_none() && !key.inner.may_find_more() {
+            return Err(key.inner.no_device());
+        }
+        let request = self.open_request(1);
+        if let Some(native) = native.filter(|n| n.does(call, fetch) && self.may_post_memory()) {
+            match self.post_atomic(&native, call, offset, fetch, request) {
+                Ok(Posted::Pending) => return self.outcome(request),
+                Ok(Posted::NoRoom) => {}
+                ended => {
+                    self.worker.requests.borrow_mut().forget(request);
+                    let _ = self.worker.requests.borrow_mut().part(request, Ok(0));
+                    return match ended {
+                        Ok(Posted::Done(value)) => Ok(Outcome::Done(value)),
+                        Err(status) => Err(self.memory_failure(status)),
+                        Ok(Posted::Pending | Posted::NoRoom) => unreachable!("matched above"),
+                    };
+                }
+            }
+        }
+        let (key, call, by_swap) = (key.inner.clone(), *call, BySwap::default());
+        self.enqueue(Task::Atomic(AtomicTask { key, call, offset, fetch, request, by_swap }));
+        self.outcome(request)
+    }
+
+    fn post_atomic(
+        &self,
+        native: &Native,
+        call: &AtomicCall,
+        offset: u64,
+        fetch: bool,
+        request: u64,
+    ) -> Result<Posted, Status> {
+        let mut result = 0;
+        let op = atomic_op_record(call, native.key, offset, fetch, &mut result, request);
+        match native.raw.atomic(&op) {
+            OK => Ok(Posted::Done(result)),
+            PENDING => {
+                self.worker.requests.borrow_mut().posted(request);
+                Ok(Posted::Pending)
+            }
+            code if Status::from_code(code) == Status::Again => Ok(Posted::NoRoom),
+            code => Err(Status::from_code(code)),
+        }
+    }
+
+    /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
+    pub(super) fn attempt_atomic(&self, task: &mut AtomicTask) -> Result<bool, Status> {
+        let key = &task.key;
+        let Some(native) = key.native_atomic(&task.call, task.fetch) else {
+            key.resolve_now_and_then();
+            if !key.may_find_more() {
+                self.end_atomic(task, Err(key.no_device()));
+                return Ok(true);
+            }
+            return Ok(false);
+        };
+        if !native.does(&task.call, task.fetch) {
+            return self.attempt_by_swap(&native, task);
+        }
+        match self.post_atomic(&native, &task.call, task.offset, task.fetch, task.request)? {
+            Posted::Done(value) => self.end_atomic(task, Ok(value)),
+            Posted::Pending => {}
+            Posted::NoRoom => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// One round of the loop: what was found the last time is swapped for what the operation makes of it.
+    fn attempt_by_swap(&self, native: &Native, task: &mut AtomicTask) -> Result<bool, Status> {
+        let (at, shift) = word_around(task.offset, task.call.width);
+        let swap = |guess| -> Result<AtomicCall, Status> {
+            let operand = task.call.applied(guess, shift)?;
+            Ok(AtomicCall { op: atomic_op::COMPARE_SWAP, width: 8, operand, compare: guess })
+        };
+        if !native.does(&swap(0)?, true) || at + 8 > task.key.record.len {
+            self.end_atomic(task, Err(unsupported(&task.call)));
+            return Ok(true);
+        }
+        loop {
+            let found = match task.by_swap.posted {
+                Some(posted) => {
+                    let mut requests = self.worker.requests.borrow_mut();
+                    let Some(result) = requests.take(posted) else { return Ok(false) };
+                    requests.forget(posted);
+                    drop(requests);
+                    task.by_swap.posted = None;
+                    match result {
+                        Ok(found) => found,
+                        Err(error) => {
+                            self.end_atomic(task, Err(error));
+                            return Ok(true);
+                        }
+                    }
+                }
+                None => {
+                    let inner = self.open_request(1);
+                    let call = swap(task.by_swap.guess)?;
+                    match self.post_atomic(native, &call, at, true, inner) {
+                        Ok(Posted::Pending) => {
+                            task.by_swap.posted = Some(inner);
+                            continue;
+                        }
+                        other => {
+                            let mut requests = self.worker.requests.borrow_mut();
+                            requests.forget(inner);
+                            let _ = requests.part(inner, Ok(0));
+                            match other? {
+                                Posted::Done(found) => found,
+                                Posted::Pending | Posted::NoRoom => return Ok(false),
+                            }
+                        }
+                    }
+                }
+            };
+            if found == task.by_swap.guess {
+                self.end_atomic(task, Ok(task.call.field(found, shift)));
+                return Ok(true);
+            }
+            task.by_swap.guess = found;
+        }
+    }
+
+    fn end_atomic(&self, task: &AtomicTask, result: Result<u64, Error>) {
+        let result = result.map(|value| if task.fetch { value } else { 0 });
+        let _ = self.worker.requests.borrow_mut().part(task.request, result);
+    }
+}
+
+fn unsupported(call: &AtomicCall) -> Error {
+    Error::new(
+        Status::Unsupported,
+        format!("an atomic of {} bits at this place", call.width * 8),
+        "the device that executes this region's atomics swaps whole, aligned 64-bit words",
+        "give the region a length that is a multiple of 8",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_32_bit_word_is_a_half_of_its_64_bit_word() {
+        let halves = [word_around(8, 4), word_around(12, 4)];
+        let shifts = if cfg!(target_endian = "little") { [0, 32] } else { [32, 0] };
+        assert_eq!(halves, [(8, shifts[0]), (8, shifts[1])]);
+        assert_eq!(word_around(16, 8), (16, 0));
+    }
+
+    proptest! {
+        /// What is swapped in is what a processor's atomic would have left, and the other half is untouched.
+        #[test]
+        fn the_word_after_an_operation_is_the_one_that_a_processor_makes(
+            mut memory in any::<u64>(),
+            operand in any::<u64>(),
+            compare in any::<u64>(),
+            same in any::<bool>(),
+            wide in any::<bool>(),
+            upper in any::<bool>(),
+            op in 0u32..9,
+        ) {
+            let width = if wide { 8 } else { 4 };
+            let offset = if upper && !wide { 4 } else { 0 };
+            let (_, shift) = word_around(offset, width);
+            let mut call = AtomicCall { op, width, operand, compare };
+            if same {
+                call.compare = call.field(memory, shift);
+            }
+            let (before, applied) = (call.field(memory, shift), call.applied(memory, shift));
+            let span = crate::sys::span_for_tests((&raw mut memory).cast(), 8);
+            match emulate::execute(&span, offset as usize, &call) {
+                Ok(old) => prop_assert_eq!((old, Ok(memory)), (before, applied)),
+                Err(status) => prop_assert_eq!(Err(status), applied),
+            }
+        }
+    }
+}
