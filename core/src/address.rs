@@ -11,7 +11,7 @@ use crate::wire::{Reader, Writer, checksum};
 use std::sync::OnceLock;
 use tieline_plugin_api::Status;
 
-const MAGIC: &[u8; 4] = b"TLA2";
+const MAGIC: &[u8; 4] = b"TLA3";
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
 /// Names of hosts are for people: a longer one is cut.
@@ -32,8 +32,18 @@ pub(crate) struct Candidate {
 pub(crate) struct Scheme {
     /// The same on both sides, whatever their devices are called: `tcp-connect/stream`, `verbs/ud`.
     pub(crate) name: String,
-    pub(crate) priority: i32,
     pub(crate) via: Via,
+    /// The candidates whose connections it can form, by their places, each with its rank there: domains may be
+    /// connected in different ways.
+    pub(crate) serves: Vec<(u8, i32)>,
+}
+
+impl Scheme {
+    /// Its rank for a candidate, if it serves that.
+    pub(crate) fn rank(&self, candidate: usize) -> Option<i32> {
+        let of = |(at, rank): &(u8, i32)| (usize::from(*at) == candidate).then_some(*rank);
+        self.serves.iter().find_map(of)
+    }
 }
 
 /// What carries the datagrams of a scheme.
@@ -41,7 +51,7 @@ pub(crate) struct Scheme {
 pub(crate) enum Via {
     /// A connector with this address.
     Connector(Vec<u8>),
-    /// Messages of a candidate, by its place, for modules of the same domain.
+    /// Messages of a candidate, by its place.
     Candidate(u8),
 }
 
@@ -113,7 +123,7 @@ impl WorkerAddress {
         let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
         let (body, sum) = bytes.split_at(body);
         if !body.starts_with(MAGIC) {
-            return Err("it does not begin with TLA2");
+            return Err("it does not begin with TLA3");
         }
         if sum != checksum(body).to_le_bytes() {
             return Err("its checksum is wrong");
@@ -174,7 +184,7 @@ impl Party {
         let count = self.schemes.len().min(MAX_SCHEMES);
         let _ = w.u8(count as u8);
         for scheme in &self.schemes[..count] {
-            let _ = w.name(&scheme.name).i32(scheme.priority);
+            let _ = w.name(&scheme.name);
             match &scheme.via {
                 Via::Connector(address) => {
                     let _ = w.u8(0).blob(address)?;
@@ -182,6 +192,11 @@ impl Party {
                 Via::Candidate(index) => {
                     let _ = w.u8(1).u8(*index);
                 }
+            }
+            let count = scheme.serves.len().min(MAX_CANDIDATES);
+            let _ = w.u8(count as u8);
+            for (candidate, rank) in &scheme.serves[..count] {
+                let _ = w.u8(*candidate).i32(*rank);
             }
         }
         Ok(())
@@ -209,16 +224,25 @@ impl Party {
         }
         let mut schemes = Vec::with_capacity(count);
         for _ in 0..count {
-            let (name, priority) = (r.name()?.to_string(), r.i32()?);
+            let known = |index: u8| match usize::from(index) < candidates.len() {
+                true => Ok(index),
+                false => Err(Status::BadData),
+            };
+            let name = r.name()?.to_string();
             let via = match r.u8()? {
                 0 => Via::Connector(r.blob()?.to_vec()),
-                1 => match r.u8()? {
-                    index if usize::from(index) < candidates.len() => Via::Candidate(index),
-                    _ => return Err(Status::BadData),
-                },
+                1 => Via::Candidate(known(r.u8()?)?),
                 _ => return Err(Status::BadData),
             };
-            schemes.push(Scheme { name, priority, via });
+            let count = usize::from(r.u8()?);
+            if count > MAX_CANDIDATES {
+                return Err(Status::BadData);
+            }
+            let mut serves = Vec::with_capacity(count);
+            for _ in 0..count {
+                serves.push((known(r.u8()?)?, r.i32()?));
+            }
+            schemes.push(Scheme { name, via, serves });
         }
         Ok(Party { worker, candidates, schemes })
     }
@@ -266,7 +290,7 @@ mod tests {
             priority: 50,
             address: vec![1, 2, 3],
         };
-        let scheme = |name: &str, via| Scheme { name: name.into(), priority: 3, via };
+        let scheme = |name: &str, via| Scheme { name: name.into(), via, serves: vec![(0, 3)] };
         let schemes = vec![
             scheme("tcp-connect/stream", Via::Connector(vec![4])),
             scheme("shm/ring", Via::Candidate(0)),
@@ -317,6 +341,13 @@ mod tests {
     fn a_scheme_over_a_candidate_that_is_not_there_is_refused() {
         let mut address = example();
         address.party.schemes[1].via = Via::Candidate(1);
+        assert!(WorkerAddress::parse(&address.pack().unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_scheme_for_a_candidate_that_is_not_there_is_refused() {
+        let mut address = example();
+        address.party.schemes[0].serves = vec![(0, 3), (1, 3)];
         assert!(WorkerAddress::parse(&address.pack().unwrap()).is_err());
     }
 

@@ -44,7 +44,6 @@ pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
-    pub(crate) wishes: Wishes,
     /// What else was decided while opening.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
@@ -332,6 +331,7 @@ impl Core {
                 provider_preference: providers.admits(&at.provider, version).unwrap_or(0),
                 provider_asked_for: providers.asks_for(&at.provider),
                 priority: config.priority(&at.provider, &at.module)?,
+                connect: config.connect_of(&at.provider, &at.domain)?,
             });
         }
         if out_of_band {
@@ -364,7 +364,6 @@ impl Core {
             config,
             discovery,
             composition,
-            wishes,
             records,
             modules,
             connectors,

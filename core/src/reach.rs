@@ -8,6 +8,8 @@
 //! that fits it: one whose module reaches only memory of its own domain (`alloc`) is passed over for other
 //! memory.
 
+use std::collections::BTreeMap;
+
 use tieline_plugin_api::caps;
 
 use crate::compose::Composition;
@@ -73,6 +75,32 @@ impl Lanes {
             Role::Rma => &self.rma,
             Role::Atomic => &self.atomic,
             Role::Connection => &[],
+        }
+    }
+}
+
+impl Lanes {
+    /// Adds a record for each connection module: `wired` holds modules here, each with the one that forms its
+    /// connections with this peer.
+    pub(crate) fn note_connections(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) {
+        let used = |at: &ModuleRef| {
+            self.records.iter().any(|record| {
+                record.verdict.is_used()
+                    && record.domain.as_deref() == Some(&at.domain)
+                    && record.module.as_deref() == Some(&at.module)
+            })
+        };
+        let mut connected: BTreeMap<&ModuleRef, Vec<String>> = BTreeMap::new();
+        for (at, by) in wired.iter().filter(|(at, _)| used(at)) {
+            let names = connected.entry(by).or_default();
+            if !names.contains(&at.to_string()) {
+                names.push(at.to_string());
+            }
+        }
+        for (by, names) in connected {
+            let because = format!("both sides can connect {} by it", names.join(", "));
+            let roles = vec![Role::Connection.name().to_owned()];
+            self.records.push(about(peer, by, Verdict::ChosenFor { roles, because }));
         }
     }
 }
@@ -272,6 +300,7 @@ mod tests {
             provider_preference: 0,
             provider_asked_for: false,
             priority: None,
+            connect: None,
         }
     }
 

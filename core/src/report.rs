@@ -8,6 +8,7 @@
 //! # let _ = json; Ok::<(), tieline::Error>(())
 //! ```
 
+pub(crate) mod composed;
 mod gather;
 mod text;
 mod values;
@@ -124,6 +125,11 @@ pub struct PathView {
     pub atomic: Option<String>,
     /// Forms connections.
     pub connection: Option<String>,
+    /// Why that one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection_because: Option<String>,
+    /// All of that in a line: `{message rc, RMA rc, atomic emulated, connect ud}`.
+    pub composed: String,
     /// Roles that need nothing from the target's threads.
     pub passive_target: Vec<String>,
     /// Why the path cannot be used.
@@ -227,10 +233,10 @@ impl Report {
             record_lines(modules)
         });
         text.push('\n');
-        let paths: Vec<Vec<String>> = self.paths.iter().map(path_line).collect();
-        if !paths.is_empty() {
+        if !self.paths.is_empty() {
+            let paths: Vec<Vec<String>> = self.paths.iter().flat_map(path_lines).collect();
             text.push_str("PATHS\n");
-            text.push_str(&text::columns(&paths, 2));
+            text.push_str(&text::lines(&paths, 2));
             text.push('\n');
         }
         if !self.lanes.is_empty() {
@@ -313,23 +319,11 @@ fn listed(heading: &str, texts: &[String]) -> String {
     format!("{heading}\n{}\n", text::columns(&rows, 2))
 }
 
-/// `shm   message by mem; put and get by mem; atomics by mem`.
-fn path_line(path: &PathView) -> Vec<String> {
-    if let Some(why) = &path.disabled {
-        return vec![path.domain.clone(), format!("disabled: {why}")];
-    }
-    let part = |what: &str, by: &Option<String>| match by.as_deref() {
-        None => None,
-        Some("emulated") => Some(format!("{what} emulated over messages")),
-        Some(module) => Some(format!("{what} by {module}")),
-    };
-    let parts = [
-        part("messages", &path.message),
-        part("put and get", &path.rma),
-        part("atomics", &path.atomic),
-        part("connections", &path.connection),
-    ];
-    vec![path.domain.clone(), parts.into_iter().flatten().collect::<Vec<_>>().join(", ")]
+/// What was composed, in a line that is never broken; the reason for which it cannot be used under it.
+fn path_lines(path: &PathView) -> Vec<Vec<String>> {
+    let composed = vec![path.domain.clone(), path.composed.clone()];
+    let disabled = path.disabled.iter().map(|why| vec![String::new(), format!("disabled: {why}")]);
+    std::iter::once(composed).chain(disabled).collect()
 }
 
 /// A row for each lane; the role stands in its first.

@@ -1,34 +1,124 @@
-//! The connection module of a path: who carries the addresses for modules that connect to an endpoint.
+//! The connection modules of a path: who carries the addresses for modules that connect to an endpoint.
 //!
-//! a. a module of the same domain that connects to an interface and carries small messages (UD for RC);
-//! b. a module that `TIELINE_CONNECT` names, in its order.
+//! a. modules of the same domain that connect to an interface and carry small messages (UD for RC);
+//! b. modules that `TIELINE_CONNECT` names, in its order. `TIELINE_CONNECT_VERBS` stands for it in the domains of
+//!    provider verbs, `TIELINE_CONNECT_VERBS_MLX5_0` in `verbs:mlx5_0` alone.
 //!
-//! `TIELINE_CONNECT_POLICY=fallback`: a, then b; `prefer`: b, then a. An excluding `TIELINE_CONNECT` bars
-//! from both.
+//! `TIELINE_CONNECT_POLICY=fallback`: a, then b; `prefer`: b, then a. An excluding list bars from both.
+//!
+//! The first is the path's own choice and is opened for it. The others serve peers that do not have the first, as
+//! far as another path has opened them anyway: [`Composition::schemes`] is what a peer is told, and the rank in it is
+//! what both sides decide by ([`crate::rank::agree`]).
 
-use super::{Entrant, Out, Path, Policy, Role, Wishes, compare};
+use super::{Composition, Entrant, Out, Path, Policy, Role, Wishes, compare};
 use crate::rank::{ModuleRef, Ranked};
+use crate::select::Selection;
+
+/// Where modules stand towards peers: those of the domain before or behind the named ones.
+const OWN_FIRST: i32 = 300;
+const NAMED: i32 = 200;
+const OWN_LAST: i32 = 100;
+/// Places that are told apart: a later one ranks like the last of them.
+const PLACES: usize = 99;
+
+/// A module that can form a path's connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The module.
+    pub(crate) at: ModuleRef,
+    /// The higher, the rather it is used; the same scale on every host.
+    pub(crate) rank: i32,
+    /// Why it stands where it stands.
+    pub(crate) because: String,
+    /// The part of that which is worth a word where the path is shown: what is not the usual case.
+    pub(crate) remark: String,
+}
+
+/// What both sides call a connection module, whatever their devices are called: `tcp-connect/stream`.
+pub(crate) fn scheme(at: &ModuleRef) -> String {
+    format!("{}/{}", at.provider, at.module)
+}
 
 /// The names that an entry of `TIELINE_CONNECT` may mean a module by.
 pub(super) fn names_of(at: &ModuleRef) -> [String; 3] {
     [at.to_string(), at.provider.clone(), at.module.clone()]
 }
 
-/// Finds the path's connection module if it needs one; disables the path if there is none.
+impl Composition {
+    /// The open modules that can form connections for a domain, best first: what peers are told.
+    pub(crate) fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
+        let in_use = |at: &ModuleRef| self.usable().any(|path| !path.roles(at).is_empty());
+        let path = self.usable().find(|path| path.domain == domain);
+        let ways = path.map_or(&[][..], |path| &path.connections);
+        ways.iter().filter(move |connection| in_use(&connection.at))
+    }
+}
+
+/// Finds the path's connection modules if it needs one; disables the path if there is none.
 pub(super) fn connect(path: &mut Path, entrants: &[Entrant], wishes: &Wishes) {
     let Some(needy) = needy(path, entrants) else { return };
-    let own = || own(path, entrants, wishes).map(|found| (found.at.clone(), own_because(wishes)));
-    let named = || {
-        named(path, entrants, wishes).map(|found| (found.at.clone(), named_because(path, wishes)))
+    let list = list_of(&path.domain, entrants, wishes);
+    let (own, named) = (own(path, entrants, list), named(path, entrants, list));
+    let own_because = match wishes.policy {
+        Policy::Fallback => "of the same domain, and needs no connection itself".to_owned(),
+        Policy::Prefer => format!("of the same domain; {} yields none", list.cite()),
     };
-    let found = match wishes.policy {
-        Policy::Fallback => own().or_else(named),
-        Policy::Prefer => named().or_else(own),
+    // Where the first of the list is of the domain, to say that the domain has none would be wrong.
+    let elsewhere = named.first().is_some_and(|at| at.domain != path.domain);
+    let nothing_own = match elsewhere {
+        true => format!("fallback: no module of {} can carry a connection", path.domain),
+        false => format!("fallback: first there of {}", list.cite()),
     };
-    match found {
-        Some(connection) => path.connection = Some(connection),
-        None => path.disabled = Some(nobody(path, &needy, entrants, wishes)),
+    let named_because = match wishes.policy {
+        Policy::Fallback if elsewhere => format!("{nothing_own}; first there of {}", list.cite()),
+        Policy::Fallback => nothing_own.clone(),
+        Policy::Prefer => format!("first there of {}, by {PREFER}", list.cite()),
+    };
+    // The usual case needs no remark.
+    let (first, second) = match wishes.policy {
+        Policy::Fallback => (
+            (OWN_FIRST, own, own_because, String::new()),
+            (NAMED, named, named_because, nothing_own),
+        ),
+        Policy::Prefer => {
+            let remark = format!("fallback: {} yields none", list.cite());
+            ((NAMED, named, named_because, PREFER.into()), (OWN_LAST, own, own_because, remark))
+        }
+    };
+    for (rank, found, because, remark) in [first, second] {
+        for (place, at) in found.into_iter().enumerate() {
+            if path.connections.iter().any(|known| known.at == at) {
+                continue;
+            }
+            let leader = path.connections.first().map(|first| first.at.to_string());
+            let because = match leader {
+                None => because.clone(),
+                Some(leader) => format!("for peers that do not have {leader}"),
+            };
+            let rank = rank - i32::try_from(place.min(PLACES)).unwrap_or(0);
+            path.connections.push(Connection { at, rank, because, remark: remark.clone() });
+        }
     }
+    if path.connections.is_empty() {
+        path.disabled = Some(nobody(path, &needy, entrants, list));
+    }
+}
+
+const PREFER: &str = "TIELINE_CONNECT_POLICY=prefer";
+
+/// The list that holds for a domain.
+fn list_of<'a>(domain: &str, entrants: &'a [Entrant], wishes: &'a Wishes) -> &'a Selection {
+    let own = entrants.iter().filter(|entrant| entrant.ranked.at.domain == domain);
+    own.filter_map(|entrant| entrant.connect.as_ref()).next().unwrap_or(&wishes.connect)
+}
+
+/// Every list that holds for some domain.
+pub(super) fn lists<'a>(
+    entrants: &'a [Entrant],
+    wishes: &'a Wishes,
+) -> impl Iterator<Item = &'a Selection> {
+    let own = entrants.iter().filter_map(|entrant| entrant.connect.as_ref());
+    std::iter::once(&wishes.connect).chain(own)
 }
 
 /// The first chosen module that cannot connect by itself.
@@ -44,89 +134,82 @@ fn needy(path: &Path, entrants: &[Entrant]) -> Option<ModuleRef> {
 }
 
 /// Rule a.
-fn own<'a>(path: &Path, entrants: &'a [Entrant], wishes: &Wishes) -> Option<&'a Ranked> {
-    entrants
+fn own(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> {
+    let mut found: Vec<&Ranked> = entrants
         .iter()
         .filter(|entrant| entrant.may_carry_data() && entrant.ranked.at.domain == path.domain)
         .map(|entrant| &entrant.ranked)
         .filter(|ranked| Role::Connection.lacks(&ranked.facts).is_none())
-        .filter(|ranked| !names_of(&ranked.at).iter().any(|name| wishes.connect.bars(name)))
-        .min_by(|a, b| compare(a, b, Role::Connection).0)
+        .filter(|ranked| !names_of(&ranked.at).iter().any(|name| list.bars(name)))
+        .collect();
+    found.sort_by(|a, b| compare(a, b, Role::Connection).0);
+    found.into_iter().map(|ranked| ranked.at.clone()).collect()
 }
 
 /// Rule b. Among modules at the same place of the list, one of the same domain goes first.
-fn named<'a>(path: &Path, entrants: &'a [Entrant], wishes: &Wishes) -> Option<&'a Ranked> {
-    entrants
+fn named(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> {
+    let mut found: Vec<(usize, &Ranked)> = entrants
         .iter()
-        .filter_map(|entrant| Some((place(entrant, wishes)?, &entrant.ranked)))
-        .min_by(|(a_place, a), (b_place, b)| {
-            let elsewhere = |ranked: &Ranked| ranked.at.domain != path.domain;
-            a_place
-                .cmp(b_place)
-                .then_with(|| elsewhere(a).cmp(&elsewhere(b)))
-                .then_with(|| compare(a, b, Role::Connection).0)
-        })
-        .map(|(_, ranked)| ranked)
+        .filter_map(|entrant| Some((place(entrant, list)?, &entrant.ranked)))
+        .collect();
+    found.sort_by(|(a_place, a), (b_place, b)| {
+        let elsewhere = |ranked: &Ranked| ranked.at.domain != path.domain;
+        a_place
+            .cmp(b_place)
+            .then_with(|| elsewhere(a).cmp(&elsewhere(b)))
+            .then_with(|| compare(a, b, Role::Connection).0)
+    });
+    found.into_iter().map(|(_, ranked)| ranked.at.clone()).collect()
 }
 
-/// A module's place in `TIELINE_CONNECT`; none when it may not, or cannot, form connections. A data-path
-/// module has to be named: a list that excludes, or none, admits connection-only modules alone.
-pub(super) fn place(entrant: &Entrant, wishes: &Wishes) -> Option<usize> {
+/// A module's place in a list; none when it may not, or cannot, form connections. A data-path module has to
+/// be named: a list that excludes, or none, admits connection-only modules alone.
+pub(super) fn place(entrant: &Entrant, list: &Selection) -> Option<usize> {
     let facts = &entrant.ranked.facts;
     if entrant.disabled.is_some() || Role::Connection.lacks(facts).is_some() {
         return None;
     }
     let names = names_of(&entrant.ranked.at);
-    if wishes.connect.includes() {
-        names.iter().filter_map(|name| wishes.connect.admits(name, None).ok()).min()
-    } else if facts.connection_only && !names.iter().any(|name| wishes.connect.bars(name)) {
+    if list.includes() {
+        names.iter().filter_map(|name| list.admits(name, None).ok()).min()
+    } else if facts.connection_only && !names.iter().any(|name| list.bars(name)) {
         Some(0)
     } else {
         None
     }
 }
 
-fn own_because(wishes: &Wishes) -> String {
-    match wishes.policy {
-        Policy::Fallback => "of the same domain, and needs no connection itself".into(),
-        Policy::Prefer => {
-            format!("of the same domain; {} yields none", wishes.connect.cite())
-        }
-    }
-}
-
-fn named_because(path: &Path, wishes: &Wishes) -> String {
-    match wishes.policy {
-        Policy::Fallback => {
-            format!("first there of {}; {} has none itself", wishes.connect.cite(), path.domain)
-        }
-        Policy::Prefer => {
-            format!("first there of {}, by TIELINE_CONNECT_POLICY=prefer", wishes.connect.cite())
-        }
-    }
-}
-
-/// Why there is none.
-fn nobody(path: &Path, needy: &ModuleRef, entrants: &[Entrant], wishes: &Wishes) -> String {
-    let mut near = Vec::new();
-    for entrant in entrants.iter().filter(|e| e.ranked.at.domain == path.domain) {
+/// Why there is none: a reason for every module that could have been the one.
+fn nobody(path: &Path, needy: &ModuleRef, entrants: &[Entrant], list: &Selection) -> String {
+    let mut reasons = Vec::new();
+    for entrant in entrants {
         let Ranked { at, facts, .. } = &entrant.ranked;
-        if facts.connection_only || Role::Connection.lacks(facts).is_some() {
+        let near = at.domain == path.domain;
+        if Role::Connection.lacks(facts).is_some() || !(near || facts.connection_only) {
             continue;
         }
-        near.push(match (&entrant.disabled, &entrant.out) {
-            (Some(verdict), _) | (None, Some(Out::Module(verdict) | Out::Domain(verdict))) => {
-                format!("{} could, but is {verdict}", at.module)
+        let name = match near {
+            true => at.module.clone(),
+            false if at.domain == at.provider => at.provider.clone(),
+            false => at.to_string(),
+        };
+        reasons.push(match (&entrant.disabled, &entrant.out) {
+            (Some(verdict), _) => format!("{name} is {verdict}"),
+            (None, Some(Out::Module(verdict) | Out::Domain(verdict))) if !facts.connection_only => {
+                format!("{name} is {verdict}")
             }
-            (None, None) => {
-                format!("{} could, but is filtered by {}", at.module, wishes.connect.cite())
-            }
+            _ if list.includes() => format!("{name} is not named by {}", list.cite()),
+            _ => format!("{name} is left out by {}", list.cite()),
         });
     }
-    let near = if near.is_empty() {
-        format!("no module of {} can carry its address", path.domain)
-    } else {
-        near.join(", ")
-    };
-    format!("{needy} connects to an endpoint; {near}; {} yields none", wishes.connect.cite())
+    let first = reasons.is_empty();
+    reasons.push(match list.includes() {
+        true => {
+            let other = if first { "" } else { "else " };
+            format!("nothing {other}that {} names is there", list.cite())
+        }
+        false if first => "there is none".to_owned(),
+        false => "there is no other".to_owned(),
+    });
+    format!("{needy} needs another module to form its connections: {}", reasons.join("; "))
 }

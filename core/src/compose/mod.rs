@@ -25,6 +25,8 @@ use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleFacts, ModuleRef, Ranked, Role, compare};
 use crate::select::Selection;
 
+pub(crate) use connection::{Connection, scheme};
+
 /// One module that was found, with what only its finder knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
@@ -38,6 +40,8 @@ pub(crate) struct Candidate {
     pub(crate) provider_asked_for: bool,
     /// The priority that the user set, and the variable that says so: [`Config::priority`].
     pub(crate) priority: Option<(i32, String)>,
+    /// What stands for `TIELINE_CONNECT` in its domain: [`Config::connect_of`].
+    pub(crate) connect: Option<Selection>,
 }
 
 /// Where a connection module comes from first.
@@ -65,11 +69,6 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// Whether a module may not form connections.
-    pub(crate) fn bars_connecting(&self, at: &ModuleRef) -> bool {
-        connection::names_of(at).iter().any(|name| self.connect.bars(name))
-    }
-
     /// Reads them from the configuration.
     ///
     /// # Errors
@@ -101,8 +100,9 @@ pub(crate) struct Path {
     pub(crate) rma: Option<ModuleRef>,
     /// Does atomics.
     pub(crate) atomic: Option<ModuleRef>,
-    /// Forms connections, and why this one; none: nothing here needs one.
-    pub(crate) connection: Option<(ModuleRef, String)>,
+    /// What can form connections: the first does, the others are for peers that lack it. Empty: nothing here
+    /// needs one, or there is none and the path is disabled.
+    pub(crate) connections: Vec<Connection>,
     /// Why the path cannot be used.
     pub(crate) disabled: Option<String>,
     /// What the core does over this path's messages.
@@ -125,8 +125,13 @@ impl Path {
             Role::Message => self.message.as_ref(),
             Role::Rma => self.rma.as_ref(),
             Role::Atomic => self.atomic.as_ref(),
-            Role::Connection => self.connection.as_ref().map(|(module, _)| module),
+            Role::Connection => self.connection().map(|connection| &connection.at),
         }
+    }
+
+    /// What forms its connections.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        self.connections.first()
     }
 
     /// The roles that a module was chosen for.
@@ -148,6 +153,8 @@ pub(crate) struct Composition {
     /// Connection-only modules that no path needs: to be closed before addresses are published.
     #[allow(dead_code)] // they are never opened: the report says that they were not needed
     pub(crate) not_needed: Vec<ModuleRef>,
+    /// What stands for `TIELINE_CONNECT` in some domains.
+    connect_lists: Vec<Selection>,
 }
 
 impl Composition {
@@ -193,7 +200,8 @@ impl Composition {
         wishes.modules.check_required(&modules, reason)?;
         let connect: Vec<String> = there().flat_map(connection::names_of).collect();
         let connect: Vec<&str> = connect.iter().map(String::as_str).collect();
-        wishes.connect.check_required(&connect, reason)
+        wishes.connect.check_required(&connect, reason)?;
+        self.connect_lists.iter().try_for_each(|list| list.check_required(&connect, reason))
     }
 }
 
@@ -213,6 +221,8 @@ struct Entrant {
     out: Option<Out>,
     /// Why it may be used for nothing at all.
     disabled: Option<Verdict>,
+    /// What stands for `TIELINE_CONNECT` in its domain.
+    connect: Option<Selection>,
 }
 
 impl Entrant {
@@ -223,7 +233,13 @@ impl Entrant {
 
 /// Composes the paths of all domains.
 pub(crate) fn compose(candidates: &[Candidate], wishes: &Wishes) -> Composition {
-    let mut entrants: Vec<Entrant> = candidates.iter().map(|c| entrant(c, wishes)).collect();
+    let lists: Vec<&Selection> = candidates.iter().filter_map(|c| c.connect.as_ref()).collect();
+    let asks_to_connect = |at: &ModuleRef| {
+        let mut lists = lists.iter().copied().chain([&wishes.connect]);
+        lists.any(|list| connection::names_of(at).iter().any(|name| list.asks_for(name)))
+    };
+    let entrant = |c: &Candidate| entrant(c, wishes, asks_to_connect(&c.at));
+    let mut entrants: Vec<Entrant> = candidates.iter().map(entrant).collect();
     entrants.sort_by(|a, b| a.ranked.at.cmp(&b.ranked.at));
 
     let mut domains: BTreeMap<(usize, usize, &str), Vec<&Entrant>> = BTreeMap::new();
@@ -241,10 +257,11 @@ pub(crate) fn compose(candidates: &[Candidate], wishes: &Wishes) -> Composition 
     }
     let (records, not_needed) = records::explain(&entrants, &paths, wishes);
     let modules = entrants.into_iter().map(|entrant| entrant.ranked).collect();
-    Composition { paths, modules, records, not_needed }
+    let connect_lists = lists.into_iter().cloned().collect();
+    Composition { paths, modules, records, not_needed, connect_lists }
 }
 
-fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
+fn entrant(candidate: &Candidate, wishes: &Wishes, asked_to_connect: bool) -> Entrant {
     let Candidate { at, .. } = candidate;
     let mut facts = candidate.facts.clone();
     if !wishes.device_atomics && facts.caps & caps::DEVICE_ATOMICS != 0 {
@@ -266,8 +283,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
     };
     let asked_for = candidate.provider_asked_for
         || wishes.modules.asks_for(&name)
-        || (facts.connection_only
-            && connection::names_of(at).iter().any(|name| wishes.connect.asks_for(name)));
+        || (facts.connection_only && asked_to_connect);
     let disabled = match &priority_by {
         _ if priority >= 0 => None,
         None if asked_for => None,
@@ -288,6 +304,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes) -> Entrant {
         },
         out,
         disabled: disabled.map(|because| Verdict::Disabled { because }),
+        connect: candidate.connect.clone(),
     }
 }
 
@@ -312,7 +329,7 @@ fn data_path(modules: &[&Entrant]) -> Option<Path> {
         message,
         rma,
         atomic,
-        connection: None,
+        connections: Vec::new(),
         disabled: None,
         emulated,
     })

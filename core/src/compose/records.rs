@@ -30,7 +30,7 @@ pub(super) fn explain(
         } else if let Some(verdict) = &entrant.disabled {
             records.push(about(verdict.clone()));
         } else if entrant.ranked.facts.connection_only {
-            let verdict = idle_connector(entrant, paths, wishes);
+            let verdict = idle_connector(entrant, entrants, paths, wishes);
             if matches!(verdict, Verdict::NotNeeded { .. }) {
                 not_needed.push(at.clone());
             }
@@ -53,7 +53,9 @@ pub(super) fn explain(
     let means: Vec<String> =
         entrants.iter().flat_map(|entrant| connection::names_of(&entrant.ranked.at)).collect();
     let means: Vec<&str> = means.iter().map(String::as_str).collect();
-    records.extend(wishes.connect.unmatched(&means, "the modules that were found"));
+    for list in connection::lists(entrants, wishes) {
+        records.extend(list.unmatched(&means, "the modules that were found"));
+    }
     (records, not_needed)
 }
 
@@ -70,15 +72,19 @@ fn chosen(entrant: &Entrant, entrants: &[Entrant], paths: &[Path]) -> Option<Ver
     let mut reasons: Vec<(Role, String)> = Vec::new();
     for path in paths.iter().filter(|path| path.disabled.is_none()) {
         for role in path.roles(at) {
+            let because = match (path.connection(), role) {
+                (Some(connection), Role::Connection) => connection.because.clone(),
+                _ => why_best(&entrant.ranked, role, entrants),
+            };
             if !roles.contains(&role) {
                 roles.push(role);
-                reasons.push((
-                    role,
-                    match (&path.connection, role) {
-                        (Some((_, because)), Role::Connection) => because.clone(),
-                        _ => why_best(&entrant.ranked, role, entrants),
-                    },
-                ));
+                reasons.push((role, because));
+            } else if let Some((_, known)) = reasons.iter_mut().find(|(r, _)| *r == role) {
+                // One connection module serves several domains.
+                if !known.contains(&because) {
+                    known.push_str("; ");
+                    known.push_str(&because);
+                }
             }
         }
     }
@@ -131,6 +137,13 @@ fn lost(ranked: &Ranked, path: Option<&Path>, entrants: &[Entrant]) -> Vec<Verdi
             verdicts.push(verdict);
         }
     }
+    if let Some(path) = path.filter(|path| path.connections.iter().any(|c| c.at == ranked.at)) {
+        if let Some(first) = path.connection() {
+            let (winner, rule) =
+                (first.at.to_string(), format!("for connection: {}", first.because));
+            verdicts.push(Verdict::OutrankedBy { winner, rule });
+        }
+    }
     if verdicts.is_empty() {
         // Half of a capability is worth naming: it was considered, and fell short.
         let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
@@ -155,17 +168,22 @@ fn lacks_everything() -> Verdict {
 }
 
 /// Why a connection-only module has nothing to do.
-fn idle_connector(entrant: &Entrant, paths: &[Path], wishes: &Wishes) -> Verdict {
+fn idle_connector(
+    entrant: &Entrant,
+    entrants: &[Entrant],
+    paths: &[Path],
+    wishes: &Wishes,
+) -> Verdict {
     if let Some(lack) = Role::Connection.lacks(&entrant.ranked.facts) {
         let role = Role::Connection.name().into();
         return Verdict::LacksCapability { capability: lack.into(), role };
     }
-    if connection::place(entrant, wishes).is_none() {
+    if connection::lists(entrants, wishes).all(|list| connection::place(entrant, list).is_none()) {
         return Verdict::Filtered { by: wishes.connect.cite() };
     }
     let others: Vec<String> = paths
         .iter()
-        .filter_map(|path| path.connection.as_ref().map(|(by, _)| (path, by)))
+        .filter_map(|path| Some((path, &path.connection()?.at)))
         .map(|(path, by)| format!("{} is connected by {by}", path.domain))
         .collect();
     let because = if others.is_empty() {

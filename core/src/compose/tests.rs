@@ -1,5 +1,7 @@
 //! One table per rule, with providers that exist only here.
 
+mod shown;
+
 use super::*;
 use tieline_plugin_api::abi::Cost;
 use tieline_plugin_api::caps;
@@ -23,6 +25,7 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
         provider_preference: 0,
         provider_asked_for: false,
         priority: None,
+        connect: None,
     }
 }
 
@@ -240,7 +243,10 @@ fn the_policy_is_said_openly() {
     );
     assert_eq!(
         verdicts(&prefer, "verbs:mlx5_0/ud"),
-        ["outranked by verbs:mlx5_0/rc: priority 50 over 30"]
+        [
+            "outranked by verbs:mlx5_0/rc: priority 50 over 30",
+            "outranked by tcp-connect/tcp-connect: for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+        ]
     );
 }
 
@@ -268,8 +274,10 @@ fn a_path_that_nobody_can_connect_is_disabled_with_the_reason() {
     let composition = compose(&[rc(), ud(), shm()], &wishes(&[("TIELINE_MODULES", "^*/ud")]));
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0"),
-        ["disabled: verbs:mlx5_0/rc connects to an endpoint; ud could, but is left out by \
-          TIELINE_MODULES=^*/ud; TIELINE_CONNECT=tcp-connect,oob,rdmacm yields none"]
+        [
+            "disabled: verbs:mlx5_0/rc needs another module to form its connections: ud is left out by \
+          TIELINE_MODULES=^*/ud; nothing else that TIELINE_CONNECT=tcp-connect,oob,rdmacm names is there"
+        ]
     );
     assert_eq!(verdicts(&composition, "verbs:mlx5_0/rc"), ["disabled: its path is disabled"]);
     assert_eq!(composition.usable().count(), 1);
@@ -358,7 +366,7 @@ fn what_is_required_and_missing_is_an_error() {
     let error = required(verbs, &[shm()]).unwrap_err();
     assert!(error.why().contains("there are only shm"), "{error}");
     let error = required(&[("TIELINE_DOMAINS", "required:verbs:mlx5_0")], &[rc()]).unwrap_err();
-    assert!(error.why().contains("connects to an endpoint"), "{error}");
+    assert!(error.why().contains("form its connections"), "{error}");
     let connect = &[("TIELINE_CONNECT", "required:tcp-connect")];
     assert!(required(connect, &[shm(), tcp_connect()]).is_ok());
     assert!(required(connect, &[shm()]).is_err());

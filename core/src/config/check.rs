@@ -56,20 +56,20 @@ impl Config {
 
     fn is_known(&self, name: &str, idle: &[&str]) -> bool {
         let known = self.known();
-        if vars::CORE.iter().any(|var| var.name == name && var.name != vars::PRIORITY)
+        if vars::CORE.iter().any(|var| var.name == name && !var.is_family())
             || known.declared.contains_key(name)
-            || known.priorities.contains(name)
+            || known.asked.contains(name)
             || vars::is_of_the_launcher(name)
         {
             return true;
         }
         // The provider with the longest fitting name is the one meant: shm-cma, not shm, reads
         // TIELINE_SHM_CMA_...
-        let stem =
-            name.strip_prefix(vars::PRIORITY).or(name.strip_prefix("TIELINE_")).unwrap_or(name);
-        let is_priority = name.starts_with(vars::PRIORITY);
+        let families = [vars::PRIORITY, vars::CONNECT_OF];
+        let of_family = families.into_iter().find_map(|family| name.strip_prefix(family));
+        let stem = of_family.or(name.strip_prefix("TIELINE_")).unwrap_or(name);
         let fits = |provider: &str| match stem.strip_prefix(upper(provider).as_str()) {
-            Some(rest) => rest.starts_with('_') || (is_priority && rest.is_empty()),
+            Some(rest) => rest.starts_with('_') || (of_family.is_some() && rest.is_empty()),
             None => false,
         };
         let longest_idle = idle.iter().filter(|p| fits(p)).map(|p| p.len()).max();
@@ -82,10 +82,10 @@ impl Config {
         let stem = |name: &str| name.strip_prefix("TIELINE_").unwrap_or(name).to_owned();
         let names: Vec<String> = vars::CORE
             .iter()
+            .filter(|var| !var.is_family())
             .map(|var| var.name)
-            .filter(|name| *name != vars::PRIORITY)
             .chain(known.declared.keys().map(String::as_str))
-            .chain(known.priorities.iter().map(String::as_str))
+            .chain(known.asked.iter().map(String::as_str))
             .map(stem)
             .collect();
         nearest(&stem(name), names.iter().map(String::as_str)).map(|near| format!("TIELINE_{near}"))

@@ -123,7 +123,8 @@ a provider that was found and not loaded pass. A value that makes no sense is an
 
 ## Selections
 
-`TIELINE_PROVIDERS`, `TIELINE_DOMAINS`, `TIELINE_MODULES` and `TIELINE_CONNECT` share one grammar:
+`TIELINE_PROVIDERS`, `TIELINE_DOMAINS`, `TIELINE_MODULES` and `TIELINE_CONNECT` (also for one provider or domain:
+`TIELINE_CONNECT_VERBS`) share one grammar:
 
 | written | means |
 |---|---|

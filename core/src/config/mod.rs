@@ -140,8 +140,8 @@ struct Known {
     declared: BTreeMap<String, (String, ProviderVar)>,
     /// Providers that declared, even nothing.
     providers: BTreeSet<String>,
-    /// Names of priorities that somebody asked for.
-    priorities: BTreeSet<String>,
+    /// Names of families (priorities, connection lists) that somebody asked for.
+    asked: BTreeSet<String>,
     /// Names that were warned about.
     reported: BTreeSet<String>,
     warnings: Vec<String>,
@@ -247,8 +247,8 @@ impl Config {
         let of_provider = format!("{}{}", vars::PRIORITY, upper(provider));
         let of_module = format!("{of_provider}_{}", upper(module));
         let mut known = self.known_mut();
-        let _ = known.priorities.insert(of_provider.clone());
-        let _ = known.priorities.insert(of_module.clone());
+        let _ = known.asked.insert(of_provider.clone());
+        let _ = known.asked.insert(of_module.clone());
         drop(known);
         for name in [of_module, of_provider] {
             if let Some(setting) = self.setting(&name) {
@@ -258,6 +258,24 @@ impl Config {
             }
         }
         Ok(None)
+    }
+
+    /// What stands for `TIELINE_CONNECT` in a domain: the list that was set for it, or else for its provider.
+    ///
+    /// # Errors
+    /// As [`Config::selection`].
+    pub(crate) fn connect_of(
+        &self,
+        provider: &str,
+        domain: &str,
+    ) -> Result<Option<Selection>, Error> {
+        let names = [domain, provider].map(|name| format!("{}{}", vars::CONNECT_OF, upper(name)));
+        // A provider may be called like another variable: that one is meant then.
+        let free = |name: &&String| vars::CORE.iter().all(|var| var.name != **name);
+        let names: Vec<&String> = names.iter().filter(free).collect();
+        self.known_mut().asked.extend(names.iter().map(|name| (*name).clone()));
+        let set = names.into_iter().find(|name| self.setting(name).is_some());
+        set.map(|name| self.selection(name)).transpose()
     }
 
     /// Adds a provider's variables.
@@ -277,20 +295,18 @@ impl Config {
     pub(crate) fn views(&self) -> Vec<ValueView> {
         let mut views = Vec::new();
         for core in vars::CORE {
-            if core.name != vars::PRIORITY {
+            if !core.is_family() {
                 views.push(self.view(core.name, core.default, &core.kind.name(), "core", core.doc));
                 continue;
             }
             let pattern = format!("{}<NAME>", core.name);
             views.push(self.view(&pattern, "", &core.kind.name(), "core", core.doc));
-            for name in self.set.keys().filter(|name| name.starts_with(core.name)) {
-                views.push(self.view(
-                    name,
-                    "",
-                    &core.kind.name(),
-                    "core",
-                    "A priority; see above.",
-                ));
+            let of_family = |name: &&String| {
+                name.starts_with(core.name) && vars::CORE.iter().all(|var| var.name != **name)
+            };
+            for name in self.set.keys().filter(of_family) {
+                let doc = format!("See {pattern}.");
+                views.push(self.view(name, "", &core.kind.name(), "core", &doc));
             }
         }
         let known = self.known();
@@ -357,6 +373,7 @@ impl Config {
         match vars::CORE.iter().find(|var| var.name == name) {
             Some(var) => var.kind,
             None if name.starts_with(vars::PRIORITY) => Kind::Integer,
+            None if name.starts_with(vars::CONNECT_OF) => Kind::Selection,
             None => match self.known().declared.get(name) {
                 Some((_, var)) => Kind::from_name(&var.kind),
                 None => Kind::Text,

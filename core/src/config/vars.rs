@@ -5,7 +5,7 @@ use super::units::Kind;
 /// One variable of the core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoreVar {
-    /// Its name; `TIELINE_PRIORITY_` stands for every name that begins so.
+    /// Its name; one that ends in `_` stands for every name that begins so.
     pub(crate) name: &'static str,
     /// What holds when nobody says otherwise; empty: nothing.
     pub(crate) default: &'static str,
@@ -36,6 +36,8 @@ core_vars! {
         "Modules that may carry data, written domain/module; the same grammar.";
     CONNECT = "TIELINE_CONNECT", "tcp-connect,oob,rdmacm", Kind::Selection,
         "Modules that may form connections for modules that cannot do it themselves, in order.";
+    CONNECT_OF = "TIELINE_CONNECT_", "", Kind::Selection,
+        "The same for the domains of one provider (TIELINE_CONNECT_VERBS) or for one domain (TIELINE_CONNECT_VERBS_MLX5_0), instead of TIELINE_CONNECT; ^*: none.";
     CONNECT_POLICY = "TIELINE_CONNECT_POLICY", "fallback", Kind::OneOf(&["fallback", "prefer"]),
         "fallback: a module of the same domain forms connections, TIELINE_CONNECT is for domains without one; prefer: TIELINE_CONNECT comes first.";
     PRIORITY = "TIELINE_PRIORITY_", "", Kind::Integer,
@@ -72,6 +74,13 @@ core_vars! {
         "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
         "Smallest put or get that both ends copy together when both are making progress.";
+}
+
+impl CoreVar {
+    /// Whether it stands for every name that begins so.
+    pub(crate) fn is_family(&self) -> bool {
+        self.name.ends_with('_')
+    }
 }
 
 /// A variable that is believed only where the user and the process have the same rights.

@@ -235,6 +235,13 @@ impl Endpoint {
         self.inner.message_path()
     }
 
+    /// What was composed for this peer, in a line: `{message verbs:mlx5_0/rc, RMA verbs:mlx5_0/rc, atomic emulated,
+    /// connect verbs:mlx5_0/ud}`. Where several modules serve one purpose, memory decides: a key says which it is.
+    #[must_use]
+    pub fn path(&self) -> String {
+        crate::report::composed::of_peer(&self.inner.message_path(), &self.inner.route.records)
+    }
+
     /// What was decided for this peer, module by module.
     #[must_use]
     pub fn report(&self) -> Vec<Record> {

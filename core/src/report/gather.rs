@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR};
 use tieline_plugin_api::{caps, cost_class, log_level, memory_caps};
 
-use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report};
+use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report, composed};
 use crate::compose::{Composition, Path};
 use crate::config::{Config, vars};
 use crate::context::Core;
@@ -140,7 +140,9 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
         message: name(&path.message, false),
         rma: name(&path.rma, path.emulated.rma),
         atomic: name(&path.atomic, path.emulated.atomic),
-        connection: path.connection.as_ref().map(|(at, _)| at.to_string()),
+        connection: path.connection().map(|connection| connection.at.to_string()),
+        connection_because: path.connection().map(|connection| connection.because.clone()),
+        composed: composed::of_domain(path, composition),
         passive_target: passive.map(|role| role.name().to_owned()).collect(),
         disabled: path.disabled.clone(),
     }

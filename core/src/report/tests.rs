@@ -22,6 +22,8 @@ fn sample() -> Report {
         rma: rma.map(Into::into),
         atomic: message.map(|_| "emulated".into()),
         connection: None,
+        connection_because: None,
+        composed: format!("{{message of {domain}}}"),
         passive_target: rma.map(|_| "RMA".into()).into_iter().collect(),
         disabled: None,
     };
@@ -149,6 +151,22 @@ fn a_provider_whose_device_is_not_here_is_not_used_and_says_so_in_a_line() {
     assert!(report.table().contains(&format!("verbs     0.1.0    {line}\n")), "{}", report.table());
     let line = line.replace("used: ", "used  ");
     assert!(report.why().contains(&format!("verbs  {line}\n")), "{}", report.why());
+}
+
+#[test]
+fn a_composed_path_stands_in_one_line_and_its_trouble_under_it() {
+    let mut report = sample();
+    let composed = "{message rc, RMA rc, atomic rc, connect tcp-connect (fallback: no module of verbs:rxe0 can carry \
+                    a connection)}";
+    report.paths[0].domain = "verbs:rxe0".into();
+    report.paths[0].composed = composed.into();
+    report.paths[1].disabled = Some("nobody forms its connections".into());
+    let text = report.why();
+    assert!(text.contains(&format!("  verbs:rxe0  {composed}\n")), "{text}");
+    let trouble = "  shm-cma     {message of shm-cma}\n              disabled: nobody forms its connections\n";
+    assert!(text.contains(trouble), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(json["paths"][0]["composed"], composed);
 }
 
 #[test]

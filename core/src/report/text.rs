@@ -8,6 +8,16 @@ const LEAST: usize = 32;
 /// Lays out rows of equally many cells. Columns are as wide as their widest cell; the last one wraps under
 /// its own beginning. Control characters, which some other program may have put there, become blanks.
 pub(super) fn columns(rows: &[Vec<String>], indent: usize) -> String {
+    lay_out(rows, indent, |hang| WIDTH.saturating_sub(hang).max(LEAST))
+}
+
+/// The same with every row in one line, however long, so that it is found whole.
+pub(super) fn lines(rows: &[Vec<String>], indent: usize) -> String {
+    lay_out(rows, indent, |_| usize::MAX)
+}
+
+/// `room` says how much of the last column fits into a line that begins with so many characters.
+fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -> String {
     let clean = |cell: &String| -> String {
         cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     };
@@ -26,8 +36,8 @@ pub(super) fn columns(rows: &[Vec<String>], indent: usize) -> String {
             line.push_str(&" ".repeat(width + 2 - cell.chars().count()));
         }
         let hang = line.chars().count();
-        let room = WIDTH.saturating_sub(hang).max(LEAST);
-        for (place, part) in wrap(row.last().map_or("", String::as_str), room).iter().enumerate() {
+        let last = row.last().map_or("", String::as_str);
+        for (place, part) in wrap(last, room(hang)).iter().enumerate() {
             if place > 0 {
                 line = " ".repeat(hang);
             }
@@ -81,6 +91,12 @@ mod tests {
         assert!(lines.len() > 1);
         assert!(lines.iter().all(|line| line.len() <= WIDTH), "{text}");
         assert!(lines[1].starts_with("         word"), "{text}");
+    }
+
+    #[test]
+    fn lines_are_not_broken() {
+        let long = "word ".repeat(40);
+        assert_eq!(lines(&[row(&["subject", &long])], 2), format!("  subject  {}\n", long.trim()));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What carries the datagrams of wire-up: connectors, the application (`oob`), or messages of a module that
 //! connects to an interface.
 //!
-//! Which of them serves a pair is decided from what both sides have (design: the highest
-//! `max(local, remote priority)`), so both come to the same result without a message.
+//! Which of them may serve a domain, and in which order, the composition says ([`Composition::schemes`]). Which one
+//! serves a pair is decided from what both sides have (the highest `max(local, remote rank)`), so both come to the
+//! same result without a message.
+//!
+//! [`Composition::schemes`]: crate::compose::Composition::schemes
 
 use super::{Inner, wiring};
 use crate::address::{Scheme, Via, WorkerAddress};
-use crate::compose::{Candidate, Policy};
+use crate::compose::{self, Candidate};
 use crate::context::Core;
 use crate::emulate;
 use crate::rank::{ModuleFacts, ModuleRef, agree};
@@ -20,17 +23,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Cost;
-use tieline_plugin_api::{caps, connects};
 
 /// The provider name of the connection module that the application is.
 pub(crate) const OUT_OF_BAND: &str = "oob";
 const OUT_OF_BAND_MODULE: &str = "callbacks";
-
-/// Where schemes stand: a module of the same domain before or behind the connectors, as the policy says;
-/// connectors in the order in which the composition chose them.
-const OWN_DOMAIN_FIRST: i32 = 300;
-const CONNECTORS: i32 = 200;
-const OWN_DOMAIN_LAST: i32 = 100;
 
 /// The cookie of an endpoint that carries datagrams; no line has one so high.
 pub(crate) const CARRIER_COOKIE: u64 = 1 << 62;
@@ -50,11 +46,13 @@ pub(crate) fn out_of_band_candidate() -> Candidate {
         provider_preference: 0,
         provider_asked_for: false,
         priority: None,
+        connect: None,
     }
 }
 
 /// A connection-only module that is open on a worker.
 pub(super) struct ConnectorSlot {
+    at: ModuleRef,
     pub(super) provider: Arc<LoadedProvider>,
     /// `tcp-connect/stream`, the same on every host.
     pub(super) scheme: String,
@@ -103,9 +101,11 @@ impl Carriers {
             if let Some(fd) = connector.event_fd() {
                 poller.add(fd)?;
             }
+            let at = ModuleRef::new(&domain.provider.name, &domain.name, &module.name);
             connectors.push(ConnectorSlot {
+                scheme: compose::scheme(&at),
+                at,
                 provider: domain.provider.clone(),
-                scheme: format!("{}/{}", domain.provider.name, module.name),
                 connector,
             });
         }
@@ -136,46 +136,56 @@ impl Carriers {
     }
 }
 
+/// What of ours carries datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    Connector(usize),
+    OutOfBand,
+    Interface(usize),
+}
+
 impl Inner {
-    /// Every scheme by which a connection to this worker can be formed.
+    /// Every scheme by which a connection to this worker can be formed, and for which of its candidates.
     pub(super) fn schemes(&self) -> Result<Vec<Scheme>, Error> {
-        let mut schemes = Vec::new();
-        let carriers = &self.wiring.carriers;
-        for (place, slot) in carriers.connectors.iter().enumerate() {
-            schemes.push(Scheme {
-                name: slot.scheme.clone(),
-                priority: CONNECTORS - place as i32,
-                via: Via::Connector(slot.connector.address()?),
-            });
-        }
-        if let (true, Some(oob)) = (self.core.out_of_band, &*carriers.out_of_band.borrow()) {
-            schemes.push(Scheme {
-                name: format!("{OUT_OF_BAND}/{OUT_OF_BAND_MODULE}"),
-                priority: CONNECTORS - carriers.connectors.len() as i32,
-                via: Via::Connector(oob.address.clone()),
-            });
-        }
-        let wishes = &self.core.wishes;
-        for (index, slot) in self.interfaces.iter().enumerate() {
-            let messages = slot.attr.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0;
-            let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
-            let needed = self.interfaces.iter().any(|o| o.to_endpoint && o.domain == slot.domain);
-            if slot.attr.connects & connects::TO_INTERFACE != 0
-                && messages
-                && needed
-                && !wishes.bars_connecting(&at)
-            {
-                schemes.push(Scheme {
-                    name: format!("{}/{}", slot.provider.name, slot.module),
-                    priority: match wishes.policy {
-                        Policy::Fallback => OWN_DOMAIN_FIRST,
-                        Policy::Prefer => OWN_DOMAIN_LAST,
-                    },
-                    via: Via::Candidate(index as u8),
-                });
+        let mut schemes: Vec<(Here, Scheme)> = Vec::new();
+        for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
+            for (name, rank, here) in self.schemes_here(&slot.domain) {
+                let serves = (index as u8, rank);
+                if let Some((_, known)) = schemes.iter_mut().find(|(known, _)| *known == here) {
+                    known.serves.push(serves);
+                    continue;
+                }
+                let via = match here {
+                    Here::Connector(at) => {
+                        Via::Connector(self.wiring.carriers.connectors[at].connector.address()?)
+                    }
+                    Here::OutOfBand => {
+                        let oob = self.wiring.carriers.out_of_band.borrow();
+                        Via::Connector(oob.as_ref().map(|o| o.address.clone()).unwrap_or_default())
+                    }
+                    Here::Interface(at) => Via::Candidate(at as u8),
+                };
+                schemes.push((here, Scheme { name, via, serves: vec![serves] }));
             }
         }
-        Ok(schemes)
+        Ok(schemes.into_iter().map(|(_, scheme)| scheme).collect())
+    }
+
+    /// What is open and can form the connections of a domain, best first, each with its rank.
+    fn schemes_here(&self, domain: &str) -> Vec<(String, i32, Here)> {
+        let carriers = &self.wiring.carriers;
+        let mut found = Vec::new();
+        for connection in self.core.composition.schemes(domain) {
+            let at = &connection.at;
+            let connector = || carriers.connectors.iter().position(|slot| slot.at == *at);
+            let here = if at.provider == OUT_OF_BAND {
+                carriers.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
+            } else {
+                connector().map(Here::Connector).or(self.interface(at).map(Here::Interface))
+            };
+            found.extend(here.map(|here| (compose::scheme(at), connection.rank, here)));
+        }
+        found
     }
 
     /// What carries the datagrams between an interface of ours and a candidate of the peer's.
@@ -188,41 +198,29 @@ impl Inner {
         interface: usize,
         candidate: usize,
     ) -> Result<Carrier, Error> {
-        let here = &self.interfaces[interface].domain;
-        let there = &peer.party.candidates[candidate].domain;
-        let mine: Vec<Scheme> = self
-            .schemes()?
-            .into_iter()
-            .filter(|scheme| match scheme.via {
-                Via::Connector(_) => true,
-                Via::Candidate(index) => self.interfaces[usize::from(index)].domain == *here,
-            })
-            .collect();
-        let theirs: Vec<&Scheme> = peer
+        let mine = self.schemes_here(&self.interfaces[interface].domain);
+        let theirs: Vec<(&Scheme, i32)> = peer
             .party
             .schemes
             .iter()
-            .filter(|scheme| match scheme.via {
-                Via::Connector(_) => true,
-                Via::Candidate(index) => peer.party.candidates[usize::from(index)].domain == *there,
-            })
+            .filter_map(|scheme| Some((scheme, scheme.rank(candidate)?)))
             .collect();
-        let named = |scheme: &Scheme| (scheme.name.clone(), scheme.priority);
-        let local: Vec<_> = mine.iter().map(named).collect();
-        let remote: Vec<_> = theirs.iter().map(|scheme| named(scheme)).collect();
+        let local: Vec<_> = mine.iter().map(|(name, rank, _)| (name.as_str(), *rank)).collect();
+        let remote: Vec<_> = theirs.iter().map(|(s, rank)| (s.name.as_str(), *rank)).collect();
         let name = agree(&local, &remote)?;
-        let ours = mine.iter().find(|scheme| scheme.name == name).map(|s| &s.via);
-        let theirs = theirs.iter().find(|scheme| scheme.name == name).map(|s| &s.via);
+        // Of several with that name (devices of one provider) each side takes its own best.
+        let ours = mine.iter().find(|(known, ..)| *known == name).map(|(.., here)| *here);
+        let same = theirs.iter().filter(|(scheme, _)| scheme.name == name);
+        let theirs = same.max_by_key(|(_, rank)| *rank).map(|(scheme, _)| &scheme.via);
         match (ours, theirs) {
-            (Some(Via::Candidate(ours)), Some(Via::Candidate(theirs))) => {
-                Ok(Carrier::Messages(usize::from(*ours), usize::from(*theirs)))
+            (Some(Here::Interface(ours)), Some(Via::Candidate(theirs))) => {
+                Ok(Carrier::Messages(ours, usize::from(*theirs)))
             }
-            (Some(Via::Connector(_)), Some(Via::Connector(address))) => {
-                let slots = &self.wiring.carriers.connectors;
-                match slots.iter().position(|slot| slot.scheme == name) {
-                    Some(index) => Ok(Carrier::Connector(index, address.clone())),
-                    None => Ok(Carrier::OutOfBand(address.clone())),
-                }
+            (Some(Here::Connector(index)), Some(Via::Connector(address))) => {
+                Ok(Carrier::Connector(index, address.clone()))
+            }
+            (Some(Here::OutOfBand), Some(Via::Connector(address))) => {
+                Ok(Carrier::OutOfBand(address.clone()))
             }
             _ => Err(Error::new(
                 Status::BadData,
@@ -233,29 +231,39 @@ impl Inner {
         }
     }
 
-    /// Whether the peer can be reached by what the two sides agree on, as far as that can be told now.
+    /// Whether the peer can be reached by what the two sides agree on, as far as that can be told now: the module here
+    /// that carries it; none towards ourselves.
+    ///
+    /// # Errors
+    /// Why not.
     pub(crate) fn can_wire(
         &self,
         peer: &WorkerAddress,
         interface: usize,
         candidate: usize,
-    ) -> Result<(), String> {
+    ) -> Result<Option<ModuleRef>, String> {
         if peer.party.worker == self.id {
-            return Ok(());
+            return Ok(None);
         }
-        match self.choose_carrier(peer, interface, candidate).map_err(|e| e.to_string())? {
+        let carrier = self.choose_carrier(peer, interface, candidate).map_err(|e| e.to_string())?;
+        let (at, reached) = match carrier {
             Carrier::Connector(index, address) => {
                 let slot = &self.wiring.carriers.connectors[index];
-                let reached = slot.connector.reachable(&address);
-                reached.map_err(|failure| format!("{}: {failure}", slot.scheme))
+                (slot.at.clone(), slot.connector.reachable(&address))
             }
-            Carrier::OutOfBand(_) => Ok(()),
+            Carrier::OutOfBand(_) => {
+                (ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, OUT_OF_BAND_MODULE), Ok(()))
+            }
             Carrier::Messages(interface, candidate) => {
                 let slot = &self.interfaces[interface];
                 let address = &peer.party.candidates[candidate].address;
-                let reached = slot.interface.reachable(address);
-                reached.map_err(|failure| format!("{}: {failure}", slot.path))
+                let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
+                (at, slot.interface.reachable(address))
             }
+        };
+        match reached {
+            Ok(()) => Ok(Some(at)),
+            Err(failure) => Err(format!("{at}: {failure}")),
         }
     }
 
