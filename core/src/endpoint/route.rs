@@ -39,6 +39,7 @@ impl Route {
     /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order.
     pub(crate) fn choose(worker: &WorkerInner, peer: &WorkerAddress) -> Route {
         let theirs: Vec<PeerModule> = peer.party.candidates.iter().map(peer_module).collect();
+        let mut wired: Vec<(ModuleRef, ModuleRef)> = Vec::new();
         let reach = |at: &ModuleRef, there: &PeerModule| {
             let slot = worker.interface(at).ok_or("it could not be opened on this worker")?;
             let index = theirs.iter().position(|t| t == there).unwrap_or(0);
@@ -47,12 +48,14 @@ impl Route {
                 return Err(error.to_string());
             }
             worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())?;
-            match worker.interfaces[slot].to_endpoint {
-                true => worker.can_wire(peer, slot, index),
-                false => Ok(()),
+            if worker.interfaces[slot].to_endpoint {
+                let by = worker.can_wire(peer, slot, index)?;
+                wired.extend(by.map(|by| (at.clone(), by)));
             }
+            Ok(())
         };
-        let lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
+        let mut lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
+        lanes.note_connections(&peer.label(), &wired);
         let ways = |role: Role| {
             lanes.of(role).iter().filter_map(|lane| match &lane.via {
                 Via::Module(at, candidate) => {
