@@ -55,7 +55,9 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         name: "TIELINE_VERBS_RETRY_COUNT",
         default: "6",
         kind: "count",
-        doc: "How often the device sends again before the connection fails, 0 to 6: soft RoCE takes 7 for without end.",
+        doc: "How often the device sends again before the connection fails, 0 to 7; soft RoCE takes 7 for without end, and \
+              counts against fewer what it repeats out of order: on links that lose and reorder it needs 7. A peer that \
+              is lost is then found by TIELINE_FAILURE_TIMEOUT.",
     },
     ConfigDoc {
         name: "TIELINE_VERBS_RNR_TIMER",
@@ -167,7 +169,7 @@ impl Settings {
                 Some(key.ok_or_else(|| bad("PARTITION_KEY", &partition, why))?)
             },
             ack_timeout: ack_exponent(reader.duration("TIELINE_VERBS_ACK_TIMEOUT", "500ms")?),
-            retry_count: reader.number("RETRY_COUNT", 0, 6)? as u8,
+            retry_count: reader.number("RETRY_COUNT", 0, 7)? as u8,
             rnr_timer: rnr_code(reader.duration("TIELINE_VERBS_RNR_TIMER", "640us")?),
             segment: reader.number("SEGMENT_SIZE", 1 << 10, 1 << 20)?,
             window: reader.number("WINDOW", 2, 1024)?,
