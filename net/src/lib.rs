@@ -48,5 +48,5 @@ pub use filter::Filter;
 pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};
 pub use interfaces::{LocalAddress, local_addresses};
 pub use options::{Ports, parse_duration, tune, tune_for_streams};
-pub use routes::{Route, routes};
+pub use routes::{Route, here, routes};
 pub use sys::{Interest, Poller, Ready, Timer, Waker, random};

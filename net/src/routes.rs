@@ -31,8 +31,9 @@ pub fn routes(local: &[LocalAddress], contact: &Contact) -> Result<Vec<Route>, S
     find(local, contact, same_loopback, &ask_kernel)
 }
 
-/// Boot id and network namespace of the calling thread.
-pub(crate) fn here() -> ([u8; 16], u64) {
+/// Boot id and network namespace of the calling thread: who has the same shares loopback addresses.
+#[must_use]
+pub fn here() -> ([u8; 16], u64) {
     use std::os::unix::fs::MetadataExt;
     static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
     let boot_id = *BOOT.get_or_init(|| {

@@ -97,6 +97,19 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         doc: "Operations that one endpoint may have on the way, 16 to 8192.",
     },
     ConfigDoc {
+        name: "TIELINE_VERBS_CM_CONNECTIONS",
+        default: "128",
+        kind: "count",
+        doc: "Connections that the module rdmacm of one worker keeps open for connecting, 1 to 4096; beyond it the \
+              longest unused ones are closed.",
+    },
+    ConfigDoc {
+        name: "TIELINE_VERBS_CM_IDLE",
+        default: "10s",
+        kind: "duration",
+        doc: "How long a connection of rdmacm stays open that nobody uses; it is made again when it is needed.",
+    },
+    ConfigDoc {
         name: "TIELINE_VERBS_INLINE",
         default: "188",
         kind: "size",
@@ -123,6 +136,8 @@ pub(crate) struct Settings {
     pub(crate) tx_buffers: usize,
     pub(crate) tx_depth: usize,
     pub(crate) inline: usize,
+    pub(crate) cm_connections: usize,
+    pub(crate) cm_idle: Duration,
     /// How long a peer may be silent: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
     /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
@@ -177,6 +192,8 @@ impl Settings {
             tx_buffers: reader.number("TX_BUFFERS", 32, 1 << 15)?,
             tx_depth: reader.number("TX_DEPTH", 16, 8192)?,
             inline: reader.number("INLINE", 0, 1024)?,
+            cm_connections: reader.number("CM_CONNECTIONS", 1, 4096)?,
+            cm_idle: reader.duration("TIELINE_VERBS_CM_IDLE", "10s")?,
             failure: reader.duration("TIELINE_FAILURE_TIMEOUT", "20s")?,
             connect: reader.duration("TIELINE_CONNECT_TIMEOUT", "30s")?,
         })

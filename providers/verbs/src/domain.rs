@@ -1,6 +1,7 @@
 //! A domain: one port of one device.
 
 use crate::abi::*;
+use crate::cm::{self, RDMACM, RdmaCm};
 use crate::config::Settings;
 use crate::devices::{self, PortName};
 use crate::gid::{self, GidKind};
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
-    Absent, Domain, Failure, Status, atomic_op, caps, connects, cost_class, role,
+    Domain, Failure, HostHandle, Status, atomic_op, caps, connects, cost_class, role,
 };
 
 /// Name of the module of reliable connections.
@@ -32,6 +33,7 @@ const MAX_READS: i32 = 16;
 /// What the interfaces of a domain share. Any thread.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
+    pub(crate) host: HostHandle,
     pub(crate) name: PortName,
     pub(crate) port: Port,
     pub(crate) local: Local,
@@ -62,6 +64,7 @@ impl VerbsDomain {
         class: &Path,
         name: PortName,
         settings: Settings,
+        host: HostHandle,
     ) -> Result<VerbsDomain, Failure> {
         let state = devices::state(class, &name);
         if state != "ACTIVE" {
@@ -113,6 +116,7 @@ impl VerbsDomain {
             has_global_atomics: attr.atomic_cap == IBV_ATOMIC_GLOB,
             bytes_per_second,
             settings,
+            host,
             name,
             port: here,
             local,
@@ -198,11 +202,11 @@ impl DomainState {
 
 impl Domain for VerbsDomain {
     type Interface = VerbsInterface;
-    type Connector = Absent;
+    type Connector = RdmaCm;
     type Region = Region;
 
     fn modules(&self) -> Vec<ModuleAttr> {
-        vec![self.state.rc(), self.state.ud()]
+        vec![self.state.rc(), self.state.ud(), cm::attributes()]
     }
 
     fn open_interface(&self, module: &str, _worker: [u8; 16]) -> Result<VerbsInterface, Failure> {
@@ -217,6 +221,15 @@ impl Domain for VerbsDomain {
                 ),
             )),
         }
+    }
+
+    fn open_connector(&self, module: &str, _worker: [u8; 16]) -> Result<RdmaCm, Failure> {
+        if module == RDMACM {
+            return RdmaCm::open(self.state.clone());
+        }
+        let domain = self.state.name.domain();
+        let text = format!("{domain} has no connection-only module `{module}`, only `{RDMACM}`");
+        Err(Failure::new(Status::NoDevice, text))
     }
 
     fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Region, Failure> {

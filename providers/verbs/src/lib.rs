@@ -47,6 +47,7 @@ mod sys;
 mod ud;
 mod wake;
 
+pub use cm::{RDMACM, RdmaCm};
 pub use domain::{RC, UD, VerbsDomain};
 pub use endpoint::{RemoteKey, VerbsEndpoint};
 pub use interface::VerbsInterface;
@@ -63,13 +64,14 @@ use tieline_plugin_api::{
 /// The provider.
 pub struct Verbs {
     settings: Settings,
+    host: HostHandle,
 }
 
 impl Provider for Verbs {
     type Domain = VerbsDomain;
 
     fn open(host: HostHandle) -> Result<Verbs, Failure> {
-        Ok(Verbs { settings: Settings::from_host(&host)? })
+        Ok(Verbs { settings: Settings::from_host(&host)?, host })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -98,6 +100,6 @@ impl Provider for Verbs {
             .ok_or_else(|| {
                 Failure::new(Status::NoDevice, format!("there is no domain {name:?}"))
             })?;
-        VerbsDomain::open(class, port, self.settings.clone())
+        VerbsDomain::open(class, port, self.settings.clone(), self.host)
     }
 }

@@ -128,6 +128,11 @@ impl Sleep {
         self.epoll.raw()
     }
 
+    /// Wakes a sleeper when `fd`, which is owned elsewhere and lives as long, is readable too.
+    pub(crate) fn also(&self, fd: i32) -> Result<(), Failure> {
+        self.epoll.add(fd)
+    }
+
     /// Wakes a sleeper at every interval, for what has to happen in time.
     pub(crate) fn tick(&self, interval: Option<Duration>) {
         if self.ticking.replace(interval) != interval {

@@ -1,0 +1,278 @@
+//! Several books over a network in memory, whose connections come, carry and go in every order.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What a member hears of, in order, and the frames that a connection carries each way.
+#[derive(Default)]
+struct Network {
+    /// By member: what it is to be told, each with the connection that it is about.
+    inbox: Vec<VecDeque<Told>>,
+    /// By connection: its two ends, and whether each end has closed.
+    cables: HashMap<u64, Cable>,
+    next: u64,
+}
+
+struct Cable {
+    ends: [usize; 2],
+    closed: [bool; 2],
+}
+
+/// What is on the way to a member.
+enum Told {
+    Event(Event),
+    /// A frame over a cable: lost when the receiver has closed its end.
+    Datagram(u64, Vec<u8>),
+    Note(u64, Kind),
+    /// The other end is closed.
+    Closed(u64),
+    /// A dial arrives.
+    Asked { cable: u64, from: usize, dial: u64 },
+}
+
+/// A member's view of the network.
+struct Member<'a> {
+    network: &'a mut Network,
+    me: usize,
+    room: bool,
+}
+
+fn name(member: usize) -> Vec<u8> {
+    vec![member as u8; 4]
+}
+
+impl Member<'_> {
+    fn other(&self, link: u64) -> Option<usize> {
+        let cable = self.network.cables.get(&link)?;
+        let side = usize::from(cable.ends[1] == self.me);
+        (!cable.closed[side]).then_some(cable.ends[1 - side])
+    }
+
+    fn tell(&mut self, link: u64, told: Told) {
+        if let Some(other) = self.other(link) {
+            self.network.inbox[other].push_back(told);
+        }
+    }
+}
+
+impl Net for Member<'_> {
+    fn dial(&mut self, peer: &[u8]) -> u64 {
+        self.network.next += 1;
+        let cable = self.network.next;
+        let to = usize::from(peer[0]);
+        let ends = [self.me, to];
+        let _ = self.network.cables.insert(cable, Cable { ends, closed: [false; 2] });
+        self.network.inbox[to].push_back(Told::Asked { cable, from: self.me, dial: cable });
+        cable
+    }
+
+    fn has_room(&self, link: u64) -> bool {
+        self.room && self.other(link).is_some()
+    }
+
+    fn send(&mut self, link: u64, datagram: &[u8]) {
+        self.tell(link, Told::Datagram(link, datagram.to_vec()));
+    }
+
+    fn note(&mut self, link: u64, note: Kind) {
+        self.tell(link, Told::Note(link, note));
+    }
+
+    fn close(&mut self, link: u64) {
+        self.tell(link, Told::Closed(link));
+        if let Some(cable) = self.network.cables.get_mut(&link) {
+            cable.closed[usize::from(cable.ends[1] == self.me)] = true;
+        }
+    }
+
+    fn finish(&mut self, link: u64) {
+        // Everything is with the other side as soon as it is in its inbox.
+        self.close(link);
+        self.network.inbox[self.me].push_back(Told::Event(Event::Finished { link }));
+    }
+}
+
+struct World {
+    network: Network,
+    books: Vec<Book>,
+    seen: Vec<Vec<u32>>,
+    sent: Vec<Vec<u32>>,
+    clock: Duration,
+    rooms: bool,
+}
+
+impl World {
+    fn new(members: usize, most: usize) -> World {
+        let inbox = (0..members).map(|_| VecDeque::new()).collect();
+        World {
+            network: Network { inbox, ..Network::default() },
+            books: (0..members).map(|m| Book::new(name(m), most, Duration::from_secs(1))).collect(),
+            seen: vec![vec![0; members]; members],
+            sent: vec![vec![0; members]; members],
+            clock: Duration::ZERO,
+            rooms: true,
+        }
+    }
+
+    fn with<R>(&mut self, me: usize, act: impl FnOnce(&mut Book, &mut Member<'_>) -> R) -> R {
+        let mut member = Member { network: &mut self.network, me, room: self.rooms };
+        let result = act(&mut self.books[me], &mut member);
+        let book = &mut self.books[me];
+        while let Some(found) = book.found.pop_front() {
+            match found {
+                Found::Datagram(bytes) => {
+                    let from = usize::from(bytes[0]);
+                    let number = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+                    assert_eq!(number, self.seen[from][me], "from {from} to {me}");
+                    self.seen[from][me] += 1;
+                }
+                Found::Left { words, .. } => panic!("nobody leaves: {words}"),
+            }
+        }
+        result
+    }
+
+    fn send(&mut self, from: usize, to: usize) {
+        let mut bytes = vec![from as u8];
+        bytes.extend_from_slice(&self.sent[from][to].to_le_bytes());
+        if self.with(from, |book, net| book.send(net, &name(to), &bytes)).is_ok() {
+            self.sent[from][to] += 1;
+        }
+    }
+
+    /// Lets a member hear of one thing; `false`: there was none.
+    fn step(&mut self, me: usize) -> bool {
+        let Some(told) = self.network.inbox[me].pop_front() else { return false };
+        let open = |network: &Network, link: u64| {
+            let cable = network.cables.get(&link);
+            cable.is_some_and(|c| !c.closed[usize::from(c.ends[1] == me)])
+        };
+        let event = match told {
+            Told::Event(event) => event,
+            Told::Asked { cable, from, dial } => {
+                let up = Event::Up { link: cable, peer: name(me), dial: Some(dial) };
+                self.network.inbox[from].push_back(Told::Event(up));
+                Event::Up { link: cable, peer: name(from), dial: None }
+            }
+            Told::Datagram(link, bytes) if open(&self.network, link) => {
+                Event::Datagram { link, bytes }
+            }
+            Told::Note(link, note) if open(&self.network, link) => Event::Note { link, note },
+            Told::Closed(link) if open(&self.network, link) => {
+                let words = "closed".to_string();
+                Event::Lost { link, status: Status::Closed, words }
+            }
+            _ => return true,
+        };
+        self.with(me, |book, net| book.handle(net, event));
+        true
+    }
+
+    fn settle(&mut self) {
+        self.rooms = true;
+        for me in 0..self.books.len() {
+            let links: Vec<u64> = self.books[me].links.keys().copied().collect();
+            for link in links {
+                self.with(me, |book, net| book.handle(net, Event::Room { link }));
+            }
+        }
+        for round in 0.. {
+            assert!(round < 100_000, "it never ends");
+            if !(0..self.books.len()).fold(false, |any, me| self.step(me) || any) {
+                break;
+            }
+        }
+        assert_eq!(self.seen, self.sent);
+    }
+}
+
+proptest! {
+    #[test]
+    fn everything_arrives_once_and_in_order_however_connections_come_and_go(
+        most in 1usize..4,
+        steps in prop::collection::vec((0u8..8, 0usize..4, 0usize..4), 0..300),
+    ) {
+        let mut world = World::new(4, most);
+        for (what, a, b) in steps {
+            match what {
+                0..=2 => world.send(a, b),
+                3..=5 => drop(world.step(a)),
+                6 => {
+                    world.clock += Duration::from_millis(700);
+                    let now = world.clock;
+                    world.with(a, |book, net| book.tick(net, now));
+                }
+                _ => world.rooms = b != 0,
+            }
+        }
+        world.settle();
+        // Whoever is idle ends without a connection.
+        for _ in 0..4 {
+            world.clock += Duration::from_secs(5);
+            let now = world.clock;
+            for me in 0..4 {
+                world.with(me, |book, net| book.tick(net, now));
+            }
+            world.settle();
+        }
+        for book in &world.books {
+            prop_assert!(!book.has_links() && book.peers() == 0);
+        }
+    }
+}
+
+#[test]
+fn two_that_dial_each_other_at_once_lose_nothing() {
+    let mut world = World::new(2, 8);
+    for _ in 0..5 {
+        world.send(0, 1);
+        world.send(1, 0);
+    }
+    world.settle();
+    assert_eq!(world.books[0].links.len(), 2, "one each way");
+}
+
+fn left(book: &mut Book) -> Vec<(u64, Status)> {
+    let found = book.found.drain(..).map(|found| match found {
+        Found::Left { hash, status, .. } => (hash, status),
+        Found::Datagram(_) => panic!("nothing was sent"),
+    });
+    found.collect()
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_is_reported_once_and_may_be_tried_again() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: true };
+    let book = &mut world.books[0];
+    for dial in 1..4 {
+        book.send(&mut net, &name(1), b"hello").expect("room");
+        book.send(&mut net, &name(1), b"hello").expect("room");
+        let words = "no route".to_string();
+        book.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
+        assert_eq!(left(book), [(address_hash(&name(1)), Status::Unreachable)]);
+    }
+    assert_eq!(book.peers(), 0);
+}
+
+#[test]
+fn a_connection_that_breaks_is_reported_and_the_next_datagram_makes_another() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: true };
+    let book = &mut world.books[0];
+    book.send(&mut net, &name(1), b"hello").expect("room");
+    book.handle(&mut net, Event::Up { link: 1, peer: name(1), dial: Some(1) });
+    let words = "killed".to_string();
+    book.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
+    assert_eq!(left(book), [(address_hash(&name(1)), Status::PeerFailed)]);
+    book.send(&mut net, &name(1), b"again").expect("room");
+    assert_eq!(book.dials.len(), 1);
+}
+
+#[test]
+fn a_flood_without_room_is_answered_again() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: false };
+    let taken = (0..).take_while(|_| world.books[0].send(&mut net, &name(1), &[0; 4096]).is_ok());
+    assert_eq!(taken.count(), QUEUE / 4096);
+}

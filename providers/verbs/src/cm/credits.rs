@@ -1,0 +1,158 @@
+//! How many frames may be sent: the other side has posted [`WINDOW`] buffers and says when it has posted them again.
+//! A queue pair whose peer polls late never meets a receiver without a buffer. Pure.
+//!
+//! Two credits are kept back: one for notes, and the last one for a frame that brings nothing but credits, so that two
+//! sides that have sent all they may do not wait for each other.
+
+use super::WINDOW;
+
+/// What a frame needs to leave behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// Datagrams and their parts.
+    Data,
+    /// Notes about the connection, and its handshake.
+    Note,
+    /// Credits alone.
+    Credits,
+}
+
+/// The account of one connection.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// Frames that the other side has room for.
+    have: u8,
+    /// Buffers that were posted again and not yet told.
+    owed: u8,
+}
+
+impl Default for Account {
+    fn default() -> Account {
+        Account { have: WINDOW, owed: 0 }
+    }
+}
+
+impl Account {
+    /// Whether a frame of that weight may go.
+    pub(super) fn allows(&self, weight: Weight) -> bool {
+        self.have
+            > match weight {
+                Weight::Data => 2,
+                Weight::Note => 1,
+                Weight::Credits => 0,
+            }
+    }
+
+    /// A frame goes; it tells this many credits.
+    pub(super) fn send(&mut self) -> u8 {
+        self.have = self.have.saturating_sub(1);
+        std::mem::take(&mut self.owed)
+    }
+
+    /// A frame came, brought credits, and its buffer is posted again.
+    ///
+    /// # Errors
+    /// More than this side has spent.
+    pub(super) fn received(&mut self, credits: u8) -> Result<(), String> {
+        let have = self.have.saturating_add(credits);
+        if have > WINDOW || self.owed >= WINDOW {
+            return Err("the peer gave more credits than it was owed, or sent without any".into());
+        }
+        self.have = have;
+        self.owed += 1;
+        Ok(())
+    }
+
+    /// Whether a frame is due that brings nothing but credits.
+    pub(super) fn is_due(&self) -> bool {
+        self.owed >= WINDOW / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// Two sides that send data as long as they may, and take what came in any order.
+    struct Side {
+        account: Account,
+        inbox: VecDeque<u8>,
+        sent: usize,
+        notes: usize,
+    }
+
+    fn step(sides: &mut [Side; 2], who: usize, what: u8) {
+        let (left, right) = sides.split_at_mut(1);
+        let (me, other) =
+            if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
+        match what {
+            0 if me.account.allows(Weight::Data) => {
+                other.inbox.push_back(me.account.send());
+                me.sent += 1;
+            }
+            1 => {
+                if let Some(credits) = me.inbox.pop_front() {
+                    me.account.received(credits).expect("an honest peer");
+                }
+            }
+            2 if me.notes > 0 && me.account.allows(Weight::Note) => {
+                me.notes -= 1;
+                other.inbox.push_back(me.account.send());
+            }
+            3 if me.account.is_due() && me.account.allows(Weight::Credits) => {
+                other.inbox.push_back(me.account.send());
+            }
+            _ => {}
+        }
+        assert!(other.inbox.len() <= usize::from(WINDOW), "more frames than buffers");
+    }
+
+    proptest! {
+        #[test]
+        fn two_sides_never_overrun_each_other_and_never_both_stop(
+            steps in prop::collection::vec((0usize..2, 0u8..4), 0..400),
+            notes in 0usize..5,
+        ) {
+            let side = || Side { account: Account::default(), inbox: VecDeque::new(), sent: 0, notes };
+            let mut sides = [side(), side()];
+            for (who, what) in steps {
+                step(&mut sides, who, what);
+            }
+            // Whatever happened: once both take and pay, both send again, and all notes leave.
+            for goal in [0, 1] {
+                let before = sides[goal].sent;
+                for round in 0.. {
+                    prop_assert!(round < 100, "side {} is stuck: {:?}", goal, sides[goal].account);
+                    for who in [0, 1] {
+                        for _ in 0..WINDOW {
+                            step(&mut sides, who, 1);
+                        }
+                        step(&mut sides, who, 3);
+                        step(&mut sides, who, 2);
+                    }
+                    step(&mut sides, goal, 0);
+                    if sides[goal].sent > before && sides[goal].notes == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_invents_credits_is_found_out() {
+        let mut account = Account::default();
+        assert!(account.received(1).is_err());
+        let _ = account.send();
+        assert!(account.received(1).is_ok() && account.received(1).is_err());
+    }
+
+    #[test]
+    fn a_peer_that_sends_without_credits_is_found_out() {
+        let mut account = Account::default();
+        let taken = (0..100).take_while(|_| account.received(0).is_ok()).count();
+        assert_eq!(taken, usize::from(WINDOW));
+    }
+}

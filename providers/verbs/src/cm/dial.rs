@@ -1,0 +1,218 @@
+//! Connections in the making: the ways to a peer are tried one after the other.
+
+use super::abi::*;
+use super::book::Event;
+use super::frame::Kind;
+use super::net::Wires;
+use super::sys::{Id, device_name};
+use super::wire::{State, Wire};
+use super::{PURPOSE, address};
+use crate::wake::sys::random;
+use std::collections::VecDeque;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::time::Instant;
+use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
+use tieline_plugin_api::{Failure, Status};
+
+/// How long the kernel looks for an address or a route.
+const RESOLVE_MS: i32 = 2000;
+/// How often one way is tried again when the other host has not yet forgotten an earlier connection.
+const STALE: usize = 3;
+
+/// A peer that is dialled.
+pub(super) struct Dial {
+    peer: Vec<u8>,
+    contact: Contact,
+    ways: VecDeque<Route>,
+    /// What became of the ways that were tried.
+    why: Vec<String>,
+    status: Status,
+    stale: usize,
+    deadline: Instant,
+}
+
+impl Wires {
+    /// Begins to dial.
+    pub(super) fn begin(&mut self, peer: &[u8]) -> u64 {
+        let number = self.number();
+        let begun = address::parse(peer).and_then(|contact| match &self.broken {
+            Some(words) => Err(Failure::new(Status::NoDevice, words.clone())),
+            None => routes(&self.local, &contact)
+                .map(|ways| (contact, ways))
+                .map_err(|why| Failure::new(Status::Unreachable, why)),
+        });
+        match begun {
+            Ok((contact, ways)) => {
+                let dial = Dial {
+                    peer: peer.to_vec(),
+                    contact,
+                    ways: ways.into(),
+                    why: Vec::new(),
+                    status: Status::Unreachable,
+                    stale: 0,
+                    deadline: Instant::now() + self.domain.settings.connect,
+                };
+                let _ = self.dials.insert(number, dial);
+                self.try_next(number);
+            }
+            Err(Failure { status, text }) => {
+                self.events.push_back(Event::DialFailed { dial: number, status, words: text });
+            }
+        }
+        number
+    }
+
+    /// Tries the next way, or gives up.
+    fn try_next(&mut self, number: u64) {
+        loop {
+            let Some(dial) = self.dials.get_mut(&number) else { return };
+            let now = Instant::now();
+            let way = dial.ways.pop_front().filter(|_| now < dial.deadline);
+            let Some(way) = way else {
+                let (status, words) = (dial.status, dial.why.join("; "));
+                let _ = self.dials.remove(&number);
+                return self.events.push_back(Event::DialFailed { dial: number, status, words });
+            };
+            // The time that is left is shared with the ways that are left.
+            let share = (dial.deadline - now) / (dial.ways.len() as u32 + 1);
+            if let Err(failure) = self.try_way(number, &way, now + share) {
+                let Some(dial) = self.dials.get_mut(&number) else { return };
+                dial.status = failure.status;
+                dial.why.push(format!("{}: {}", way.remote, failure.text));
+            } else {
+                if let Some(dial) = self.dials.get_mut(&number) {
+                    dial.ways.push_front(way); // it is being tried
+                }
+                return;
+            }
+        }
+    }
+
+    fn try_way(&mut self, number: u64, way: &Route, deadline: Instant) -> Result<(), Failure> {
+        let invalid = |why: String| Failure::new(Status::Invalid, why);
+        let dial = self.dials.get(&number).ok_or(Status::Invalid)?;
+        let key = Key::derive(&self.secret, &dial.contact.cookie);
+        let hello = Hello::new(PURPOSE, dial.contact.target, &self.own).map_err(invalid)?;
+        let mut nonce = [0; 32];
+        random(&mut nonce)?;
+        let dialler = Dialler::new(key, &hello, nonce);
+        let id = Id::new(&self.channel)?;
+        if self.domain.settings.traffic_class != 0 {
+            id.set_traffic_class(self.domain.settings.traffic_class)?;
+        }
+        id.resolve_address(source(way), way.remote, RESOLVE_MS)?;
+        let link = self.number();
+        let _ = self.ids.insert(id.key(), link);
+        let wire =
+            Wire::new(id, State::Dialling { dial: number, dialler, answered: false }, deadline);
+        let _ = self.wires.insert(link, wire);
+        Ok(())
+    }
+
+    /// The connection manager has come one step further.
+    pub(super) fn step(&mut self, link: u64, kind: u32, private: &[u8]) {
+        let done = match kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => self.address_resolved(link),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => self.route_resolved(link),
+            _ => self.answered(link, private),
+        };
+        if let Err(failure) = done {
+            self.lost(link, failure.status, &failure.text);
+        }
+    }
+
+    fn address_resolved(&mut self, link: u64) -> Result<(), Failure> {
+        let wire = self.wires.get(&link).ok_or(Status::Invalid)?;
+        let (name, port) = wire.id.device(device_name).unwrap_or_default();
+        let here = &self.domain.name;
+        if (&name, port) != (&here.device, here.port) {
+            let text =
+                format!("the way there leaves from {name} port {port}, not from {}", here.words());
+            return Err(Failure::new(Status::Unreachable, text));
+        }
+        wire.id.resolve_route(RESOLVE_MS)
+    }
+
+    fn route_resolved(&mut self, link: u64) -> Result<(), Failure> {
+        let qpn = self.prepare(link)?;
+        let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
+        let State::Dialling { dialler, .. } = &mut wire.state else { return Ok(()) };
+        let start = dialler.output().to_vec();
+        dialler.sent(start.len());
+        wire.id.connect(qpn, &start)
+    }
+
+    /// The other side has accepted, and challenges us to prove ourselves.
+    fn answered(&mut self, link: u64, private: &[u8]) -> Result<(), Failure> {
+        let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
+        wire.connect(&self.domain.settings)?;
+        wire.id.establish()?;
+        let State::Dialling { dialler, answered, .. } = &mut wire.state else { return Ok(()) };
+        let challenge = private.get(..dialler.expects()).unwrap_or_default();
+        let _ = dialler.receive(challenge).map_err(refused)?;
+        let proof = dialler.output().to_vec();
+        dialler.sent(proof.len());
+        *answered = true;
+        wire.put(Kind::Handshake, &proof);
+        self.pump(link);
+        Ok(())
+    }
+
+    /// The other side has looked at our proof.
+    pub(super) fn proven(&mut self, link: u64, bytes: &[u8]) {
+        let Some(wire) = self.wires.get_mut(&link) else { return };
+        let State::Dialling { dial, dialler, .. } = &mut wire.state else { return };
+        let number = *dial;
+        let now = &bytes[..dialler.expects().min(bytes.len())];
+        match dialler.receive(now) {
+            Ok(true) => {
+                wire.state = State::Up;
+                wire.deadline = None;
+                if let Some(dial) = self.dials.remove(&number) {
+                    let event = Event::Up { link, peer: dial.peer, dial: Some(number) };
+                    self.events.push_back(event);
+                }
+            }
+            Ok(false) => {}
+            Err(refusal) => {
+                let Failure { status, text } = refused(refusal);
+                self.lost(link, status, &text);
+            }
+        }
+    }
+
+    /// The way that was tried leads nowhere.
+    pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
+        let Some(dial) = self.dials.get_mut(&number) else { return };
+        let stale = words.contains("not yet forgotten");
+        if stale && dial.stale < STALE {
+            dial.stale += 1; // a new queue pair has another number
+        } else if let Some(way) = dial.ways.pop_front() {
+            dial.status = status;
+            dial.why.push(format!("{} ({}): {words}", way.remote, way.why));
+        }
+        self.try_next(number);
+    }
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let status = match refusal {
+        Refusal::WrongSecret => Status::Permission,
+        Refusal::UnknownTarget => Status::PeerFailed,
+        _ => Status::Unreachable,
+    };
+    Failure::new(status, refusal.to_string())
+}
+
+/// The address to send from: it binds the id to this device.
+fn source(way: &Route) -> SocketAddr {
+    match &way.local {
+        Some(local) if local.scope_id != 0 => match local.ip {
+            std::net::IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, local.scope_id).into(),
+            ip => SocketAddr::new(ip, 0),
+        },
+        Some(local) => SocketAddr::new(local.ip, 0),
+        // An address of this very host.
+        None => SocketAddr::new(way.remote.ip(), 0),
+    }
+}

@@ -1,0 +1,520 @@
+//! The connections themselves: events of the connection manager and completions come in, [`Event`]s of the book go out.
+
+use super::abi::*;
+use super::book::{Event, Net};
+use super::credits::Weight;
+use super::dial::Dial;
+use super::frame::{self, Kind};
+use super::sys::{Channel, CmEvent, Id, device_name};
+use super::wire::{State, Wire, about, reason, trouble};
+use super::{BUFFER, DEPTH, PURPOSE, WINDOW, address, places};
+use crate::abi::*;
+use crate::buffers::Pool;
+use crate::domain::DomainState;
+use crate::sys::{Cq, Wc};
+use crate::wake::{Sleep, sys::random};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tieline_net::{Acceptor, Contact, Key, LocalAddress};
+use tieline_plugin_api::{Failure, Status};
+
+/// Who has come and not yet proven that it belongs to the job, at most.
+const UNPROVEN: usize = 64;
+/// How long it has for that.
+const PROOF: Duration = Duration::from_secs(10);
+/// How long the end of a connection waits for the other side's device.
+const FINISH: Duration = Duration::from_secs(2);
+/// How often what has to happen in time is looked after, while something has.
+const TICK: Duration = Duration::from_millis(50);
+/// Events and batches of completions in one turn, so that none keeps the others waiting.
+const EVENTS: usize = 64;
+const BATCHES: usize = 16;
+/// Completions that one connection may leave in the queue.
+const COMPLETIONS: usize = DEPTH + WINDOW as usize;
+
+/// Everything that is open. Connections go before what they use: the order of the fields.
+pub(super) struct Wires {
+    pub(super) events: VecDeque<Event>,
+    pub(super) contact: Contact,
+    pub(super) own: Vec<u8>,
+    pub(super) strangers: u64,
+    pub(super) dials: HashMap<u64, Dial>,
+    pub(super) wires: HashMap<u64, Wire>,
+    /// By the id's name in events.
+    pub(super) ids: HashMap<usize, u64>,
+    listeners: Vec<Id>,
+    /// Connections that something waits in.
+    waiting: BTreeSet<u64>,
+    cq: Cq,
+    /// Connections that were closed since the queue was empty: what they left is in it.
+    closed: usize,
+    sends: Pool,
+    receives: Pool,
+    sleep: Sleep,
+    pub(super) channel: Rc<Channel>,
+    pub(super) domain: Arc<DomainState>,
+    pub(super) local: Vec<LocalAddress>,
+    pub(super) key: Key,
+    pub(super) secret: Vec<u8>,
+    /// Why nothing works any more.
+    pub(super) broken: Option<String>,
+    batch: Vec<Wc>,
+    next: u64,
+    ticked: Instant,
+}
+
+impl Wires {
+    pub(super) fn open(domain: Arc<DomainState>) -> Result<Wires, Failure> {
+        let channel = Channel::new()?;
+        let local = places::local_addresses(&domain.name)?;
+        let (listeners, places) = places::listen(&channel, &domain.name, &local)?;
+        let (mut cookie, mut target) = ([0; 16], [0; 16]);
+        random(&mut cookie)?;
+        random(&mut target)?;
+        let (boot_id, net_namespace) = tieline_net::here();
+        let contact = Contact { boot_id, net_namespace, cookie, target, places };
+        let secret = domain.host.config("TIELINE_SECRET").unwrap_or_default().into_bytes();
+        let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
+        let sleep = Sleep::new(&domain.watch, &cq)?;
+        sleep.also(channel.fd())?;
+        let most = (domain.settings.cm_connections + 2 * UNPROVEN) * usize::from(WINDOW);
+        Ok(Wires {
+            events: VecDeque::new(),
+            own: address::pack(&contact),
+            key: Key::derive(&secret, &contact.cookie),
+            secret,
+            contact,
+            strangers: 0,
+            dials: HashMap::new(),
+            wires: HashMap::new(),
+            ids: HashMap::new(),
+            listeners,
+            waiting: BTreeSet::new(),
+            cq,
+            closed: 0,
+            sends: Pool::new(&domain.pd, BUFFER, 16, most),
+            receives: Pool::new(&domain.pd, BUFFER, 4 * usize::from(WINDOW), most),
+            sleep,
+            channel,
+            domain,
+            local,
+            broken: None,
+            batch: vec![Wc::default(); crate::sys::WC_BATCH],
+            next: 0,
+            ticked: Instant::now(),
+        })
+    }
+
+    /// Readable when [`Wires::turn`] has something to do, after [`Wires::arm`] said so.
+    pub(super) fn fd(&self) -> i32 {
+        self.sleep.raw()
+    }
+
+    /// Prepares to sleep; `false`: there is something to do first.
+    pub(super) fn arm(&mut self, has_links: bool) -> bool {
+        let urgent = !self.dials.is_empty() || self.wires.values().any(|w| w.deadline.is_some());
+        let flying = self.wires.values().any(Wire::has_flying);
+        self.sleep.tick(match (urgent, flying || has_links) {
+            (true, _) => Some(TICK),
+            (false, true) => Some(10 * TICK),
+            (false, false) => None,
+        });
+        self.cq.drain_channel();
+        let armed = self.cq.arm().is_ok();
+        self.drain();
+        armed && self.events.is_empty()
+    }
+
+    /// Bytes of buffers, and completions that there is room for.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        (self.sends.committed() + self.receives.committed(), self.cq.capacity())
+    }
+
+    /// Progress. `true` when a tick has passed.
+    pub(super) fn turn(&mut self) -> bool {
+        for _ in 0..EVENTS {
+            match self.channel.next() {
+                Ok(Some(event)) => self.happened(event),
+                Ok(None) => break,
+                Err(failure) => {
+                    self.break_all(failure.status, &failure.text);
+                    break;
+                }
+            }
+        }
+        self.drain();
+        let now = Instant::now();
+        let ticks = now - self.ticked >= TICK;
+        if ticks {
+            self.ticked = now;
+            self.look(now);
+        }
+        ticks
+    }
+
+    /// Takes what has completed, and sends what waits.
+    pub(super) fn drain(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for _ in 0..BATCHES {
+            let count = match self.cq.poll(&mut batch) {
+                Ok(count) => count,
+                Err(failure) => {
+                    self.break_all(failure.status, &failure.text);
+                    0
+                }
+            };
+            if count == 0 {
+                self.closed = 0;
+                break;
+            }
+            for wc in &batch[..count] {
+                self.completed(wc);
+            }
+        }
+        self.batch = batch;
+        for wire in self.waiting.clone() {
+            self.pump(wire);
+        }
+    }
+
+    fn completed(&mut self, wc: &Wc) {
+        let (number, buffer, is_send) = about(wc.wr_id);
+        let Some(wire) = self.wires.get_mut(&number) else { return }; // closed: its buffers are back
+        if wc.status != IBV_WC_SUCCESS {
+            let (status, words) = trouble(wc.status);
+            return self.lost(number, status, &words);
+        }
+        if is_send {
+            wire.sent(buffer, &mut self.sends);
+            if matches!(wire.state, State::Finishing) && wire.is_quiet() {
+                self.retire(number);
+                self.events.push_back(Event::Finished { link: number });
+            }
+            return;
+        }
+        let bytes = self.receives.bytes(buffer, wc.byte_len as usize).to_vec();
+        let posted = wire.post_again(number, buffer, &self.receives);
+        let read = frame::read(&bytes).and_then(|(kind, credits, payload)| {
+            wire.account.received(credits)?;
+            Ok((kind, payload))
+        });
+        match (posted, read) {
+            (Err(failure), _) => self.lost(number, failure.status, &failure.text),
+            (_, Err(why)) => self.lost(number, Status::BadData, &why),
+            (Ok(()), Ok((kind, payload))) => self.came(number, kind, payload),
+        }
+        let _ = self.waiting.insert(number); // credits may be due, or have come
+    }
+
+    /// A frame came.
+    fn came(&mut self, number: u64, kind: Kind, payload: &[u8]) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        match (&wire.state, kind) {
+            (_, Kind::Credits) | (State::Finishing, _) => {}
+            (State::Asked(_), Kind::Handshake) => self.prove(number, payload),
+            (State::Dialling { answered: true, .. }, Kind::Handshake) => {
+                self.proven(number, payload)
+            }
+            (State::Up, Kind::Part) => {
+                if let Err(why) = wire.reader.part(payload) {
+                    self.lost(number, Status::BadData, &why);
+                }
+            }
+            (State::Up, Kind::Datagram) => match wire.reader.last(payload) {
+                Ok(bytes) => self.events.push_back(Event::Datagram { link: number, bytes }),
+                Err(why) => self.lost(number, Status::BadData, &why),
+            },
+            (State::Up, note @ (Kind::MayClose | Kind::Bye | Kind::Gone)) => {
+                self.events.push_back(Event::Note { link: number, note });
+            }
+            (_, kind) => {
+                let why = format!("the peer broke the protocol: {kind:?} is not due");
+                self.lost(number, Status::BadData, &why);
+            }
+        }
+    }
+
+    /// Sends what waits in a connection.
+    pub(super) fn pump(&mut self, number: u64) {
+        let Some(wire) = self.wires.get_mut(&number) else {
+            let _ = self.waiting.remove(&number);
+            return;
+        };
+        match wire.pump(number, &mut self.sends) {
+            Ok(true) => {
+                let _ = self.waiting.remove(&number);
+            }
+            Ok(false) => {
+                let _ = self.waiting.insert(number);
+            }
+            Err(failure) => return self.lost(number, failure.status, &failure.text),
+        }
+        if wire.full && wire.has_room() && wire.account.allows(Weight::Data) {
+            wire.full = false;
+            self.events.push_back(Event::Room { link: number });
+        }
+    }
+
+    fn happened(&mut self, event: CmEvent) {
+        if let Some(id) = event.request {
+            return self.requested(id, &event.private);
+        }
+        let Some(&number) = self.ids.get(&event.key) else {
+            if event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL {
+                self.listeners.retain(|listener| listener.key() != event.key);
+                self.removed();
+            }
+            return;
+        };
+        match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED
+            | RDMA_CM_EVENT_ROUTE_RESOLVED
+            | RDMA_CM_EVENT_CONNECT_RESPONSE => self.step(number, event.kind, &event.private),
+            RDMA_CM_EVENT_DISCONNECTED => {
+                self.drain(); // what came before it counts
+                let words = "the peer has closed it, or its process ended";
+                self.lost(number, Status::PeerFailed, words);
+            }
+            RDMA_CM_EVENT_DEVICE_REMOVAL => self.removed(),
+            RDMA_CM_EVENT_ADDR_ERROR
+            | RDMA_CM_EVENT_ROUTE_ERROR
+            | RDMA_CM_EVENT_CONNECT_ERROR
+            | RDMA_CM_EVENT_UNREACHABLE
+            | RDMA_CM_EVENT_REJECTED => {
+                let (status, words) = reason(event.kind, event.status);
+                self.lost(number, status, &words);
+            }
+            // Established: the first frame says so too. Timewait has ended: nobody waits for it.
+            _ => {}
+        }
+    }
+
+    /// Somebody wants to connect.
+    fn requested(&mut self, id: Id, private: &[u8]) {
+        let here = (self.domain.name.device.clone(), self.domain.name.port);
+        let unproven = self.wires.values().filter(|w| matches!(w.state, State::Asked(_))).count();
+        if self.broken.is_some() || unproven >= UNPROVEN || id.device(device_name) != Some(here) {
+            return id.reject(b"");
+        }
+        let mut nonce = [0; 32];
+        if random(&mut nonce).is_err() {
+            return id.reject(b"");
+        }
+        let mut acceptor = Acceptor::new(self.key.clone(), nonce);
+        let begun = private.get(..acceptor.expects()).map(|start| acceptor.receive(start));
+        let challenge = acceptor.output().to_vec();
+        if !matches!(begun, Some(Ok(None))) || challenge.is_empty() {
+            self.strangers += 1;
+            return id.reject(&challenge); // of another version: it can say so in words
+        }
+        acceptor.sent(challenge.len());
+        let number = self.number();
+        let _ = self.ids.insert(id.key(), number);
+        let wire = Wire::new(id, State::Asked(acceptor), Instant::now() + PROOF);
+        let _ = self.wires.insert(number, wire);
+        let accepted = self.prepare(number).and_then(|qpn| {
+            let wire = self.wires.get_mut(&number).ok_or(Status::Invalid)?;
+            wire.connect(&self.domain.settings)?;
+            wire.id.accept(qpn, &challenge)
+        });
+        if accepted.is_err() {
+            if let Some(wire) = self.wires.get(&number) {
+                wire.id.reject(b"");
+            }
+            self.retire(number);
+        }
+    }
+
+    /// A queue pair for a connection.
+    pub(super) fn prepare(&mut self, number: u64) -> Result<u32, Failure> {
+        let needed = (self.wires.len() + self.closed + 1) * COMPLETIONS;
+        if needed > self.cq.capacity() {
+            self.cq.resize(needed.next_power_of_two())?;
+        }
+        let wire = self.wires.get_mut(&number).ok_or(Status::Invalid)?;
+        wire.prepare(number, &self.domain.pd, &self.cq, &mut self.receives)
+    }
+
+    /// Who has come says who it is and proves it.
+    fn prove(&mut self, number: u64, mut bytes: &[u8]) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        let State::Asked(acceptor) = &mut wire.state else { return };
+        let mut hello = Ok(None);
+        while let (false, Ok(None)) = (bytes.is_empty(), &hello) {
+            let (now, rest) = bytes.split_at(acceptor.expects().min(bytes.len()));
+            if now.is_empty() {
+                break;
+            }
+            hello = acceptor.receive(now);
+            bytes = rest;
+        }
+        let hello = match hello {
+            Ok(None) => return, // the rest is in the next frame
+            Ok(Some(hello)) => hello,
+            Err(_) => {
+                let refusal = acceptor.output().to_vec();
+                self.strangers += 1;
+                wire.put(Kind::Handshake, &refusal);
+                return self.finish(number);
+            }
+        };
+        let peer = hello.payload().to_vec();
+        let known = hello.purpose == PURPOSE
+            && hello.target == self.contact.target
+            && peer != self.own
+            && address::parse(&peer).is_ok();
+        acceptor.answer(if known { Ok(()) } else { Err(tieline_net::Refusal::UnknownTarget) });
+        let answer = acceptor.output().to_vec();
+        wire.put(Kind::Handshake, &answer);
+        if !known {
+            return self.finish(number);
+        }
+        wire.state = State::Up;
+        wire.deadline = None;
+        self.pump(number);
+        self.events.push_back(Event::Up { link: number, peer, dial: None });
+    }
+
+    /// What has to happen in time.
+    fn look(&mut self, now: Instant) {
+        for event in self.sleep.news() {
+            if event.kind == IBV_EVENT_DEVICE_FATAL {
+                self.removed();
+            }
+        }
+        let failure = self.domain.settings.failure;
+        let late: Vec<u64> = self
+            .wires
+            .iter()
+            .filter(|(_, wire)| {
+                wire.deadline.is_some_and(|deadline| deadline <= now)
+                    || wire.has_flying() && now - wire.progress >= failure
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in late {
+            match self.wires.get(&number).map(|wire| &wire.state) {
+                Some(State::Finishing) => {
+                    self.retire(number);
+                    self.events.push_back(Event::Finished { link: number });
+                }
+                Some(State::Asked(_)) => {
+                    self.strangers += 1;
+                    self.retire(number);
+                }
+                _ => self.lost(number, Status::TimedOut, "there was no answer in time"),
+            }
+        }
+    }
+
+    fn removed(&mut self) {
+        let words = format!("the device {} was removed", self.domain.name.device);
+        self.break_all(Status::NoDevice, &words);
+    }
+
+    /// Nothing works any more.
+    fn break_all(&mut self, status: Status, words: &str) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.broken = Some(words.to_string());
+        let mut numbers: Vec<u64> = self.wires.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.lost(number, status, words);
+        }
+        self.listeners.clear();
+    }
+
+    /// A connection is over: the book hears of it, or the dial that it was for goes on.
+    pub(super) fn lost(&mut self, number: u64, status: Status, words: &str) {
+        let Some(wire) = self.wires.get(&number) else { return };
+        let dial = match &wire.state {
+            State::Dialling { dial, .. } => Some(*dial),
+            _ => None,
+        };
+        let event = match &wire.state {
+            State::Up => Some(Event::Lost { link: number, status, words: words.to_string() }),
+            State::Finishing => Some(Event::Finished { link: number }),
+            _ => None,
+        };
+        self.retire(number);
+        self.events.extend(event);
+        if let Some(dial) = dial {
+            self.failed(dial, status, words);
+        }
+    }
+
+    /// Closes a connection and takes its buffers back.
+    pub(super) fn retire(&mut self, number: u64) {
+        let Some(wire) = self.wires.remove(&number) else { return };
+        let _ = self.ids.remove(&wire.id.key());
+        let _ = self.waiting.remove(&number);
+        wire.close(&mut self.sends, &mut self.receives);
+        self.closed += 1;
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.next = (self.next + 1) & 0x3fff_ffff;
+        self.next
+    }
+
+    /// Says goodbye on the given connections, and waits a little for the other sides' devices to take it.
+    pub(super) fn leave(&mut self, links: &[u64], patience: Duration) {
+        for &link in links {
+            self.note(link, Kind::Gone);
+        }
+        let until = Instant::now() + patience;
+        while links.iter().any(|link| self.wires.get(link).is_some_and(|w| !w.is_quiet())) {
+            self.drain();
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Net for Wires {
+    fn dial(&mut self, peer: &[u8]) -> u64 {
+        self.begin(peer)
+    }
+
+    fn has_room(&self, link: u64) -> bool {
+        self.wires.get(&link).is_some_and(|w| w.has_room() && w.account.allows(Weight::Data))
+    }
+
+    fn send(&mut self, link: u64, datagram: &[u8]) {
+        if let Some(wire) = self.wires.get_mut(&link) {
+            for (kind, payload) in frame::cut(datagram) {
+                wire.put(kind, payload);
+            }
+            wire.full = true; // whoever sent asks for room again
+            self.pump(link);
+        }
+    }
+
+    fn note(&mut self, link: u64, note: Kind) {
+        if let Some(wire) = self.wires.get_mut(&link) {
+            wire.put(note, b"");
+            self.pump(link);
+        }
+    }
+
+    fn close(&mut self, link: u64) {
+        self.retire(link);
+    }
+
+    fn finish(&mut self, link: u64) {
+        let Some(wire) = self.wires.get_mut(&link) else { return };
+        wire.state = State::Finishing;
+        wire.deadline = Some(Instant::now() + FINISH);
+        self.pump(link);
+        if self.wires.get(&link).is_some_and(Wire::is_quiet) {
+            self.retire(link);
+            self.events.push_back(Event::Finished { link });
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The connection manager's objects, owned: event channels and identifiers ("ids"), which are its sockets.
+//!
+//! Nothing here waits: the channel's descriptor does not block, and what takes time ends in an event.
+
+#![allow(unsafe_code)]
+
+use super::abi::*;
+use super::load::{Library, library};
+use crate::abi::{ibv_device, ibv_qp_attr};
+use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ptr::{self, NonNull};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::rc::Rc;
+use tieline_plugin_api::Failure;
+
+fn check(code: c_int, what: impl FnOnce() -> String) -> Result<(), Failure> {
+    if code == 0 { Ok(()) } else { Err(Failure::last_os_error(&what())) }
+}
+
+/// Where the events of its ids come out.
+pub(super) struct Channel {
+    api: &'static Library,
+    raw: NonNull<rdma_event_channel>,
+}
+
+/// What happened to an id.
+pub(super) struct CmEvent {
+    /// Whose event it is: [`Id::key`]. For a request that of the listener.
+    pub(super) key: usize,
+    /// `RDMA_CM_EVENT_*`.
+    pub(super) kind: c_uint,
+    /// An error number, or the reason of a rejection.
+    pub(super) status: i32,
+    /// What the other side has sent along; with zeros up to the most that there can be.
+    pub(super) private: Vec<u8>,
+    /// The other side's queue pair.
+    pub(super) peer_qpn: u32,
+    /// The id of a request: a connection in the making.
+    pub(super) request: Option<Id>,
+}
+
+impl Channel {
+    pub(super) fn new() -> Result<Rc<Channel>, Failure> {
+        let api = library()?;
+        // SAFETY: no argument; the library sets itself up at its first call.
+        let raw = unsafe { (api.rdma_create_event_channel)() };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Failure::last_os_error("an event channel of rdma_cm cannot be made"))?;
+        let channel = Channel { api, raw };
+        // SAFETY: fcntl on a descriptor that this object owns.
+        let code = unsafe {
+            let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
+            libc::fcntl(channel.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+        };
+        check(c_int::from(code < 0), || "fcntl of an event channel".into())?;
+        Ok(Rc::new(channel))
+    }
+
+    /// Readable when there is an event.
+    pub(super) fn fd(&self) -> c_int {
+        // SAFETY: the channel is live.
+        unsafe { self.raw.as_ref().fd }
+    }
+
+    /// The next event, if there is one.
+    ///
+    /// # Errors
+    /// The channel is of no use any more.
+    pub(super) fn next(self: &Rc<Channel>) -> Result<Option<CmEvent>, Failure> {
+        let mut raw: *mut rdma_cm_event = ptr::null_mut();
+        // SAFETY: a live channel and a place for the event.
+        if unsafe { (self.api.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut raw) } != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(Failure::from_io("events of rdma_cm", &error)),
+            };
+        }
+        let Some(event) = NonNull::new(raw) else { return Ok(None) };
+        // SAFETY: the library filled the event and keeps it until it is acknowledged, which happens once, below. The
+        // private data is as long as it says. The id of a request is ours from here on; others are only compared.
+        unsafe {
+            let seen = event.as_ref();
+            let is_request = seen.event == RDMA_CM_EVENT_CONNECT_REQUEST;
+            let data = seen.conn.private_data.cast::<u8>();
+            let has_data = matches!(
+                seen.event,
+                RDMA_CM_EVENT_CONNECT_REQUEST
+                    | RDMA_CM_EVENT_CONNECT_RESPONSE
+                    | RDMA_CM_EVENT_REJECTED
+            ) && !data.is_null();
+            let found = CmEvent {
+                key: if is_request { seen.listen_id.addr() } else { seen.id.addr() },
+                kind: seen.event,
+                status: seen.status,
+                private: if has_data {
+                    core::slice::from_raw_parts(data, usize::from(seen.conn.private_data_len))
+                        .to_vec()
+                } else {
+                    Vec::new()
+                },
+                peer_qpn: seen.conn.qp_num,
+                request: NonNull::new(seen.id)
+                    .filter(|_| is_request)
+                    .map(|raw| Id { channel: Rc::clone(self), raw }),
+            };
+            let _ = (self.api.rdma_ack_cm_event)(event.as_ptr());
+            Ok(Some(found))
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: every id holds the channel, and every event was acknowledged.
+        unsafe { (self.api.rdma_destroy_event_channel)(self.raw.as_ptr()) }
+    }
+}
+
+/// A listener, or one side of a connection.
+pub(super) struct Id {
+    channel: Rc<Channel>,
+    raw: NonNull<rdma_cm_id>,
+}
+
+impl Id {
+    pub(super) fn new(channel: &Rc<Channel>) -> Result<Id, Failure> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: a live channel, which the id holds, and a place for it.
+        let code = unsafe {
+            let create = channel.api.rdma_create_id;
+            create(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), RDMA_PS_TCP)
+        };
+        let failed = || Failure::last_os_error("an id of rdma_cm cannot be made");
+        let raw = NonNull::new(raw).filter(|_| code == 0).ok_or_else(failed)?;
+        Ok(Id { channel: Rc::clone(channel), raw })
+    }
+
+    fn api(&self) -> &'static Library {
+        self.channel.api
+    }
+
+    /// What events call it.
+    pub(super) fn key(&self) -> usize {
+        self.raw.addr().get()
+    }
+
+    pub(super) fn bind(&self, to: SocketAddr) -> Result<(), Failure> {
+        let mut room = pack(to);
+        // SAFETY: a live id and an address of its family.
+        let code = unsafe { (self.api().rdma_bind_addr)(self.raw.as_ptr(), &raw mut room) };
+        check(code, || format!("binding to {to}"))
+    }
+
+    pub(super) fn listen(&self, backlog: i32) -> Result<(), Failure> {
+        // SAFETY: a live id.
+        check(unsafe { (self.api().rdma_listen)(self.raw.as_ptr(), backlog) }, || {
+            "listening".into()
+        })
+    }
+
+    /// The own address of a bound id.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is live; the library writes its addresses only within calls on it.
+        unpack(unsafe { &self.raw.as_ref().src_addr })
+    }
+
+    /// The other side's address.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        // SAFETY: as above.
+        unpack(unsafe { &self.raw.as_ref().dst_addr })
+    }
+
+    /// The device and port that it came to be bound to.
+    pub(super) fn device(&self, name: impl Fn(*mut ibv_device) -> String) -> Option<(String, u8)> {
+        // SAFETY: the id is live, and with it the context that it names.
+        unsafe {
+            let id = self.raw.as_ref();
+            let device = id.verbs.as_ref()?.device;
+            Some((name(device), id.port_num))
+        }
+    }
+
+    pub(super) fn resolve_address(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        timeout_ms: i32,
+    ) -> Result<(), Failure> {
+        let (mut source, mut target) = (pack(from), pack(to));
+        // SAFETY: a live id and two addresses.
+        let code = unsafe {
+            let resolve = self.api().rdma_resolve_addr;
+            resolve(self.raw.as_ptr(), &raw mut source, &raw mut target, timeout_ms)
+        };
+        check(code, || format!("resolving {to} from {from}"))
+    }
+
+    pub(super) fn resolve_route(&self, timeout_ms: i32) -> Result<(), Failure> {
+        // SAFETY: a live id.
+        let code = unsafe { (self.api().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) };
+        check(code, || "resolving the route".into())
+    }
+
+    /// The type of service of what follows.
+    pub(super) fn set_traffic_class(&self, class: u8) -> Result<(), Failure> {
+        let mut value = class;
+        // SAFETY: a live id and one byte, as the option wants.
+        let code = unsafe {
+            (self.api().rdma_set_option)(
+                self.raw.as_ptr(),
+                RDMA_OPTION_ID as c_int,
+                RDMA_OPTION_ID_TOS as c_int,
+                (&raw mut value).cast::<c_void>(),
+                1,
+            )
+        };
+        check(code, || "setting the traffic class".into())
+    }
+
+    /// What a queue pair is to be set to for a state (`IBV_QPS_*`), and which of it counts.
+    pub(super) fn qp_attributes(&self, state: c_uint) -> Result<(ibv_qp_attr, c_uint), Failure> {
+        let mut attr = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
+        let mut mask: c_int = 0;
+        // SAFETY: a live id and room for the record, of which the library reads the state.
+        let code = unsafe {
+            (self.api().rdma_init_qp_attr)(self.raw.as_ptr(), &raw mut attr, &raw mut mask)
+        };
+        check(code, || "the attributes of a queue pair".into())?;
+        attr.qp_state = state;
+        Ok((attr, mask as c_uint))
+    }
+
+    pub(super) fn connect(&self, qpn: u32, private: &[u8]) -> Result<(), Failure> {
+        let mut param = param(qpn, private);
+        // SAFETY: a live id and a filled record, whose private data is borrowed for the call.
+        let code = unsafe { (self.api().rdma_connect)(self.raw.as_ptr(), &raw mut param) };
+        check(code, || "connecting".into())
+    }
+
+    /// Answers the response of the other side: the connection stands.
+    pub(super) fn establish(&self) -> Result<(), Failure> {
+        // SAFETY: a live id.
+        let code = unsafe { (self.api().rdma_establish)(self.raw.as_ptr()) };
+        check(code, || "establishing the connection".into())
+    }
+
+    pub(super) fn accept(&self, qpn: u32, private: &[u8]) -> Result<(), Failure> {
+        let mut param = param(qpn, private);
+        // SAFETY: as in `connect`.
+        let code = unsafe { (self.api().rdma_accept)(self.raw.as_ptr(), &raw mut param) };
+        check(code, || "accepting".into())
+    }
+
+    pub(super) fn reject(&self, private: &[u8]) {
+        // SAFETY: a live id and borrowed bytes.
+        let _ = unsafe {
+            let reject = self.api().rdma_reject;
+            reject(self.raw.as_ptr(), private.as_ptr().cast::<c_void>(), private.len() as u8)
+        };
+    }
+
+    pub(super) fn disconnect(&self) {
+        // SAFETY: a live id; in the wrong state it says so and does nothing.
+        let _ = unsafe { (self.api().rdma_disconnect)(self.raw.as_ptr()) };
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: the id is live and dropped once; no event of it is held, so this does not wait for one.
+        let _ = unsafe { (self.api().rdma_destroy_id)(self.raw.as_ptr()) };
+    }
+}
+
+fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: private.as_ptr().cast::<c_void>(),
+        private_data_len: private.len() as u8,
+        // Nothing is read or changed remotely here; devices want at least one of each all the same.
+        responder_resources: 1,
+        initiator_depth: 1,
+        flow_control: 0,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: qpn,
+    }
+}
+
+/// The name of a device.
+pub(super) fn device_name(device: *mut ibv_device) -> String {
+    let Ok(api) = crate::load::library() else { return String::new() };
+    // SAFETY: a device of an open context; its name is terminated.
+    unsafe {
+        let name = (api.ibv_get_device_name)(device);
+        if name.is_null() {
+            return String::new();
+        }
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}
+
+/// An address as `struct sockaddr_in` or `sockaddr_in6` lay it out.
+fn pack(address: SocketAddr) -> sockaddr_room {
+    let mut room = sockaddr_room { bytes: [0; 128] };
+    let family = match address {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    room.bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    room.bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address {
+        SocketAddr::V4(v4) => room.bytes[4..8].copy_from_slice(&v4.ip().octets()),
+        SocketAddr::V6(v6) => {
+            room.bytes[4..8].copy_from_slice(&v6.flowinfo().to_be_bytes());
+            room.bytes[8..24].copy_from_slice(&v6.ip().octets());
+            room.bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
+        }
+    }
+    room
+}
+
+/// The reverse; none for other families.
+fn unpack(room: &sockaddr_room) -> Option<SocketAddr> {
+    let bytes = &room.bytes;
+    let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    match family {
+        libc::AF_INET => {
+            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
+            Some(SocketAddrV4::new(Ipv4Addr::from(ip), port).into())
+        }
+        libc::AF_INET6 => {
+            let ip: [u8; 16] = bytes[8..24].try_into().ok()?;
+            let scope = u32::from_ne_bytes(bytes[24..28].try_into().ok()?);
+            Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_kernels_layout() {
+        for text in ["10.77.0.1:7174", "[fd00::1]:65535", "[fe80::1%3]:1", "0.0.0.0:0"] {
+            let address: SocketAddr = text.parse().expect(text);
+            assert_eq!(unpack(&pack(address)), Some(address), "{text}");
+        }
+        assert_eq!(unpack(&sockaddr_room { bytes: [0; 128] }), None);
+    }
+}

@@ -1,0 +1,282 @@
+//! One connection: an id of the connection manager, its queue pair, and what is on the way through it.
+
+use super::abi::*;
+use super::credits::{Account, Weight};
+use super::frame::{self, Kind, Reader};
+use super::sys::Id;
+use super::{DEPTH, WINDOW};
+use crate::abi::*;
+use crate::buffers::Pool;
+use crate::config::Settings;
+use crate::sys::{Cq, Pd, Qp, QpShape, Receive, Work};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use tieline_net::{Acceptor, Dialler};
+use tieline_plugin_api::{Failure, Status};
+
+/// How far a connection has come.
+pub(super) enum State {
+    /// The address of one way is looked up, then the route; then the other side is asked. When it has answered, the
+    /// two prove themselves to each other.
+    Dialling { dial: u64, dialler: Dialler, answered: bool },
+    /// Somebody has come to us and is to prove that it belongs to the job.
+    Asked(Acceptor),
+    /// In use.
+    Up,
+    /// Closed as soon as everything is with the other side.
+    Finishing,
+}
+
+/// A connection.
+pub(super) struct Wire {
+    pub(super) id: Id,
+    pub(super) state: State,
+    /// When it is given up, while it is not in use.
+    pub(super) deadline: Option<Instant>,
+    /// When the device last acknowledged something, or was given something while it had nothing.
+    pub(super) progress: Instant,
+    /// Whether somebody waits to be told of room.
+    pub(super) full: bool,
+    pub(super) account: Account,
+    pub(super) reader: Reader,
+    qp: Option<Qp>,
+    pending: VecDeque<(Kind, Vec<u8>)>,
+    /// Buffers that the device has, to write and to read.
+    posted: Vec<u32>,
+    flying: Vec<u32>,
+}
+
+/// The number of a work request: whose it is, which buffer, and in which direction.
+fn number(wire: u64, buffer: u32, is_send: bool) -> u64 {
+    wire << 33 | u64::from(buffer) << 1 | u64::from(is_send)
+}
+
+/// The reverse of [`number`].
+pub(super) fn about(number: u64) -> (u64, u32, bool) {
+    (number >> 33, (number >> 1) as u32, number & 1 == 1)
+}
+
+impl Wire {
+    pub(super) fn new(id: Id, state: State, deadline: Instant) -> Wire {
+        Wire {
+            id,
+            state,
+            deadline: Some(deadline),
+            progress: Instant::now(),
+            full: false,
+            account: Account::default(),
+            reader: Reader::default(),
+            qp: None,
+            pending: VecDeque::new(),
+            posted: Vec::new(),
+            flying: Vec::new(),
+        }
+    }
+
+    /// Makes the queue pair, which can receive from then on.
+    pub(super) fn prepare(
+        &mut self,
+        wire: u64,
+        pd: &Arc<Pd>,
+        cq: &Cq,
+        receives: &mut Pool,
+    ) -> Result<u32, Failure> {
+        let shape = QpShape {
+            kind: IBV_QPT_RC,
+            cq,
+            srq: None,
+            send_depth: DEPTH,
+            receive_depth: usize::from(WINDOW),
+            sges: 1,
+            inline: 0,
+        };
+        let qp = Qp::new(pd, &shape)?;
+        let (attr, mask) = self.id.qp_attributes(IBV_QPS_INIT)?;
+        qp.modify(attr, mask, "setting a queue pair up")?;
+        let mut list = Vec::with_capacity(usize::from(WINDOW));
+        for _ in 0..WINDOW {
+            let buffer = receives.take()?;
+            self.posted.push(buffer);
+            list.push(Receive { id: number(wire, buffer, false), sge: receives.whole(buffer) });
+        }
+        qp.post_receives(&list)?;
+        let number = qp.number();
+        self.qp = Some(qp);
+        Ok(number)
+    }
+
+    /// Connects the queue pair to the other side's.
+    pub(super) fn connect(&self, settings: &Settings) -> Result<(), Failure> {
+        let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
+        let (mut attr, mask) = self.id.qp_attributes(IBV_QPS_RTR)?;
+        attr.min_rnr_timer = settings.rnr_timer;
+        qp.modify(attr, mask, "connecting a queue pair")?;
+        let (mut attr, mask) = self.id.qp_attributes(IBV_QPS_RTS)?;
+        attr.timeout = settings.ack_timeout;
+        attr.retry_cnt = settings.retry_count;
+        attr.rnr_retry = 7;
+        qp.modify(attr, mask, "starting a queue pair")
+    }
+
+    /// Whether the next datagram could leave at once.
+    pub(super) fn has_room(&self) -> bool {
+        matches!(self.state, State::Up) && self.pending.is_empty()
+    }
+
+    /// Whether everything is with the other side.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.pending.is_empty() && self.flying.is_empty()
+    }
+
+    /// Whether the device has had something for too long.
+    pub(super) fn has_flying(&self) -> bool {
+        !self.flying.is_empty()
+    }
+
+    pub(super) fn put(&mut self, kind: Kind, payload: &[u8]) {
+        self.pending.push_back((kind, payload.to_vec()));
+    }
+
+    /// Gives the device what waits, as far as it may go; `false`: something waits still.
+    pub(super) fn pump(&mut self, wire: u64, sends: &mut Pool) -> Result<bool, Failure> {
+        while let Some((kind, _)) = self.pending.front() {
+            let weight = match kind {
+                Kind::Part | Kind::Datagram => Weight::Data,
+                _ => Weight::Note,
+            };
+            if !self.account.allows(weight) || self.flying.len() >= DEPTH - 1 {
+                break;
+            }
+            let Ok(buffer) = sends.take() else { break };
+            let Some((kind, payload)) = self.pending.pop_front() else { break };
+            self.post(wire, sends, buffer, kind, &payload)?;
+        }
+        if self.account.is_due()
+            && self.account.allows(Weight::Credits)
+            && self.flying.len() < DEPTH
+        {
+            if let Ok(buffer) = sends.take() {
+                self.post(wire, sends, buffer, Kind::Credits, b"")?;
+            }
+        }
+        Ok(self.pending.is_empty() && !self.account.is_due())
+    }
+
+    fn post(
+        &mut self,
+        wire: u64,
+        sends: &mut Pool,
+        buffer: u32,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
+        let len = frame::write(sends.bytes_mut(buffer), kind, self.account.send(), payload);
+        if self.flying.is_empty() {
+            self.progress = Instant::now();
+        }
+        self.flying.push(buffer);
+        let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
+        let sge = [sends.sge(buffer, len)];
+        let number = number(wire, buffer, true);
+        qp.post(number, Work::Send { imm: 0 }, &sge, IBV_SEND_SIGNALED)
+            .map_err(|errno| Failure::from_io("sending", &std::io::Error::from_raw_os_error(errno)))
+    }
+
+    /// A send is with the other side's device.
+    pub(super) fn sent(&mut self, buffer: u32, sends: &mut Pool) {
+        if let Some(at) = self.flying.iter().position(|flying| *flying == buffer) {
+            let _ = self.flying.swap_remove(at);
+            sends.give(buffer);
+            self.progress = Instant::now();
+        }
+    }
+
+    /// The device may write a buffer again.
+    pub(super) fn post_again(
+        &self,
+        wire: u64,
+        buffer: u32,
+        receives: &Pool,
+    ) -> Result<(), Failure> {
+        let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
+        let id = number(wire, buffer, false);
+        qp.post_receives(&[Receive { id, sge: receives.whole(buffer) }])
+    }
+
+    /// Closes: the device is done with every buffer, and the other side hears of it.
+    pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool) {
+        self.id.disconnect();
+        drop(self.qp);
+        self.flying.into_iter().for_each(|buffer| sends.give(buffer));
+        self.posted.into_iter().for_each(|buffer| receives.give(buffer));
+    }
+}
+
+/// Why a completion has failed, and whose fault it is.
+pub(super) fn trouble(status: u32) -> (Status, String) {
+    match status {
+        IBV_WC_RETRY_EXC_ERR => {
+            (Status::PeerFailed, "the peer did not acknowledge what was sent".into())
+        }
+        IBV_WC_WR_FLUSH_ERR => (Status::Closed, "the queue pair was closed".into()),
+        status => (Status::Io, format!("the device failed a request with status {status}")),
+    }
+}
+
+/// Why connecting has failed, in words.
+pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
+    // Of the specification of InfiniBand, table "REJ reason codes".
+    const NO_SUCH_SERVICE: i32 = 8;
+    const STALE: i32 = 10;
+    const CONSUMER: i32 = 28;
+    let os = || std::io::Error::from_raw_os_error(status.saturating_abs());
+    match (kind, status) {
+        (RDMA_CM_EVENT_REJECTED, NO_SUCH_SERVICE) => {
+            let words = "nobody listens there any more: the peer closed, or its process ended";
+            (Status::PeerFailed, words.into())
+        }
+        (RDMA_CM_EVENT_REJECTED, STALE) => {
+            (Status::Io, "the peer's host has not yet forgotten an earlier connection".into())
+        }
+        (RDMA_CM_EVENT_REJECTED, CONSUMER) => {
+            (Status::Unreachable, "the peer's connector refused".into())
+        }
+        (RDMA_CM_EVENT_REJECTED, code) => {
+            (Status::Unreachable, format!("the peer's host refused with reason {code}"))
+        }
+        (RDMA_CM_EVENT_ADDR_ERROR, _) => {
+            (Status::Unreachable, format!("its address cannot be resolved: {}", os()))
+        }
+        (RDMA_CM_EVENT_ROUTE_ERROR, _) => {
+            (Status::Unreachable, format!("there is no route: {}", os()))
+        }
+        (RDMA_CM_EVENT_UNREACHABLE, _) => {
+            (Status::Unreachable, format!("its host does not answer: {}", os()))
+        }
+        (_, _) => (Status::Io, format!("connecting failed: {}", os())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_request_says_whose_it_is() {
+        for (wire, buffer, is_send) in
+            [(1, 0, true), (0x7fff_ffff, u32::MAX, false), (77, 12, true)]
+        {
+            assert_eq!(about(number(wire, buffer, is_send)), (wire, buffer, is_send));
+        }
+    }
+
+    #[test]
+    fn reasons_are_words() {
+        let words = |kind, status| reason(kind, status).1;
+        assert!(words(RDMA_CM_EVENT_REJECTED, 8).contains("nobody listens"));
+        assert!(words(RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT).contains("timed out"));
+        assert!(words(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT).contains("does not answer"));
+        assert!(words(RDMA_CM_EVENT_REJECTED, 99).contains("99"));
+    }
+}

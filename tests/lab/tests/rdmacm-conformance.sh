@@ -1,0 +1,10 @@
+about="the module rdmacm of provider verbs (the connection manager) does everything that a connector must do"
+hosts=1
+timeout=300
+h0() {
+    need tieline-conformance
+    [ -e "$TARGET/debug/libtieline_verbs.so" ] || skip "libtieline_verbs.so is not built"
+    # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not.
+    export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=8s TIELINE_CONNECT_TIMEOUT=15s
+    tieline-conformance "$TARGET/debug/libtieline_verbs.so" --module rdmacm
+}
