@@ -279,6 +279,35 @@ mod tests {
         assert_eq!(word_around(16, 8), (16, 0));
     }
 
+    /// Processors' atomics are not atomic towards the device that the key names.
+    #[test]
+    fn nobody_but_the_named_device_executes_atomics_on_a_region() -> Result<(), Error> {
+        let context = crate::Context::open()?;
+        let (worker, region) = (context.worker()?, context.alloc(64)?);
+        let endpoint = worker.connect(&worker.address()?)?;
+        let mut record = crate::key::KeyRecord::parse(&region.remote_key()?)?;
+        let processors = endpoint.import_key(&record.pack()?)?;
+        assert_eq!(worker.finish(endpoint.fetch_add(&processors, 8, 5)?)?, 0);
+        record.device_atomics = Some(0);
+        let device = endpoint.import_key(&record.pack()?)?;
+        let refused = endpoint.fetch_add(&device, 8, 5).unwrap_err();
+        assert_eq!(refused.status(), Status::Unsupported);
+        assert!(refused.to_string().contains(&record.parts[0].1), "{refused}");
+        assert_eq!(worker.finish(endpoint.put_bytes(&[1; 8], &device, 16)?)?, 0);
+        assert_eq!(region.atomic_u64(8)?.load(std::sync::atomic::Ordering::SeqCst), 5);
+        // Nor does the owner, when it is asked by message.
+        endpoint.inner.worker.core.regions.leave_atomics_to_device(record.region);
+        let asked = endpoint.inner.worker.core.regions.reach(
+            record.region,
+            record.generation,
+            (0, 8),
+            Access::ATOMIC,
+            |_, _| Ok(()),
+        );
+        assert_eq!(asked, Err(Status::KeyRejected));
+        Ok(())
+    }
+
     proptest! {
         /// What is swapped in is what a processor's atomic would have left, and the other half is untouched.
         #[test]
