@@ -22,7 +22,9 @@ fn main() -> Result<(), Error> {
     })?;
 
     let addresses = job.exchange(&worker.address()?)?;
-    let next = worker.connect(&addresses[(rank + 1) % job.size()])?;
+    let to = (rank + 1) % job.size();
+    let next = worker.connect(&addresses[to])?;
+    println!("rank {rank} reaches rank {to} by {}", next.path());
     let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
     let _ = worker.finish(sent)?;
     while !greeted.get() {

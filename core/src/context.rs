@@ -562,6 +562,12 @@ fn open_domains(
         let opened = provider.open_domain(&name, id).and_then(|d| Ok((d.modules()?, d)));
         let (modules, domain) = match opened {
             Ok(opened) => opened,
+            // Its device is not ready, or not ours: the operator can help that.
+            Err(error) if matches!(error.status(), Status::NoDevice | Status::Permission) => {
+                let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+                records.push(with_domain(Record::provider(&provider.name, verdict)));
+                continue;
+            }
             Err(error) => {
                 records.push(with_domain(refused("a domain that opens", &error)));
                 continue;

@@ -227,7 +227,7 @@ pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
             Status::Unreachable,
             "the two sides have no connection scheme in common",
             format!("here: {}; there: {}", names(local), names(remote)),
-            "make one of them available on both sides (TIELINE_CONNECT)",
+            "give both one in common: TIELINE_CONNECT, TIELINE_CONNECT_POLICY and TIELINE_MODULES on either side decide",
         )),
     }
 }

@@ -69,7 +69,8 @@ impl VerbsDomain {
         let state = devices::state(class, &name);
         if state != "ACTIVE" {
             let text = format!(
-                "{} is {state}, not ACTIVE: its link or network device is down",
+                "{} is {state}, not ACTIVE: bring up its network device (`rdma link` names it), or see the cable and the \
+                 switch",
                 name.words()
             );
             return Err(Failure::new(Status::NoDevice, text));

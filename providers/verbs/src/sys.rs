@@ -65,7 +65,11 @@ impl Device {
                 let this = CStr::from_ptr((api.ibv_get_device_name)(*at));
                 if this.to_bytes() == name.as_bytes() {
                     let raw = (api.ibv_open_device)(*at);
-                    opened = Some(made(raw, || format!("device {name} cannot be opened")));
+                    opened = Some(made(raw, || {
+                        format!(
+                            "{name} cannot be opened, see who may read and write /dev/infiniband/uverbs*"
+                        )
+                    }));
                     break;
                 }
                 at = at.add(1);

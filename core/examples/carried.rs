@@ -1,0 +1,84 @@
+//! Connections whose few datagrams the application carries: here over UDP sockets of its own. Rank 0 greets the others.
+//!
+//! `TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- target/release/examples/carried`
+
+use std::cell::Cell;
+use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
+use tieline::{Context, Error, Job, Outcome, Status, Worker};
+
+const GREETING: u16 = 1;
+/// More than the longest datagram of wire-up.
+const ROOM: usize = 16 << 10;
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Error {
+    Error::new(Status::Invalid, what, error.to_string(), "")
+}
+
+/// A socket, and the address at which the other processes of the job find it.
+fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_nonblocking(true)?;
+    // The way to the rendezvous names the interface; nothing is sent.
+    let towards = std::env::var("TIELINE_RENDEZVOUS").unwrap_or_else(|_| "127.0.0.1:9".into());
+    let probe = UdpSocket::bind("0.0.0.0:0")?;
+    probe.connect(towards)?;
+    let at = SocketAddr::new(probe.local_addr()?.ip(), socket.local_addr()?.port());
+    Ok((socket, at))
+}
+
+/// Lets the worker send datagrams through the socket. It may lose them: what needs it is sent again.
+fn carry(worker: &Worker, socket: &Rc<UdpSocket>, here: SocketAddr) -> Result<(), Error> {
+    let out = socket.clone();
+    worker.set_out_of_band(here.to_string().as_bytes(), move |to, datagram| {
+        let to = std::str::from_utf8(to).ok().and_then(|to| to.parse::<SocketAddr>().ok());
+        to.is_some_and(|to| out.send_to(datagram, to).is_ok())
+    })
+}
+
+/// Hands in what the socket has, and makes progress.
+fn turn(worker: &Worker, socket: &UdpSocket) {
+    let mut datagram = [0; ROOM];
+    while let Ok((length, _)) = socket.recv_from(&mut datagram) {
+        // Anybody may send to a socket: what is no datagram of ours is not taken.
+        let _ = worker.deliver_out_of_band(&datagram[..length]);
+    }
+    let _ = worker.progress();
+}
+
+fn main() -> Result<(), Error> {
+    let job = Job::from_env()?;
+    let context = Context::builder().out_of_band(true).open()?;
+    let worker = context.worker()?;
+    let (socket, here) = socket().map_err(|e| failed("there is no socket", e))?;
+    let socket = Rc::new(socket);
+    carry(&worker, &socket, here)?;
+    let greeted = Rc::new(Cell::new(false));
+    let seen = greeted.clone();
+    worker.on_message(GREETING, move |_| seen.set(true))?;
+
+    let addresses = job.exchange(&worker.address()?)?;
+    if job.rank() == 0 {
+        for (rank, address) in addresses.iter().enumerate().skip(1) {
+            let peer = worker.connect(address)?;
+            println!("rank 0 reaches rank {rank} by {}", peer.path());
+            let mut sent = peer.send(GREETING, 0, b"carried")?;
+            while let Outcome::Pending(request) = sent {
+                turn(&worker, &socket);
+                match worker.test(&request) {
+                    Some(done) => sent = Outcome::Done(done?),
+                    None => sent = Outcome::Pending(request),
+                }
+            }
+        }
+    } else {
+        while !greeted.get() {
+            turn(&worker, &socket);
+        }
+        println!("rank {} was greeted", job.rank());
+    }
+    job.barrier_while(|| {
+        turn(&worker, &socket);
+        Ok(())
+    })
+}
