@@ -39,6 +39,8 @@ pub struct Dial {
     wrong_secrets: usize,
     /// Ways that could not even be begun here: they say nothing about the peer.
     impassable: usize,
+    /// This process or the system had no descriptor left for a socket.
+    starved: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl Dial {
             refusals: 0,
             wrong_secrets: 0,
             impassable: 0,
+            starved: false,
         };
         dial.next_way(Instant::now());
         dial
@@ -108,6 +111,12 @@ impl Dial {
     #[must_use]
     pub fn is_wrong_secret(&self) -> bool {
         self.wrong_secrets > 0
+    }
+
+    /// Whether this process or the system had no descriptor left for a socket: nothing was asked of the peer.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.starved
     }
 
     /// When [`Dial::advance`] is to be called even if nothing happens.
@@ -168,6 +177,8 @@ impl Dial {
                 }
                 Err(error) => {
                     let kind = error.kind();
+                    let number = error.raw_os_error();
+                    self.starved |= matches!(number, Some(libc::EMFILE | libc::ENFILE));
                     self.refusals += usize::from(kind == io::ErrorKind::ConnectionRefused);
                     self.impassable += usize::from(matches!(
                         kind,

@@ -71,6 +71,8 @@ impl Peers {
                     Status::PeerFailed
                 } else if dial.is_wrong_secret() {
                     Status::Permission
+                } else if dial.is_starved() {
+                    Status::NoMemory
                 } else {
                     Status::Unreachable
                 };

@@ -49,8 +49,9 @@ impl Inner {
         status: Status,
         words: &str,
     ) {
-        // Trying again would bring the same answer.
-        let hopeless = [Status::Permission, Status::PeerFailed, Status::Unsupported];
+        // Trying again would bring the same answer, or is for the application to decide.
+        let hopeless =
+            [Status::Permission, Status::PeerFailed, Status::Unsupported, Status::NoMemory];
         let hopeless = Some(status).filter(|status| hopeless.contains(status));
         let mut concerned = Vec::new();
         for line in self.wiring.lines.borrow_mut().values_mut() {
@@ -165,6 +166,9 @@ impl Inner {
             }
             ReasonKind::Carrier if hopeless == Some(Status::Permission) => {
                 (Status::Permission, "give all processes the same TIELINE_SECRET")
+            }
+            ReasonKind::Carrier if hopeless == Some(Status::NoMemory) => {
+                (Status::NoMemory, "raise the limit on open descriptors (ulimit -n), or close some")
             }
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };

@@ -1,0 +1,52 @@
+//! A process that has no descriptor left says so at once, and goes on when it has some again.
+//!
+//! Alone in its file: the limit is the whole process's.
+
+use std::fs::File;
+use std::process::Command;
+use tieline::{Context, Outcome, Status};
+
+#[test]
+fn a_connection_without_a_descriptor_fails_with_that_reason_and_the_next_one_stands() {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
+    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
+        if !folder.join(file).exists() {
+            return println!("skipped: {} is not built", folder.join(file).display());
+        }
+    }
+    let open = || {
+        let context = Context::builder()
+            .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
+            .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
+            .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+        context.open().unwrap()
+    };
+    let (here, there) = (open(), open());
+    let (worker, peer) = (here.worker().unwrap(), there.worker().unwrap());
+    let address = peer.address().unwrap();
+    let me = std::process::id().to_string();
+    let limited = Command::new("prlimit").args(["--pid", &me, "--nofile=256:"]).status();
+    if !limited.is_ok_and(|status| status.success()) {
+        return println!("skipped: no prlimit");
+    }
+    let hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let send = || {
+        let endpoint = worker.connect(&address)?;
+        match endpoint.send(1, 0, b"hello")? {
+            Outcome::Done(_) => Ok(()),
+            Outcome::Pending(request) => loop {
+                if let Some(result) = worker.test(&request) {
+                    return result.map(drop);
+                }
+                let _ = (worker.progress(), peer.progress());
+            },
+        }
+    };
+    let error: tieline::Error = send().unwrap_err();
+    assert_eq!(error.status(), Status::NoMemory, "{error}");
+    assert!(error.to_string().contains("open files"), "{error}");
+    assert!(error.fix().contains("ulimit -n"), "{error}");
+    drop(hoard);
+    send().unwrap();
+}
