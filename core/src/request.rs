@@ -251,6 +251,21 @@ impl Requests {
         held
     }
 
+    /// Operations of an endpoint that a provider has just ended with nothing but this status get its words.
+    pub(crate) fn explain(&mut self, endpoint: usize, error: &Error) {
+        let bare = |e: &Error| e.why().is_empty() && e.status() == error.status();
+        for slot in self.slots.iter_mut().filter(|slot| slot.endpoint == endpoint) {
+            if let State::Ended(Err(ended)) = &mut slot.state {
+                if bare(ended) {
+                    *ended = error.clone();
+                }
+            }
+            if let Some(part) = slot.error.as_mut().filter(|part| bare(part)) {
+                *part = error.clone();
+            }
+        }
+    }
+
     /// The endpoint is dropped, and its connection lives on: what a provider has goes on without it.
     pub(crate) fn orphan_posted(&mut self, endpoint: usize) {
         for slot in self.slots.iter_mut().filter(|slot| slot.endpoint == endpoint && slot.posted) {
@@ -304,6 +319,24 @@ mod tests {
         assert!(!requests.part(flush, Ok(0)));
         let _ = requests.fail_endpoint(9, &Error::from_status(Status::TimedOut));
         assert_eq!(requests.take(flush).unwrap().unwrap_err().status(), Status::TimedOut);
+    }
+
+    #[test]
+    fn an_operation_that_ended_with_a_bare_status_gets_the_words_that_come_after_it() {
+        let mut requests = Requests::default();
+        let (whole, part) = (requests.open(4, 1, None), requests.open(4, 2, None));
+        let other = requests.open(5, 1, None);
+        for id in [whole, part, other] {
+            let _ = requests.part(id, Err(Error::from_status(Status::TimedOut)));
+        }
+        let words = Error::new(Status::TimedOut, "the connection failed", "the cable is cut", "");
+        requests.explain(4, &words);
+        assert!(requests.part(part, Ok(0)));
+        let why =
+            |requests: &mut Requests, id| requests.take(id).unwrap().unwrap_err().why().to_owned();
+        assert_eq!(why(&mut requests, whole), "the cable is cut");
+        assert_eq!(why(&mut requests, part), "the cable is cut");
+        assert_eq!(why(&mut requests, other), "");
     }
 
     #[test]

@@ -6,7 +6,7 @@ impl Inner {
     pub(super) fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
         let late = self.late_error.borrow_mut().take();
-        let late = late.or_else(|| self.control.get()?.late_error.borrow_mut().take());
+        let late = late.or_else(|| self.open_control()?.late_error.borrow_mut().take());
         let request = self.open_request(2);
         let _ = self.worker.requests.borrow_mut().part(request, late.map_or(Ok(0), Err));
         let mut task = Task::Flush { request, left: None };
@@ -29,7 +29,7 @@ impl Inner {
         if left.is_none() && self.emulated.get() {
             let ping = Task::control(emulate::id::PING, request, Vec::new());
             requests.borrow_mut().one_more(request);
-            match self.control.get() {
+            match self.open_control() {
                 Some(control) => {
                     requests.borrow_mut().goes_through(request, control.index);
                     match control.check_alive() {
@@ -61,6 +61,8 @@ impl Inner {
     pub(super) fn fence(&self) -> Result<(), Error> {
         self.check_alive()?;
         let mut wait = self.emulated.get() || !self.queue.borrow().is_empty();
+        // Each lane orders what goes over itself.
+        wait |= self.shared.replace(false);
         for raw in self.all_lanes() {
             match raw.fence() {
                 OK => {}
@@ -80,7 +82,7 @@ impl Inner {
     /// Every lane that operations of this endpoint go through, those to the peer's service worker too.
     pub(super) fn all_lanes(&self) -> Vec<RawEndpoint> {
         let mut raws: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
-        if let Some(control) = self.control.get() {
+        if let Some(control) = self.open_control() {
             raws.extend(control.lanes.borrow().iter().map(|l| l.raw));
         }
         raws
@@ -89,7 +91,8 @@ impl Inner {
     /// The lines among them: they belong to the worker and may outlive this endpoint.
     pub(super) fn all_lines(&self) -> Vec<u64> {
         let mut lines = self.worker.lines_of(self);
-        if let Some(control) = self.control.get() {
+        let past = self.past_controls.borrow();
+        for control in self.open_control().iter().chain(past.iter()) {
             lines.extend(self.worker.lines_of(control));
         }
         lines
@@ -107,7 +110,21 @@ impl Inner {
     /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
     pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
         let Some(address) = self.address.service_address() else { return Ok(None) };
-        let control = self.control.get_or_try_init(|| self.worker.connect_internal(address))?;
-        Ok(Some(control.clone()))
+        // One that failed is not the end of it: what went through it has ended, and the way may be there again.
+        let usable = |control: &Rc<Inner>| control.is_alive() || !self.is_alive();
+        if let Some(control) = self.open_control().filter(usable) {
+            return Ok(Some(control));
+        }
+        let control = self.worker.connect_internal(address)?;
+        let failed = self.control.replace(Some(control.clone()));
+        // Its lanes stay open for the keys that go through them.
+        let kept = failed.filter(|failed| failed.reaches_memory.get());
+        self.past_controls.borrow_mut().extend(kept);
+        Ok(Some(control))
+    }
+
+    /// The endpoint to the peer's service worker that there is.
+    pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
+        self.control.borrow().clone()
     }
 }

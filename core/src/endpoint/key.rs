@@ -268,6 +268,11 @@ impl KeyInner {
         self.best.get()
     }
 
+    /// Whether there is another way than this one.
+    pub(super) fn has_another(&self, native: &Native) -> bool {
+        self.imported.borrow().iter().any(|other| other.rank != native.rank)
+    }
+
     /// The way of this rank while it is there, else the best.
     pub(super) fn way(&self, rank: usize) -> Option<Native> {
         let same = self.imported.borrow().iter().find(|native| native.rank == rank).copied();

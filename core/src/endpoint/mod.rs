@@ -23,7 +23,6 @@ use crate::registry::abi::RawEndpoint;
 use crate::request::{Landing, Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
-use once_cell::unsync::OnceCell;
 use queue::Task;
 pub(crate) use route::{Route, Way};
 use std::cell::{Cell, RefCell};
@@ -71,7 +70,11 @@ pub(crate) struct Inner {
     pub(crate) busy: Cell<bool>,
     error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
-    control: OnceCell<Rc<Inner>>,
+    control: RefCell<Option<Rc<Inner>>>,
+    /// Those before it that failed, and through whose lanes keys may still go.
+    past_controls: RefCell<Vec<Rc<Inner>>>,
+    /// A transfer was shared by several lanes since the last fence: no lane alone can order what follows.
+    shared: Cell<bool>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) lonely: Cell<u32>,
     /// Whether an operation was ever emulated: a flush then asks the peer.
@@ -291,7 +294,9 @@ impl Inner {
             queued_bytes: Cell::new(0),
             busy: Cell::new(false),
             error: RefCell::default(),
-            control: OnceCell::new(),
+            control: RefCell::default(),
+            past_controls: RefCell::default(),
+            shared: Cell::new(false),
             lonely: Cell::new(0),
             emulated: Cell::new(false),
             late_error: RefCell::default(),
@@ -519,7 +524,7 @@ impl Inner {
         }
         self.worker.end_lines(self, &error);
         self.worker.service_peer_lost(self.address.party.worker, &error);
-        if let Some(control) = self.control.get() {
+        if let Some(control) = self.open_control() {
             control.fail(error);
         }
     }

@@ -25,6 +25,12 @@ pub(crate) struct NativeOp {
     pub(super) rank: usize,
 }
 
+/// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
+fn is_over(status: Status) -> bool {
+    use Status::*;
+    matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed)
+}
+
 impl Inner {
     /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
     #[inline]
@@ -155,6 +161,9 @@ impl Inner {
                 false => key.inner.rails(&native, offset, len),
             };
             let parts = rails.len() as u32;
+            if parts > 1 {
+                self.shared.set(true);
+            }
             let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
             let request = self.worker.requests.borrow_mut().open(self.index, parts, Some(landing));
             let mut done = 0;
@@ -206,9 +215,22 @@ impl Inner {
         }
     }
 
-    /// Posts a queued native operation with its request.
+    /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
+    /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
+    /// here: its device, or the network, may still carry it out.
     pub(crate) fn attempt_native(&self, op: &NativeOp) -> Result<bool, Status> {
-        let native = op.key.way(op.rank).ok_or(Status::Unreachable)?;
+        loop {
+            let native = op.key.way(op.rank).ok_or(Status::Unreachable)?;
+            match self.post_native(op, &native) {
+                Err(status) if is_over(status) && op.key.has_another(&native) => {
+                    op.key.downgrade(&native, status);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn post_native(&self, op: &NativeOp, native: &Native) -> Result<bool, Status> {
         let base = op.region.inner.span.range(op.at, op.len)?;
         let iov = Iov { base, len: op.len };
         let record = rma_op(&iov, native.key, op.offset, op.request);

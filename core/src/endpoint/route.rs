@@ -74,6 +74,12 @@ impl Route {
         Route { messages, chosen: Cell::new(0), memory, records: lanes.records }
     }
 
+    /// Puts the ways last, among their like, that are known not to work now.
+    pub(crate) fn put_last(&mut self, avoided: impl Fn(&Way) -> bool) {
+        self.messages.sort_by_key(&avoided);
+        self.memory.sort_by_key(&avoided);
+    }
+
     /// The message lane.
     pub(crate) fn message(&self) -> Option<Way> {
         self.messages.get(self.chosen.get()).copied()
@@ -196,9 +202,13 @@ impl Inner {
         self.lane(way)
     }
 
-    /// A line that this endpoint used is finished.
+    /// A line that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
+    /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
     pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
+        self.worker.requests.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|way| way.interface != interface) {
+            // Flush and fence have no more to ask of it.
+            self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
             return;
         }
         match self.state.get() {

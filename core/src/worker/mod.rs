@@ -2,8 +2,11 @@
 
 pub(crate) mod abi;
 pub(crate) mod carrier;
+mod peers;
 mod progress;
 pub(crate) mod services;
+#[cfg(test)]
+mod tests;
 mod wait;
 pub(crate) mod wiring;
 
@@ -18,7 +21,7 @@ use crate::request::{Outcome, Request, Requests};
 use crate::sys::{ForkGuard, Poller, Timer};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -57,35 +60,19 @@ impl InterfaceSlot {
         PeerId(self.peers.borrow().get(number as usize).copied().unwrap_or(u32::MAX))
     }
 
-    /// From now on this provider's number means that peer of the worker.
-    fn note_peer(&self, number: usize, peer: u32) {
-        // Providers number densely; a wild number is not worth memory.
-        if number < self.peers.borrow().len() + 65_536 {
-            self.note_line(number, peer);
-        }
-    }
-
-    /// The same for a number of our own, which all interfaces have in common.
-    fn note_line(&self, number: usize, peer: u32) {
+    /// From now on this number of the provider's, or of our own, means that peer of the worker; returns whom it
+    /// meant before.
+    fn note_peer(&self, number: usize, peer: u32) -> u32 {
         let mut numbers = self.peers.borrow_mut();
         if numbers.len() <= number {
             numbers.resize(number + 1, u32::MAX);
         }
-        numbers[number] = peer;
+        std::mem::replace(&mut numbers[number], peer)
     }
 }
 
 type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
-
-/// Somebody who has written to this worker.
-struct Peer {
-    address: Option<WorkerAddress>,
-    /// The endpoint that answers go through.
-    reply: Option<Rc<EndpointInner>>,
-    /// What was wrong with what it sent.
-    bad: u64,
-}
 
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,9 +107,7 @@ pub(crate) struct Inner {
     handlers: RefCell<Vec<Option<Handler>>>,
     late_handlers: RefCell<Vec<(u16, Handler)>>,
     on_failure: RefCell<Option<FailureHandler>>,
-    peers: RefCell<Vec<Peer>>,
-    /// Worker number -> place among the peers.
-    peer_numbers: RefCell<HashMap<[u8; 16], u32>>,
+    peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and those that are asked less often.
     fast: Vec<usize>,
     slow: Vec<usize>,
@@ -224,7 +209,6 @@ impl Worker {
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
             peers: RefCell::default(),
-            peer_numbers: RefCell::default(),
             fast,
             slow,
             slow_in: Cell::new(0),
@@ -271,7 +255,9 @@ impl Worker {
             ));
         }
         if let Ok(mut handlers) = self.inner.handlers.try_borrow_mut() {
-            set_handler(&mut handlers, id, Box::new(handler));
+            let before = set_handler(&mut handlers, id, Box::new(handler));
+            drop(handlers);
+            drop(before);
         } else {
             // Called from a handler: it takes effect when that progress call returns.
             self.inner.late_handlers.borrow_mut().push((id, Box::new(handler)));
@@ -280,7 +266,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers what to do when a peer that has written to us is gone.
+    /// Registers what to do when a peer is gone that has written to us or that we have a connection to: its process
+    /// has ended, or the last way between the two has failed. It is called once, with the first reason, however
+    /// many connections there were; and again only if the peer has come back in between. A peer that closes its
+    /// connections is not gone, nor is one of whose several devices one failed.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));
     }
@@ -411,7 +400,15 @@ impl Drop for Worker {
             endpoint.fail(error.clone());
         }
         drop((busy, peers));
-        self.inner.handlers.borrow_mut().clear();
+        // A handler that is running is let go when it has returned.
+        match self.inner.handlers.try_borrow_mut() {
+            Ok(mut handlers) => {
+                let gone = std::mem::take(&mut *handlers);
+                drop(handlers);
+                drop(gone);
+            }
+            Err(_) => self.inner.note_work(),
+        }
         self.inner.services.close();
         *self.inner.on_failure.borrow_mut() = None;
         self.inner.wiring.carriers.forget_out_of_band();
@@ -431,12 +428,13 @@ impl Drop for Inner {
     }
 }
 
-fn set_handler(handlers: &mut Vec<Option<Handler>>, id: u16, handler: Handler) {
+/// Puts a handler in its place; what was there before is the caller's to drop, once nothing is borrowed.
+fn set_handler(handlers: &mut Vec<Option<Handler>>, id: u16, handler: Handler) -> Option<Handler> {
     let index = usize::from(id);
     if handlers.len() <= index {
         handlers.resize_with(index + 1, || None);
     }
-    handlers[index] = Some(handler);
+    handlers[index].replace(handler)
 }
 
 impl Inner {
@@ -476,12 +474,18 @@ impl Inner {
 
     /// The worker's number of a peer, which may be new.
     fn peer_number(&self, address: &WorkerAddress) -> u32 {
-        let mut numbers = self.peer_numbers.borrow_mut();
-        *numbers.entry(address.party.worker).or_insert_with(|| {
+        self.peers.borrow_mut().number(address)
+    }
+
+    /// A number of an interface's means that peer from now on.
+    fn note_peer(&self, slot: &InterfaceSlot, number: usize, peer: u32) {
+        let before = slot.note_peer(number, peer);
+        let forgotten = {
             let mut peers = self.peers.borrow_mut();
-            peers.push(Peer { address: Some(address.clone()), reply: None, bad: 0 });
-            (peers.len() - 1) as u32
-        })
+            peers.arrived(peer);
+            peers.left(before)
+        };
+        drop(forgotten);
     }
 
     /// An endpoint of the library's own.
@@ -502,7 +506,8 @@ impl Inner {
         if self.closed.get() {
             return Err(Error::from_status(Status::Closed));
         }
-        let route = Route::choose(self, &address);
+        let mut route = Route::choose(self, &address);
+        route.put_last(|way| self.avoids(address.party.worker, way.interface));
         if route.message().is_none() {
             return Err(route.unreachable(&address));
         }
@@ -535,7 +540,7 @@ impl Inner {
         };
         let address = {
             let mut peers = self.peers.borrow_mut();
-            let entry = peers.get_mut(peer as usize).ok_or_else(unknown)?;
+            let entry = peers.get_mut(peer).ok_or_else(unknown)?;
             if let Some(reply) = entry.reply.as_ref().filter(|r| r.check_alive().is_ok()) {
                 return Ok(reply.clone());
             }
@@ -549,9 +554,12 @@ impl Inner {
             Some(endpoint) => endpoint,
             None => self.connect_internal(address)?,
         };
-        if let Some(entry) = self.peers.borrow_mut().get_mut(peer as usize) {
-            entry.reply = Some(endpoint.clone());
-        }
+        // What was there before goes once nothing is borrowed.
+        let before = match self.peers.borrow_mut().get_mut(peer) {
+            Some(entry) => entry.reply.replace(endpoint.clone()),
+            None => None,
+        };
+        drop(before);
         Ok(endpoint)
     }
 
@@ -560,8 +568,8 @@ impl Inner {
     fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
         for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
             let worker = &endpoint.address.party.worker;
-            let Some(number) = self.peer_numbers.borrow().get(worker).copied() else { continue };
-            let gone = match self.peers.borrow_mut().get_mut(number as usize) {
+            let Some(number) = self.peers.borrow().known_number(worker) else { continue };
+            let gone = match self.peers.borrow_mut().get_mut(number) {
                 Some(peer) => peer.reply.take_if(|reply| Rc::ptr_eq(reply, endpoint)),
                 None => None,
             };

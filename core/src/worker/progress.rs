@@ -1,6 +1,6 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
-use super::{Counters, Inner, InterfaceSlot, Peer, abi};
+use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::emulate;
 use crate::endpoint::Inner as EndpointInner;
@@ -9,7 +9,7 @@ use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{event, event_flags};
+use tieline_plugin_api::{caps, event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 const HOT: u32 = 2048;
@@ -161,13 +161,13 @@ impl Inner {
         }
         let index = match &address {
             Some(address) => self.peer_number(address),
-            None => {
-                let mut peers = self.peers.borrow_mut();
-                peers.push(Peer { address, reply: None, bad: 0 });
-                (peers.len() - 1) as u32
-            }
+            None => self.peers.borrow_mut().add(None),
         };
-        slot.note_peer(event.peer as usize, index);
+        // Providers number densely; a wild number is not worth memory.
+        let number = usize::try_from(event.peer).unwrap_or(usize::MAX);
+        if number < slot.peers.borrow().len().saturating_add(65_536) {
+            self.note_peer(slot, number, index);
+        }
     }
 
     fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
@@ -176,7 +176,7 @@ impl Inner {
             return;
         }
         let status = Status::from_code(event.status);
-        let address = match self.peers.borrow().get(peer.0 as usize) {
+        let address = match self.peers.borrow().get(peer.0) {
             Some(entry) => entry.address.clone(),
             None => return,
         };
@@ -184,14 +184,23 @@ impl Inner {
         let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
         let why = if words.is_empty() { status.text().to_string() } else { words };
         let error = Error::new(status, format!("{label} is gone"), why, "");
+        // Who sees the peer's process itself knows; who only hears nothing of it any more may be the one that is deaf.
+        let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
+        let alive = |a: &WorkerAddress| hearsay && self.stands_elsewhere(a.party.worker, slot);
+        if address.as_ref().is_some_and(alive) {
+            return;
+        }
         if let (Status::PeerFailed, Some(address)) = (status, &address) {
             self.peer_failed(address.context, &error);
         }
         self.tell_of_failure(peer, &error);
     }
 
-    /// Tells the application that a peer is gone.
+    /// Tells the application that a peer is gone, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
+        if !self.peers.borrow_mut().tell(peer.0) {
+            return;
+        }
         let handler = self.on_failure.borrow().clone();
         if let Some(handler) = handler {
             handler(peer, error);
@@ -286,8 +295,14 @@ impl Inner {
             }
         }
         count += crate::assist::run(self);
-        for (id, handler) in self.late_handlers.borrow_mut().drain(..) {
-            super::set_handler(&mut self.handlers.borrow_mut(), id, handler);
+        let late = std::mem::take(&mut *self.late_handlers.borrow_mut());
+        for (id, handler) in late {
+            let before = super::set_handler(&mut self.handlers.borrow_mut(), id, handler);
+            drop(before);
+        }
+        if self.closed.get() {
+            let gone = std::mem::take(&mut *self.handlers.borrow_mut());
+            drop(gone);
         }
         let datagrams = self.send_waiting_datagrams();
         self.has_work.set(!self.busy.borrow().is_empty() || self.assist.is_busy() || datagrams);
@@ -307,7 +322,7 @@ impl Inner {
             return;
         }
         self.bump(|c| c.malformed += 1);
-        if let Some(peer) = self.peers.borrow_mut().get_mut(peer as usize) {
+        if let Some(peer) = self.peers.borrow_mut().get_mut(peer) {
             peer.bad += 1;
         }
     }
@@ -317,7 +332,7 @@ impl Inner {
         let asked = self.requests.borrow_mut().get(token).map(|slot| slot.endpoint);
         let asked = asked.and_then(|index| self.endpoint(index)).ok_or(Status::BadData)?;
         let peers = self.peers.borrow();
-        let from = peers.get(peer as usize).and_then(|p| p.address.as_ref());
+        let from = peers.get(peer).and_then(|p| p.address.as_ref());
         match from {
             Some(from) if from.context == asked.address.context => Ok(()),
             _ => Err(Status::BadData),

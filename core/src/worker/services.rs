@@ -289,7 +289,7 @@ pub(crate) fn received(worker: &Rc<Inner>, peer: u32, data: &[u8]) -> Result<(),
 impl Inner {
     fn worker_of(&self, peer: u32) -> Option<[u8; 16]> {
         let peers = self.peers.borrow();
-        Some(peers.get(peer as usize)?.address.as_ref()?.party.worker)
+        Some(peers.get(peer)?.address.as_ref()?.party.worker)
     }
 
     /// The way to a worker is gone: what waits for it ends.
@@ -324,7 +324,7 @@ impl Inner {
             let Some(action) = action else { return };
             match action {
                 ServiceAction::Send { peer, message } => {
-                    let number = self.peer_numbers.borrow().get(&peer).copied();
+                    let number = self.peers.borrow().known_number(&peer);
                     let endpoint = number.map(|number| self.reply_endpoint(number));
                     match endpoint {
                         Some(Ok(endpoint)) => {
@@ -336,7 +336,7 @@ impl Inner {
                 }
                 ServiceAction::Arrived { id, service, peer, private } => {
                     let listener = self.services.listeners.borrow().get(&service).cloned();
-                    let number = self.peer_numbers.borrow().get(&peer).copied();
+                    let number = self.peers.borrow().known_number(&peer);
                     let request = ServiceRequest {
                         worker: Rc::downgrade(self),
                         id,

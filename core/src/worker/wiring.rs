@@ -26,6 +26,10 @@ use tieline_plugin_api::{address_hash, event};
 /// Numbers of closed lines that rest before they are used again: no batch of events is that long.
 const RESTING: usize = 4 * abi::BATCH;
 
+/// How long a way to a peer that has failed is the last to be tried, ns, and how many such ways are kept in mind.
+const AVOIDED_FOR: u64 = 60_000_000_000;
+const AVOIDED: usize = 4096;
+
 /// Datagrams that one line keeps while its carrier has no room. What does not fit is sent again later.
 const OUTBOX: usize = 8;
 
@@ -65,6 +69,8 @@ pub(crate) struct Wiring {
     waiting: RefCell<BTreeSet<u64>>,
     /// Memory of operations that have ended while a provider may touch it until all of these lines are closed.
     held: RefCell<Vec<(Vec<u64>, Vec<Landing>)>>,
+    /// Ways to a peer that failed lately, and until when they are tried last.
+    lost: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_line: Cell<u64>,
     closed_lines: RefCell<VecDeque<u64>>,
     clock: Instant,
@@ -84,6 +90,7 @@ impl Wiring {
             by_user: RefCell::default(),
             waiting: RefCell::default(),
             held: RefCell::default(),
+            lost: RefCell::default(),
             next_line: Cell::new(0),
             closed_lines: RefCell::default(),
             clock: Instant::now(),
@@ -305,7 +312,7 @@ impl Inner {
                 ));
             }
         };
-        slot.note_line(number as usize, self.peer_number(&peer));
+        self.note_peer(slot, number as usize, self.peer_number(&peer));
         if let Some(key) = &key {
             let _ = self.wiring.by_key.borrow_mut().insert(key.clone(), number);
         }
@@ -372,6 +379,33 @@ impl Inner {
     pub(crate) fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
         let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
         self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
+    }
+
+    /// Whether another line to a worker stands, in another domain than this module's: then the worker lives.
+    pub(super) fn stands_elsewhere(&self, worker: [u8; 16], slot: &InterfaceSlot) -> bool {
+        self.wiring.lines.borrow().values().any(|line| {
+            line.peer.party.worker == worker
+                && matches!(line.state, State::Ready)
+                && self.interfaces[line.interface].domain != slot.domain
+        })
+    }
+
+    /// This way to a worker failed: for a while it is tried after all others.
+    fn avoid(&self, worker: [u8; 16], interface: usize) {
+        let now = self.wiring.now();
+        let mut lost = self.wiring.lost.borrow_mut();
+        if lost.len() >= AVOIDED {
+            lost.retain(|_, until| *until > now);
+        }
+        if lost.len() < AVOIDED {
+            let _ = lost.insert((worker, interface), now.saturating_add(AVOIDED_FOR));
+        }
+    }
+
+    /// Whether this way to a worker failed lately.
+    pub(crate) fn avoids(&self, worker: [u8; 16], interface: usize) -> bool {
+        let until = self.wiring.lost.borrow().get(&(worker, interface)).copied();
+        until.is_some_and(|until| until > self.wiring.now())
     }
 
     /// Keeps memory of operations that have ended until these lines are closed.

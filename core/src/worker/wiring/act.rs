@@ -149,6 +149,16 @@ impl Inner {
                     State::Dead(self.reason(&line.peer, trouble, reason))
                 }
             };
+            match reason.map(|reason| reason.kind) {
+                None => {
+                    let way = (line.peer.party.worker, line.interface);
+                    let _ = self.wiring.lost.borrow_mut().remove(&way);
+                }
+                Some(ReasonKind::TimedOut | ReasonKind::Carrier) => {
+                    self.avoid(line.peer.party.worker, line.interface);
+                }
+                Some(_) => {}
+            }
             line.users.clone()
         };
         if reason.is_some() {

@@ -124,10 +124,23 @@ impl Inner {
             endpoint.line_failed(interface, &error);
         }
         self.forget_replies(&users);
+        if status == Status::Closed {
+            return;
+        }
+        self.avoid(peer.party.worker, interface);
+        if self.stands_elsewhere(peer.party.worker, &self.interfaces[interface]) {
+            // The peer lives: only this device's way to it is gone.
+            self.core.note(format!(
+                "{} to {} failed ({error}); what goes through other devices goes on",
+                self.interfaces[interface].path,
+                peer.label()
+            ));
+            return;
+        }
         if status == Status::PeerFailed {
             self.peer_failed(peer.context, &error);
         }
-        if status != Status::Closed {
+        {
             let id = crate::PeerId(self.peer_number(&peer));
             self.tell_of_failure(id, &error);
         }

@@ -1,0 +1,185 @@
+//! The peers of a worker: a number for everybody who has written to it or has a connection to it.
+//!
+//! A number stays the peer's while anything still leads here from it, and for the last [`REMEMBERED`] peers beyond
+//! that; then the peer is forgotten. Numbers are not given away twice.
+
+use crate::address::WorkerAddress;
+use crate::endpoint::Inner as EndpointInner;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+/// Peers without any connection that are still known, so that whoever comes back soon has its old number.
+const REMEMBERED: usize = 1024;
+
+/// Somebody who has written to this worker.
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) address: Option<WorkerAddress>,
+    /// The endpoint that answers go through.
+    pub(super) reply: Option<Rc<EndpointInner>>,
+    /// What was wrong with what it sent.
+    pub(super) bad: u64,
+    /// Numbers of interfaces that mean it.
+    ways: u32,
+    /// When it was last left without any, counted in such events.
+    left: u64,
+    /// The application has been told that it is gone.
+    told: bool,
+}
+
+/// Everybody known, by number.
+#[derive(Default)]
+pub(super) struct Peers {
+    known: HashMap<u32, Peer>,
+    numbers: HashMap<[u8; 16], u32>,
+    /// Those without a way, the longest first; one that has come back stands here in vain.
+    idle: VecDeque<(u32, u64)>,
+    next: u32,
+    events: u64,
+}
+
+impl Peers {
+    /// The number of a worker, which may be new.
+    pub(super) fn number(&mut self, address: &WorkerAddress) -> u32 {
+        match self.numbers.get(&address.party.worker) {
+            Some(number) => *number,
+            None => self.add(Some(address.clone())),
+        }
+    }
+
+    /// The number of a worker that is known.
+    pub(super) fn known_number(&self, worker: &[u8; 16]) -> Option<u32> {
+        self.numbers.get(worker).copied()
+    }
+
+    /// A number for a peer whose address makes no sense (`None`), or for one that is not known yet.
+    pub(super) fn add(&mut self, address: Option<WorkerAddress>) -> u32 {
+        while self.next == u32::MAX || self.known.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        if let Some(address) = &address {
+            let _ = self.numbers.insert(address.party.worker, number);
+        }
+        let _ = self.known.insert(number, Peer { address, ..Peer::default() });
+        drop(self.rests(number));
+        number
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Peer> {
+        self.known.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Peer> {
+        self.known.get_mut(&number)
+    }
+
+    /// An interface has a number for it: it is here, again perhaps.
+    pub(super) fn arrived(&mut self, number: u32) {
+        if let Some(peer) = self.known.get_mut(&number) {
+            peer.ways += 1;
+            peer.told = false;
+        }
+    }
+
+    /// An interface uses its number for somebody else. Returns the endpoint of a peer that is thereby forgotten,
+    /// to be dropped once nothing here is borrowed.
+    pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
+        let peer = self.known.get_mut(&number)?;
+        peer.ways = peer.ways.saturating_sub(1);
+        if peer.ways > 0 {
+            return None;
+        }
+        self.rests(number)
+    }
+
+    /// Whether the application is to be told that this peer is gone: once, until it comes back.
+    pub(super) fn tell(&mut self, number: u32) -> bool {
+        self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.told, true))
+    }
+
+    /// Nothing leads here from it now. The one that has rested the longest is forgotten when there are too many.
+    fn rests(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
+        self.events += 1;
+        if let Some(peer) = self.known.get_mut(&number) {
+            peer.left = self.events;
+        }
+        self.idle.push_back((number, self.events));
+        if self.idle.len() <= REMEMBERED {
+            return None;
+        }
+        let (number, since) = self.idle.pop_front()?;
+        let rests = |peer: &Peer| peer.ways == 0 && peer.left == since;
+        if !self.known.get(&number).is_some_and(rests) {
+            return None;
+        }
+        let peer = self.known.remove(&number)?;
+        if let Some(address) = &peer.address {
+            let _ = self.numbers.remove(&address.party.worker);
+        }
+        peer.reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stranger(peers: &mut Peers) -> u32 {
+        peers.add(None)
+    }
+
+    #[test]
+    fn who_has_a_connection_is_never_forgotten_and_who_has_none_is_after_a_thousand_others() {
+        let mut peers = Peers::default();
+        let (stays, goes) = (stranger(&mut peers), stranger(&mut peers));
+        peers.arrived(stays);
+        peers.arrived(goes);
+        assert!(peers.left(goes).is_none());
+        for _ in 0..4 * REMEMBERED {
+            let number = stranger(&mut peers);
+            peers.arrived(number);
+            let _ = peers.left(number);
+        }
+        assert!(peers.get(stays).is_some());
+        assert!(peers.get(goes).is_none());
+        assert!(peers.known.len() <= REMEMBERED + 2, "{}", peers.known.len());
+    }
+
+    #[test]
+    fn who_comes_back_in_time_keeps_its_number_and_is_not_forgotten_for_its_earlier_absence() {
+        let mut peers = Peers::default();
+        let number = stranger(&mut peers);
+        peers.arrived(number);
+        let _ = peers.left(number);
+        peers.arrived(number);
+        for _ in 0..2 * REMEMBERED {
+            let _ = stranger(&mut peers);
+        }
+        assert!(peers.get(number).is_some());
+    }
+
+    #[test]
+    fn a_number_is_not_given_to_somebody_else() {
+        let mut peers = Peers::default();
+        let first = stranger(&mut peers);
+        for _ in 0..2 * REMEMBERED {
+            assert_ne!(stranger(&mut peers), first);
+        }
+        assert!(peers.get(first).is_none());
+    }
+
+    #[test]
+    fn the_application_is_told_once_that_a_peer_is_gone_and_again_after_it_came_back() {
+        let mut peers = Peers::default();
+        let number = stranger(&mut peers);
+        peers.arrived(number);
+        peers.arrived(number); // two connections
+        assert!(peers.tell(number));
+        assert!(!peers.tell(number), "the second connection's end is no second failure");
+        peers.arrived(number);
+        assert!(peers.tell(number));
+        assert!(!peers.tell(77), "nobody has that number");
+    }
+}

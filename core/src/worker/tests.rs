@@ -1,0 +1,77 @@
+//! What a worker does when what it stands on goes away under it.
+
+use super::*;
+use crate::{Context, Outcome, Region};
+
+fn over_shm(progress_thread: bool) -> Context {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm");
+    let context = match progress_thread {
+        true => context.set("TIELINE_PROGRESS_THREAD", "1"),
+        false => context,
+    };
+    context.open().unwrap()
+}
+
+#[test]
+fn a_worker_may_be_dropped_in_its_own_handler() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let inner = worker.inner.clone();
+    let held: Rc<RefCell<Option<Worker>>> = Rc::default();
+    let mine = held.clone();
+    worker.on_message(7, move |_| drop(mine.borrow_mut().take())).unwrap();
+    *held.borrow_mut() = Some(worker);
+    let _ = me.send(7, 0, b"the last one").unwrap();
+    while held.borrow().is_some() {
+        let _ = inner.progress();
+    }
+    assert_eq!(me.send(7, 0, b"too late").unwrap_err().status(), Status::Closed);
+    assert_eq!(Rc::strong_count(&held), 1, "its handler is gone too");
+}
+
+#[test]
+fn a_handler_that_is_replaced_may_use_its_worker_on_the_way_out() {
+    struct Registers(Rc<Worker>);
+    impl Drop for Registers {
+        fn drop(&mut self) {
+            self.0.on_message(9, |_| {}).unwrap();
+        }
+    }
+    let context = over_shm(false);
+    let worker = Rc::new(context.worker().unwrap());
+    let last_word = Registers(worker.clone());
+    worker
+        .on_message(7, move |_| {
+            let _ = &last_word;
+        })
+        .unwrap();
+    worker.on_message(7, |_| {}).unwrap();
+    assert_eq!(Rc::strong_count(&worker), 1);
+}
+
+fn emulated_put(worker: &Worker, endpoint: &Endpoint, source: &Region, key: &[u8]) -> Status {
+    let key = endpoint.import_key(key).unwrap();
+    assert!(key.path().starts_with("emulated"), "{}", key.path());
+    let outcome = endpoint.put(source, 0..source.len(), &key, 0);
+    let ended = outcome.and_then(|outcome: Outcome| worker.finish(outcome));
+    ended.map_or_else(|error| error.status(), |_| Status::Again)
+}
+
+#[test]
+fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
+    let (here, there) = (over_shm(false), over_shm(true));
+    let (worker, target) = (here.worker().unwrap(), there.worker().unwrap());
+    let memory: Vec<u8> = vec![0; 4096];
+    let source = here.alloc(4096).unwrap();
+    let region = there.register(memory).unwrap();
+    let key = region.remote_key().unwrap();
+    let endpoint = worker.connect(&target.address().unwrap()).unwrap();
+    assert_eq!(emulated_put(&worker, &endpoint, &source, &key), Status::Again);
+    let first = endpoint.inner.control().unwrap().unwrap();
+    first.fail(Error::new(Status::TimedOut, "the way is lost", "a test says so", ""));
+    assert!(endpoint.inner.is_alive());
+    assert_eq!(emulated_put(&worker, &endpoint, &source, &key), Status::Again);
+    let second = endpoint.inner.control().unwrap().unwrap();
+    assert!(!Rc::ptr_eq(&first, &second));
+}
