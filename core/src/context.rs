@@ -280,8 +280,14 @@ impl Core {
 
     /// Why a provider that is fit for use has nothing to do on this machine.
     pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
+        // One device of several that is not ready does not count for the whole.
+        let open = self.domains.iter().any(|slot| slot.provider.name == provider);
         self.records.iter().find_map(|record| match &record.verdict {
-            Verdict::NotUsed { because } if record.provider == provider => Some(because.as_str()),
+            Verdict::NotUsed { because }
+                if record.provider == provider && (record.domain.is_none() || !open) =>
+            {
+                Some(because.as_str())
+            }
             _ => None,
         })
     }
