@@ -73,8 +73,10 @@ verbs_job() {
     export TIELINE_VERBS_ACK_TIMEOUT=1s
 }
 
-# gives_up_soon: a peer that is gone is reported within seconds.
-gives_up_soon() { export TIELINE_VERBS_ACK_TIMEOUT=60ms TIELINE_FAILURE_TIMEOUT=4s; }
+# gives_up_soon: a peer that is gone is reported within seconds, and one that is only slow is not.
+gives_up_soon() {
+    export TIELINE_VERBS_ACK_TIMEOUT=$((130 * SLOWNESS))ms TIELINE_FAILURE_TIMEOUT=$((4 * SLOWNESS))s
+}
 
 # traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when
 # all came, 3 when the connection failed; keeps what was said in the file `words`, and signals `running`.

@@ -32,6 +32,7 @@ cargo xtask lab --shell            keep the hosts up and run what comes, line by
 
   --hosts N  --devices N  --timeout SECONDS   of --run, --on and --shell (2, 1, 60)
   --cpus N                                    processors of each host (what a test asks for, or 1)
+  --repeat N                                  run the tests so often, one after another, to see which are unsteady
   --log                                       show the output of tests that pass, too
 ";
 
@@ -109,6 +110,7 @@ struct Wish {
     /// Of every host, whatever its test asks for.
     cpus: Option<usize>,
     timeout: Duration,
+    repeat: usize,
     log: bool,
 }
 
@@ -120,6 +122,7 @@ impl Default for Wish {
             devices: 1,
             cpus: None,
             timeout: Duration::from_secs(60),
+            repeat: 1,
             log: false,
         }
     }
@@ -142,6 +145,7 @@ impl Wish {
                 "--hosts" => wish.hosts = number(next()?, 1, 9)?,
                 "--devices" => wish.devices = number(next()?, 0, 2)?,
                 "--cpus" => wish.cpus = Some(number(next()?, 1, 8)?),
+                "--repeat" => wish.repeat = number(next()?, 1, 1000)?,
                 "--timeout" => {
                     wish.timeout = Duration::from_secs(number(next()?, 1, 3600)? as u64);
                 }
@@ -190,6 +194,7 @@ impl Wish {
             What::File(file) => vec![self.foreign_test(&folder, file)?],
             What::Commands(_) | What::Shell | What::List => Vec::new(),
         };
+        let tests = repeated(tests, self.repeat);
         let hosts = tests.iter().map(|test| test.hosts).max().unwrap_or(self.hosts);
         // Longer than everything in it may take, so that a machine whose lab was killed ends by itself.
         let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
@@ -336,6 +341,18 @@ impl Count {
         }
         self
     }
+}
+
+/// The same tests again and again, each time with a folder of results of their own.
+fn repeated(mut tests: Vec<Test>, times: usize) -> Vec<Test> {
+    let once = tests.clone();
+    for time in 1..times {
+        tests.extend(once.iter().cloned().map(|mut test| {
+            test.name = format!("{}.{}", test.name, time + 1);
+            test
+        }));
+    }
+    tests
 }
 
 fn host_name(word: &str) -> Outcome<String> {

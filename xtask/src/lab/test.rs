@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// One test of the lab.
+#[derive(Clone)]
 pub(super) struct Test {
     /// The file's name.
     pub(super) name: String,
