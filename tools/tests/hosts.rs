@@ -286,6 +286,7 @@ fn ranks_start_over_a_real_sshd() {
 struct Sshd {
     child: Child,
     port: u16,
+    made_room: bool,
 }
 
 impl Sshd {
@@ -311,14 +312,15 @@ impl Sshd {
              PidFile none\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPasswordAuthentication no\n"
         );
         std::fs::write(dir.0.join("sshd.conf"), configuration).unwrap();
-        let _ = std::fs::create_dir_all("/run/sshd"); // where sshd locks itself in; the package makes it at boot
+        // Where sshd locks itself in; the package makes it at boot.
+        let made_room = std::fs::create_dir("/run/sshd").is_ok();
         let conf = format!("{d}/sshd.conf");
         let child = Command::new("/usr/sbin/sshd")
             .args(["-D", "-e", "-f", &conf])
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let mut sshd = Sshd { child, port };
+        let mut sshd = Sshd { child, port, made_room };
         let end = Instant::now() + Duration::from_secs(20);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = sshd.child.try_wait().ok().flatten();
@@ -345,6 +347,9 @@ impl Drop for Sshd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if self.made_room {
+            let _ = std::fs::remove_dir("/run/sshd");
+        }
     }
 }
 

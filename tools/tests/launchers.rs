@@ -5,6 +5,7 @@
 mod slurm;
 
 use slurm::Slurm;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -33,7 +34,7 @@ fn text(output: &Output) -> String {
 }
 
 /// Runs the test as `n` ranks of Open MPI's launcher; none, and a word why, where there is no such launcher.
-fn mpirun(n: usize, test: &str) -> Option<Output> {
+fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     if installed("mpirun").is_none() {
         println!("skipped: mpirun is not installed (openmpi-bin)");
         return None;
@@ -42,7 +43,8 @@ fn mpirun(n: usize, test: &str) -> Option<Output> {
     let _ = command
         .args(["--allow-run-as-root", "--oversubscribe", "-np", &n.to_string()])
         .args(itself(test))
-        .env("TIELINE_TEST_RANK", "1");
+        .env("TIELINE_TEST_RANK", "1")
+        .envs(set.iter().copied());
     Some(command.output().unwrap())
 }
 
@@ -72,7 +74,9 @@ fn mpirun_gives_ranks_local_ranks_and_an_exchange() {
         job.barrier().unwrap();
         return println!("rank done");
     }
-    let Some(output) = mpirun(4, "mpirun_gives_ranks_local_ranks_and_an_exchange") else { return };
+    let Some(output) = mpirun(4, "mpirun_gives_ranks_local_ranks_and_an_exchange", &[]) else {
+        return;
+    };
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(text(&output).matches("rank done").count(), 4, "{}", text(&output));
 }
@@ -82,19 +86,28 @@ fn under_mpirun_a_rank_that_does_not_call_exchange_is_named() {
     if am_rank() {
         let mut job = Job::from_env().unwrap();
         job.barrier().unwrap();
+        let dir = PathBuf::from(std::env::var_os("TIELINE_TEST_DIR").unwrap());
         if job.rank() == 2 {
-            return std::thread::sleep(Duration::from_secs(4));
+            // Stays until the others have given up.
+            while !["0", "1"].iter().all(|rank| dir.join(rank).exists()) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            return;
         }
         job.set_deadline(Duration::from_secs(1));
         let error = job.barrier().unwrap_err();
         assert_eq!(error.status(), Status::TimedOut, "{error}");
         assert!(error.to_string().contains("rank 2 of 3 has not called exchange"), "{error}");
         assert_eq!(job.barrier().unwrap_err(), error, "a broken exchange stays broken");
+        std::fs::write(dir.join(job.rank().to_string()), "").unwrap();
         return println!("rank done");
     }
-    let Some(output) = mpirun(3, "under_mpirun_a_rank_that_does_not_call_exchange_is_named") else {
-        return;
-    };
+    let dir = std::env::temp_dir().join(format!("tieline-mpirun-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let test = "under_mpirun_a_rank_that_does_not_call_exchange_is_named";
+    let output = mpirun(3, test, &[("TIELINE_TEST_DIR", dir.as_os_str())]);
+    let _ = std::fs::remove_dir_all(&dir);
+    let Some(output) = output else { return };
     assert_eq!(text(&output).matches("rank done").count(), 2, "{}", text(&output));
 }
 
@@ -117,7 +130,8 @@ fn under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on() {
         }
         return;
     }
-    let Some(output) = mpirun(3, "under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on")
+    let Some(output) =
+        mpirun(3, "under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on", &[])
     else {
         return;
     };

@@ -3,8 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline::{Status, job::Job};
 
 /// A free port of this host, as far as one can know.
@@ -125,16 +126,29 @@ fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
 fn a_rank_that_does_not_call_exchange_is_named_after_the_jobs_own_deadline() {
     let Some(rank) = am() else {
         let name = "a_rank_that_does_not_call_exchange_is_named_after_the_jobs_own_deadline";
-        return ends_well(start(name, 0..3, 3, port(), |_, _| {}));
+        let dir = std::env::temp_dir().join(format!("tieline-rendezvous-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let ranks = start(name, 0..3, 3, port(), |_, command| {
+            let _ = command.env("TIELINE_TEST_DIR", &dir);
+        });
+        let outcome = std::panic::catch_unwind(|| ends_well(ranks));
+        std::fs::remove_dir_all(&dir).unwrap();
+        return outcome.unwrap();
     };
     let mut job = Job::from_env().unwrap();
+    let dir = PathBuf::from(std::env::var_os("TIELINE_TEST_DIR").unwrap());
     if rank == 2 {
         // Stays until the others have given up: then its own call hears why.
-        std::thread::sleep(Duration::from_millis(1500));
+        let end = Instant::now() + Duration::from_secs(60);
+        while !["0", "1"].iter().all(|rank| dir.join(rank).exists()) {
+            assert!(Instant::now() < end, "the others never give up");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     } else {
         job.set_deadline(Duration::from_millis(500));
     }
     let error = job.barrier().unwrap_err();
+    std::fs::write(dir.join(rank.to_string()), "").unwrap();
     assert_eq!(error.status(), Status::TimedOut, "{error}");
     assert!(error.to_string().contains("rank 2 of 3 has not called exchange"), "{error}");
 }

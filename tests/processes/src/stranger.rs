@@ -6,7 +6,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Longer than it takes to say it again after a link came up, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For somebody who is not expected to answer.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// The role.
 pub fn stranger(parent: Parent) {
@@ -20,6 +23,10 @@ pub fn stranger(parent: Parent) {
             ["call", to] => {
                 TcpStream::connect_timeout(&address(to), PATIENCE).map(|_| "reached".to_string())
             }
+            // The same where nobody should.
+            ["try", to] => {
+                TcpStream::connect_timeout(&address(to), MOMENT).map(|_| "reached".to_string())
+            }
             // Takes a port away; it accepts nobody.
             ["listen", at] => TcpListener::bind(address(at)).and_then(|listener| {
                 let bound = listener.local_addr()?.to_string();
@@ -28,17 +35,15 @@ pub fn stranger(parent: Parent) {
             }),
             // Bytes that mean nothing, until the other side hangs up: how many it took.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
-            // A byte, and then nothing more: connections that stay open.
+            // A byte, and then nothing more: connections that stay open, as many as the other side takes.
             ["slow", to, count] => {
                 let count: usize = count.parse().expect("how many");
                 let call = |_| {
-                    let mut stream = TcpStream::connect_timeout(&address(to), PATIENCE)?;
-                    stream.write_all(b"T").map(|()| stream)
+                    let mut stream = TcpStream::connect_timeout(&address(to), PATIENCE).ok()?;
+                    stream.write_all(b"T").ok().map(|()| stream)
                 };
-                (0..count).map(call).collect::<Result<Vec<_>, _>>().map(|streams| {
-                    held.extend(streams);
-                    held.len().to_string()
-                })
+                held.extend((0..count).map_while(call));
+                Ok(held.len().to_string())
             }
             // Says one more byte on each, and returns how many are still open.
             ["drip"] => {
@@ -66,7 +71,7 @@ pub fn stranger(parent: Parent) {
 
 fn garbage(to: SocketAddr, len: usize) -> Result<String, std::io::Error> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(MOMENT))?;
     let bytes: Vec<u8> =
         (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let mut sent = 0;

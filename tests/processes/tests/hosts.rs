@@ -21,39 +21,39 @@ fn hosts_reach_each_other_until_their_link_is_cut_and_leave_nothing() -> Verdict
     assert!(hosts[1].listening().is_empty());
     let at = |rail, v6| {
         let address = hosts[0].address(rail, v6);
-        if v6 { format!("call [{address}]:{port}") } else { format!("call {address}:{port}") }
+        if v6 { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
     };
     let all = [at(0, false), at(0, true), at(1, false), at(1, true)];
-    for call in &all {
-        assert_eq!(two.must(call), "reached");
+    for place in &all {
+        assert_eq!(two.must(&format!("call {place}")), "reached");
     }
     // One rail is cut in silence, the other one is not.
     hosts[1].link(0).cut();
-    let _ = two.ask(&all[0]).expect_err("cut");
-    let _ = two.ask(&all[1]).expect_err("cut");
-    assert_eq!(two.must(&all[2]), "reached");
-    assert_eq!(two.must(&all[3]), "reached");
+    let _ = two.ask(&format!("try {}", all[0])).expect_err("cut");
+    let _ = two.ask(&format!("try {}", all[1])).expect_err("cut");
+    assert_eq!(two.must(&format!("call {}", all[2])), "reached");
+    assert_eq!(two.must(&format!("call {}", all[3])), "reached");
     hosts[1].link(0).restore();
     hosts[0].link(1).down();
-    assert_eq!(two.must(&all[0]), "reached");
-    assert_eq!(two.must(&all[1]), "reached");
-    let _ = two.ask(&all[2]).expect_err("down");
+    assert_eq!(two.must(&format!("call {}", all[0])), "reached");
+    assert_eq!(two.must(&format!("call {}", all[1])), "reached");
+    let _ = two.ask(&format!("try {}", all[2])).expect_err("down");
     hosts[0].link(1).up();
-    for call in &all {
-        assert_eq!(two.must(call), "reached");
+    for place in &all {
+        assert_eq!(two.must(&format!("call {place}")), "reached");
     }
     match hosts[1].drop_outgoing_calls() {
         Ok(()) => {
-            let _ = two.ask(&all[0]).expect_err("dropped");
-            let _ = two.ask(&all[1]).expect_err("dropped");
+            let _ = two.ask(&format!("try {}", all[0])).expect_err("dropped");
+            let _ = two.ask(&format!("try {}", all[1])).expect_err("dropped");
             hosts[1].stop_dropping();
-            assert_eq!(two.must(&all[0]), "reached");
+            assert_eq!(two.must(&format!("call {}", all[0])), "reached");
         }
         Err(why) => println!("    skipped: discarding packets: {why}"),
     }
     assert_eq!(hosts[0].processes(), [one.peer.pid()]);
     let _ = hosts[0].vanish();
-    let _ = two.ask(&all[0]).expect_err("gone");
+    let _ = two.ask(&format!("try {}", all[0])).expect_err("gone");
     assert!(one.peer.hear_or_end().is_none());
     two.end();
     Verdict::Passed

@@ -1,5 +1,6 @@
 //! Processes that are killed, confined, hostile or passive. See the crate's documentation.
 
+mod composition;
 mod connecting;
 mod containers;
 mod hosts;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             containers::TESTS,
             scale::TESTS,
             hosts::TESTS,
+            composition::TESTS,
             connecting::TESTS,
             links::TESTS,
             jobs::TESTS,
