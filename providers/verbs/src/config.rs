@@ -1,5 +1,6 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
+use crate::cache::Limits;
 use core::time::Duration;
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
@@ -110,6 +111,27 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         doc: "How long a connection of rdmacm stays open that nobody uses; it is made again when it is needed.",
     },
     ConfigDoc {
+        name: "TIELINE_VERBS_CACHE",
+        default: "in-use",
+        kind: "text",
+        doc: "Registrations of local memory that the program did not register: in-use, shared by the operations that \
+              are under way; keep, also afterwards, for programs that promise never to unmap memory that they used; \
+              off, one for every operation.",
+    },
+    ConfigDoc {
+        name: "TIELINE_VERBS_CACHE_BYTES",
+        default: "256m",
+        kind: "size",
+        doc: "The most memory that these registrations of a device hold; what does not fit is registered for its \
+              operation alone.",
+    },
+    ConfigDoc {
+        name: "TIELINE_VERBS_CACHE_ENTRIES",
+        default: "1024",
+        kind: "count",
+        doc: "How many of these registrations there are at most.",
+    },
+    ConfigDoc {
         name: "TIELINE_VERBS_INLINE",
         default: "188",
         kind: "size",
@@ -138,6 +160,8 @@ pub(crate) struct Settings {
     pub(crate) inline: usize,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
+    /// The cache of registrations; none when it is off.
+    pub(crate) cache: Option<Limits>,
     /// How long a peer may be silent: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
     /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
@@ -194,6 +218,7 @@ impl Settings {
             inline: reader.number("INLINE", 0, 1024)?,
             cm_connections: reader.number("CM_CONNECTIONS", 1, 4096)?,
             cm_idle: reader.duration("TIELINE_VERBS_CM_IDLE", "10s")?,
+            cache: reader.cache()?,
             failure: reader.duration("TIELINE_FAILURE_TIMEOUT", "20s")?,
             connect: reader.duration("TIELINE_CONNECT_TIMEOUT", "30s")?,
         })
@@ -228,6 +253,20 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         }
     }
 
+    fn cache(&self) -> Result<Option<Limits>, Failure> {
+        let limits = Limits {
+            keep: false,
+            bytes: self.number("CACHE_BYTES", 0, usize::MAX >> 1)?,
+            entries: self.number("CACHE_ENTRIES", 0, 1 << 20)?,
+        };
+        match self.text("CACHE").as_str() {
+            "off" => Ok(None),
+            "in-use" => Ok(Some(limits)),
+            "keep" => Ok(Some(Limits { keep: true, ..limits })),
+            other => Err(bad("CACHE", other, "is not in-use, keep or off")),
+        }
+    }
+
     fn duration(&self, name: &str, default: &str) -> Result<Duration, Failure> {
         let text = (self.value)(name).unwrap_or_else(|| default.to_string());
         parse_duration(text.trim()).ok_or_else(|| {
@@ -254,6 +293,7 @@ fn parse_size(text: &str) -> Option<usize> {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
         _ => return None,
     };
     usize::try_from(number.checked_mul(1 << shift)?).ok()

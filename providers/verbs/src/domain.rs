@@ -105,7 +105,7 @@ impl VerbsDomain {
         let bytes_per_second = devices::bytes_per_second(class, &name);
         let state = DomainState {
             seal,
-            registry: Registry::new(pd.clone(), seal),
+            registry: Registry::new(pd.clone(), seal, settings.cache),
             watch: Arc::new(Watch::new(device.clone(), name.port, devices::access(class, &name))),
             pd,
             max_iov: (attr.max_sge.max(2) as usize - 1).min(MAX_IOV),

@@ -29,10 +29,13 @@
 
 mod abi;
 mod buffers;
+mod cache;
 mod cm;
 mod config;
 mod devices;
 mod domain;
+#[cfg(test)]
+mod double;
 mod endpoint;
 mod gid;
 mod interface;

@@ -7,11 +7,16 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
-use core::ffi::{CStr, c_char, c_int, c_void};
+#[cfg(not(test))]
+use core::ffi::CStr;
+use core::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::Failure;
+#[cfg(not(test))]
+use tieline_plugin_api::Status;
 
 /// The file that is loaded.
+#[cfg(not(test))]
 pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
 macro_rules! functions {
@@ -19,6 +24,7 @@ macro_rules! functions {
         /// The functions of libibverbs that are called by name.
         pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
 
+        #[cfg(not(test))]
         impl Library {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
@@ -82,6 +88,13 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
+/// Tests play the device themselves.
+#[cfg(test)]
+fn load() -> Result<Library, Failure> {
+    Ok(crate::double::sys::library())
+}
+
+#[cfg(not(test))]
 fn load() -> Result<Library, Failure> {
     // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
     let handle = unsafe {

@@ -6,6 +6,8 @@ mod credits;
 mod endpoint;
 mod interface;
 mod queue;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub(crate) use address::{ENDPOINT_ADDRESS_LEN, INTERFACE_ADDRESS_LEN};

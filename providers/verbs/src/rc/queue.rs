@@ -3,7 +3,7 @@
 //! The device completes in order and says so only for the sends that ask for it, so that one completion retires all
 //! before it, too.
 
-use crate::sys::Mr;
+use crate::memory::Loan;
 use std::collections::VecDeque;
 
 /// What ends with a send.
@@ -15,8 +15,8 @@ pub(crate) struct Ends {
     pub(crate) buffer: Option<u32>,
     /// Where the device puts the value from before.
     pub(crate) result: Option<u32>,
-    /// Memory that was registered for this operation alone.
-    pub(crate) borrowed: Vec<Mr>,
+    /// Registrations that were lent for this operation.
+    pub(crate) borrowed: Vec<Loan>,
     /// The device reads or writes memory of the application.
     pub(crate) foreign: bool,
     pub(crate) role: Role,

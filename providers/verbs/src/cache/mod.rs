@@ -1,0 +1,164 @@
+//! Registrations of local memory that the application did not register itself: shared, counted and bounded.
+//!
+//! An operation on such memory needs a registration from its posting to its completion, and for just that time the
+//! application has promised that the memory stays where it is. So operations on the same memory that are under way at
+//! once share one registration. Once the last of them has ended, the memory may be unmapped and something else mapped
+//! at the same address; the device would go on reaching the *old* pages, and nothing tells a library that
+//! installs no hooks. A registration that is kept beyond that point is therefore only right where the program promises
+//! not to unmap ([`Limits::keep`]); then the least recently used go first when a bound is reached.
+//!
+//! This is the bookkeeping alone: it holds values and gives back those that are to be destroyed, so that no system call
+//! is made under its lock.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Unused registrations stay, for the next operation.
+    pub(crate) keep: bool,
+    /// Bytes of all registrations in here.
+    pub(crate) bytes: usize,
+    /// How many there are.
+    pub(crate) entries: usize,
+}
+
+/// Where an entry is: its first byte and a number that is never used again.
+type Place = (u64, u64);
+
+/// A use of an entry, to be given back once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Ticket(Place);
+
+struct Entry<T> {
+    end: u64,
+    written: bool,
+    users: usize,
+    /// Not found any more, and gone when the last user is.
+    doomed: bool,
+    /// Its place in the order of idle ones.
+    idle_since: u64,
+    value: T,
+}
+
+/// The registrations.
+pub(crate) struct Cache<T> {
+    limits: Limits,
+    entries: BTreeMap<Place, Entry<T>>,
+    /// The entries without users, longest unused first.
+    idle: BTreeMap<u64, Place>,
+    bytes: u64,
+    /// No entry is longer: what overlaps an address begins at most this far before it.
+    longest: u64,
+    clock: u64,
+}
+
+impl<T> Cache<T> {
+    pub(crate) fn new(limits: Limits) -> Cache<T> {
+        let (entries, idle) = (BTreeMap::new(), BTreeMap::new());
+        Cache { limits, entries, idle, bytes: 0, longest: 0, clock: 0 }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// The entries that overlap `start..end`.
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (Place, &Entry<T>)> {
+        let from = start.saturating_sub(self.longest);
+        let all = self.entries.range((from, 0)..(end, 0));
+        all.filter(move |(_, entry)| entry.end > start).map(|(place, entry)| (*place, entry))
+    }
+
+    /// An entry that holds all of `start..end`, and may be written by the device if that is asked for.
+    pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
+        let fits = |(place, entry): &(Place, &Entry<T>)| {
+            !entry.doomed && place.0 <= start && end <= entry.end && (entry.written || !written)
+        };
+        let place = self.overlapping(start, end).find(fits)?.0;
+        let entry = self.entries.get_mut(&place)?;
+        if entry.users == 0 {
+            let _ = self.idle.remove(&entry.idle_since);
+        }
+        entry.users += 1;
+        Some((Ticket(place), &entry.value))
+    }
+
+    /// Makes room for `len` more bytes: what had to go, and whether there is room now.
+    pub(crate) fn make_room(&mut self, len: u64) -> (Vec<T>, bool) {
+        let mut gone = Vec::new();
+        if len > self.limits.bytes as u64 {
+            return (gone, false);
+        }
+        loop {
+            let fits = self.entries.len() < self.limits.entries
+                && self.bytes + len <= self.limits.bytes as u64;
+            let oldest = self.idle.first_key_value().map(|(_, place)| *place);
+            match oldest {
+                _ if fits => return (gone, true),
+                Some(place) => gone.extend(self.remove(place)),
+                None => return (gone, false),
+            }
+        }
+    }
+
+    /// Takes in a new registration of `start..end` with one user. There must be room (see [`Cache::make_room`]).
+    pub(crate) fn insert(&mut self, start: u64, end: u64, written: bool, value: T) -> Ticket {
+        let place = (start, self.tick());
+        let entry = Entry { end, written, users: 1, doomed: false, idle_since: 0, value };
+        let _ = self.entries.insert(place, entry);
+        self.bytes += end - start;
+        self.longest = self.longest.max(end - start);
+        Ticket(place)
+    }
+
+    /// A user is done; the value, when it is to be destroyed.
+    pub(crate) fn release(&mut self, ticket: Ticket) -> Option<T> {
+        let now = self.tick();
+        let entry = self.entries.get_mut(&ticket.0)?;
+        entry.users -= 1;
+        if entry.users > 0 {
+            return None;
+        }
+        if entry.doomed || !self.limits.keep {
+            return self.remove(ticket.0);
+        }
+        entry.idle_since = now;
+        let _ = self.idle.insert(now, ticket.0);
+        None
+    }
+
+    /// Memory that may be unmapped now: what is registered there is not found any more.
+    pub(crate) fn forget(&mut self, start: u64, end: u64) -> Vec<T> {
+        let places: Vec<Place> = self.overlapping(start, end).map(|(place, _)| place).collect();
+        let mut gone = Vec::new();
+        for place in places {
+            match self.entries.get_mut(&place) {
+                Some(entry) if entry.users > 0 => entry.doomed = true,
+                _ => gone.extend(self.remove(place)),
+            }
+        }
+        gone
+    }
+
+    /// Everything that has no user.
+    pub(crate) fn forget_idle(&mut self) -> Vec<T> {
+        let places: Vec<Place> = self.idle.values().copied().collect();
+        places.into_iter().filter_map(|place| self.remove(place)).collect()
+    }
+
+    fn remove(&mut self, place: Place) -> Option<T> {
+        let entry = self.entries.remove(&place)?;
+        let _ = self.idle.remove(&entry.idle_since);
+        self.bytes -= entry.end - place.0;
+        if self.entries.is_empty() {
+            self.longest = 0;
+        }
+        Some(entry.value)
+    }
+}

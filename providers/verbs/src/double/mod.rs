@@ -1,0 +1,108 @@
+//! A device that is played by this process, so that the modules can be tested where there is none.
+
+pub(crate) mod sys;
+
+use crate::config::Settings;
+use crate::devices::PortName;
+use crate::devices::tests::FakeClass;
+use crate::{RC, VerbsDomain, VerbsEndpoint, VerbsInterface};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, event};
+
+/// What an interface told in one or more polls.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Header and payload of each message.
+    pub(crate) messages: Vec<(u64, Vec<u8>)>,
+    /// Cookie of each operation that ended, and how: the value from before.
+    pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
+    /// Endpoints that failed: cookie, status, words.
+    pub(crate) failed: Vec<(u64, Status, String)>,
+}
+
+/// Polls once.
+pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
+    let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
+    let mut events = Events::new(&mut room);
+    interface.poll(&mut events).unwrap();
+    let len = events.len();
+    for event in sys::pushed(&room, len) {
+        match event.kind {
+            event::MESSAGE => told.messages.push((event.header, sys::payload(&event))),
+            event::COMPLETION if event.status == 0 => {
+                told.ended.push((event.cookie, Ok(event.header)))
+            }
+            event::COMPLETION => {
+                told.ended.push((event.cookie, Err(Status::from_code(event.status))));
+            }
+            event::ENDPOINT_FAILED => {
+                let words = String::from_utf8(sys::payload(&event)).unwrap();
+                told.failed.push((event.cookie, Status::from_code(event.status), words));
+            }
+            other => panic!("an event of kind {other}"),
+        }
+    }
+    len
+}
+
+/// One process's half: a domain on the device, and the module `rc` opened on it.
+pub(crate) struct Side {
+    pub(crate) interface: VerbsInterface,
+    pub(crate) domain: VerbsDomain,
+    pub(crate) told: Told,
+}
+
+impl Side {
+    pub(crate) fn poll(&mut self) {
+        let _ = poll(&self.interface, &mut self.told);
+    }
+}
+
+/// Opens the domain with these settings.
+pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+    let device = sys::NAME.to_str().unwrap();
+    let port = format!("{device}/ports/1");
+    class.file(&format!("{port}/state"), "4: ACTIVE\n");
+    class.file(&format!("{port}/pkeys/0"), "0xffff\n");
+    class.file(&format!("{port}/pkeys/1"), "0x8001\n");
+    class.gid(&port, 0, "fe80:0000:0000:0000:0202:03ff:fe04:0506", "RoCE v2");
+    class.gid(&port, 1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2");
+    let read = |name: &str| {
+        settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string())
+    };
+    let name = PortName { device: device.to_string(), port: 1 };
+    VerbsDomain::open(&class.0, name, Settings::read(read)?, sys::host())
+}
+
+/// Opens `rc` with these settings.
+pub(crate) fn side(settings: &[(&str, &str)]) -> Side {
+    let domain = domain(settings).unwrap();
+    let interface = domain.open_interface(RC, [0; 16]).unwrap();
+    Side { interface, domain, told: Told::default() }
+}
+
+/// Connects two sides; the endpoints' cookies are 1 and 2.
+pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoint) {
+    a.interface.reachable(&b.interface.address()).unwrap();
+    let at_a = a.interface.connect(&[], &[], 1).unwrap();
+    let at_b = b.interface.connect(&[], &[], 2).unwrap();
+    at_a.connect(&at_b.address()).unwrap();
+    at_b.connect(&at_a.address()).unwrap();
+    // The first word is said until the other side is there.
+    while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
+        a.poll();
+        b.poll();
+    }
+    while poll(&a.interface, &mut a.told) + poll(&b.interface, &mut b.told) > 0 {}
+    (a.told, b.told) = (Told::default(), Told::default());
+    (at_a, at_b)
+}
+
+/// Memory of words, as one piece.
+pub(crate) fn piece(words: &mut [u64]) -> Iov {
+    Iov { base: words.as_mut_ptr().cast(), len: size_of_val(words) }
+}

@@ -1,0 +1,832 @@
+//! The functions of libibverbs, played within one thread: what is posted is done at once, between queue pairs of this
+//! process. Every thread has a world of its own, so tests do not meet.
+//!
+//! It keeps to what the specification says of the things that the provider relies on: states of a queue pair, keys,
+//! ranges and rights, completions in order and only for sends that ask for them, receivers that have no buffer, and
+//! that a refused access ends both queue pairs.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::load::Library;
+use core::cell::RefCell;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::mem::zeroed;
+use core::ptr;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The only device.
+pub(crate) const NAME: &CStr = c"double0";
+const QPS_ERR: c_uint = 6;
+
+/// What the device is told to do wrong.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// Posting a send fails with this error number.
+    pub(crate) refuse_sends: c_int,
+    /// Sends neither complete nor fail.
+    pub(crate) stuck: bool,
+    /// Nothing comes through: sends fail after the last try.
+    pub(crate) cut: bool,
+    /// Bytes that may be registered in all.
+    pub(crate) locked: Option<usize>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) sends: usize,
+    pub(crate) signalled: usize,
+    pub(crate) inline: usize,
+    pub(crate) receives: usize,
+    /// Calls that post receives.
+    pub(crate) receive_calls: usize,
+    pub(crate) registrations: usize,
+}
+
+struct Area {
+    start: u64,
+    len: u64,
+    rights: c_uint,
+}
+
+struct Send {
+    id: u64,
+    opcode: c_uint,
+    flags: c_uint,
+    imm: u32,
+    pieces: Vec<ibv_sge>,
+    /// The payload of an inline send.
+    copied: Option<Vec<u8>>,
+    /// Address and key, or queue pair of a datagram.
+    target: (u64, u32),
+    operands: (u64, u64),
+}
+
+struct Pair {
+    object: *mut ibv_qp,
+    /// Address of the opened device.
+    context: usize,
+    datagrams: bool,
+    peer: u32,
+    attr: ibv_qp_attr,
+    waiting: VecDeque<Send>,
+    /// Where its receives come from, its completion queue: addresses of the objects.
+    receives: usize,
+    cq: usize,
+}
+
+#[derive(Default)]
+struct World {
+    faults: Faults,
+    counts: Counts,
+    next: u32,
+    pairs: BTreeMap<u32, Pair>,
+    memory: BTreeMap<u32, Area>,
+    receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
+    done: BTreeMap<usize, VecDeque<ibv_wc>>,
+    /// What was said to each opened device, by the address of its context.
+    news: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::default();
+}
+
+fn world<R>(act: impl FnOnce(&mut World) -> R) -> R {
+    WORLD.with_borrow_mut(act)
+}
+
+/// Changes the faults, and goes on with what waits.
+pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
+    world(|world| {
+        change(&mut world.faults);
+        world.run();
+    });
+}
+
+pub(crate) fn counts() -> Counts {
+    world(|world| world.counts)
+}
+
+/// Registrations that are there now.
+pub(crate) fn registrations() -> usize {
+    world(|world| world.memory.len())
+}
+
+/// Bytes that are registered now.
+pub(crate) fn locked() -> usize {
+    world(|world| world.memory.values().map(|area| area.len as usize).sum())
+}
+
+/// The device says something about itself (`IBV_EVENT_*`) or about port 1.
+pub(crate) fn announce(kind: c_uint) {
+    world(|world| world.news.values_mut().for_each(|news| news.push_back((kind, 1))));
+}
+
+/// What a queue pair was told last, by its number.
+pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
+    world(|world| world.pairs[&qpn].attr)
+}
+
+/// The numbers of all queue pairs.
+pub(crate) fn pairs() -> Vec<u32> {
+    world(|world| world.pairs.keys().copied().collect())
+}
+
+enum Outcome {
+    Done,
+    Wait,
+    Failed(c_uint),
+}
+
+fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
+    // SAFETY: the caller has found the range in a registration that is live, whose memory the registering side keeps
+    // mapped, or it is an inline piece, borrowed for the call; nobody else runs meanwhile.
+    unsafe {
+        core::slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), len as usize)
+    }
+}
+
+fn write_at(address: u64, bytes: &[u8]) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    // SAFETY: as in `bytes_at`, and the registration gives the right to write.
+    unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };
+}
+
+impl World {
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn admits(&self, key: u32, address: u64, len: u64, right: c_uint) -> bool {
+        self.memory.get(&key).is_some_and(|area| {
+            let end = area.start + area.len;
+            area.rights & right == right && address >= area.start && address + len <= end
+        })
+    }
+
+    /// The payload of a send; `None` when a piece is not registered.
+    fn gather(&self, send: &Send) -> Option<Vec<u8>> {
+        if let Some(copied) = &send.copied {
+            return Some(copied.clone());
+        }
+        let mut all = Vec::new();
+        for piece in &send.pieces {
+            if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), 0) {
+                return None;
+            }
+            all.extend_from_slice(bytes_at(piece.addr, piece.length));
+        }
+        Some(all)
+    }
+
+    /// Puts bytes into the pieces of a send; `false` when one may not be written.
+    fn scatter(&self, send: &Send, mut bytes: &[u8]) -> bool {
+        for piece in &send.pieces {
+            if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), IBV_ACCESS_LOCAL_WRITE)
+            {
+                return false;
+            }
+            let (here, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
+            write_at(piece.addr, here);
+            bytes = rest;
+        }
+        true
+    }
+
+    fn complete(&mut self, qpn: u32, cq: usize, wc: ibv_wc) {
+        let wc = ibv_wc { qp_num: qpn, ..wc };
+        self.done.entry(cq).or_default().push_back(wc);
+    }
+
+    fn run(&mut self) {
+        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for &qpn in &numbers {
+                while self.step(qpn) {
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Does the oldest send of a queue pair; whether it is over.
+    fn step(&mut self, qpn: u32) -> bool {
+        let Some(pair) = self.pairs.get_mut(&qpn) else { return false };
+        let (cq, state) = (pair.cq, pair.attr.qp_state);
+        let Some(send) = pair.waiting.pop_front() else { return false };
+        let outcome = match state {
+            QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
+            _ if self.faults.stuck => Outcome::Wait,
+            _ => self.execute(qpn, &send),
+        };
+        let status = match outcome {
+            Outcome::Wait => {
+                if let Some(pair) = self.pairs.get_mut(&qpn) {
+                    pair.waiting.push_front(send);
+                }
+                return false;
+            }
+            Outcome::Done => IBV_WC_SUCCESS,
+            Outcome::Failed(status) => status,
+        };
+        if status != IBV_WC_SUCCESS || send.flags & IBV_SEND_SIGNALED != 0 {
+            self.complete(qpn, cq, ibv_wc { wr_id: send.id, status, ..ibv_wc::default() });
+        }
+        if let (true, Some(pair)) = (status != IBV_WC_SUCCESS, self.pairs.get_mut(&qpn)) {
+            pair.attr.qp_state = QPS_ERR;
+        }
+        true
+    }
+
+    /// The pair that a connected queue pair talks to.
+    fn other(&self, qpn: u32) -> Option<u32> {
+        let peer = self.pairs.get(&qpn)?.peer;
+        let there = self.pairs.get(&peer)?;
+        let ready = matches!(there.attr.qp_state, IBV_QPS_RTR | IBV_QPS_RTS);
+        (ready && there.peer == qpn).then_some(peer)
+    }
+
+    fn execute(&mut self, qpn: u32, send: &Send) -> Outcome {
+        if self.pairs[&qpn].datagrams {
+            return self.datagram(qpn, send);
+        }
+        let peer = match self.other(qpn) {
+            Some(peer) if !self.faults.cut => peer,
+            _ => return Outcome::Failed(IBV_WC_RETRY_EXC_ERR),
+        };
+        let (address, rkey) = send.target;
+        match send.opcode {
+            IBV_WR_SEND_WITH_IMM => {
+                let Some(payload) = self.gather(send) else {
+                    return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
+                };
+                self.arrive(peer, qpn, &payload, send.imm, IBV_WC_WITH_IMM)
+            }
+            IBV_WR_RDMA_WRITE => {
+                let Some(payload) = self.gather(send) else {
+                    return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
+                };
+                let len = payload.len() as u64;
+                if len > 0 && !self.admits(rkey, address, len, IBV_ACCESS_REMOTE_WRITE) {
+                    return self.refused(peer);
+                }
+                write_at(address, &payload);
+                Outcome::Done
+            }
+            IBV_WR_RDMA_READ => {
+                let len: u32 = send.pieces.iter().map(|piece| piece.length).sum();
+                if !self.admits(rkey, address, u64::from(len), IBV_ACCESS_REMOTE_READ) {
+                    return self.refused(peer);
+                }
+                self.answer(send, bytes_at(address, len))
+            }
+            IBV_WR_ATOMIC_FETCH_AND_ADD | IBV_WR_ATOMIC_CMP_AND_SWP => {
+                if !self.admits(rkey, address, 8, IBV_ACCESS_REMOTE_ATOMIC) {
+                    return self.refused(peer);
+                }
+                let mut word = [0; 8];
+                word.copy_from_slice(bytes_at(address, 8));
+                let old = u64::from_ne_bytes(word);
+                let (first, second) = send.operands;
+                let new = match send.opcode {
+                    IBV_WR_ATOMIC_FETCH_AND_ADD => old.wrapping_add(first),
+                    _ if old == first => second,
+                    _ => old,
+                };
+                write_at(address, &new.to_ne_bytes());
+                self.answer(send, &word)
+            }
+            _ => Outcome::Failed(IBV_WC_LOC_QP_OP_ERR),
+        }
+    }
+
+    fn answer(&self, send: &Send, bytes: &[u8]) -> Outcome {
+        match self.scatter(send, bytes) {
+            true => Outcome::Done,
+            false => Outcome::Failed(IBV_WC_LOC_PROT_ERR),
+        }
+    }
+
+    /// A key that does not fit ends the target's queue pair, too.
+    fn refused(&mut self, peer: u32) -> Outcome {
+        if let Some(pair) = self.pairs.get_mut(&peer) {
+            pair.attr.qp_state = QPS_ERR;
+            let element = pair.object.expose_provenance();
+            if let Some(news) = self.news.get_mut(&pair.context) {
+                news.push_back((IBV_EVENT_QP_ACCESS_ERR, element));
+            }
+        }
+        Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
+    }
+
+    fn arrive(&mut self, at: u32, from: u32, payload: &[u8], imm: u32, flags: c_uint) -> Outcome {
+        let pair = &self.pairs[&at];
+        let (cq, queue) = (pair.cq, pair.receives);
+        let Some((id, piece)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
+            // Not ready: tried again without end.
+            return Outcome::Wait;
+        };
+        let fits = payload.len() <= piece.length as usize
+            && self.admits(piece.lkey, piece.addr, payload.len() as u64, IBV_ACCESS_LOCAL_WRITE);
+        if !fits {
+            return Outcome::Failed(IBV_WC_REM_INV_REQ_ERR);
+        }
+        write_at(piece.addr, payload);
+        let byte_len = payload.len() as u32;
+        let wc = ibv_wc {
+            wr_id: id,
+            byte_len,
+            imm_data: imm,
+            src_qp: from,
+            wc_flags: flags,
+            ..ibv_wc::default()
+        };
+        self.complete(at, cq, wc);
+        Outcome::Done
+    }
+
+    /// Lost where it cannot be taken.
+    fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
+        let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
+        let peer = send.target.1;
+        let there = self.pairs.get(&peer).is_some_and(|pair| pair.datagrams);
+        if there && !self.faults.cut {
+            let payload = [&[0; 40], payload.as_slice()].concat();
+            let _ = self.arrive(peer, qpn, &payload, 0, 0);
+        }
+        Outcome::Done
+    }
+}
+
+/// A number of the kernel's that stands for nothing, for what is slept on.
+fn descriptor() -> c_int {
+    // SAFETY: no memory is involved.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
+}
+
+fn made<T>(object: T) -> *mut T {
+    Box::into_raw(Box::new(object))
+}
+
+/// # Safety
+/// `object` came from [`made`] and is destroyed once.
+unsafe fn unmade<T>(object: *mut T) -> c_int {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(object) });
+    0
+}
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let list = [NAME.as_ptr().cast_mut().cast::<ibv_device>(), ptr::null_mut()];
+    if !count.is_null() {
+        // SAFETY: the caller's place.
+        unsafe { *count = 1 };
+    }
+    made(list).cast()
+}
+
+unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: it came from `get_device_list`.
+    let _ = unsafe { unmade(list.cast::<[*mut ibv_device; 2]>()) };
+}
+
+unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    device.cast()
+}
+
+unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let ops = ibv_context_ops {
+        unused_0: [ptr::null_mut(); 11],
+        poll_cq,
+        req_notify_cq,
+        unused_13: [ptr::null_mut(); 7],
+        post_srq_recv,
+        unused_21: [ptr::null_mut(); 4],
+        post_send,
+        post_recv,
+        unused_27: [ptr::null_mut(); 5],
+    };
+    let (cmd_fd, async_fd) = (-1, descriptor());
+    let context = made(ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors: 1 });
+    let _ = world(|world| world.news.insert(context.addr(), VecDeque::new()));
+    context
+}
+
+unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    let _ = world(|world| world.news.remove(&context.addr()));
+    // SAFETY: it came from `open_device`.
+    unsafe {
+        let _ = libc::close((*context).async_fd);
+        unmade(context)
+    }
+}
+
+unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
+    // SAFETY: plain numbers, and the caller's record.
+    unsafe {
+        *out = ibv_device_attr {
+            max_sge: 16,
+            max_cqe: 1 << 20,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            atomic_cap: 1,
+            ..zeroed()
+        };
+    }
+    0
+}
+
+unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, out: *mut ibv_port_attr) -> c_int {
+    // SAFETY: as in `query_device`.
+    unsafe {
+        *out = ibv_port_attr {
+            state: 4,
+            max_mtu: 5,
+            active_mtu: 5,
+            max_msg_sz: 1 << 30,
+            link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+            ..zeroed()
+        };
+    }
+    0
+}
+
+unsafe extern "C" fn get_async_event(
+    context: *mut ibv_context,
+    out: *mut ibv_async_event,
+) -> c_int {
+    let next = world(|world| world.news.get_mut(&context.addr())?.pop_front());
+    let Some((event_type, element)) = next else { return -1 };
+    // SAFETY: the caller's record.
+    unsafe {
+        *out = ibv_async_event { element: ptr::with_exposed_provenance_mut(element), event_type }
+    };
+    0
+}
+
+unsafe extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
+
+unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    made(ibv_pd { context, handle: 0 })
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: it came from `alloc_pd`.
+    unsafe { unmade(pd) }
+}
+
+unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let key = world(|world| {
+        let held: u64 = world.memory.values().map(|area| area.len).sum();
+        if world.faults.locked.is_some_and(|most| held as usize + length > most) {
+            return None;
+        }
+        world.counts.registrations += 1;
+        let key = world.number();
+        let start = addr.expose_provenance() as u64;
+        let area = Area { start, len: length as u64, rights: access as c_uint };
+        let _ = world.memory.insert(key, area);
+        Some(key)
+    });
+    let Some(key) = key else {
+        // SAFETY: the thread's own error number.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return ptr::null_mut();
+    };
+    made(ibv_mr { context: ptr::null_mut(), pd, addr, length, handle: key, lkey: key, rkey: key })
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: it came from `reg_mr`.
+    let key = unsafe { (*mr).lkey };
+    let _ = world(|world| world.memory.remove(&key));
+    // SAFETY: as above.
+    unsafe { unmade(mr) }
+}
+
+unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    made(ibv_comp_channel { context, fd: descriptor(), refcnt: 0 })
+}
+
+unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: it came from `create_comp_channel`.
+    unsafe {
+        let _ = libc::close((*channel).fd);
+        unmade(channel)
+    }
+}
+
+unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    made(ibv_cq { context, channel, cq_context, handle: 0, cqe })
+}
+
+unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: it came from `create_cq`.
+    unsafe { (*cq).cqe = cqe };
+    0
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    let _ = world(|world| world.done.remove(&cq.addr()));
+    // SAFETY: it came from `create_cq`.
+    unsafe { unmade(cq) }
+}
+
+unsafe extern "C" fn get_cq_event(
+    _: *mut ibv_comp_channel,
+    _: *mut *mut ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    -1
+}
+
+unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
+
+unsafe extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: a live protection domain.
+    made(ibv_srq { context: unsafe { (*pd).context } })
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    let _ = world(|world| world.receives.remove(&srq.addr()));
+    // SAFETY: it came from `create_srq`.
+    unsafe { unmade(srq) }
+}
+
+unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: a filled record and a live protection domain.
+    let (init, context) = unsafe { (&mut *init, (*pd).context) };
+    init.cap.max_inline_data = init.cap.max_inline_data.min(256);
+    world(|world| {
+        let qp_num = world.number();
+        let object = made(ibv_qp {
+            context,
+            qp_context: init.qp_context,
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            handle: 0,
+            qp_num,
+        });
+        let receives = if init.srq.is_null() { object.addr() } else { init.srq.addr() };
+        let pair = Pair {
+            object,
+            context: context.addr(),
+            datagrams: init.qp_type == IBV_QPT_UD,
+            peer: 0,
+            attr: ibv_qp_attr::default(),
+            waiting: VecDeque::new(),
+            receives,
+            cq: init.send_cq.addr(),
+        };
+        let _ = world.pairs.insert(qp_num, pair);
+        object
+    })
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: a live queue pair and a filled record.
+    let (qpn, new, mask) = unsafe { ((*qp).qp_num, *attr, mask as c_uint) };
+    world(|world| {
+        let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
+        let legal = match new.qp_state {
+            IBV_QPS_RESET => true,
+            IBV_QPS_INIT => pair.attr.qp_state == IBV_QPS_RESET,
+            IBV_QPS_RTR => pair.attr.qp_state == IBV_QPS_INIT,
+            IBV_QPS_RTS => pair.attr.qp_state == IBV_QPS_RTR,
+            _ => false,
+        };
+        if !legal || mask & IBV_QP_STATE == 0 {
+            return libc::EINVAL;
+        }
+        let known = &mut pair.attr;
+        let old = *known;
+        *known = new;
+        if new.qp_state == IBV_QPS_RTR && !pair.datagrams {
+            pair.peer = new.dest_qp_num;
+            (known.pkey_index, known.port_num) = (old.pkey_index, old.port_num);
+        }
+        if new.qp_state == IBV_QPS_RTS {
+            // What was said before stays; this step adds the sender's half.
+            let sender = new;
+            *known = old;
+            known.qp_state = IBV_QPS_RTS;
+            (known.timeout, known.retry_cnt) = (sender.timeout, sender.retry_cnt);
+            (known.rnr_retry, known.max_rd_atomic) = (sender.rnr_retry, sender.max_rd_atomic);
+        }
+        if new.qp_state == IBV_QPS_RESET {
+            pair.waiting.clear();
+        }
+        world.run();
+        0
+    })
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: it came from `create_qp`.
+    let qpn = unsafe { (*qp).qp_num };
+    world(|world| {
+        let _ = world.pairs.remove(&qpn);
+        for news in world.news.values_mut() {
+            news.retain(|(_, element)| *element != qp.addr());
+        }
+    });
+    // SAFETY: as above.
+    unsafe { unmade(qp) }
+}
+
+unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: a live protection domain.
+    made(ibv_ah { context: unsafe { (*pd).context } })
+}
+
+unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: it came from `create_ah`.
+    unsafe { unmade(ah) }
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> c_int {
+    world(|world| {
+        let done = world.done.entry(cq.addr()).or_default();
+        let count = done.len().min(room.max(0) as usize);
+        for (at, wc) in done.drain(..count).enumerate() {
+            // SAFETY: the caller has room for `room` records.
+            unsafe { out.add(at).write(wc) };
+        }
+        count as c_int
+    })
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+    0
+}
+
+/// # Safety
+/// `wr` is a chain of filled records.
+unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
+    world(|world| {
+        world.counts.receive_calls += 1;
+        while !wr.is_null() {
+            // SAFETY: the caller's promise; every receive of this provider has one piece.
+            let (id, piece, next) = unsafe { ((*wr).wr_id, *(*wr).sg_list, (*wr).next) };
+            world.receives.entry(queue).or_default().push_back((id, piece));
+            world.counts.receives += 1;
+            wr = next;
+        }
+        world.run();
+    });
+    0
+}
+
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's chain.
+    unsafe { post_receives(srq.addr(), wr) }
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's chain.
+    unsafe { post_receives(qp.addr(), wr) }
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    _: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a live queue pair and a filled record with as many pieces as it says.
+    let (qpn, wr) = unsafe { ((*qp).qp_num, &*wr) };
+    let pieces: Vec<ibv_sge> = (0..wr.num_sge as usize)
+        // SAFETY: as above.
+        .map(|at| unsafe { *wr.sg_list.add(at) })
+        .collect();
+    let inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    let copied = inline.then(|| {
+        pieces.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
+    });
+    world(|world| {
+        if world.faults.refuse_sends != 0 {
+            return world.faults.refuse_sends;
+        }
+        let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
+        // SAFETY: the operation says which of the three it is; all are plain numbers.
+        let (target, operands) = unsafe {
+            match wr.opcode {
+                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    let atomic = wr.wr.atomic;
+                    ((atomic.remote_addr, atomic.rkey), (atomic.compare_add, atomic.swap))
+                }
+                _ if pair.datagrams => ((0, wr.wr.ud.remote_qpn), (0, 0)),
+                _ => ((wr.wr.rdma.remote_addr, wr.wr.rdma.rkey), (0, 0)),
+            }
+        };
+        pair.waiting.push_back(Send {
+            id: wr.wr_id,
+            opcode: wr.opcode,
+            flags: wr.send_flags,
+            imm: wr.imm_data,
+            pieces,
+            copied,
+            target,
+            operands,
+        });
+        world.counts.sends += 1;
+        world.counts.inline += usize::from(inline);
+        world.counts.signalled += usize::from(wr.send_flags & IBV_SEND_SIGNALED != 0);
+        world.run();
+        0
+    })
+}
+
+/// All of it, in place of the real library.
+pub(crate) fn library() -> Library {
+    Library {
+        ibv_get_device_list: get_device_list,
+        ibv_free_device_list: free_device_list,
+        ibv_get_device_name: get_device_name,
+        ibv_open_device: open_device,
+        ibv_close_device: close_device,
+        ibv_query_device: query_device,
+        ibv_query_port: query_port,
+        ibv_get_async_event: get_async_event,
+        ibv_ack_async_event: ack_async_event,
+        ibv_alloc_pd: alloc_pd,
+        ibv_dealloc_pd: dealloc_pd,
+        ibv_reg_mr: reg_mr,
+        ibv_dereg_mr: dereg_mr,
+        ibv_create_comp_channel: create_comp_channel,
+        ibv_destroy_comp_channel: destroy_comp_channel,
+        ibv_create_cq: create_cq,
+        ibv_resize_cq: resize_cq,
+        ibv_destroy_cq: destroy_cq,
+        ibv_get_cq_event: get_cq_event,
+        ibv_ack_cq_events: ack_cq_events,
+        ibv_create_srq: create_srq,
+        ibv_destroy_srq: destroy_srq,
+        ibv_create_qp: create_qp,
+        ibv_modify_qp: modify_qp,
+        ibv_destroy_qp: destroy_qp,
+        ibv_create_ah: create_ah,
+        ibv_destroy_ah: destroy_ah,
+    }
+}
+
+/// The events that a poll has pushed into `room`.
+pub(crate) fn pushed(
+    room: &[core::mem::MaybeUninit<tieline_plugin_api::abi::Event>],
+    len: usize,
+) -> Vec<tieline_plugin_api::abi::Event> {
+    // SAFETY: the first `len` slots were written.
+    room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
+}
+
+/// A host that says nothing and keeps nothing.
+pub(crate) fn host() -> tieline_plugin_api::HostHandle {
+    let table = Box::leak(Box::new(tieline_plugin_api::abi::Host {
+        size: size_of::<tieline_plugin_api::abi::Host>(),
+        abi_major: 1,
+        abi_minor: 0,
+        context: ptr::null_mut(),
+        log: None,
+        config_get: None,
+        clock_ns: None,
+        async_event: None,
+        pages_alloc: None,
+        pages_free: None,
+    }));
+    // SAFETY: the table is never freed.
+    unsafe { tieline_plugin_api::HostHandle::new(table) }.unwrap()
+}
+
+/// The bytes that an event of the poll just made points to.
+pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
+    if event.len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: a provider's event points to bytes that stay until the next poll.
+    unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
+}

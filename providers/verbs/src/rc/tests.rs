@@ -1,0 +1,354 @@
+//! Two ends of reliable connections over a device that this process plays.
+
+use crate::abi::*;
+use crate::double::sys::{self as device, fault};
+use crate::double::{Side, connect, domain, piece, side};
+use crate::{RC, Region, RemoteKey, VerbsEndpoint};
+use std::time::{Duration, Instant};
+use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::{
+    Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, atomic_op,
+};
+
+const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+
+/// Registers memory at one side and hands its key to an endpoint of the other.
+fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
+    let piece = piece(words);
+    let region = owner.domain.register(piece.base, piece.len, ALL).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let key = user.import_key(&bytes[..len]).unwrap();
+    (region, key)
+}
+
+fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> Posted {
+    let iov = [piece(words)];
+    at.put(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 })
+}
+
+fn get(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> Posted {
+    let iov = [piece(words)];
+    at.get(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 })
+}
+
+#[test]
+fn messages_come_once_in_order_and_a_receiver_that_does_not_look_stops_its_sender() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut sent, mut stopped) = (0u64, 0);
+    while sent < 500 {
+        let long = vec![sent as u8; (sent as usize * 37) % 8000];
+        match at_a.am_short(7, sent, &long) {
+            Ok(Posting::Done) => sent += 1,
+            Err(Status::Again) => {
+                stopped += 1;
+                b.poll();
+                a.poll();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    (0..100).for_each(|_| b.poll());
+    let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
+    assert_eq!(headers, (0..500).collect::<Vec<_>>());
+    let whole = |(header, payload): &(u64, Vec<u8>)| {
+        payload.len() == (*header as usize * 37) % 8000
+            && payload.iter().all(|b| *b == *header as u8)
+    };
+    assert!(b.told.messages.iter().all(whole) && stopped > 0);
+}
+
+#[test]
+fn short_messages_ask_for_a_completion_only_now_and_then_and_receives_are_posted_in_chains() {
+    let (mut a, mut b) =
+        (side(&[("TIELINE_VERBS_WINDOW", "64")]), side(&[("TIELINE_VERBS_WINDOW", "64")]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let before = device::counts();
+    for header in 0..60 {
+        assert_eq!(at_a.am_short(7, header, b"short"), Ok(Posting::Done));
+    }
+    let after = device::counts();
+    assert_eq!(after.sends - before.sends, 60);
+    assert_eq!(after.inline - before.inline, 60, "the device copies, nobody waits for a buffer");
+    assert!(after.signalled - before.signalled <= 2, "a completion for a quarter of the queue");
+    while b.told.messages.len() < 60 {
+        b.poll();
+    }
+    b.poll();
+    let last = device::counts();
+    let (receives, calls) =
+        (last.receives - before.receives, last.receive_calls - before.receive_calls);
+    assert_eq!(receives, 60);
+    assert!(calls <= 60 / 8, "{calls} calls for {receives} receives");
+}
+
+#[test]
+fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut target, mut source) = (vec![0u64; 4096], vec![0x55u64; 4096]);
+    let (region, key) = share(&b, &mut target, &at_a);
+    assert_eq!(put(&at_a, &key, &mut source[..2], 10), Ok(Posting::Pending), "inline");
+    assert_eq!(put(&at_a, &key, &mut source[..100], 11), Ok(Posting::Pending), "copied");
+    assert_eq!(put(&at_a, &key, &mut source, 12), Ok(Posting::Pending), "lent");
+    let mut back = vec![0u64; 4096];
+    assert_eq!(get(&at_a, &key, &mut back, 13), Ok(Posting::Pending));
+    a.poll();
+    assert_eq!(a.told.ended, (10..14).map(|cookie| (cookie, Ok(0))).collect::<Vec<_>>());
+    assert_eq!((&target, &back), (&source, &source));
+    let atomic = |op, operand, compare| Atomic {
+        op,
+        width: 8,
+        key: core::ptr::null_mut(),
+        offset: 8,
+        operand,
+        compare,
+        result: core::ptr::null_mut(),
+        cookie: 14,
+        flags: 0,
+    };
+    assert_eq!(at_a.atomic(&key, &atomic(atomic_op::ADD, 2, 0), &mut 0), Ok(Posting::Pending));
+    assert_eq!(
+        at_a.atomic(&key, &atomic(atomic_op::COMPARE_SWAP, 9, 0x57), &mut 0),
+        Ok(Posting::Pending)
+    );
+    a.poll();
+    assert_eq!(a.told.ended[4..], [(14, Ok(0x55)), (14, Ok(0x57))]);
+    assert_eq!(target[1], 9);
+    b.domain.deregister(region).unwrap();
+}
+
+#[test]
+fn operations_on_the_same_memory_share_a_registration_that_ends_with_them() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut target, mut source) = (vec![0u64; 4096], vec![1u64; 4096]);
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let before = device::registrations();
+    fault(|faults| faults.stuck = true);
+    for cookie in 0..8 {
+        assert_eq!(put(&at_a, &key, &mut source, cookie), Ok(Posting::Pending));
+    }
+    assert_eq!(device::registrations() - before, 1, "one for all that are under way");
+    fault(|faults| faults.stuck = false);
+    a.poll();
+    assert_eq!((a.told.ended.len(), device::registrations()), (8, before), "and none is left");
+}
+
+#[test]
+fn a_program_that_promises_not_to_unmap_pays_once_and_ending_a_region_forgets() {
+    let settings = [("TIELINE_VERBS_CACHE", "keep"), ("TIELINE_VERBS_CACHE_ENTRIES", "2")];
+    let (mut a, mut b) = (side(&settings), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 4096];
+    let mut sources: Vec<Vec<u64>> = (0..4).map(|n| vec![n; 4096]).collect();
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let (before, made) = (device::registrations(), device::counts().registrations);
+    for _ in 0..5 {
+        assert_eq!(put(&at_a, &key, &mut sources[0], 1), Ok(Posting::Pending));
+        a.poll();
+    }
+    assert_eq!(device::counts().registrations - made, 1);
+    for source in &mut sources {
+        assert_eq!(put(&at_a, &key, source, 1), Ok(Posting::Pending));
+        a.poll();
+    }
+    assert_eq!(device::registrations() - before, 2, "as many as there may be");
+    let whole = piece(&mut sources[3]);
+    let own = a.domain.register(whole.base, whole.len, ALL).unwrap();
+    a.domain.deregister(own).unwrap();
+    assert!(device::registrations() - before < 2, "who ends a region may unmap it");
+    drop((at_a, a));
+}
+
+#[test]
+fn a_revoked_key_fails_its_operation_and_ends_the_connection_and_a_new_one_can_be_made() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let (mut target, mut kept) = (vec![0u64; 64], vec![0u64; 64]);
+    let (region, key) = share(&b, &mut target, &at_a);
+    let (_kept, good) = share(&b, &mut kept, &at_a);
+    b.domain.deregister(region).unwrap();
+    fault(|faults| faults.stuck = true);
+    assert_eq!(put(&at_a, &good, &mut [7; 8], 1), Ok(Posting::Pending));
+    assert_eq!(put(&at_a, &key, &mut [8; 8], 2), Ok(Posting::Pending));
+    assert_eq!(put(&at_a, &good, &mut [9; 8], 3), Ok(Posting::Pending));
+    fault(|faults| faults.stuck = false);
+    (0..100).for_each(|_| a.poll());
+    let ended: Vec<_> =
+        a.told.ended.iter().map(|(cookie, result)| (*cookie, result.err())).collect();
+    assert_eq!(ended, [(1, None), (2, Some(Status::KeyRejected)), (3, Some(Status::Io))]);
+    assert_eq!(kept[0], 7, "what was posted behind the refused one has no effect");
+    assert!(a.told.failed[0].2.contains("its region was deregistered"), "{:?}", a.told.failed);
+    assert_eq!(put(&at_a, &good, &mut [9; 8], 4), Err(Status::Io));
+    while b.told.failed.is_empty() {
+        b.poll();
+    }
+    assert!(b.told.failed[0].2.contains("used a remote key that this"), "{:?}", b.told.failed);
+    drop((at_a, at_b));
+    let (again, _at_b) = connect(&mut a, &mut b);
+    assert_eq!(put(&again, &good, &mut [10; 8], 5), Ok(Posting::Pending));
+    a.poll();
+    assert_eq!((a.told.ended.last(), kept[0]), (Some(&(5, Ok(0))), 10));
+}
+
+#[test]
+fn keys_of_others_and_changed_ones_are_refused_before_anything_is_posted() {
+    let (mut a, mut b, c) = (side(&[]), side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut words = vec![0u64; 8];
+    let piece = piece(&mut words);
+    let mut bytes = [0; 128];
+    let foreign = c.domain.register(piece.base, piece.len, ALL).unwrap();
+    let len = c.domain.pack_key(&foreign, &mut bytes).unwrap();
+    let refused = at_a.import_key(&bytes[..len]).err().unwrap();
+    assert_eq!(refused.status, Status::KeyRejected);
+    assert!(refused.text.contains("another process or device"), "{}", refused.text);
+    let reading = b.domain.register(piece.base, piece.len, access::REMOTE_READ).unwrap();
+    let len = b.domain.pack_key(&reading, &mut bytes).unwrap();
+    let key = at_a.import_key(&bytes[..len]).unwrap();
+    let sends = device::counts().sends;
+    assert_eq!(put(&at_a, &key, &mut [1; 8], 1), Err(Status::KeyRejected));
+    assert_eq!(get(&at_a, &key, &mut [1; 9], 1), Err(Status::OutOfRange));
+    assert_eq!(device::counts().sends, sends);
+    assert_eq!(get(&at_a, &key, &mut [1; 8], 1), Ok(Posting::Pending), "the endpoint lives on");
+}
+
+#[test]
+fn a_peer_that_is_gone_fails_everything_under_way_in_words() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 64];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    fault(|faults| faults.stuck = true);
+    assert_eq!(put(&at_a, &key, &mut [1; 40], 1), Ok(Posting::Pending));
+    assert_eq!(at_a.flush(2), Ok(Posting::Pending));
+    fault(|faults| (faults.stuck, faults.cut) = (false, true));
+    (0..100).for_each(|_| a.poll());
+    assert_eq!(a.told.ended, [(1, Err(Status::TimedOut)), (2, Err(Status::TimedOut))]);
+    let (cookie, status, words) = &a.told.failed[0];
+    assert_eq!((*cookie, *status), (1, Status::TimedOut));
+    assert!(words.contains("did not acknowledge in 7 tries"), "{words}");
+    assert_eq!(at_a.am_short(1, 1, b""), Err(Status::TimedOut), "never `again`");
+    drop(at_b);
+}
+
+#[test]
+fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    assert_eq!(at_a.am_short(1, 1, b"x"), Err(Status::Again));
+    fault(|faults| faults.refuse_sends = 0);
+    assert_eq!(at_a.am_short(1, 1, b"x"), Ok(Posting::Done));
+    fault(|faults| faults.refuse_sends = libc::EIO);
+    assert_eq!(at_a.am_short(1, 2, b"x"), Err(Status::Io));
+    a.poll();
+    assert!(a.told.failed[0].2.contains("does not take sends any more"), "{:?}", a.told.failed);
+}
+
+#[test]
+fn a_device_that_is_removed_ends_every_endpoint_and_takes_no_new_one() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (first, _b1) = connect(&mut a, &mut b);
+    let (_second, _b2) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 64];
+    let (_region, key) = share(&b, &mut target, &first);
+    fault(|faults| faults.stuck = true);
+    assert_eq!(put(&first, &key, &mut [1; 8], 1), Ok(Posting::Pending));
+    device::announce(IBV_EVENT_DEVICE_FATAL);
+    while a.told.failed.len() < 2 {
+        a.poll();
+    }
+    assert_eq!(a.told.ended, [(1, Err(Status::NoDevice))]);
+    assert!(a.told.failed.iter().all(|(_, _, words)| words == "the device double0 was removed"));
+    assert_eq!(a.interface.connect(&[], &[], 3).err().unwrap().status, Status::NoDevice);
+}
+
+#[test]
+fn sends_that_neither_complete_nor_fail_are_given_up_sooner_when_the_port_is_down() {
+    for (down, words) in [(true, "port 1 is down"), (false, "neither completed nor failed")] {
+        let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
+        let (mut a, mut b) = (side(&settings), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let mut target = vec![0u64; 64];
+        let (_region, key) = share(&b, &mut target, &at_a);
+        fault(|faults| faults.stuck = true);
+        if down {
+            device::announce(IBV_EVENT_PORT_ERR);
+        }
+        assert_eq!(put(&at_a, &key, &mut [1; 8], 1), Ok(Posting::Pending));
+        let begun = Instant::now();
+        while a.told.failed.is_empty() {
+            a.poll();
+        }
+        let least = Duration::from_millis(if down { 100 } else { 300 });
+        assert!(begun.elapsed() >= least, "not before its time");
+        assert!(a.told.failed[0].2.contains(words), "{:?}", a.told.failed);
+        assert_eq!(a.told.ended.len(), 1, "what was posted has ended");
+        fault(|faults| faults.stuck = false);
+    }
+}
+
+#[test]
+fn too_little_locked_memory_is_said_where_it_is_met() {
+    fault(|faults| faults.locked = Some(64 << 10));
+    let domain = domain(&[]).unwrap();
+    let failure = domain.open_interface(RC, [0; 16]).err().unwrap();
+    assert_eq!(failure.status, Status::NoMemory);
+    assert!(failure.text.starts_with("registering "), "{}", failure.text);
+    let mut words = vec![0u64; 16 << 10];
+    let piece = piece(&mut words);
+    let failure = domain.register(piece.base, piece.len, ALL).err().unwrap();
+    assert_eq!(failure.status, Status::NoMemory);
+    fault(|faults| faults.locked = None);
+}
+
+#[test]
+fn what_the_cache_keeps_makes_room_for_what_the_program_registers() {
+    let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut target, mut source) = (vec![0u64; 4096], vec![1u64; 4096]);
+    let (_region, key) = share(&b, &mut target, &at_a);
+    assert_eq!(put(&at_a, &key, &mut source, 1), Ok(Posting::Pending));
+    a.poll();
+    let held = device::locked();
+    fault(|faults| faults.locked = Some(held));
+    let piece = piece(&mut source);
+    let own = a.domain.register(piece.base, piece.len / 2, ALL).unwrap();
+    assert!(device::locked() < held);
+    a.domain.deregister(own).unwrap();
+    fault(|faults| faults.locked = None);
+}
+
+#[test]
+fn the_settings_reach_the_queue_pair() {
+    let settings = [
+        ("TIELINE_VERBS_PATH_MTU", "512"),
+        ("TIELINE_VERBS_TRAFFIC_CLASS", "96"),
+        ("TIELINE_VERBS_SERVICE_LEVEL", "3"),
+        ("TIELINE_VERBS_PARTITION_KEY", "0x8001"),
+        ("TIELINE_VERBS_GID_INDEX", "0"),
+        ("TIELINE_VERBS_ACK_TIMEOUT", "1s"),
+        ("TIELINE_VERBS_RETRY_COUNT", "4"),
+        ("TIELINE_VERBS_RNR_TIMER", "10ms"),
+    ];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (_at_a, _at_b) = connect(&mut a, &mut b);
+    for qpn in device::pairs() {
+        let attr = device::attributes(qpn);
+        let route = attr.ah_attr;
+        assert_eq!((attr.path_mtu, attr.pkey_index, route.grh.traffic_class), (2, 1, 96));
+        assert_eq!((route.sl, route.grh.sgid_index, route.is_global), (3, 0, 1));
+        assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (18, 4, 7));
+        assert_eq!(attr.min_rnr_timer, 20);
+    }
+}
+
+#[test]
+fn the_smaller_mtu_of_two_sides_is_used() {
+    let (mut a, mut b) = (side(&[("TIELINE_VERBS_PATH_MTU", "1024")]), side(&[]));
+    let (_at_a, _at_b) = connect(&mut a, &mut b);
+    assert!(device::pairs().into_iter().all(|qpn| device::attributes(qpn).path_mtu == 3));
+}
