@@ -1,0 +1,146 @@
+//! Large puts and gets from rank 0 to rank 1, each checked: what several devices of a host make of them, and what the
+//! loss of one does.
+//!
+//! `tieline run -n 2 -- target/release/examples/rails`, or between two hosts for ten seconds, rank 1 alike:
+//!
+//! `TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 rails 10`
+//!
+//! `rails 10 1` goes on until one failure has been survived, however long that takes to be noticed.
+//!
+//! An operation that fails says why and is done again; where the endpoint itself is finished, so that nobody knows
+//! which messages arrived, the two connect anew.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tieline::{Context, Endpoint, Error, Job, Outcome, Region, RemoteKey, Status, Worker};
+
+const LEN: usize = 1 << 20;
+const ROUND: u16 = 1;
+const END: u16 = 2;
+
+fn main() -> Result<(), Error> {
+    let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
+    let (seconds, losses) = (argument(1).unwrap_or(1), argument(2).unwrap_or(0));
+    let job = Job::from_env()?;
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let memory = context.alloc(LEN)?;
+    let addresses = job.exchange(&worker.address()?)?;
+    let keys = job.exchange(&memory.remote_key()?)?;
+    match job.rank() {
+        0 => {
+            let peer = (&addresses[1][..], &keys[1][..]);
+            ask(&worker, &memory, &context.alloc(LEN)?, peer, seconds, losses)?;
+        }
+        _ => answer(&worker)?,
+    }
+    job.barrier()
+}
+
+/// A connection to the peer, and its memory.
+struct Way {
+    endpoint: Endpoint,
+    key: RemoteKey,
+}
+
+/// Connects, and waits until `all` devices are connected or one is.
+fn connect(worker: &Worker, (address, key): (&[u8], &[u8]), all: bool) -> Result<Way, Error> {
+    let endpoint = worker.connect(address)?;
+    let key = endpoint.import_key(key)?;
+    let usable = || !all && !key.path().starts_with("emulated");
+    while key.is_settling() && !usable() && endpoint.error().is_none() {
+        let _ = worker.wait(Some(Duration::from_millis(10)))?;
+    }
+    println!("messages over {}, puts and gets over {}", endpoint.message_path(), key.path());
+    Ok(Way { endpoint, key })
+}
+
+/// Puts a pattern, gets it back, and tells the peer.
+fn round(
+    worker: &Worker,
+    way: &Way,
+    number: u64,
+    source: &Region,
+    back: &Region,
+) -> Result<(), Error> {
+    let pattern = vec![number as u8; LEN];
+    source.write(0, &pattern)?;
+    let _ = worker.finish(way.endpoint.put(source, 0..LEN, &way.key, 0)?)?;
+    let _ = worker.finish(way.endpoint.get(back, 0..LEN, &way.key, 0)?)?;
+    if back.to_vec(0..LEN)? != pattern {
+        let what = format!("what came back in round {number} is not what was put");
+        return Err(Error::new(Status::BadData, what, "the data is damaged", ""));
+    }
+    let _ = worker.finish(tried(worker, || way.endpoint.send(ROUND, number, b""))?)?;
+    Ok(())
+}
+
+fn tried(
+    worker: &Worker,
+    mut post: impl FnMut() -> Result<Outcome, Error>,
+) -> Result<Outcome, Error> {
+    loop {
+        match post() {
+            Err(error) if error.status() == Status::Again => {
+                let _ = worker.wait(Some(Duration::from_millis(10)))?;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn ask(
+    worker: &Worker,
+    source: &Region,
+    back: &Region,
+    peer: (&[u8], &[u8]),
+    seconds: u64,
+    losses: u64,
+) -> Result<(), Error> {
+    let mut way = connect(worker, peer, true)?;
+    for record in way.endpoint.report() {
+        println!("{} {}", record.subject(), record.verdict);
+    }
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let (mut done, mut failed, mut since) = (0u64, 0u64, 0u64);
+    while Instant::now() < until || failed < losses || since < 3 {
+        match round(worker, &way, done + 1, source, back) {
+            Ok(()) => {
+                done += 1;
+                since += 1;
+                if since == 3 {
+                    println!("running after {failed} failures");
+                }
+            }
+            Err(error) if error.status() == Status::BadData => return Err(error),
+            Err(error) => {
+                println!("failed: {error}");
+                (failed, since) = (failed + 1, 0);
+                if failed > 100 {
+                    return Err(error);
+                }
+                if way.endpoint.error().is_some() {
+                    way = connect(worker, peer, false)?;
+                }
+            }
+        }
+    }
+    println!("{done} rounds of {LEN} bytes each way, {failed} failures");
+    let _ = worker.finish(tried(worker, || way.endpoint.send(END, done, b""))?)?;
+    let _ = worker.finish(way.endpoint.flush_messages()?)?;
+    Ok(())
+}
+
+fn answer(worker: &Worker) -> Result<(), Error> {
+    let (rounds, end) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(None)));
+    let (count, last) = (rounds.clone(), end.clone());
+    worker.on_message(ROUND, move |_| count.set(count.get() + 1))?;
+    worker.on_message(END, move |message| last.set(Some(message.header())))?;
+    worker.on_peer_failure(|peer, error| println!("{peer} is lost: {error}"));
+    while end.get().is_none() {
+        let _ = worker.wait(Some(Duration::from_millis(10)))?;
+    }
+    println!("{} rounds heard of", rounds.get());
+    Ok(())
+}
