@@ -297,6 +297,8 @@ impl Wish {
     }
 
     fn shell(&self, lab: &mut Lab, folder: &Path) -> Outcome<Count> {
+        std::fs::write(folder.join("shell"), "")
+            .map_err(|e| format!("{}: {e}", folder.display()))?;
         println!("a line is a command for every host, or `h0 COMMAND` for one; end with ctrl-d");
         let mut count = Count::default();
         for (number, line) in std::io::stdin().lock().lines().enumerate() {
