@@ -10,16 +10,21 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Posting, Status};
 
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD};
-use crate::interface::Shared;
 use crate::link::{Early, Link};
 use crate::ops::{BulkOp, MAX_FLUSHES, Ops};
 use crate::outbox::Outbox;
 use crate::receive::Item;
+use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
 /// Puts and gets up to this length are copied and sent with their heads.
 pub(crate) const SMALL: usize = 8 << 10;
+/// Short messages between two polls that leave at once, each with a system call of its own; what follows is
+/// gathered and leaves with the next poll, or earlier when it is so much.
+const AT_ONCE: u32 = 4;
+const SHORT: usize = 512;
+const GATHERED: usize = 16 << 10;
 /// In the word of an acknowledgement: asks for one in return, on the same stream.
 pub(crate) const ANSWER: u64 = 1;
 
@@ -86,6 +91,9 @@ pub(crate) struct Inner {
     pub(crate) last_words: String,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
+    /// Short messages since the poll of that number.
+    burst: u32,
+    burst_round: u64,
     /// The stream that is to write next.
     pub(crate) turn: usize,
     pub(crate) turn_bytes: usize,
@@ -121,6 +129,8 @@ impl Conn {
             last_words: String::new(),
             goodbye_sent: false,
             unflushed: false,
+            burst: 0,
+            burst_round: 0,
             turn: 0,
             turn_bytes: 0,
         };
@@ -158,11 +168,26 @@ impl Inner {
         payload: &[u8],
     ) -> Result<(), Status> {
         self.unflushed = true;
-        if self.is_quick() {
+        let gathers = self.gathers(&head, payload);
+        if !gathers && self.is_quick() {
             self.send_now(head, key, payload);
             return Ok(());
         }
-        self.submit_later(head, key, payload)
+        self.submit_later(head, key, payload, gathers)
+    }
+
+    /// Whether this is one of many short messages, which are not worth a system call each.
+    #[inline]
+    fn gathers(&mut self, head: &Head, payload: &[u8]) -> bool {
+        if head.kind != Kind::Message || payload.len() > SHORT {
+            return false;
+        }
+        let round = self.shared.round.get();
+        if self.burst_round != round {
+            (self.burst_round, self.burst) = (round, 0);
+        }
+        self.burst += 1;
+        self.burst > AT_ONCE && self.outbox.waiting() < GATHERED
     }
 
     /// One stream, nothing kept and nothing waiting: frames go straight to the kernel.
@@ -229,13 +254,18 @@ impl Inner {
         mut head: Head,
         key: Option<&KeyPart>,
         payload: &[u8],
+        gathers: bool,
     ) -> Result<(), Status> {
         if !self.outbox.has_room(LONG_HEAD + payload.len()) {
             return Err(Status::Again);
         }
         head.ack = self.acknowledge();
         self.outbox.push(head, key, payload);
-        self.flush();
+        if gathers {
+            self.call_attention();
+        } else {
+            self.flush();
+        }
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::{Inner, Phase};
 use crate::frame::{Head, KeyPart, Kind, Malformed, word_status};
-use crate::interface::Shared;
 use crate::ops::{MAX_GETS, MAX_PUTS, Serve, not_after};
 use crate::receive::Item;
+use crate::shared::Shared;
 use crate::stream::Broke;
 use crate::window::Verdict;
 

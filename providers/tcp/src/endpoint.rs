@@ -9,10 +9,10 @@ use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Stat
 use crate::config::MAX_STREAMS;
 use crate::conn::{Conn, Inner, Peer, Phase, SMALL};
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_MESSAGE};
-use crate::interface::Shared;
 use crate::ops::{BulkOp, Fence, GetOp, MAX_GETS, MAX_PUTS, PutOp};
 use crate::outbox::Outbox;
 use crate::regions::Key;
+use crate::shared::Shared;
 use crate::sys;
 
 /// What follows the contact in an endpoint's address: id, domain, streams, whether it keeps what it sends.

@@ -13,6 +13,7 @@
 //!
 //! ```text
 //!  am_short -> head + payload -> send(2)                        one system call, nothing copied, nothing allocated
+//!  the fifth of a burst and all that follow -> gathered, sent by the next poll or when it is 16 KiB
 //!  put      -> head + key | pieces of at most 256 KiB -> sendmsg(2) from the caller's memory
 //!  target   -> head, key looked up -> recvmsg(2) into the region, and behind it the next head
 //! ```
@@ -66,6 +67,7 @@ mod link;
 mod loopback_tests;
 mod ops;
 mod outbox;
+mod poll;
 mod provider;
 mod receive;
 mod regions;
@@ -73,6 +75,7 @@ mod ring;
 mod send;
 #[cfg(test)]
 mod session_tests;
+mod shared;
 mod silence;
 mod stream;
 mod sys;

@@ -7,7 +7,7 @@ use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::{ANSWER, Inner};
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
-use crate::interface::Shared;
+use crate::shared::Shared;
 use crate::stream::{Broke, Buffer, Landing, Place};
 use crate::sys;
 use crate::window::Verdict;

@@ -1,0 +1,133 @@
+//! Connections that form, cross and end in good order.
+
+use std::io::Write;
+
+use super::*;
+
+#[test]
+fn both_directions_opened_at_once_end_as_one_connection_per_stream() {
+    for round in 0..150 {
+        let streams = ["1", "2", "4"][round % 3];
+        let count: usize = streams.parse().unwrap();
+        let mut sides = pair(&[("TIELINE_TCP_STREAMS", streams)]);
+        if round % 2 == 1 {
+            // Both sides dial at once.
+            for side in &sides {
+                let conn = side.endpoint().conn();
+                let mut inner = conn.inner.borrow_mut();
+                inner.links.iter_mut().for_each(|link| link.dial_now());
+                inner.tend_links(Instant::now());
+            }
+        }
+        await_streams(&mut sides, count);
+        send(&mut sides, 5, b"one way");
+        assert_eq!(receive(&mut sides).2, b"one way");
+        sides.swap(0, 1);
+        send(&mut sides, 6, b"and back");
+        assert_eq!(receive(&mut sides).2, b"and back");
+        sides.swap(0, 1);
+        let ends = sides.each_ref().map(|side| {
+            let conn = side.endpoint().conn();
+            let inner = conn.inner.borrow();
+            assert_eq!(inner.links.len(), count);
+            inner
+                .links
+                .iter()
+                .map(|link| link.stream.as_ref().unwrap().addresses())
+                .collect::<Vec<_>>()
+        });
+        for (near, far) in ends[0].iter().zip(&ends[1]) {
+            assert_eq!((near.0, near.1), (far.1, far.0), "another connection on each side");
+        }
+    }
+}
+
+#[test]
+fn the_smaller_number_of_streams_is_used_when_the_two_sides_ask_for_different_ones() {
+    let domains =
+        [domain(&[("TIELINE_TCP_STREAMS", "3")]), domain(&[("TIELINE_TCP_STREAMS", "2")])];
+    let mut sides = pair_in([&domains[0], &domains[1]]);
+    await_streams(&mut sides, 2);
+    send(&mut sides, 1, b"hello");
+    assert_eq!(receive(&mut sides).2, b"hello");
+    assert_eq!(streams_of(&sides[0]).len(), 2);
+}
+
+#[test]
+fn a_message_sent_before_the_peer_connects_arrives_when_it_does() {
+    let domain = domain(&[]);
+    let mut sides = [Side::new(&domain), Side::new(&domain)];
+    let addresses = [sides[0].endpoint().address(), sides[1].endpoint().address()];
+    sides[0].endpoint().connect(&addresses[1]).unwrap();
+    for _ in 0..50 {
+        turn(&mut sides);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sides[1].endpoint().connect(&addresses[0]).unwrap();
+    send(&mut sides, 3, b"early");
+    assert_eq!(receive(&mut sides), (7, 3, b"early".to_vec()));
+}
+
+#[test]
+fn a_goodbye_is_closed_and_what_was_sent_before_arrives() {
+    for streams in ["1", "2"] {
+        let mut sides = pair(&[("TIELINE_TCP_STREAMS", streams)]);
+        for n in 0..100 {
+            send(&mut sides, n, &pattern(3000, n));
+        }
+        sides[0].endpoint = None;
+        for n in 0..100 {
+            assert_eq!(receive(&mut sides), (7, n, pattern(3000, n)));
+        }
+        while sides[1].failed.is_none() {
+            turn(&mut sides);
+        }
+        let (status, words) = sides[1].failed.clone().unwrap();
+        assert_eq!(status, Status::Closed, "{words}");
+        assert_eq!(sides[1].endpoint().am_short(1, 1, b"?"), Err(Status::Closed));
+        while sides[0].interface.memory().peers > 0 {
+            turn(&mut sides);
+        }
+    }
+}
+
+#[test]
+fn connecting_to_an_endpoint_that_was_closed_fails_in_words() {
+    let domain = domain(&[]);
+    let mut sides = [Side::new(&domain), Side::new(&domain)];
+    let address = sides[1].endpoint().address();
+    sides[1].endpoint = None;
+    sides[0].endpoint().connect(&address).unwrap();
+    while sides[0].failed.is_none() {
+        turn(&mut sides);
+    }
+    let (status, words) = sides[0].failed.clone().unwrap();
+    assert_eq!(status, Status::Closed, "{words}");
+}
+
+#[test]
+fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
+    let mut sides = pair(&[]);
+    let mut others = pair(&[]);
+    await_streams(&mut sides, 1);
+    await_streams(&mut others, 1);
+    // To the listener.
+    let place =
+        tieline_net::Contact::parse_prefix(&sides[1].endpoint().address()).unwrap().0.places[0];
+    for len in [1usize, 100, 100_000] {
+        let mut stranger = std::net::TcpStream::connect((place.ip, place.port)).unwrap();
+        let _ = stranger.write_all(&pattern(len, 5));
+    }
+    send(&mut sides, 1, b"still here");
+    assert_eq!(receive(&mut sides).2, b"still here");
+    // On a connection that stands.
+    let fd = streams_of(&sides[0])[0];
+    assert_eq!(sys::send(fd, &pattern(500, 11)).unwrap(), 500);
+    while sides[1].failed.is_none() {
+        turn(&mut sides);
+    }
+    let (status, words) = sides[1].failed.clone().unwrap();
+    assert_eq!(status, Status::BadData, "{words}");
+    send(&mut others, 1, b"unharmed");
+    assert_eq!(receive(&mut others).2, b"unharmed");
+}

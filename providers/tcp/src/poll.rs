@@ -1,0 +1,348 @@
+//! The poll: what is read, written, told and looked after in one turn, and when to wake for the next one.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tieline_net::{Mailbox, Ready, Timer};
+use tieline_plugin_api::{Armed, Events, MemoryReport};
+
+use crate::conn::{Conn, Phase};
+use crate::link::{Greeting, PURPOSE, turn_away};
+use crate::receive::{Read, recycled};
+use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
+
+/// The most streams that are read without asking epoll first, and how often epoll is asked all the same.
+const MAX_HOT: usize = 4;
+const ASK_EVERY: Duration = Duration::from_micros(50);
+/// Streams without news for this many polls are left to epoll.
+const COOL_AFTER: u32 = 100_000;
+/// Receive buffers that are kept for the next stream.
+const MAX_SPARE: usize = 4;
+/// The connections of an interface, and where it is in serving them.
+pub(crate) struct State {
+    pub(crate) conns: Vec<Option<Rc<Conn>>>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) by_id: HashMap<u64, u32>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) timer: Timer,
+    pub(crate) timer_at: Option<Instant>,
+    pub(crate) ready: Vec<Ready>,
+    pub(crate) told: Vec<Notice>,
+    pub(crate) asked: Instant,
+    pub(crate) ticked: Instant,
+    pub(crate) turn: usize,
+    pub(crate) quiet: u32,
+}
+
+impl State {
+    fn conn(&self, index: u32) -> Option<Rc<Conn>> {
+        self.conns.get(index as usize)?.clone()
+    }
+
+    pub(crate) fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        self.begin(shared);
+        self.tell(shared, events);
+        let now = Instant::now();
+        shared.now.set(now);
+        // One or the other: epoll names the active streams too.
+        let hot = shared.hot.borrow().len();
+        let since = now.duration_since(self.asked);
+        if hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY {
+            self.asked = now;
+            self.ask_kernel(shared, events, Some(Duration::ZERO));
+        } else {
+            self.read_hot(shared, events);
+        }
+        if now.duration_since(self.ticked) >= TICK {
+            self.ticked = now;
+            self.tick(shared, now);
+        }
+        self.attend(shared, events);
+        self.tell(shared, events);
+    }
+
+    /// What the events of the poll before pointed to is free again.
+    #[inline]
+    pub(crate) fn begin(&mut self, shared: &Shared) {
+        shared.round.set(shared.round.get() + 1);
+        self.told.clear();
+        shared.told.borrow_mut().clear();
+        let mut cooling = shared.cooling.borrow_mut();
+        if !cooling.is_empty() {
+            let mut spare = shared.spare.borrow_mut();
+            spare.extend(cooling.drain(..).map(recycled));
+            spare.truncate(MAX_SPARE);
+        }
+    }
+
+    fn tell(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let mut notices = shared.notices.borrow_mut();
+        while events.room() > 0 {
+            let Some(Notice { mut event, data }) = notices.pop_front() else { return };
+            if !data.is_empty() {
+                event.data = data.as_ptr();
+                event.len = data.len();
+            }
+            let _ = events.push(event);
+            self.told.push(Notice { event, data });
+        }
+    }
+
+    /// Reads one of the streams that were active lately.
+    fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let (count, (index, number)) = {
+            let hot = shared.hot.borrow();
+            if hot.is_empty() || hot.len() > MAX_HOT || events.room() == 0 {
+                return;
+            }
+            (hot.len(), hot[self.turn % hot.len()])
+        };
+        let Some(conn) = self.conn(index) else { return };
+        if conn.inner.borrow_mut().read(number, events) == Read::Some {
+            self.quiet = 0;
+            return;
+        }
+        self.turn = (self.turn + 1) % count;
+        self.quiet += 1;
+        if self.quiet > COOL_AFTER {
+            self.quiet = 0;
+            self.cool_down(shared, index, number);
+        }
+    }
+
+    /// A stream that was active for nothing gives its buffer back.
+    fn cool_down(&mut self, shared: &Shared, index: u32, number: usize) {
+        shared.cool(index, number);
+        let Some(conn) = self.conn(index) else { return };
+        let mut inner = conn.inner.borrow_mut();
+        inner.outbox.trim();
+        if let Some(stream) = inner.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
+            stream.hot = false;
+            if stream.buffer.as_ref().is_some_and(|buffer| buffer.is_empty()) {
+                shared.cooling.borrow_mut().extend(stream.buffer.take());
+            }
+        }
+    }
+
+    fn warm_up(&mut self, shared: &Shared, index: u32, number: usize) {
+        let evicted = {
+            let mut hot = shared.hot.borrow_mut();
+            hot.push((index, number));
+            self.turn = hot.len() - 1;
+            (hot.len() > 4 * MAX_HOT).then(|| hot[0])
+        };
+        if let Some((index, number)) = evicted {
+            self.cool_down(shared, index, number);
+            self.turn = 0;
+        }
+    }
+
+    /// Asks epoll, and serves what it names.
+    pub(crate) fn ask_kernel(
+        &mut self,
+        shared: &Shared,
+        events: &mut Events<'_>,
+        timeout: Option<Duration>,
+    ) {
+        let mut ready = std::mem::take(&mut self.ready);
+        if shared.poller.wait(&mut ready, timeout).is_err() {
+            ready.clear();
+        }
+        let mut arrivals = false;
+        for at in &ready {
+            match at.token {
+                HUB => {
+                    shared.hub.poll();
+                    arrivals = true;
+                }
+                TIMER => {
+                    self.timer.set(None);
+                    self.timer_at = None;
+                    self.ticked = shared.now.get();
+                    self.tick(shared, shared.now.get());
+                }
+                MAILBOX => arrivals = true,
+                token => self.serve(shared, events, token, *at),
+            }
+        }
+        self.ready = ready;
+        while let Some(incoming) = arrivals.then(|| self.mailbox.take()).flatten() {
+            let greeting = Greeting::parse(incoming.hello.payload());
+            let Some(greeting) = greeting.filter(|_| incoming.hello.purpose == PURPOSE) else {
+                continue;
+            };
+            match self.by_id.get(&greeting.to).and_then(|index| self.conn(*index)) {
+                Some(conn) => conn.inner.borrow_mut().incoming(greeting, incoming),
+                None => turn_away(&incoming.stream.into()),
+            }
+        }
+    }
+
+    fn serve(&mut self, shared: &Shared, events: &mut Events<'_>, token: u64, ready: Ready) {
+        let (index, number) = ((token >> 16) as u32, (token >> 8 & 0xff) as usize);
+        let Some(conn) = self.conn(index) else { return };
+        let mut inner = conn.inner.borrow_mut();
+        match token & 0xff {
+            1 => inner.tend_dial(number),
+            2 => inner.tend_candidates(number),
+            _ => {
+                if ready.writable {
+                    inner.unblock(number);
+                    inner.flush_stream(number);
+                }
+                if !ready.readable || events.room() == 0 && inner.phase == Phase::Open {
+                    return;
+                }
+                let read = inner.read(number, events);
+                let stream = inner.links.get_mut(number).and_then(|link| link.stream.as_mut());
+                if let Some(stream) = stream.filter(|stream| read == Read::Some && !stream.hot) {
+                    stream.hot = true;
+                    drop(inner);
+                    self.warm_up(shared, index, number);
+                }
+            }
+        }
+    }
+
+    /// Looks at connections that asked for it.
+    pub(crate) fn attend(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        if shared.attention.borrow().is_empty() {
+            return;
+        }
+        let list = shared.attention.take();
+        for &index in &list {
+            let Some(conn) = self.conn(index) else { continue };
+            let mut inner = conn.inner.borrow_mut();
+            inner.flagged.set(false);
+            inner.attend(events);
+            if inner.is_over() {
+                drop(inner);
+                self.remove(&conn);
+            }
+        }
+        let mut attention = shared.attention.borrow_mut();
+        if attention.is_empty() {
+            let mut list = list;
+            list.clear();
+            *attention = list;
+        }
+    }
+
+    fn remove(&mut self, conn: &Conn) {
+        let _ = self.by_id.remove(&conn.id);
+        self.conns[conn.index as usize] = None;
+        self.free.push(conn.index);
+    }
+
+    pub(crate) fn tick(&mut self, shared: &Shared, now: Instant) {
+        if shared.next_look().is_some_and(|at| now >= at) {
+            self.look_for_silence(shared, now);
+        }
+        let list = shared.timed.take();
+        for index in list {
+            let Some(conn) = self.conn(index) else { continue };
+            let mut inner = conn.inner.borrow_mut();
+            inner.timed.set(false);
+            if inner.tick(now) {
+                inner.keep_time();
+            }
+        }
+    }
+
+    fn look_for_silence(&mut self, shared: &Shared, now: Instant) {
+        shared.looked.set(now);
+        for index in shared.expecting.take() {
+            let Some(conn) = self.conn(index) else { continue };
+            let mut inner = conn.inner.borrow_mut();
+            if inner.look_for_silence(now) && !inner.expects.replace(true) {
+                shared.expecting.borrow_mut().push(index);
+            }
+        }
+    }
+
+    pub(crate) fn arm(&mut self, shared: &Shared) -> Armed {
+        let busy = !shared.attention.borrow().is_empty()
+            || !shared.notices.borrow().is_empty()
+            || !self.mailbox.is_empty();
+        if busy {
+            return Armed::Ready;
+        }
+        // Each of them may sleep for long: the memory is not needed.
+        while let Some((index, number)) = shared.hot.borrow_mut().pop() {
+            self.cool_down(shared, index, number);
+        }
+        let ticks = !shared.timed.borrow().is_empty();
+        let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_look() };
+        if next != self.timer_at {
+            self.timer.set(next);
+            self.timer_at = next;
+        }
+        Armed::Sleep
+    }
+
+    pub(crate) fn memory(&self, shared: &Shared) -> MemoryReport {
+        let spare = shared.spare.borrow().len() + shared.cooling.borrow().len();
+        let mut report = MemoryReport {
+            base_bytes: (size_of::<State>()
+                + size_of::<Shared>()
+                + self.conns.capacity() * size_of::<Option<Rc<Conn>>>()
+                + self.by_id.capacity() * (size_of::<(u64, u32)>() + 1)
+                + shared.scratch.borrow().capacity()) as u64,
+            buffer_bytes: (spare * crate::stream::BUFFER) as u64,
+            ..MemoryReport::default()
+        };
+        for conn in self.conns.iter().flatten() {
+            let (state, buffers) = conn.inner.borrow().memory();
+            report.peers += 1;
+            report.peer_bytes += state as u64;
+            report.buffer_bytes += buffers as u64;
+        }
+        report
+    }
+}
+
+impl crate::conn::Inner {
+    /// What was put off: reading that found no room for events, answers, acknowledgements, the end.
+    fn attend(&mut self, events: &mut Events<'_>) {
+        self.drain_held(events);
+        for number in 0..self.links.len() {
+            let Some(stream) = self.links.get(number).and_then(|link| link.stream.as_ref()) else {
+                continue;
+            };
+            if stream.behind || stream.error.is_some() {
+                if events.room() > 0 || self.phase != Phase::Open {
+                    let failed = stream.error.is_some();
+                    let read = self.read(number, events);
+                    if failed && read == Read::Quiet {
+                        self.fail_stream(number);
+                    }
+                } else {
+                    self.call_attention();
+                }
+            }
+        }
+        if self.phase == Phase::Closing {
+            return self.finish();
+        }
+        if self.outbox.retains() && self.ack_owed > 0 {
+            if self.ack_round == self.shared.round.get() {
+                self.call_attention(); // a reply may carry it
+            } else {
+                self.send_ack();
+            }
+        }
+        self.flush();
+    }
+
+    /// Nothing more is to be read from a stream that could not be written to.
+    fn fail_stream(&mut self, number: usize) {
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return;
+        };
+        if let Some(error) = stream.error.take() {
+            let broke = crate::stream::Broke::error(&stream.peer(), &error);
+            self.stream_broke(number, &broke);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What an interface's connections share with it: the clock, the descriptors that are watched, what waits to be told.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tieline_net::{Contact, Hub, Interest, Poller, Route};
+use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::{Status, event};
+
+use crate::config::Settings;
+use crate::domain::DomainState;
+use crate::link::What;
+use crate::outbox::Gathered;
+use crate::stream::{Buffer, Stream};
+
+/// How often connections that are being formed, closed or waited for are visited.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+pub(crate) const HUB: u64 = 0;
+pub(crate) const MAILBOX: u64 = 1;
+pub(crate) const TIMER: u64 = 2;
+const LINK: u64 = 1 << 63;
+
+fn token(index: u32, number: usize, what: What) -> u64 {
+    let what = match what {
+        What::Stream => 0,
+        What::Dial => 1,
+        What::Candidate => 2,
+    };
+    LINK | u64::from(index) << 16 | (number as u64) << 8 | what
+}
+
+/// An event that waits for room, and the words that it points to.
+pub(crate) struct Notice {
+    pub(crate) event: Event,
+    pub(crate) data: Box<[u8]>,
+}
+
+/// What an interface's connections share with it.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) domain: Arc<DomainState>,
+    pub(crate) hub: Arc<Hub>,
+    /// Names this interface to its process's listener.
+    pub(crate) target: [u8; 16],
+    pub(crate) poller: Poller,
+    /// Counts polls.
+    pub(crate) round: Cell<u64>,
+    pub(crate) began: Instant,
+    pub(crate) now: Cell<Instant>,
+    /// Streams that the kernel takes nothing more from.
+    pub(crate) blocked: Cell<usize>,
+    pub(crate) streams: Cell<usize>,
+    /// Connections that the next poll looks at, and those that are looked at regularly.
+    pub(crate) attention: RefCell<Vec<u32>>,
+    pub(crate) timed: RefCell<Vec<u32>>,
+    /// Connections that wait for an answer of the peer's kernel, and when they were last looked at.
+    pub(crate) expecting: RefCell<Vec<u32>>,
+    pub(crate) looked: Cell<Instant>,
+    pub(crate) hot: RefCell<Vec<(u32, usize)>>,
+    pub(crate) notices: RefCell<VecDeque<Notice>>,
+    /// What events of this round point to.
+    pub(crate) told: RefCell<Vec<Box<[u8]>>>,
+    pub(crate) cooling: RefCell<Vec<Buffer>>,
+    pub(crate) spare: RefCell<Vec<Buffer>>,
+    pub(crate) gathered: RefCell<Gathered>,
+    pub(crate) pieces: RefCell<Vec<Iov>>,
+    /// Where messages are packed and gathered.
+    pub(crate) scratch: RefCell<Vec<u8>>,
+}
+
+impl Shared {
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now.get().duration_since(self.began).as_millis() as u64
+    }
+
+    /// The time that [`Shared::now_ms`] had that value.
+    pub(crate) fn at_ms(&self, ms: u64) -> Instant {
+        self.began + Duration::from_millis(ms)
+    }
+
+    fn notify(&self, event: Event, data: &[u8]) {
+        self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
+    }
+
+    pub(crate) fn completed(&self, cookie: u64, result: Result<u64, Status>) {
+        let status = result.err().map_or(0, |status| status as i32);
+        self.notify(Event { kind: event::COMPLETION, status, cookie, ..Event::empty() }, &[]);
+    }
+
+    pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
+        let event =
+            Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
+        self.notify(event, why.as_bytes());
+    }
+
+    /// A connection has sent something.
+    pub(crate) fn expect_answer(&self, index: u32, now: Instant) {
+        let mut expecting = self.expecting.borrow_mut();
+        if expecting.is_empty() {
+            self.looked.set(now);
+        }
+        expecting.push(index);
+    }
+
+    /// When connections that wait for an answer are looked at next.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let every = (self.settings.failure_timeout / 8).max(TICK);
+        (!self.expecting.borrow().is_empty()).then(|| self.looked.get() + every)
+    }
+
+    /// An empty receive buffer.
+    pub(crate) fn buffer(&self) -> Buffer {
+        self.spare.borrow_mut().pop().unwrap_or_else(Buffer::new)
+    }
+
+    pub(crate) fn watch_for(
+        &self,
+        fd: RawFd,
+        interest: Interest,
+        index: u32,
+        number: usize,
+        what: What,
+    ) {
+        // A descriptor that cannot be watched is visited regularly, or found by who polls.
+        let _ = self.poller.watch(fd, interest, token(index, number, what));
+    }
+
+    pub(crate) fn watch(&self, fd: RawFd, index: u32, number: usize, what: What) {
+        self.watch_for(fd, Interest::READ, index, number, what);
+    }
+
+    /// Watches a stream in use for what it waits for.
+    pub(crate) fn watch_stream(&self, stream: &Stream, index: u32, number: usize) {
+        let writes = if stream.blocked { Interest::WRITE } else { Interest::NONE };
+        if stream.leads_to_itself() {
+            self.watch(stream.receiver(), index, number, What::Stream);
+            self.watch_for(stream.sender(), writes, index, number, What::Stream);
+        } else {
+            let interest = Interest { readable: true, ..writes };
+            self.watch_for(stream.sender(), interest, index, number, What::Stream);
+        }
+    }
+
+    /// The stream is not read directly any more.
+    pub(crate) fn cool(&self, index: u32, number: usize) {
+        if let Ok(mut hot) = self.hot.try_borrow_mut() {
+            hot.retain(|&entry| entry != (index, number));
+        }
+    }
+
+    /// Ways to a peer for one of its streams: rails take turns, and each falls back on the others.
+    pub(crate) fn routes(&self, contact: &Contact, number: usize) -> Result<Vec<Route>, String> {
+        let routes = tieline_net::routes(self.hub.local(), contact)?;
+        let mut rails: Vec<String> = Vec::new();
+        for route in &routes {
+            let name = rail_of(route);
+            if !rails.contains(&name) {
+                rails.push(name);
+            }
+        }
+        let used = self.settings.rails(rails.len());
+        let rail = rails[number % used].clone();
+        let (mut first, rest): (Vec<Route>, Vec<Route>) =
+            routes.into_iter().partition(|route| rail_of(route) == rail);
+        first.extend(rest);
+        Ok(first)
+    }
+}
+
+fn rail_of(route: &Route) -> String {
+    route.local.as_ref().map_or_else(|| route.why.clone(), |local| local.interface.clone())
+}
