@@ -26,6 +26,8 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, 
 /// Receives that are posted, and sends that may be on their way to the wire.
 const RECEIVES: usize = 256;
 const SENDS: usize = 256;
+/// Receives that may hold messages which wait for earlier ones: the rest is for what is awaited.
+const EARLY: usize = RECEIVES / 2;
 /// The device puts the global routing header in front of every datagram.
 const GRH: usize = 40;
 /// Channels that end here at most; a stranger can open them.
@@ -53,13 +55,19 @@ struct Outbound {
     failed: Option<Status>,
 }
 
+/// A message before its turn: the buffer that it lies in, and the bytes that came.
+struct Early {
+    buffer: u32,
+    len: usize,
+}
+
 /// A channel that ends here.
 struct Inbound {
     token: u32,
     peer_end: End,
     to: Target,
     way: Rc<AddressHandle>,
-    receiver: Receiver,
+    receiver: Receiver<Early>,
     /// What has come of the peer's identity; the peer arrives when it is complete.
     identity: Vec<u8>,
     arrived: bool,
@@ -109,6 +117,8 @@ pub(crate) struct State {
     to_post: Vec<Receive>,
     /// Channels that owe acknowledgements.
     owing: Vec<u32>,
+    /// Buffers of messages that wait for earlier ones.
+    early: usize,
     batch: Vec<Wc>,
     own: Address,
     epoch: Instant,
@@ -186,6 +196,7 @@ impl UdInterface {
             delivered: Vec::new(),
             to_post: Vec::new(),
             owing: Vec::new(),
+            early: 0,
             batch: vec![Wc::default(); WC_BATCH],
             own: address,
             epoch: Instant::now(),

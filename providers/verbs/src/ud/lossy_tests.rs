@@ -39,7 +39,7 @@ impl Wire {
 fn exchange(fates: Vec<Vec<u64>>, count: u64) -> Result<Vec<u64>, Status> {
     let mut wire = Wire { fates, at: 0, flying: Vec::new() };
     let mut sender = Sender::new(SENDER, 5, b"introduction", Duration::from_secs(20));
-    let (mut receiver, mut arrived) = (Receiver::default(), false);
+    let (mut receiver, mut arrived) = (Receiver::<u64>::default(), false);
     let (mut delivered, mut offered, mut now) = (Vec::new(), 0, Duration::ZERO);
     sender.start(now, &mut |bytes| wire.carry(now, true, bytes));
     while !sender.is_quiet() || offered < count {
@@ -68,9 +68,17 @@ fn exchange(fates: Vec<Vec<u64>>, count: u64) -> Result<Vec<u64>, Status> {
                 (true, Kind::Message) => {
                     assert!(arrived, "a message before the hello");
                     assert_eq!(packet.end, RECEIVER);
-                    if receiver.accept(packet.sequence) == Verdict::Deliver {
-                        assert_eq!(payload, packet.header.to_le_bytes());
-                        delivered.push(packet.header);
+                    match receiver.accept(packet.sequence) {
+                        Verdict::Deliver => {
+                            assert_eq!(payload, packet.header.to_le_bytes());
+                            delivered.push(packet.header);
+                            delivered.extend(core::iter::from_fn(|| receiver.following()));
+                        }
+                        // Now and then there is no room to keep it.
+                        Verdict::Early if wire.at % 7 != 0 => {
+                            receiver.keep(packet.sequence, packet.header);
+                        }
+                        _ => {}
                     }
                     let gap = u32::from(receiver.gap);
                     wire.carry(now, false, &reply(Kind::Ack, receiver.next, gap, 0));
@@ -125,6 +133,24 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
     assert!(now >= Duration::from_secs(3));
     assert!((5..20).contains(&sent), "{sent} packets: the waits grow");
     assert!(!sender.is_waiting());
+}
+
+#[test]
+fn what_comes_early_is_kept_until_its_turn_and_then_goes_on_in_order() {
+    let mut receiver = Receiver::default();
+    let verdicts = [2, 1, 2, 1 + WINDOW as u32].map(|number| {
+        let verdict = receiver.accept(number);
+        if verdict == Verdict::Early {
+            receiver.keep(number, number);
+        }
+        verdict
+    });
+    assert_eq!(verdicts, [Verdict::Early, Verdict::Early, Verdict::Duplicate, Verdict::Gap]);
+    assert!(receiver.gap);
+    assert_eq!(receiver.accept(0), Verdict::Deliver);
+    let rest: Vec<u32> = core::iter::from_fn(|| receiver.following()).collect();
+    assert_eq!((rest, receiver.next, receiver.gap), (vec![1, 2], 3, false));
+    assert_eq!(receiver.accept(1), Verdict::Duplicate);
 }
 
 proptest! {

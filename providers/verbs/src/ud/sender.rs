@@ -153,10 +153,11 @@ impl Sender {
             self.progress(now);
         }
         if gap && !self.unacked.is_empty() && self.repaired != Some(self.first) {
-            // Once for every gap; if that is lost, too, time will tell.
+            // Once for every gap, and only what is missing: the receiver keeps what came early. If that is lost, too,
+            // time will tell.
             self.repaired = Some(self.first);
             self.again_at = Some(now + self.wait);
-            self.send_all(wire);
+            wire(&self.unacked[0]);
         }
     }
 

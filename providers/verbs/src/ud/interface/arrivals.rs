@@ -61,54 +61,98 @@ impl State {
             }
             Kind::Welcome | Kind::Ack => self.answered(&packet, events),
             Kind::Identity | Kind::Message | Kind::Bye => {
-                let (data, len) = (payload.as_ptr(), payload.len());
-                let Some(inbound) = self.inbound.get_mut(packet.end.number as usize) else {
-                    return false;
-                };
-                if inbound.token != packet.end.token {
-                    return false;
-                }
-                let verdict = inbound.receiver.accept(packet.sequence);
-                if !core::mem::replace(&mut inbound.owes, true) {
-                    self.owing.push(packet.end.number);
-                }
-                if verdict != Verdict::Deliver || inbound.left {
-                    return false;
-                }
-                let peer = inbound.peer;
-                if packet.kind == Kind::Identity {
-                    if let Some(identity) = inbound.assemble(&packet, payload) {
-                        let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
-                        let text = Some(identity.into());
-                        self.emit(Notice { event, text, buffer: None }, events);
-                    }
-                    return false;
-                }
-                if !inbound.arrived {
-                    return false;
-                }
-                if packet.kind == Kind::Bye {
-                    inbound.left = true;
-                    let status = Status::Closed as i32;
-                    let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
-                    let text = Some(b"the peer closed the channel".as_slice().into());
-                    self.emit(Notice { event, text, buffer: None }, events);
-                    return false;
-                }
-                let event = Event {
-                    kind: event::MESSAGE,
-                    id: packet.id,
-                    peer,
-                    header: packet.header,
-                    data,
-                    len,
-                    ..Event::empty()
-                };
-                self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
-                return true;
+                return self.arrived(buffer, wc.byte_len as usize, &packet, events);
             }
         }
         false
+    }
+
+    /// Something of a channel that ends here has arrived; whether its buffer is in use now.
+    fn arrived(
+        &mut self,
+        buffer: u32,
+        len: usize,
+        packet: &Packet,
+        mut events: Option<&mut Events<'_>>,
+    ) -> bool {
+        let number = packet.end.number;
+        let Some(inbound) = self.inbound.get_mut(number as usize) else { return false };
+        if inbound.token != packet.end.token {
+            return false;
+        }
+        let verdict = inbound.receiver.accept(packet.sequence);
+        if !core::mem::replace(&mut inbound.owes, true) {
+            self.owing.push(number);
+        }
+        match verdict {
+            Verdict::Duplicate | Verdict::Gap => false,
+            Verdict::Early if self.early >= EARLY => false,
+            Verdict::Early => {
+                inbound.receiver.keep(packet.sequence, Early { buffer, len });
+                self.early += 1;
+                true
+            }
+            Verdict::Deliver => {
+                let in_use = self.deliver(number, buffer, len, events.as_deref_mut());
+                while let Some(next) =
+                    self.inbound.get_mut(number as usize).and_then(|i| i.receiver.following())
+                {
+                    self.early -= 1;
+                    if !self.deliver(number, next.buffer, next.len, events.as_deref_mut()) {
+                        self.post_again(next.buffer);
+                    }
+                }
+                in_use
+            }
+        }
+    }
+
+    /// It is the turn of a message; whether the application now has its buffer.
+    fn deliver(
+        &mut self,
+        number: u32,
+        buffer: u32,
+        len: usize,
+        events: Option<&mut Events<'_>>,
+    ) -> bool {
+        let bytes = self.receives.bytes(buffer, len).get(GRH..).unwrap_or_default();
+        let Ok((packet, payload)) = Packet::unpack(bytes) else { return false };
+        let (data, len) = (payload.as_ptr(), payload.len());
+        let Some(inbound) = self.inbound.get_mut(number as usize) else { return false };
+        if inbound.left {
+            return false;
+        }
+        let peer = inbound.peer;
+        if packet.kind == Kind::Identity {
+            if let Some(identity) = inbound.assemble(&packet, payload) {
+                let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
+                let text = Some(identity.into());
+                self.emit(Notice { event, text, buffer: None }, events);
+            }
+            return false;
+        }
+        if !inbound.arrived {
+            return false;
+        }
+        if packet.kind == Kind::Bye {
+            inbound.left = true;
+            let status = Status::Closed as i32;
+            let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
+            let text = Some(b"the peer closed the channel".as_slice().into());
+            self.emit(Notice { event, text, buffer: None }, events);
+            return false;
+        }
+        let event = Event {
+            kind: event::MESSAGE,
+            id: packet.id,
+            peer,
+            header: packet.header,
+            data,
+            len,
+            ..Event::empty()
+        };
+        self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
+        true
     }
 
     /// Somebody opens a channel to here, or did not hear that it is open.
@@ -144,6 +188,10 @@ impl State {
                     left: false,
                 };
                 let place = free.unwrap_or(self.inbound.len()) as u32;
+                let old = self.inbound.get_mut(place as usize);
+                let kept: Vec<_> = old.into_iter().flat_map(|old| old.receiver.drain()).collect();
+                self.early -= kept.len();
+                kept.into_iter().for_each(|early| self.post_again(early.buffer));
                 match self.inbound.get_mut(place as usize) {
                     Some(old) => {
                         let _ = self.known.remove(&(old.to, old.peer_end));
