@@ -80,29 +80,60 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// Adds a record for each connection module: `wired` holds modules here, each with the one that forms its
+    /// What was composed for the peer besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`.
+    /// Adds a record for each connection module. `wired` holds modules here, each with the one that forms its
     /// connections with this peer.
-    pub(crate) fn note_connections(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) {
-        let used = |at: &ModuleRef| {
-            self.records.iter().any(|record| {
-                record.verdict.is_used()
-                    && record.domain.as_deref() == Some(&at.domain)
-                    && record.module.as_deref() == Some(&at.module)
-            })
-        };
+    pub(crate) fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
+        let mut used: Vec<ModuleRef> = in_use(&self.message);
+        let mut parts = Vec::new();
+        for role in [Role::Rma, Role::Atomic] {
+            let modules = in_use(self.of(role));
+            let mut names: Vec<String> = modules.iter().map(ToString::to_string).collect();
+            let whole = |lane: &Lane| {
+                matches!(lane.via, Via::Module(..)) && lane.serves == Serves::AnyMemory
+            };
+            if !self.of(role).iter().any(whole) {
+                names.push("emulated".into());
+            }
+            parts.push(format!("{} {}", role.name(), names.join(" or ")));
+            used.extend(modules);
+        }
         let mut connected: BTreeMap<&ModuleRef, Vec<String>> = BTreeMap::new();
-        for (at, by) in wired.iter().filter(|(at, _)| used(at)) {
+        for (at, by) in wired.iter().filter(|(at, _)| used.contains(at)) {
             let names = connected.entry(by).or_default();
             if !names.contains(&at.to_string()) {
                 names.push(at.to_string());
             }
+        }
+        let by: Vec<String> = connected.keys().map(ToString::to_string).collect();
+        if !by.is_empty() {
+            parts.push(format!("connect {}", by.join(" or ")));
         }
         for (by, names) in connected {
             let because = format!("both sides can connect {} by it", names.join(", "));
             let roles = vec![Role::Connection.name().to_owned()];
             self.records.push(about(peer, by, Verdict::ChosenFor { roles, because }));
         }
+        parts.join(", ")
     }
+}
+
+/// The modules that serve some memory, or messages, while nothing fails: those up to the first that serves all, and
+/// its like in other domains, which share what is large.
+fn in_use(lanes: &[Lane]) -> Vec<ModuleRef> {
+    let mut whole: Option<&ModuleRef> = None;
+    let mut modules = Vec::new();
+    for lane in lanes {
+        let Via::Module(at, _) = &lane.via else { continue };
+        match whole {
+            Some(first) if (&first.provider, &first.module) != (&at.provider, &at.module) => {}
+            _ => modules.push(at.clone()),
+        }
+        if lane.serves == Serves::AnyMemory {
+            whole = whole.or(Some(at));
+        }
+    }
+    modules
 }
 
 /// Builds the lanes to a peer. `reach` answers for a module here and one of the same name there: reachable,
@@ -388,6 +419,28 @@ mod tests {
                 "shm/mem to p1 used for message, RMA, atomic: priority 50; memory from alloc; priority 50",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_composed_for_a_peer_leaves_out_what_only_waits_for_a_failure() {
+        let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
+        let all = [shm(), rc.clone(), tcp()];
+        let by = |name: &str| ModuleRef::new(name, name, "m");
+        let wired = [(rc.at.clone(), by("ud")), (tcp().at, by("tcp-connect"))];
+        let near = &mut lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
+        assert_eq!(
+            near.compose("p1", &wired),
+            "RMA verbs/rc, atomic shm/mem or emulated, connect ud/m"
+        );
+        let far = &mut lanes("p2", &composed(&all[1..]), &peers(&all), |_, _| Ok(()));
+        assert_eq!(far.compose("p2", &wired), "RMA verbs/rc, atomic emulated, connect ud/m");
+        let told = far.records.last().map(|r| format!("{} {}", r.subject(), r.verdict));
+        assert_eq!(
+            told.as_deref(),
+            Some("ud/m to p2 used for connection: both sides can connect verbs/rc by it")
+        );
+        let alone = &mut lanes("p3", &composed(&[shm()]), &peers(&all), |_, _| Ok(()));
+        assert_eq!(alone.compose("p3", &[]), "RMA shm/mem or emulated, atomic shm/mem or emulated");
     }
 
     #[test]

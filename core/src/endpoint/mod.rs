@@ -242,7 +242,7 @@ impl Endpoint {
     /// connect verbs:mlx5_0/ud}`. Where several modules serve one purpose, memory decides: a key says which it is.
     #[must_use]
     pub fn path(&self) -> String {
-        crate::report::composed::of_peer(&self.inner.message_path(), &self.inner.route.records)
+        format!("{{message {}, {}}}", self.inner.message_path(), self.inner.route.composed)
     }
 
     /// What was decided for this peer, module by module.

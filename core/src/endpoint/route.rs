@@ -26,6 +26,8 @@ pub(crate) struct Route {
     chosen: Cell<usize>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<Way>,
+    /// What was composed besides messages, in words.
+    pub(crate) composed: String,
     /// What was decided, and why.
     pub(crate) records: Vec<Record>,
 }
@@ -55,7 +57,7 @@ impl Route {
             Ok(())
         };
         let mut lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
-        lanes.note_connections(&peer.label(), &wired);
+        let composed = lanes.compose(&peer.label(), &wired);
         let ways = |role: Role| {
             lanes.of(role).iter().filter_map(|lane| match &lane.via {
                 Via::Module(at, candidate) => {
@@ -71,7 +73,7 @@ impl Route {
                 memory.push(way);
             }
         }
-        Route { messages, chosen: Cell::new(0), memory, records: lanes.records }
+        Route { messages, chosen: Cell::new(0), memory, composed, records: lanes.records }
     }
 
     /// Puts the ways last, among their like, that are known not to work now.

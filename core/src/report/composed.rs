@@ -1,7 +1,6 @@
 //! A composed path in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
 
 use crate::compose::{Composition, Path};
-use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Role};
 
 /// What was composed for a domain. Modules go by their names within it; the module that forms the connections has
@@ -43,30 +42,4 @@ fn connector(at: &ModuleRef, path: &Path, composition: &Composition) -> String {
         Some(ranked) if ranked.facts.connection_only && siblings == 1 => at.provider.clone(),
         _ => at.to_string(),
     }
-}
-
-/// What was composed for a peer, from the decisions about it. `message` carries its messages now.
-pub(crate) fn of_peer(message: &str, records: &[Record]) -> String {
-    let by = |role: Role| {
-        let plays = |record: &&Record| match &record.verdict {
-            Verdict::ChosenFor { roles, .. } => roles.iter().any(|name| name == role.name()),
-            _ => false,
-        };
-        let names = records.iter().filter(plays).map(|record| {
-            let (domain, module) = (record.domain.as_deref(), record.module.as_deref());
-            format!("{}/{}", domain.unwrap_or("?"), module.unwrap_or("?"))
-        });
-        names.collect::<Vec<_>>().join(" or ")
-    };
-    let or_emulated = |names: String| if names.is_empty() { "emulated".into() } else { names };
-    let mut parts = vec![
-        format!("message {message}"),
-        format!("RMA {}", or_emulated(by(Role::Rma))),
-        format!("atomic {}", or_emulated(by(Role::Atomic))),
-    ];
-    let connect = by(Role::Connection);
-    if !connect.is_empty() {
-        parts.push(format!("connect {connect}"));
-    }
-    format!("{{{}}}", parts.join(", "))
 }

@@ -1,0 +1,49 @@
+about="tieline info --why shows in one line what was composed for a device, whatever connects it"
+timeout=120
+
+# composed WORDS SETTING...: the line of rxe0 under these settings.
+composed() {
+    local words=$1
+    shift
+    env "$@" tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?: $*"; }
+    grep '^  verbs:rxe0  *{' report
+    grep -qF "  verbs:rxe0  $words" <(sed 's/  *{/  {/' report) || { cat report; fail "$*: it is not $words"; }
+    env "$@" tieline info --json | grep -qF "\"composed\": \"$words\"" || fail "$*: not so in JSON"
+}
+# says WORDS: in the report, however its lines are broken.
+says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
+
+h0() {
+    need tieline
+    built libtieline_verbs.so libtieline_tcp_connect.so libtieline_tcp.so
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
+    rc="message rc, RMA rc, atomic emulated"
+    fallback="fallback: no module of verbs:rxe0 can carry a connection"
+
+    composed "{$rc, connect ud}" A=
+    says "tcp-connect/stream not needed closed again: verbs:rxe0 is connected by verbs:rxe0/ud"
+    composed "{message rc, RMA rc, atomic rc, connect ud}" TIELINE_ATOMICS=device
+
+    composed "{$rc, connect tcp-connect ($fallback)}" 'TIELINE_MODULES=^*/ud'
+    says "verbs:rxe0/ud left out by TIELINE_MODULES=^*/ud"
+    says "tcp-connect/stream used for connection: $fallback"
+    composed "{message rc, RMA rc, atomic rc, connect tcp-connect ($fallback)}" \
+        'TIELINE_MODULES=^*/ud' TIELINE_ATOMICS=device
+
+    composed "{$rc, connect tcp-connect (TIELINE_CONNECT_POLICY=prefer)}" TIELINE_CONNECT_POLICY=prefer
+    says "outranked by tcp-connect/stream: for connection"
+
+    # Nothing forms connections for rc: the host is left with tcp, which something does connect.
+    export TIELINE_PROVIDERS=verbs,tcp,tcp-connect
+    composed "{$rc, connect none}" 'TIELINE_MODULES=^*/ud' 'TIELINE_CONNECT_VERBS=^*'
+    says "disabled: verbs:rxe0/rc needs another module to form its connections: "
+    says "ud is left out by TIELINE_MODULES=^*/ud"
+    says "tcp-connect is left out by TIELINE_CONNECT_VERBS=^*"
+    says "tcp {message stream, RMA stream, atomic emulated, connect tcp-connect ("
+
+    # Nothing at all.
+    if TIELINE_PROVIDERS=verbs TIELINE_MODULES='^*/ud' TIELINE_CONNECT='^*' tieline info > report 2>&1; then fail "this is no error"; fi
+    tail -3 report
+    says "no module that carries messages is usable"
+    says "rdmacm is left out by TIELINE_CONNECT=^*; ud is left out by TIELINE_MODULES=^*/ud; there is no other"
+}

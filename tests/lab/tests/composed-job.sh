@@ -1,0 +1,46 @@
+about="two examples, unchanged, as jobs of 8 processes on 2 hosts: every pair inside a host over shm, every other over rc"
+timeout=240
+
+# job EXAMPLE PORT: four of the eight ranks; what each said is in words.RANK.
+job() {
+    local rank bad=
+    local pids=()
+    rm -f words.*
+    for rank in $mine; do
+        TIELINE_RANK=$rank TIELINE_RENDEZVOUS=$H0:$2 timeout 110 "$TARGET/debug/examples/$1" > words.$rank 2>&1 &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || bad=yes; done
+    cat words.*
+    [ -z "$bad" ] || fail "a rank of $1 failed"
+}
+# says RANK WORDS
+says() { grep -qF -- "$2" "words.$1" || fail "rank $1 does not say: $2"; }
+
+every() {
+    built libtieline_verbs.so examples/hello examples/halo
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_SECRET=lab TIELINE_SIZE=8
+    export TIELINE_PROVIDERS=shm,verbs TIELINE_VERBS_ACK_TIMEOUT=1s TIELINE_VERBS_RX_BUFFERS=256
+    first=$((4 * ${HOST#h}))
+    last=$((first + 3))
+    mine="$first $((first + 1)) $((first + 2)) $last"
+    rc="{message verbs:rxe0/rc, RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud}"
+
+    job hello 29421
+    # The last rank of a host greets one on the other host, the others their neighbours.
+    for rank in $mine; do
+        next=$(((rank + 1) % 8))
+        if [ $rank = $last ]; then
+            says $rank "rank $rank reaches rank $next by $rc"
+        else
+            says $rank "rank $rank reaches rank $next by {message shm/ring, RMA shm/ring"
+        fi
+    done
+
+    job halo 29422
+    says $first "puts to the left by verbs:rxe0/rc, to the right by shm/ring"
+    says $((first + 1)) "puts to the left by shm/ring, to the right by shm/ring"
+    says $((first + 2)) "puts to the left by shm/ring, to the right by shm/ring"
+    says $last "puts to the left by shm/ring, to the right by verbs:rxe0/rc"
+    [ $first != 0 ] || says 0 "50 steps on 8 ranks verified"
+}

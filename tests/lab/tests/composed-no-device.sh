@@ -1,0 +1,12 @@
+about="a host without RDMA says so in one line of tieline info, and nothing else is said of it"
+hosts=1
+devices=0
+h0() {
+    need tieline
+    built libtieline_verbs.so
+    export TIELINE_PROVIDER_PATH=$TARGET/debug
+    tieline info --why > report 2>&1 || fail "tieline info ended with $?"
+    cat report
+    grep -q '^  verbs  *not used  no device in /sys/class/infiniband$' report || fail "the line is not there"
+    [ "$(grep -c verbs report)" = 2 ] || fail "it is said more than once"
+}

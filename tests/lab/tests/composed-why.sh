@@ -1,0 +1,59 @@
+about="for whoever looks at night: one line of tieline info says why the device is not used, and what to do"
+timeout=120
+
+# says WORDS: in the last report, however its lines are broken.
+says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
+why() {
+    tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
+    grep -A2 'verbs' report
+}
+prepare() {
+    need tieline
+    built examples/hello
+    verbs_job
+    export TIELINE_PROVIDERS=verbs,tcp-connect
+}
+
+h0() {
+    prepare
+    export TIELINE_PROVIDERS=shm,verbs,tcp-connect
+    echo "== its port is down"
+    cut_link
+    until_true grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state
+    why
+    says "verbs:rxe0 not used rxe0 port 1 is DOWN, not ACTIVE: bring up its network device (\`rdma link\` names it), or see the cable and the switch"
+    mend_link
+    until_true grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+
+    echo "== nobody may open it"
+    chmod 000 /dev/infiniband/uverbs*
+    plain tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
+    grep -A2 'verbs' report
+    chmod 666 /dev/infiniband/uverbs*
+    says "verbs:rxe0 not used rxe0 cannot be opened, see who may read and write /dev/infiniband/uverbs*: Permission denied"
+
+    echo "== a variable leaves it out"
+    TIELINE_PROVIDERS='^verbs' tieline info --why > report 2>&1 || fail "tieline info ended with $?"
+    grep verbs report
+    says "verbs left out by TIELINE_PROVIDERS=^verbs"
+
+    echo "== its devices are left out"
+    TIELINE_VERBS_DEVICES='mlx5_*' tieline info --why > report 2>&1 || fail "tieline info ended with $?"
+    grep -A1 verbs report
+    says 'verbs not used TIELINE_VERBS_DEVICES="mlx5_*" lets none of rxe0 port 1 through'
+
+    echo "== the peer has an address of another kind"
+    signal devices-are-back
+    export TIELINE_PROVIDERS=verbs,tcp-connect
+    timeout 60 "$TARGET/debug/examples/hello" > report 2>&1 && fail "it is reached"
+    cat report
+    says "this port uses RoCE v2, the peer's v1: set TIELINE_VERBS_GID_INDEX on one of the two"
+}
+h1() {
+    prepare
+    await devices-are-back > /dev/null
+    v1=$(grep -ls 'RoCE v1' /sys/class/infiniband/rxe0/ports/1/gid_attrs/types/* | head -1)
+    TIELINE_VERBS_GID_INDEX=${v1##*/} timeout 60 "$TARGET/debug/examples/hello" > report 2>&1 && fail "it is reached"
+    cat report
+    says "this port uses RoCE v1, the peer's v2"
+}
