@@ -1,6 +1,7 @@
 //! A device that is played by this process, so that the modules can be tested where there is none.
 
 pub(crate) mod sys;
+pub(crate) mod world;
 
 use crate::config::Settings;
 use crate::devices::PortName;

@@ -1,7 +1,7 @@
 //! Two ends of reliable connections over a device that this process plays.
 
 use crate::abi::*;
-use crate::double::sys::{self as device, fault};
+use crate::double::world::{self as device, fault};
 use crate::double::{Side, connect, domain, piece, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};

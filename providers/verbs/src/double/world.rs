@@ -1,0 +1,340 @@
+//! The device itself: what queue pairs, keys and completions do to each other. Every thread has a world of its own, so
+//! tests do not meet.
+
+use super::sys::{bytes_at, write_at};
+use crate::abi::*;
+use core::cell::RefCell;
+use core::ffi::{c_int, c_uint};
+use std::collections::{BTreeMap, VecDeque};
+
+const QPS_ERR: c_uint = 6;
+
+/// What the device is told to do wrong.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// Posting a send fails with this error number.
+    pub(crate) refuse_sends: c_int,
+    /// Sends neither complete nor fail.
+    pub(crate) stuck: bool,
+    /// Nothing comes through: sends fail after the last try.
+    pub(crate) cut: bool,
+    /// Bytes that may be registered in all.
+    pub(crate) locked: Option<usize>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) sends: usize,
+    pub(crate) signalled: usize,
+    pub(crate) inline: usize,
+    pub(crate) receives: usize,
+    /// Calls that post receives.
+    pub(crate) receive_calls: usize,
+    pub(crate) registrations: usize,
+}
+
+pub(super) struct Area {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) rights: c_uint,
+}
+
+pub(super) struct Send {
+    pub(super) id: u64,
+    pub(super) opcode: c_uint,
+    pub(super) flags: c_uint,
+    pub(super) imm: u32,
+    pub(super) pieces: Vec<ibv_sge>,
+    /// The payload of an inline send.
+    pub(super) copied: Option<Vec<u8>>,
+    /// Address and key, or queue pair of a datagram.
+    pub(super) target: (u64, u32),
+    pub(super) operands: (u64, u64),
+}
+
+pub(super) struct Pair {
+    pub(super) object: *mut ibv_qp,
+    /// Address of the opened device.
+    pub(super) context: usize,
+    pub(super) datagrams: bool,
+    pub(super) peer: u32,
+    pub(super) attr: ibv_qp_attr,
+    pub(super) waiting: VecDeque<Send>,
+    /// Where its receives come from, its completion queue: addresses of the objects.
+    pub(super) receives: usize,
+    pub(super) cq: usize,
+}
+
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) faults: Faults,
+    pub(super) counts: Counts,
+    pub(super) next: u32,
+    pub(super) pairs: BTreeMap<u32, Pair>,
+    pub(super) memory: BTreeMap<u32, Area>,
+    pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
+    pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
+    /// What was said to each opened device, by the address of its context.
+    pub(super) news: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::default();
+}
+
+pub(super) fn world<R>(act: impl FnOnce(&mut World) -> R) -> R {
+    WORLD.with_borrow_mut(act)
+}
+
+/// Changes the faults, and goes on with what waits.
+pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
+    world(|world| {
+        change(&mut world.faults);
+        world.run();
+    });
+}
+
+pub(crate) fn counts() -> Counts {
+    world(|world| world.counts)
+}
+
+/// Registrations that are there now.
+pub(crate) fn registrations() -> usize {
+    world(|world| world.memory.len())
+}
+
+/// Bytes that are registered now.
+pub(crate) fn locked() -> usize {
+    world(|world| world.memory.values().map(|area| area.len as usize).sum())
+}
+
+/// The device says something about itself (`IBV_EVENT_*`) or about port 1.
+pub(crate) fn announce(kind: c_uint) {
+    world(|world| world.news.values_mut().for_each(|news| news.push_back((kind, 1))));
+}
+
+/// What a queue pair was told last, by its number.
+pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
+    world(|world| world.pairs[&qpn].attr)
+}
+
+/// The numbers of all queue pairs.
+pub(crate) fn pairs() -> Vec<u32> {
+    world(|world| world.pairs.keys().copied().collect())
+}
+
+enum Outcome {
+    Done,
+    Wait,
+    Failed(c_uint),
+}
+
+impl World {
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn admits(&self, key: u32, address: u64, len: u64, right: c_uint) -> bool {
+        self.memory.get(&key).is_some_and(|area| {
+            let end = area.start + area.len;
+            area.rights & right == right && address >= area.start && address + len <= end
+        })
+    }
+
+    /// The payload of a send; `None` when a piece is not registered.
+    fn gather(&self, send: &Send) -> Option<Vec<u8>> {
+        if let Some(copied) = &send.copied {
+            return Some(copied.clone());
+        }
+        let mut all = Vec::new();
+        for piece in &send.pieces {
+            if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), 0) {
+                return None;
+            }
+            all.extend_from_slice(bytes_at(piece.addr, piece.length));
+        }
+        Some(all)
+    }
+
+    /// Puts bytes into the pieces of a send; `false` when one may not be written.
+    fn scatter(&self, send: &Send, mut bytes: &[u8]) -> bool {
+        for piece in &send.pieces {
+            if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), IBV_ACCESS_LOCAL_WRITE)
+            {
+                return false;
+            }
+            let (here, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
+            write_at(piece.addr, here);
+            bytes = rest;
+        }
+        true
+    }
+
+    fn complete(&mut self, qpn: u32, cq: usize, wc: ibv_wc) {
+        let wc = ibv_wc { qp_num: qpn, ..wc };
+        self.done.entry(cq).or_default().push_back(wc);
+    }
+
+    pub(super) fn run(&mut self) {
+        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for &qpn in &numbers {
+                while self.step(qpn) {
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Does the oldest send of a queue pair; whether it is over.
+    fn step(&mut self, qpn: u32) -> bool {
+        let Some(pair) = self.pairs.get_mut(&qpn) else { return false };
+        let (cq, state) = (pair.cq, pair.attr.qp_state);
+        let Some(send) = pair.waiting.pop_front() else { return false };
+        let outcome = match state {
+            QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
+            _ if self.faults.stuck => Outcome::Wait,
+            _ => self.execute(qpn, &send),
+        };
+        let status = match outcome {
+            Outcome::Wait => {
+                if let Some(pair) = self.pairs.get_mut(&qpn) {
+                    pair.waiting.push_front(send);
+                }
+                return false;
+            }
+            Outcome::Done => IBV_WC_SUCCESS,
+            Outcome::Failed(status) => status,
+        };
+        if status != IBV_WC_SUCCESS || send.flags & IBV_SEND_SIGNALED != 0 {
+            self.complete(qpn, cq, ibv_wc { wr_id: send.id, status, ..ibv_wc::default() });
+        }
+        if let (true, Some(pair)) = (status != IBV_WC_SUCCESS, self.pairs.get_mut(&qpn)) {
+            pair.attr.qp_state = QPS_ERR;
+        }
+        true
+    }
+
+    /// The pair that a connected queue pair talks to.
+    fn other(&self, qpn: u32) -> Option<u32> {
+        let peer = self.pairs.get(&qpn)?.peer;
+        let there = self.pairs.get(&peer)?;
+        let ready = matches!(there.attr.qp_state, IBV_QPS_RTR | IBV_QPS_RTS);
+        (ready && there.peer == qpn).then_some(peer)
+    }
+
+    fn execute(&mut self, qpn: u32, send: &Send) -> Outcome {
+        if self.pairs[&qpn].datagrams {
+            return self.datagram(qpn, send);
+        }
+        let peer = match self.other(qpn) {
+            Some(peer) if !self.faults.cut => peer,
+            _ => return Outcome::Failed(IBV_WC_RETRY_EXC_ERR),
+        };
+        let (address, rkey) = send.target;
+        match send.opcode {
+            IBV_WR_SEND_WITH_IMM => {
+                let Some(payload) = self.gather(send) else {
+                    return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
+                };
+                self.arrive(peer, qpn, &payload, send.imm, IBV_WC_WITH_IMM)
+            }
+            IBV_WR_RDMA_WRITE => {
+                let Some(payload) = self.gather(send) else {
+                    return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
+                };
+                let len = payload.len() as u64;
+                if len > 0 && !self.admits(rkey, address, len, IBV_ACCESS_REMOTE_WRITE) {
+                    return self.refused(peer);
+                }
+                write_at(address, &payload);
+                Outcome::Done
+            }
+            IBV_WR_RDMA_READ => {
+                let len: u32 = send.pieces.iter().map(|piece| piece.length).sum();
+                if !self.admits(rkey, address, u64::from(len), IBV_ACCESS_REMOTE_READ) {
+                    return self.refused(peer);
+                }
+                self.answer(send, bytes_at(address, len))
+            }
+            IBV_WR_ATOMIC_FETCH_AND_ADD | IBV_WR_ATOMIC_CMP_AND_SWP => {
+                if !self.admits(rkey, address, 8, IBV_ACCESS_REMOTE_ATOMIC) {
+                    return self.refused(peer);
+                }
+                let mut word = [0; 8];
+                word.copy_from_slice(bytes_at(address, 8));
+                let old = u64::from_ne_bytes(word);
+                let (first, second) = send.operands;
+                let new = match send.opcode {
+                    IBV_WR_ATOMIC_FETCH_AND_ADD => old.wrapping_add(first),
+                    _ if old == first => second,
+                    _ => old,
+                };
+                write_at(address, &new.to_ne_bytes());
+                self.answer(send, &word)
+            }
+            _ => Outcome::Failed(IBV_WC_LOC_QP_OP_ERR),
+        }
+    }
+
+    fn answer(&self, send: &Send, bytes: &[u8]) -> Outcome {
+        match self.scatter(send, bytes) {
+            true => Outcome::Done,
+            false => Outcome::Failed(IBV_WC_LOC_PROT_ERR),
+        }
+    }
+
+    /// A key that does not fit ends the target's queue pair, too.
+    fn refused(&mut self, peer: u32) -> Outcome {
+        if let Some(pair) = self.pairs.get_mut(&peer) {
+            pair.attr.qp_state = QPS_ERR;
+            let element = pair.object.expose_provenance();
+            if let Some(news) = self.news.get_mut(&pair.context) {
+                news.push_back((IBV_EVENT_QP_ACCESS_ERR, element));
+            }
+        }
+        Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
+    }
+
+    fn arrive(&mut self, at: u32, from: u32, payload: &[u8], imm: u32, flags: c_uint) -> Outcome {
+        let pair = &self.pairs[&at];
+        let (cq, queue) = (pair.cq, pair.receives);
+        let Some((id, piece)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
+            // Not ready: tried again without end.
+            return Outcome::Wait;
+        };
+        let fits = payload.len() <= piece.length as usize
+            && self.admits(piece.lkey, piece.addr, payload.len() as u64, IBV_ACCESS_LOCAL_WRITE);
+        if !fits {
+            return Outcome::Failed(IBV_WC_REM_INV_REQ_ERR);
+        }
+        write_at(piece.addr, payload);
+        let byte_len = payload.len() as u32;
+        let wc = ibv_wc {
+            wr_id: id,
+            byte_len,
+            imm_data: imm,
+            src_qp: from,
+            wc_flags: flags,
+            ..ibv_wc::default()
+        };
+        self.complete(at, cq, wc);
+        Outcome::Done
+    }
+
+    /// Lost where it cannot be taken.
+    fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
+        let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
+        let peer = send.target.1;
+        let there = self.pairs.get(&peer).is_some_and(|pair| pair.datagrams);
+        if there && !self.faults.cut {
+            let payload = [&[0; 40], payload.as_slice()].concat();
+            let _ = self.arrive(peer, qpn, &payload, 0, 0);
+        }
+        Outcome::Done
+    }
+}
