@@ -206,7 +206,8 @@ impl Book {
         !self.links.is_empty()
     }
 
-    pub(super) fn peers(&self) -> usize {
+    #[cfg(test)]
+    fn peers(&self) -> usize {
         self.peers.len()
     }
 

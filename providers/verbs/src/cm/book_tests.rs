@@ -27,7 +27,11 @@ enum Told {
     /// The other end is closed.
     Closed(u64),
     /// A dial arrives.
-    Asked { cable: u64, from: usize, dial: u64 },
+    Asked {
+        cable: u64,
+        from: usize,
+        dial: u64,
+    },
 }
 
 /// A member's view of the network.

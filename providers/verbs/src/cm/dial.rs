@@ -5,7 +5,7 @@ use super::book::Event;
 use super::frame::Kind;
 use super::net::Wires;
 use super::sys::{Id, device_name};
-use super::wire::{State, Wire};
+use super::wire::{State, Wire, reason};
 use super::{PURPOSE, address};
 use crate::wake::sys::random;
 use std::collections::VecDeque;
@@ -69,6 +69,9 @@ impl Wires {
             let now = Instant::now();
             let way = dial.ways.pop_front().filter(|_| now < dial.deadline);
             let Some(way) = way else {
+                if dial.why.is_empty() {
+                    dial.why.push("there was no time for it (TIELINE_CONNECT_TIMEOUT)".into());
+                }
                 let (status, words) = (dial.status, dial.why.join("; "));
                 let _ = self.dials.remove(&number);
                 return self.events.push_back(Event::DialFailed { dial: number, status, words });
@@ -158,6 +161,20 @@ impl Wires {
         Ok(())
     }
 
+    /// The other side does not want us: where it speaks another version, it says so.
+    pub(super) fn rejected(&mut self, link: u64, status: i32, private: &[u8]) {
+        let (mut status, mut words) = reason(RDMA_CM_EVENT_REJECTED, status);
+        if let Some(State::Dialling { dialler, .. }) =
+            self.wires.get_mut(&link).map(|w| &mut w.state)
+        {
+            let said = private.get(..dialler.expects()).filter(|said| said.starts_with(b"TLN"));
+            if let Some(Err(refusal)) = said.map(|said| dialler.receive(said)) {
+                Failure { status, text: words } = refused(refusal);
+            }
+        }
+        self.lost(link, status, &words);
+    }
+
     /// The other side has looked at our proof.
     pub(super) fn proven(&mut self, link: u64, bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&link) else { return };
@@ -184,8 +201,7 @@ impl Wires {
     /// The way that was tried leads nowhere.
     pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
         let Some(dial) = self.dials.get_mut(&number) else { return };
-        let stale = words.contains("not yet forgotten");
-        if stale && dial.stale < STALE {
+        if status == Status::Busy && dial.stale < STALE {
             dial.stale += 1; // a new queue pair has another number
         } else if let Some(way) = dial.ways.pop_front() {
             dial.status = status;

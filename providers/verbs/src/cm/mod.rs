@@ -1,5 +1,39 @@
-//! The connection-only module `rdmacm`: datagrams that form connections, over connections of the RDMA connection manager.
-#![allow(dead_code)]
+//! The connection-only module `rdmacm`: datagrams that form connections, over connections of the RDMA connection manager,
+//! which finds a port by its IP address.
+//!
+//! ```console
+//! $ TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud' tieline info --why | grep rdmacm
+//! ```
+//!
+//! A connector listens at the IP addresses of its port's network interfaces, and its address says where, with random bytes
+//! that only who was given it knows. The first datagram to an address makes a connection: an id of the connection manager
+//! with a small reliable queue pair, in steps that wait for nothing. Datagrams go over it as sends, cut into frames; each
+//! side has `WINDOW` buffers posted and tells with credits when it has posted them again. Connections are closed after
+//! `TIELINE_VERBS_CM_IDLE`, and the longest unused one beyond `TIELINE_VERBS_CM_CONNECTIONS`; they are made again on demand.
+//!
+//! # Why connections
+//!
+//! The manager could carry datagrams without any: a service resolution (SIDR) brings about 180 bytes there and 136 back,
+//! each for an id of its own. That looks simpler and is not: addresses of `rc` with the identity of a worker are longer, so
+//! that they would have to be cut, put in order and sent again; nothing would tell that a peer has died; and every datagram
+//! would cost the kernel an id on both hosts. A connection is reliable and in order, stops a sender whose peer does not
+//! poll, and the kernel of a process that is killed ends it, which the other side hears at once.
+//!
+//! # Who may connect
+//!
+//! The handshake is that of connections over TCP (`net/src/auth.rs`): the private data of the request begins it,
+//! that of the answer challenges, and the first frame each way proves the address's random bytes and `TIELINE_SECRET`. A
+//! request that does not begin so is rejected before it gets a queue pair, and counted; one that does has ten seconds.
+//!
+//! # Whose queue pairs
+//!
+//! librdmacm opens devices of its own. Its ids are used without queue pairs: those are made of the domain's device, with the
+//! attributes that the manager says, so that buffers, completion queue and failures are those of the other modules.
+//!
+//! # Rooms
+//!
+//! `book` decides who is reached over which connection, `net` and `dial` move it along, `wire` is one connection;
+//! `frame`, `credits` and `address` are what travels; `places` knows which IP addresses lead to a port.
 
 mod abi;
 mod address;

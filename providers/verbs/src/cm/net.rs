@@ -127,11 +127,6 @@ impl Wires {
         armed && self.events.is_empty()
     }
 
-    /// Bytes of buffers, and completions that there is room for.
-    pub(super) fn memory(&self) -> (usize, usize) {
-        (self.sends.committed() + self.receives.committed(), self.cq.capacity())
-    }
-
     /// Progress. `true` when a tick has passed.
     pub(super) fn turn(&mut self) -> bool {
         for _ in 0..EVENTS {
@@ -281,11 +276,11 @@ impl Wires {
             RDMA_CM_EVENT_ADDR_ERROR
             | RDMA_CM_EVENT_ROUTE_ERROR
             | RDMA_CM_EVENT_CONNECT_ERROR
-            | RDMA_CM_EVENT_UNREACHABLE
-            | RDMA_CM_EVENT_REJECTED => {
+            | RDMA_CM_EVENT_UNREACHABLE => {
                 let (status, words) = reason(event.kind, event.status);
                 self.lost(number, status, &words);
             }
+            RDMA_CM_EVENT_REJECTED => self.rejected(number, event.status, &event.private),
             // Established: the first frame says so too. Timewait has ended: nobody waits for it.
             _ => {}
         }

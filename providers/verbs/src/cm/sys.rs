@@ -34,8 +34,6 @@ pub(super) struct CmEvent {
     pub(super) status: i32,
     /// What the other side has sent along; with zeros up to the most that there can be.
     pub(super) private: Vec<u8>,
-    /// The other side's queue pair.
-    pub(super) peer_qpn: u32,
     /// The id of a request: a connection in the making.
     pub(super) request: Option<Id>,
 }
@@ -100,7 +98,6 @@ impl Channel {
                 } else {
                     Vec::new()
                 },
-                peer_qpn: seen.conn.qp_num,
                 request: NonNull::new(seen.id)
                     .filter(|_| is_request)
                     .map(|raw| Id { channel: Rc::clone(self), raw }),
@@ -164,12 +161,6 @@ impl Id {
     pub(super) fn local(&self) -> Option<SocketAddr> {
         // SAFETY: the id is live; the library writes its addresses only within calls on it.
         unpack(unsafe { &self.raw.as_ref().src_addr })
-    }
-
-    /// The other side's address.
-    pub(super) fn remote(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
-        unpack(unsafe { &self.raw.as_ref().dst_addr })
     }
 
     /// The device and port that it came to be bound to.

@@ -237,7 +237,8 @@ pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
             (Status::PeerFailed, words.into())
         }
         (RDMA_CM_EVENT_REJECTED, STALE) => {
-            (Status::Io, "the peer's host has not yet forgotten an earlier connection".into())
+            // Tried again: see `Wires::failed`.
+            (Status::Busy, "the peer's host has not yet forgotten an earlier connection".into())
         }
         (RDMA_CM_EVENT_REJECTED, CONSUMER) => {
             (Status::Unreachable, "the peer's connector refused".into())
