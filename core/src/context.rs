@@ -343,7 +343,15 @@ impl Core {
         if out_of_band {
             candidates.push(carrier::out_of_band_candidate());
         }
-        let composition = compose::compose(&candidates, &wishes);
+        // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
+        let composition = loop {
+            let composition = compose::compose(&candidates, &wishes);
+            let Some(record) = closed_connector(&composition, &found, &domains, id) else {
+                break composition;
+            };
+            candidates.retain(|candidate| candidate.at.to_string() != record.subject());
+            records.push(record);
+        };
         check_names(&wishes, &found, &discovery, &mut records);
         let idle: Vec<&str> = discovery
             .records
@@ -617,6 +625,21 @@ fn self_tested(
             false
         }
     }
+}
+
+/// The first connection-only module in use that cannot be opened, and why.
+fn closed_connector(
+    composition: &Composition,
+    found: &[FoundModule],
+    domains: &[DomainSlot],
+    id: [u8; 16],
+) -> Option<Record> {
+    modules_in_use(composition, found, true).into_iter().find_map(|module| {
+        let slot = &domains[module.domain];
+        let error = slot.domain.open_connector(&module.name, id).err()?;
+        let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+        Some(Record::module(&slot.provider.name, &slot.name, &module.name, verdict))
+    })
 }
 
 /// Records names in the list of domains that fit nothing.
