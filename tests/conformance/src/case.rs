@@ -1,7 +1,9 @@
 //! What a check gets: one module of one provider, opened.
 
+use crate::endpoint::{Endpoint, Key, Target};
+use crate::interface::{Interface, Received};
 use crate::report::{Stop, fail, succeeds};
-use crate::sys::{Domain, Endpoint, Interface, Key, Memory, Provider, Received};
+use crate::sys::{Domain, Memory, Provider};
 use crate::{load, note};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -420,7 +422,7 @@ impl Desk {
     ) -> Result<Result<(), Status>, Stop> {
         const COOKIE: u64 = 0x0f0f_1234;
         let endpoint = self.endpoint();
-        let target = crate::sys::Target { key, offset, cookie: COOKIE };
+        let target = Target { key, offset, cookie: COOKIE };
         let code = self.retry(|| endpoint.rma(put, iov, target, local))?;
         self.synchronous(code, if put { "put" } else { "get" })?;
         Ok(self.complete(code, COOKIE)?.map(|_| ()))

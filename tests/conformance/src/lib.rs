@@ -12,6 +12,8 @@ mod abi;
 pub mod case;
 pub mod checks;
 mod connector;
+mod endpoint;
+mod interface;
 mod load;
 mod note;
 pub mod peer;

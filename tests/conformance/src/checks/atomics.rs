@@ -2,8 +2,8 @@
 
 use super::rma::{Bench, bench};
 use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::endpoint::Key;
 use crate::report::{Checked, Stop, equal, refused, succeeds};
-use crate::sys::Key;
 use core::cell::RefCell;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};

@@ -3,9 +3,9 @@
 use super::processes::Partner;
 use crate::case::{Case, Random};
 use crate::connector::Post;
+use crate::interface::{Received, readable};
 use crate::peer::{hex, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
-use crate::sys::{Received, readable};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, address_hash, caps};
 

@@ -1,8 +1,8 @@
 //! Active messages: whole, in order, bounded, from whom they say.
 
 use crate::case::{Case, Desk, Random};
+use crate::interface::Received;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
-use crate::sys::Received;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, access, caps, event_flags};
 

@@ -2,8 +2,9 @@
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::endpoint::Key;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
-use crate::sys::{Key, Memory};
+use crate::sys::Memory;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, access, caps};
 

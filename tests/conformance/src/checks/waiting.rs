@@ -2,8 +2,8 @@
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox};
+use crate::interface::{Interface, readable};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use crate::sys::{Interface, readable};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
@@ -81,7 +81,7 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
     Ok(())
 }
 
-fn address_of(case: &Case, endpoint: &crate::sys::Endpoint) -> Result<Vec<u8>, Stop> {
+fn address_of(case: &Case, endpoint: &crate::endpoint::Endpoint) -> Result<Vec<u8>, Stop> {
     let capacity = case.attr.max_endpoint_address_len as usize;
     succeeds("the endpoint's address", endpoint.address(capacity))
 }
@@ -95,7 +95,7 @@ fn connect(
     near: &Interface,
     address: &[u8],
     others: &mut [&mut Mailbox],
-) -> Result<crate::sys::Endpoint, Stop> {
+) -> Result<crate::endpoint::Endpoint, Stop> {
     loop {
         match near.connect(address, &case.identity(), 1) {
             Err(failure) if failure.status == Status::Again => {

@@ -5,9 +5,9 @@ mod sys;
 pub(crate) use sys::Connector;
 
 use crate::case::Case;
+use crate::interface::Received;
 use crate::peer::{hex, unhex};
 use crate::report::{Checked, Stop, fail, holds, same_bytes, succeeds};
-use crate::sys::Received;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

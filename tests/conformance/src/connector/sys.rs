@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::abi::Guarded;
-use crate::sys::{CANARY, Domain, Received, ask_reachable, bytes, status};
+use crate::interface::{Received, ask_reachable};
+use crate::sys::{CANARY, Domain, bytes, status};
 use core::ffi::c_void;
 use core::ptr;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl Connector {
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
 
-    /// As [`crate::sys::Interface::reachable`].
+    /// As [`crate::interface::Interface::reachable`].
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
         let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
         ask_reachable(f, self.handle, address)

@@ -1,0 +1,188 @@
+//! The table of an endpoint.
+
+#![allow(unsafe_code)]
+
+use crate::abi::Guarded;
+use crate::interface::Interface;
+use crate::sys::{Memory, Provider, bytes, status};
+use core::cell::RefCell;
+use core::ffi::c_void;
+use core::ptr;
+use std::rc::Rc;
+use tieline_plugin_api::abi::*;
+use tieline_plugin_api::{Failure, Status};
+
+struct OpenEndpoint {
+    interface: Interface,
+    handle: *mut c_void,
+}
+
+impl Drop for OpenEndpoint {
+    fn drop(&mut self) {
+        if let Some(f) = self.interface.provider().endpoint.close {
+            // SAFETY: keys hold an `Rc` of it, so they are dropped.
+            unsafe { f(self.handle) }
+        }
+    }
+}
+
+/// A connection.
+#[derive(Clone)]
+pub(crate) struct Endpoint(Rc<OpenEndpoint>);
+
+/// A put, get or atomic that a check describes.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) offset: u64,
+    pub(crate) cookie: u64,
+}
+
+impl Endpoint {
+    /// What an interface has connected.
+    pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
+        Endpoint(Rc::new(OpenEndpoint { interface, handle }))
+    }
+
+    fn ops(&self) -> &'static EndpointOps {
+        &self.provider().endpoint
+    }
+
+    fn provider(&self) -> &'static Provider {
+        self.0.interface.provider()
+    }
+
+    pub(crate) fn am_short(&self, id: u32, header: u64, data: &[u8]) -> Result<i64, Status> {
+        let f = self.ops().am_short.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint; the payload is borrowed for the call.
+        status(unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) }.into())
+    }
+
+    /// `pack` gets the buffer and answers like the C callback.
+    pub(crate) fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        max: usize,
+        mut pack: impl FnMut(&mut [u8]) -> i64,
+    ) -> Result<i64, Status> {
+        unsafe extern "C" fn call<F: FnMut(&mut [u8]) -> i64>(
+            argument: *mut c_void,
+            at: *mut u8,
+            capacity: usize,
+        ) -> i64 {
+            // SAFETY: the argument is the closure below, alive through the call; the provider's buffer is
+            // initialised and writable for `capacity` bytes.
+            unsafe { (*argument.cast::<F>())(core::slice::from_raw_parts_mut(at, capacity)) }
+        }
+        fn thunk<F: FnMut(&mut [u8]) -> i64>(_: &F) -> PackFn {
+            Some(call::<F>)
+        }
+        let f = self.ops().am_packed.ok_or(Status::Unsupported)?;
+        let packer = thunk(&pack);
+        // SAFETY: an open endpoint; the callback and its argument live through the call.
+        status(unsafe {
+            f(self.0.handle, id, header, packer, ptr::from_mut(&mut pack).cast(), max)
+        })
+    }
+
+    pub(crate) fn am_zcopy(
+        &self,
+        id: u32,
+        header: u64,
+        iov: &[Iov],
+        cookie: u64,
+    ) -> Result<i64, Status> {
+        let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
+        status(unsafe { f(self.0.handle, id, header, iov.as_ptr(), iov.len(), cookie) }.into())
+    }
+
+    pub(crate) fn rma(
+        &self,
+        put: bool,
+        iov: &[Iov],
+        target: Target<'_>,
+        local: &Memory,
+    ) -> Result<i64, Status> {
+        let op = Rma {
+            iov: iov.as_ptr(),
+            iov_count: iov.len(),
+            len: iov.iter().map(|piece| piece.len).sum(),
+            key: target.key.handle,
+            offset: target.offset,
+            cookie: target.cookie,
+            flags: tieline_plugin_api::op_flags::REMOTE_COMPLETION,
+            local_region: local.region.handle,
+        };
+        let slot = if put { self.ops().put } else { self.ops().get };
+        let f = slot.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
+        status(unsafe { f(self.0.handle, &op) }.into())
+    }
+
+    /// `op.key` and `op.result` are filled in here; returns the code and the result.
+    pub(crate) fn atomic(
+        &self,
+        key: &Key,
+        mut op: Atomic,
+        result: &RefCell<u64>,
+    ) -> Result<i64, Status> {
+        let f = self.ops().atomic.ok_or(Status::Unsupported)?;
+        op.key = key.handle;
+        op.result = result.as_ptr();
+        // SAFETY: an open endpoint, a key of it, a place for the result that outlives the call.
+        status(unsafe { f(self.0.handle, &op) }.into())
+    }
+
+    pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
+        let f = self.ops().flush.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint.
+        status(unsafe { f(self.0.handle, cookie) }.into())
+    }
+
+    pub(crate) fn fence(&self) -> Result<i64, Status> {
+        let f = self.ops().fence.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint.
+        status(unsafe { f(self.0.handle) }.into())
+    }
+
+    pub(crate) fn import(&self, packed: &[u8]) -> Result<Key, Failure> {
+        let f = self.ops().import_key.ok_or(Status::Unsupported)?;
+        let mut handle = ptr::null_mut();
+        let guarded = Guarded::bytes(packed);
+        // SAFETY: an open endpoint; the bytes are borrowed for the call.
+        let code = unsafe { f(self.0.handle, guarded.as_ptr(), packed.len(), &mut handle) };
+        let _ = self.provider().check(code)?;
+        Ok(Key { endpoint: self.clone(), handle })
+    }
+
+    pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        let f = self.ops().address.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint and a buffer of that capacity.
+        bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
+    }
+
+    pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        let f = self.ops().connect.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint; the bytes are borrowed for the call.
+        self.provider()
+            .check(unsafe { f(self.0.handle, address.as_ptr(), address.len()) })
+            .map(|_| ())
+    }
+}
+
+/// An imported key.
+pub(crate) struct Key {
+    endpoint: Endpoint,
+    handle: *mut c_void,
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        if let Some(f) = self.endpoint.ops().drop_key {
+            // SAFETY: an open endpoint (the field holds it) and a key of it, dropped once.
+            unsafe { f(self.endpoint.0.handle, self.handle) }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! A data-path module, opened, and what it brings.
+
+mod sys;
+
+pub(crate) use sys::{Interface, Received, ask_reachable, readable};

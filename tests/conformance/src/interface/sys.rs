@@ -1,0 +1,215 @@
+//! The table of an interface, and copies of the events it fills in.
+
+#![allow(unsafe_code)]
+
+use crate::abi::Guarded;
+use crate::endpoint::Endpoint;
+use crate::sys::{CANARY, Domain, Provider, bytes, status};
+use core::ffi::c_void;
+use core::ptr;
+use std::rc::Rc;
+use std::sync::Arc;
+use tieline_plugin_api::abi::*;
+use tieline_plugin_api::{Failure, Status};
+
+struct OpenInterface {
+    domain: Arc<Domain>,
+    handle: *mut c_void,
+}
+
+impl Drop for OpenInterface {
+    fn drop(&mut self) {
+        if let Some(f) = self.domain.provider.interface.close {
+            // SAFETY: endpoints hold an `Rc` of it, so they are closed.
+            unsafe { f(self.handle) }
+        }
+    }
+}
+
+/// A data-path module, opened.
+#[derive(Clone)]
+pub(crate) struct Interface(Rc<OpenInterface>);
+
+impl Interface {
+    /// What a domain has opened.
+    pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
+        Interface(Rc::new(OpenInterface { domain, handle }))
+    }
+
+    pub(crate) fn provider(&self) -> &'static Provider {
+        self.0.domain.provider
+    }
+
+    fn ops(&self) -> &'static InterfaceOps {
+        &self.0.domain.provider.interface
+    }
+
+    /// The provider's handle, for calls with records of other sizes.
+    pub(crate) fn handle(&self) -> *mut c_void {
+        self.0.handle
+    }
+
+    /// Whether both are one and the same.
+    pub(crate) fn same(&self, other: &Interface) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        let f = self.ops().address.ok_or(Status::Unsupported)?;
+        // SAFETY: an open interface and a buffer of that capacity.
+        bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
+    }
+
+    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
+        let Some(f) = self.ops().address else { return (0, false) };
+        let mut out = vec![CANARY; capacity + 64];
+        // SAFETY: an open interface and a buffer that is larger than what is said.
+        let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
+        (len, out[capacity..].iter().any(|&b| b != CANARY))
+    }
+
+    /// Asks for reachability; a refusal carries the reason. The last text is set when the reason is no
+    /// terminated text within its buffer.
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
+        let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
+        ask_reachable(f, self.0.handle, address)
+    }
+
+    pub(crate) fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<Endpoint, Failure> {
+        let provider = self.provider();
+        let (guarded, guarded_identity) = (Guarded::bytes(address), Guarded::bytes(identity));
+        let params = EndpointParams {
+            address: guarded.as_ptr(),
+            address_len: address.len(),
+            identity: guarded_identity.as_ptr(),
+            identity_len: identity.len(),
+            cookie,
+            ..EndpointParams::empty()
+        };
+        let f = self.ops().connect.ok_or(Status::Unsupported)?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: an open interface, a full record whose pointers are borrowed for the call.
+        let _ = provider.check(unsafe { f(self.0.handle, &params, &mut handle) })?;
+        Ok(Endpoint::of(self.clone(), handle))
+    }
+
+    /// One poll for at most `max` events.
+    pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
+        let f = self.ops().poll.ok_or(Status::Unsupported)?;
+        let mut events = vec![Event::empty(); max];
+        // SAFETY: an open interface and an array of `max` events.
+        let count = status(unsafe { f(self.0.handle, events.as_mut_ptr(), max as u32) })? as usize;
+        assert!(count <= max, "poll says {count} events in an array of {max}");
+        // SAFETY: the payloads are valid until the next poll.
+        Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
+    }
+
+    /// `true`: sleep.
+    pub(crate) fn arm(&self) -> Result<bool, Status> {
+        let f = self.ops().arm.ok_or(Status::Unsupported)?;
+        // SAFETY: an open interface.
+        Ok(status(unsafe { f(self.0.handle) }.into())? == 0)
+    }
+
+    pub(crate) fn event_fd(&self) -> Result<i32, Status> {
+        let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
+        // SAFETY: an open interface.
+        Ok(status(unsafe { f(self.0.handle) }.into())? as i32)
+    }
+
+    pub(crate) fn release(&self, token: u64) {
+        if let Some(f) = self.ops().release {
+            // SAFETY: an open interface; the token came with a lent payload and is given back once.
+            unsafe { f(self.0.handle, token) }
+        }
+    }
+
+    pub(crate) fn memory_use(&self) -> Result<MemoryUse, Status> {
+        let f = self.ops().memory.ok_or(Status::Unsupported)?;
+        let mut record = MemoryUse { size: size_of::<MemoryUse>(), ..MemoryUse::default() };
+        // SAFETY: an open interface and a record whose size is set.
+        let _ = status(unsafe { f(self.0.handle, &mut record) }.into())?;
+        Ok(record)
+    }
+}
+
+/// What `poll` brought, with the payload copied out.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) kind: u32,
+    pub(crate) id: u32,
+    pub(crate) status: i32,
+    pub(crate) flags: u32,
+    pub(crate) peer: u64,
+    pub(crate) header: u64,
+    pub(crate) data: Vec<u8>,
+    pub(crate) cookie: u64,
+    at: *const u8,
+}
+
+impl Received {
+    /// Copies an event.
+    ///
+    /// # Safety
+    /// Its payload is valid: nothing was polled since.
+    pub(crate) unsafe fn of(event: &Event) -> Received {
+        let data = if event.len == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the caller promises it.
+            unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
+        };
+        Received {
+            kind: event.kind,
+            id: event.id,
+            status: event.status,
+            flags: event.flags,
+            peer: event.peer,
+            header: event.header,
+            data,
+            cookie: event.cookie,
+            at: event.data,
+        }
+    }
+
+    /// Reads the payload again from where it lay: only for a lent one.
+    pub(crate) fn again(&self) -> Vec<u8> {
+        // SAFETY: a lent payload stays where it is until it is released, which the caller has not done.
+        unsafe { core::slice::from_raw_parts(self.at, self.data.len()) }.to_vec()
+    }
+}
+
+/// Asks `f`, a `reachable` of an interface or a connector, about an address.
+pub(crate) fn ask_reachable(
+    f: unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32,
+    handle: *mut c_void,
+    address: &[u8],
+) -> Result<(), (Failure, Option<&'static str>)> {
+    let mut reason = [CANARY; 320];
+    let guarded = Guarded::bytes(address);
+    // SAFETY: the caller's own open handle; address and reason are borrowed for the call.
+    let code = unsafe { f(handle, guarded.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
+    let Err(status) = status(code.into()) else { return Ok(()) };
+    let fault = if reason[256..].iter().any(|&b| b != CANARY) {
+        Some("it was written beyond its buffer")
+    } else if !reason[..256].contains(&0) {
+        Some("it is not terminated")
+    } else {
+        None
+    };
+    let end = reason.iter().position(|&b| b == 0).unwrap_or(256);
+    Err((Failure::new(status, String::from_utf8_lossy(&reason[..end])), fault))
+}
+
+/// Waits until a descriptor is readable; `false` when `milliseconds` passed first.
+pub(crate) fn readable(fd: i32, milliseconds: i32) -> bool {
+    let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one record, borrowed for the call.
+    unsafe { libc::poll(&mut set, 1, milliseconds) == 1 }
+}
