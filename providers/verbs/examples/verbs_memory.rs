@@ -47,6 +47,12 @@ fn register(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
+fn progress(workers: [&Worker; 2]) {
+    for worker in workers {
+        let _ = worker.progress();
+    }
+}
+
 /// Waits for an operation of the first worker while both make progress.
 fn finish(workers: [&Worker; 2], posted: Result<Outcome, Error>) -> Result<u64, Error> {
     match posted? {
@@ -55,7 +61,7 @@ fn finish(workers: [&Worker; 2], posted: Result<Outcome, Error>) -> Result<u64, 
             if let Some(result) = workers[0].test(&request) {
                 return result;
             }
-            workers.iter().for_each(|worker| drop(worker.progress()));
+            progress(workers);
         },
     }
 }
@@ -70,7 +76,7 @@ fn put(
     loop {
         match peer.put(source, 0..WORDS, &key, 0) {
             Err(error) if error.status() == Status::Again => {
-                workers.iter().for_each(|worker| drop(worker.progress()));
+                progress(workers);
             }
             posted => return finish(workers, posted),
         }

@@ -19,6 +19,8 @@ pub(crate) struct Told {
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
     /// Cookie of each operation that ended, and how: the value from before.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
+    /// What peers that arrived said of themselves.
+    pub(crate) arrived: Vec<Vec<u8>>,
     /// Endpoints that failed: cookie, status, words.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
@@ -42,6 +44,7 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
                 let words = String::from_utf8(sys::payload(&event)).unwrap();
                 told.failed.push((event.cookie, Status::from_code(event.status), words));
             }
+            event::PEER_ARRIVED => told.arrived.push(sys::payload(&event)),
             other => panic!("an event of kind {other}"),
         }
     }
@@ -81,8 +84,13 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
 
 /// Opens `rc` with these settings.
 pub(crate) fn side(settings: &[(&str, &str)]) -> Side {
+    side_of(RC, settings)
+}
+
+/// Opens a module with these settings.
+pub(crate) fn side_of(module: &str, settings: &[(&str, &str)]) -> Side {
     let domain = domain(settings).unwrap();
-    let interface = domain.open_interface(RC, [0; 16]).unwrap();
+    let interface = domain.open_interface(module, [0; 16]).unwrap();
     Side { interface, domain, told: Told::default() }
 }
 

@@ -7,6 +7,8 @@ mod endpoint;
 mod interface;
 mod queue;
 #[cfg(test)]
+mod course_tests;
+#[cfg(test)]
 mod tests;
 mod wire;
 

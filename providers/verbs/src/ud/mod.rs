@@ -8,6 +8,8 @@ mod address;
 mod endpoint;
 mod interface;
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod lossy_tests;
 mod packet;
 mod receiver;

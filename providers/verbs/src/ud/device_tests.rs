@@ -1,0 +1,49 @@
+//! Two interfaces of datagrams over a device that this process plays.
+
+use crate::UD;
+use crate::double::side_of;
+use crate::double::world::fault;
+use tieline_plugin_api::{Endpoint, Interface, Posting, Status};
+
+#[test]
+fn a_peer_arrives_with_its_identity_and_messages_come_once_in_order() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), &[7; 3000], 1).unwrap();
+    let mut sent = 0u64;
+    while sent < 300 {
+        match to_b.am_short(1, sent, &[sent as u8; 900]) {
+            Ok(Posting::Done) => sent += 1,
+            Err(Status::Again) => {
+                b.poll();
+                a.poll();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    while b.told.messages.len() < 300 {
+        b.poll();
+        a.poll();
+    }
+    assert_eq!(b.told.arrived, [vec![7; 3000]]);
+    let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
+    assert_eq!(headers, (0..300).collect::<Vec<_>>());
+    assert!(b.told.messages.iter().all(|(header, bytes)| *bytes == [*header as u8; 900]));
+}
+
+#[test]
+fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
+    let settings = [("TIELINE_FAILURE_TIMEOUT", "200ms")];
+    let (mut a, b) = (side_of(UD, &settings), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    assert_eq!(to_b.am_short(1, 1, b"lost"), Ok(Posting::Done));
+    assert_eq!(to_b.flush(2), Ok(Posting::Pending));
+    fault(|faults| faults.cut = true);
+    while a.told.failed.is_empty() {
+        a.poll();
+    }
+    assert_eq!(a.told.failed[0].0, 1);
+    assert!(a.told.ended.iter().all(|(cookie, result)| *cookie == 2 && result.is_err()));
+    assert_eq!(a.told.ended.len(), 1);
+    assert!(to_b.am_short(1, 2, b"x").is_err_and(|status| status != Status::Again));
+    fault(|faults| faults.cut = false);
+}
