@@ -178,6 +178,7 @@ impl Lab {
         }
         let mut parts: Vec<Option<Result<i32, &str>>> = vec![None; hosts];
         let mut deadline = self.deadline(test.timeout);
+        let whole = self.deadline(test.timeout);
         let mut over = None;
         while parts.iter().any(Option::is_none) {
             let event = self.next(deadline.left().min(Duration::from_millis(100)));
@@ -223,6 +224,7 @@ impl Lab {
             });
         }
         let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), time);
+        story.ended(time, whole.waited(), slowness);
         Ok(Ended { verdict, time, story })
     }
 

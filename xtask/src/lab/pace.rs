@@ -41,10 +41,14 @@ impl Deadline {
         }
     }
 
-    pub(super) fn left(&self) -> Duration {
-        // The host that waited longest is the one that the others waited for.
+    /// How long the host that waited longest, for which the others waited, had no processor since then.
+    pub(super) fn waited(&self) -> Duration {
         let waits = self.qemus.iter().map(|(id, before)| waited(*id).saturating_sub(*before));
-        let allowed = self.length * self.slowness + waits.max().unwrap_or_default();
+        waits.max().unwrap_or_default()
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        let allowed = self.length * self.slowness + self.waited();
         allowed.min(self.length * SLOWEST).saturating_sub(self.began.elapsed())
     }
 }

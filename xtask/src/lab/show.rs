@@ -45,6 +45,8 @@ pub(super) struct Story {
     lines: Vec<(Duration, usize, String)>,
     /// How much of each host's console belongs to the tests before.
     consoles: Vec<u64>,
+    /// What the machine was like meanwhile.
+    machine: String,
 }
 
 /// What the project and the system say when something went wrong.
@@ -75,7 +77,20 @@ impl Story {
             hosts,
             lines: Vec::new(),
             consoles: (0..hosts).map(size).collect(),
+            machine: String::new(),
         }
+    }
+
+    pub(super) fn ended(&mut self, time: Duration, waited: Duration, slowness: u32) {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        self.machine = format!(
+            "it took {:.1} s, of which a host waited {:.1} s for a processor of this machine (load {}); deadlines were {} \
+             as long as on a quiet one",
+            time.as_secs_f64(),
+            waited.as_secs_f64(),
+            load.split_whitespace().take(2).collect::<Vec<_>>().join(" "),
+            if slowness == 1 { "just".to_owned() } else { format!("{slowness} times") },
+        );
     }
 
     pub(super) fn heard(&mut self, after: Duration, host: usize, line: &str) {
@@ -91,6 +106,7 @@ impl Story {
     /// then the end of what each host said, the state it was in, and what its kernel said meanwhile.
     pub(super) fn print_failure(&self) {
         let lines = &self.lines;
+        println!("  {}", self.machine);
         let trouble: Vec<_> = lines.iter().filter(|line| tells_of_trouble(&line.2)).collect();
         if lines.len() > MOST && !trouble.is_empty() {
             println!("  what went wrong, in the words of those who ran:");
