@@ -177,13 +177,15 @@ impl Inner {
     /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
     pub(super) fn attempt_atomic(&self, task: &mut AtomicTask) -> Result<bool, Status> {
         let key = &task.key;
-        let Some(native) = key.native_atomic(&task.call, task.fetch) else {
+        if key.may_find_more() {
             key.resolve_now_and_then();
-            if !key.may_find_more() {
-                self.end_atomic(task, Err(key.no_device()));
-                return Ok(true);
+        }
+        let Some(native) = key.native_atomic(&task.call, task.fetch) else {
+            if key.may_find_more() {
+                return Ok(false);
             }
-            return Ok(false);
+            self.end_atomic(task, Err(key.no_device()));
+            return Ok(true);
         };
         if !native.does(&task.call, task.fetch) {
             return self.attempt_by_swap(&native, task);
