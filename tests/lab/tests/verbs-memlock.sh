@@ -1,0 +1,17 @@
+about="too little locked memory is said where it is met, with how to raise it"
+hosts=1
+timeout=60
+memory() {
+    # Root's rights would lift the limit.
+    plain bash -c 'ulimit -l "$1"; shift; exec "$@"' - "$1" "$TARGET/debug/examples/verbs_memory" "${@:2}" | tee words
+}
+h0() {
+    built libtieline_verbs.so libtieline_tcp_connect.so examples/verbs_memory
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
+    memory 64 open
+    grep -q 'failed: .*locked memory is 64 KiB.*ulimit -l' words || fail "opening an interface does not say it"
+    memory 8192 register 16777216
+    grep -q 'warning: verbs:rxe0 .*registering 16777216 bytes.*ulimit -l' words || fail "registering does not say it"
+    memory 16384 open
+    grep -q opened words || fail "a sufficient limit is not enough"
+}
