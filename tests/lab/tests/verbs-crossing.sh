@@ -1,8 +1,8 @@
 about="thousands of connections that both sides open at once, over links that lose 5 %, reorder and duplicate: one for each pair"
 timeout=200
 # Connections in a round, and rounds.
-by_ud="400 4"
-by_tcp="400 1"
+by_ud="250 4"
+by_tcp="250 4"
 
 # crossing CONNECTIONS ROUNDS: those of the last round are looked at from outside, too, while they stand.
 crossing() {
