@@ -86,16 +86,16 @@ pub fn tune(stream: &TcpStream, silence: Duration) {
 pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let socket = SockRef::from(stream);
     let silence = silence.max(Duration::from_secs(1));
-    let probe = (silence / 8).max(Duration::from_secs(1));
-    let idle = (silence / 2).max(probe);
     // The kernel counts in seconds; and one lost probe means nothing.
-    let probes = ((silence - idle).as_secs_f32() / probe.as_secs_f32()).round().max(2.0) as u32;
+    let probe = Duration::from_secs((silence / 8).as_secs().max(1));
+    let idle = Duration::from_secs((silence / 2).as_secs().max(1));
+    let probes = ((silence - idle).as_secs_f32() / probe.as_secs_f32()).ceil().max(2.0) as u32;
     // A socket that refuses one of these is slower to notice, no worse.
     let _ = socket.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(probes);
     let _ = socket.set_tcp_keepalive(&keepalive);
     // Whoever comes back is found again soon, not after twice the time that it was away.
-    sys::limit_retransmission_pauses(stream.as_fd(), probe);
+    sys::limit_retransmission_pauses(stream.as_fd(), (silence / 8).max(Duration::from_secs(1)));
 }
 
 #[cfg(test)]
@@ -136,5 +136,14 @@ mod tests {
         assert!(socket.nodelay().expect("an option"));
         assert!(socket.keepalive().expect("an option"));
         assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(Duration::from_secs(20)));
+        // The first probe, and how long none may be answered: together the time that is asked for, where it is
+        // more than the two probes of the least.
+        for (silence, first, then) in [(20, 10, 10), (8, 4, 4), (3, 1, 2), (2, 1, 2), (0, 1, 2)] {
+            tune_for_streams(&stream, Duration::from_secs(silence));
+            let every = socket.keepalive_interval().expect("an option");
+            let probes = socket.keepalive_retries().expect("an option");
+            assert_eq!(socket.keepalive_time().expect("an option").as_secs(), first);
+            assert_eq!((every * probes).as_secs(), then, "for {silence} s");
+        }
     }
 }

@@ -25,6 +25,10 @@
 //! Whatever a peer should say is waited for with a deadline; when that passes the test fails, with what every
 //! process said last, and the processes are killed. After each test nothing may be left: no process, no file.
 
+/// What must have ended by itself has ended by then, in ms: however busy the machine is, and well before the usual
+/// time-outs (20 s for silence, 30 s for connecting) could have ended it instead.
+pub const BOUND_MS: f64 = 15_000.0;
+
 pub mod exchange;
 pub mod forge;
 pub mod hosts;

@@ -163,6 +163,27 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Descriptors and KiB that each of them holds.
+    pub fn footprints(nodes: &mut [Node]) -> Vec<(u64, u64)> {
+        let number = |node: &mut Node, what: &str| node.must(what).parse().expect("a number");
+        let each = |node: &mut Node| (number(node, "descriptors"), number(node, "resident"));
+        nodes.iter_mut().map(each).collect()
+    }
+}
+
+/// Compares what processes held early with what they hold late.
+///
+/// # Panics
+/// When they hold more now.
+pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
+    assert_eq!(early.len(), late.len(), "both were measured");
+    for (early, late) in early.iter().zip(late) {
+        assert!(late.0 <= early.0 + 4, "descriptors leak: {} became {}", early.0, late.0);
+        assert!(late.1 <= early.1 + 8 * 1024, "memory leaks: {} KiB became {}", early.1, late.1);
+    }
+}
+
 /// Milliseconds between two times.
 #[must_use]
 pub fn milliseconds(from: u64, to: u64) -> f64 {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::node::{milliseconds, milliseconds_since};
 use tieline_processes::random::spin;
-use tieline_processes::{Hosts, Node, Random, Test, Verdict, named, or_skip, sys};
+use tieline_processes::{BOUND_MS, Hosts, Node, Random, Test, Verdict, named, or_skip, sys};
 
 pub(crate) const TESTS: &[Test] = named![
     two_processes_that_connect_at_once_two_hundred_times_form_one_connection_each_time,
@@ -168,9 +168,6 @@ fn a_peer_that_makes_progress_late_is_waited_for() -> Verdict {
     b.end();
     Verdict::Passed
 }
-
-/// What is correct for a deadline of 2 s: everything has ended by then, however busy the machine is.
-const BOUND_MS: f64 = 10_000.0;
 
 fn a_peer_that_never_makes_progress_is_an_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());

@@ -1,7 +1,7 @@
 //! Peers that are ended by SIGKILL.
 
 use tieline_processes::node::milliseconds;
-use tieline_processes::{Node, Test, Verdict, named};
+use tieline_processes::{BOUND_MS, Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
     a_peer_killed_while_idle_is_noticed_and_every_operation_to_it_is_refused,
@@ -13,9 +13,6 @@ pub(crate) const TESTS: &[Test] = named![
     a_peer_killed_before_it_accepts_a_connection_fails_what_was_posted,
     a_peer_killed_before_anybody_connects_is_refused_as_gone,
 ];
-
-/// What a functional promise of one second may take where other programs have the processors.
-const BOUND_MS: f64 = 3000.0;
 
 fn within_bound(what: &str, killed: u64, noticed: u64) {
     assert!(noticed > killed, "{what} came {} ms before the kill", milliseconds(noticed, killed));

@@ -2,7 +2,7 @@
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::interpreter::MIXED_REGION;
-use tieline_processes::node::milliseconds;
+use tieline_processes::node::{milliseconds, nothing_leaks};
 use tieline_processes::random::spin;
 use tieline_processes::{Hosts, Node, Random, Test, Verdict, named, or_skip};
 
@@ -80,27 +80,16 @@ fn a_hundred_random_kills_on_another_host_leave_two_survivors_at_work() -> Verdi
             pongs = survivors[0].must("pongs").parse().expect("a number");
         }
         if round == 20 {
-            early = footprint(&mut survivors);
+            early = Node::footprints(&mut survivors);
         }
     }
-    let late = footprint(&mut survivors);
+    let late = Node::footprints(&mut survivors);
     println!("    slowest failure: {slowest:.1} ms after the kill");
     println!("    descriptors and KiB after 20 kills {early:?}, after {KILLS} {late:?}");
-    assert!(slowest < 10_000.0);
-    for (early, late) in early.iter().zip(&late) {
-        assert!(late.0 <= early.0 + 4, "descriptors leak: {} became {}", early.0, late.0);
-        assert!(late.1 <= early.1 + 8 * 1024, "memory leaks: {} KiB became {}", early.1, late.1);
-    }
+    assert!(slowest < tieline_processes::BOUND_MS);
+    nothing_leaks(&early, &late);
     for node in survivors {
         node.end();
     }
     Verdict::Passed
-}
-
-fn footprint(survivors: &mut [Node; 2]) -> Vec<(u64, u64)> {
-    let number = |node: &mut Node, what: &str| node.must(what).parse().expect("a number");
-    survivors
-        .iter_mut()
-        .map(|node| (number(node, "descriptors"), number(node, "resident")))
-        .collect()
 }

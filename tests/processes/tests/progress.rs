@@ -222,7 +222,7 @@ fn a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer() -
             Err(failed) => {
                 assert_eq!(failed.status, "PeerFailed", "{failed:?}");
                 let took = tieline_processes::node::milliseconds(killed, failed.at);
-                assert!(took < 3000.0, "{took} ms");
+                assert!(took < tieline_processes::BOUND_MS, "{took} ms");
             }
         }
         assert!(caller.must("await-error target").starts_with("PeerFailed"));

@@ -1,6 +1,6 @@
 //! Two hundred processes killed at random moments of a mixed workload.
 
-use tieline_processes::node::milliseconds;
+use tieline_processes::node::{milliseconds, nothing_leaks};
 use tieline_processes::random::spin;
 use tieline_processes::{Launch, Node, Random, Test, Verdict, named};
 
@@ -98,31 +98,20 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
             pongs = now(&mut survivors);
         }
         if round == 40 {
-            early = footprint(&mut survivors);
+            early = Node::footprints(&mut survivors);
         }
     }
-    let late = footprint(&mut survivors);
+    let late = Node::footprints(&mut survivors);
     println!("    slowest failure: {slowest:.1} ms after the kill (promised: 1000)");
     println!(
         "    descriptors and KiB of the survivors after 40 kills {early:?}, after 200 {late:?}"
     );
-    assert!(slowest < 3000.0);
-    for (early, late) in early.iter().zip(&late) {
-        assert!(late.0 <= early.0 + 4, "descriptors leak: {} became {}", early.0, late.0);
-        assert!(late.1 <= early.1 + 8 * 1024, "memory leaks: {} KiB became {}", early.1, late.1);
-    }
+    assert!(slowest < tieline_processes::BOUND_MS);
+    nothing_leaks(&early, &late);
     for node in survivors {
         node.end();
     }
     Verdict::Passed
-}
-
-fn footprint(survivors: &mut [Node; 2]) -> Vec<(u64, u64)> {
-    let number = |node: &mut Node, what: &str| node.must(what).parse().expect("a number");
-    survivors
-        .iter_mut()
-        .map(|node| (number(node, "descriptors"), number(node, "resident")))
-        .collect()
 }
 
 fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verdict {
