@@ -7,7 +7,7 @@ composed() {
     shift
     env "$@" tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?: $*"; }
     grep '^  verbs:rxe0  *{' report
-    grep -qF "  verbs:rxe0  $words" <(sed 's/  *{/  {/' report) || { cat report; fail "$*: it is not $words"; }
+    sed 's/  *{/  {/' report | grep -qxF "  verbs:rxe0  $words" || { cat report; fail "$*: it is not $words"; }
     env "$@" tieline info --json | grep -qF "\"composed\": \"$words\"" || fail "$*: not so in JSON"
 }
 # says WORDS: in the report, however its lines are broken.

@@ -26,11 +26,12 @@ h0() {
     until_true grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 
     echo "== nobody may open it"
+    # libibverbs tries other places then, and says what came of the last.
     chmod 000 /dev/infiniband/uverbs*
     plain tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
     grep -A2 'verbs' report
     chmod 666 /dev/infiniband/uverbs*
-    says "verbs:rxe0 not used rxe0 cannot be opened, see who may read and write /dev/infiniband/uverbs*: Permission denied"
+    says "verbs:rxe0 not used rxe0 cannot be opened, see who may read and write /dev/infiniband/uverbs*"
 
     echo "== a variable leaves it out"
     TIELINE_PROVIDERS='^verbs' tieline info --why > report 2>&1 || fail "tieline info ended with $?"
