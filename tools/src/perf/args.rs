@@ -12,7 +12,7 @@ use std::time::Duration;
 ///
 ///   am_lat    one way of a message: half of ping and pong
 ///   am_bw     a stream of messages, until the receiver has acknowledged the last one
-///   put_lat   as am_lat, by put: the receiver polls its memory (up to 256 bytes: put_bytes)
+///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes where that ends at once)
 ///   put_bw    a stream of puts, 16 under way, until the last one is visible at the target
 ///   get_lat, get_bw   a get that is waited for; 16 under way
 ///   add_lat   posted 8-byte adds: the time from one to the next

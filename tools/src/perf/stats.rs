@@ -72,7 +72,7 @@ pub(crate) fn measure(
                 });
                 every *= 2;
             }
-            batches.push((now - before).as_nanos() as f64 / count as f64);
+            batches.push((now - before).as_nanos() as u64 as f64 / count as f64);
         }
         before = now;
     }

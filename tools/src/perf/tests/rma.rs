@@ -11,7 +11,7 @@ use tieline::{Endpoint, Error, Outcome, Region, RemoteKey};
 const LOOKS: u32 = 16;
 /// From here on a stream makes progress between operations.
 const LARGE: usize = 4096;
-/// Up to here a put is of bytes that lie anywhere, beyond it of a registered buffer.
+/// Up to here a put is of bytes that lie anywhere, where that ends at once; beyond it of a registered buffer.
 const SHORT: usize = 256;
 /// Operations under way in a stream.
 const WINDOW: usize = 16;
@@ -25,6 +25,9 @@ struct Table<'a> {
     landing: &'a Region,
     source: Region,
     payload: Vec<u8>,
+    /// The put before, if it did not end at once: its buffer must not be touched until it has.
+    before: Option<Outcome>,
+    at_once: bool,
     verify: bool,
 }
 
@@ -37,7 +40,8 @@ impl Table<'_> {
         verify: bool,
     ) -> Result<Table<'a>, Error> {
         let (endpoint, source) = (side.endpoint()?, side.buffer(size)?);
-        Ok(Table { side, endpoint, key, landing, source, payload: vec![0; size], verify })
+        let (payload, at_once) = (vec![0; size], size <= SHORT);
+        Ok(Table { side, endpoint, key, landing, source, payload, before: None, at_once, verify })
     }
 
     /// Puts turn `number` to the other side; its last byte says the number, from 1 to 255 and around.
@@ -47,10 +51,14 @@ impl Table<'_> {
             pattern::fill(number, &mut self.payload[..size - 1]);
         }
         self.payload[size - 1] = mark(number);
-        if size <= SHORT {
+        if self.at_once {
+            // The bytes are free again; the other side's answer says that they arrived.
             let outcome = self.side.post(|| self.endpoint.put_bytes(&self.payload, self.key, 0))?;
-            drop(outcome); // the bytes are free again; the other side's answer says that they arrived
+            self.at_once = outcome.is_done();
             return Ok(());
+        }
+        if let Some(before) = self.before.take() {
+            let _ = self.side.finish(before)?;
         }
         if self.verify {
             self.source.write(0, &self.payload)?;
@@ -58,6 +66,11 @@ impl Table<'_> {
             self.source.write(size - 1, &[mark(number)])?;
         }
         let outcome = self.side.post(|| self.endpoint.put(&self.source, 0..size, self.key, 0))?;
+        if size <= SHORT {
+            self.before = Some(outcome);
+            return Ok(());
+        }
+        // What goes in parts has arrived when it has ended, not when its last byte is there.
         self.side.finish(outcome).map(drop)
     }
 

@@ -70,8 +70,8 @@ pub(super) fn speed() -> Vec<Beside> {
                 ucx("put_lat -s 8 -D short", 1000, Figure::P50),
             ],
             "All three write to the other side and look at their own memory until the answer is there; the \
-             payload goes inline. ib_write_lat also waits for the completion of each of its writes, once the answer \
-             to the one before has come; tieline and UCX take completions when they make progress.",
+             payload goes inline. ib_write_lat waits for the completion of its write before it looks for the answer; \
+             tieline and UCX take it afterwards.",
         ),
         beside(
             "8 B message, one way",
@@ -141,9 +141,9 @@ pub(super) fn instructions() -> Vec<Kind> {
                 Unit::Instructions,
                 None,
                 vec![
-                    ours("put_lat --size 8", 400, Figure::Turn),
-                    perftest("ib_write_lat", "-s 8", 400, Figure::Turn),
-                    ucx("put_lat -s 8 -D short", 400, Figure::Turn),
+                    ours("put_lat --size 8", 100, Figure::Turn),
+                    perftest("ib_write_lat", "-s 8", 100, Figure::Turn),
+                    ucx("put_lat -s 8 -D short", 100, Figure::Turn),
                 ],
                 TURN,
             ),
@@ -152,9 +152,9 @@ pub(super) fn instructions() -> Vec<Kind> {
                 Unit::Instructions,
                 None,
                 vec![
-                    ours("put_bw --size 8", 400, Figure::Post),
-                    perftest("ib_write_bw", "-s 8", 400, Figure::Post),
-                    ucx("put_bw -s 8 -D short", 400, Figure::Post),
+                    ours("put_bw --size 8", 100, Figure::Post),
+                    perftest("ib_write_bw", "-s 8", 100, Figure::Post),
+                    ucx("put_bw -s 8 -D short", 100, Figure::Post),
                 ],
                 POST,
             ),
@@ -166,9 +166,9 @@ pub(super) fn instructions() -> Vec<Kind> {
                 Unit::Instructions,
                 None,
                 vec![
-                    ours("am_lat --size 8", 400, Figure::Turn),
-                    perftest("ib_send_lat", "-s 8", 400, Figure::Turn),
-                    ucx("am_lat -s 8 -D short", 400, Figure::Turn),
+                    ours("am_lat --size 8", 100, Figure::Turn),
+                    perftest("ib_send_lat", "-s 8", 100, Figure::Turn),
+                    ucx("am_lat -s 8 -D short", 100, Figure::Turn),
                 ],
                 TURN,
             ),
@@ -177,9 +177,9 @@ pub(super) fn instructions() -> Vec<Kind> {
                 Unit::Instructions,
                 None,
                 vec![
-                    ours("am_bw --size 8", 400, Figure::Post),
-                    perftest("ib_send_bw", "-s 8", 400, Figure::Post),
-                    ucx("am_bw -s 8 -D short", 400, Figure::Post),
+                    ours("am_bw --size 8", 100, Figure::Post),
+                    perftest("ib_send_bw", "-s 8", 100, Figure::Post),
+                    ucx("am_bw -s 8 -D short", 100, Figure::Post),
                 ],
                 POST,
             ),
@@ -198,8 +198,9 @@ pub(super) struct Kind {
 
 const TURN: &str = "Instructions of the program in user mode from one doorbell to the next in a ping-pong: one operation \
     posted, one arrived and handled, its completion taken. Counted by single steps (xtask/src/steps.c) with the program \
-    held after each doorbell until the answer is there, so that no turn of a waiting loop is counted. The driver's library \
+    held after each doorbell until the answer is there, so that no turn of a waiting loop is counted; the median of 15. The driver's library \
     is the same for all and counts in all.";
 
-const POST: &str = "From one doorbell to the next in a stream, where nothing was polled between: the cost of posting alone. \
+const POST: &str = "From one doorbell to the next in a stream, where nothing was polled between and nothing had to wait: the \
+    cost of posting alone, and of the loop. \
     The rest of a turn, the turn less the post, is what polling and handling cost.";
