@@ -58,11 +58,6 @@ fn main() -> Result<(), Error> {
     };
     let left = neighbour((rank + size - 1) % size, RIGHT_GHOST, FROM_RIGHT)?;
     let right = neighbour((rank + 1) % size, LEFT_GHOST, FROM_LEFT)?;
-    println!(
-        "rank {rank} puts to the left by {}, to the right by {}",
-        left.key.path(),
-        right.key.path()
-    );
 
     for step in 1..=STEPS {
         left.send(step, word(&memory, 0)?.load(Ordering::Relaxed))?;
@@ -85,6 +80,11 @@ fn main() -> Result<(), Error> {
         let why = format!("cell 0 of rank {rank} holds {found}, expected {expected}");
         return Err(Error::new(Status::BadData, "the halo exchange went wrong", why, ""));
     }
+    println!(
+        "rank {rank} puts to the left by {}, to the right by {}",
+        left.key.path(),
+        right.key.path()
+    );
     if rank == 0 {
         println!("{STEPS} steps on {size} ranks verified");
     }

@@ -163,7 +163,7 @@ fn without_any_way_to_connect_every_module_says_why() {
         verdicts(&composition, "tcp"),
         [
             "disabled: tcp/stream needs another module to form its connections: tcp-connect is left out by \
-          TIELINE_CONNECT=^*; there is no other"
+          TIELINE_CONNECT=^*; verbs:rxe0/rdmacm is left out by TIELINE_CONNECT=^*; there is no other"
         ]
     );
     let nothing = composed_with(&[tcp()], &[]);
