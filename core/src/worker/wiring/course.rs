@@ -127,7 +127,10 @@ impl Inner {
         if status == Status::Closed {
             return;
         }
-        self.avoid(peer.party.worker, interface);
+        // After a key of a region that is gone the way is as good as before.
+        if status != Status::KeyRejected {
+            self.avoid(peer.party.worker, interface);
+        }
         if self.stands_elsewhere(peer.party.worker, &self.interfaces[interface]) {
             // The peer lives: only this device's way to it is gone.
             self.core.note(format!(

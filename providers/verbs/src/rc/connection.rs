@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.
     pub(crate) received: bool,
+    /// Why the device has ended it, where it said so before sends came back.
+    pub(crate) blame: Option<Failure>,
 }
 
 /// A send that the device did not take, with the error number and what was to end with it.
@@ -99,6 +101,7 @@ impl Connection {
             stalled: None,
             deadline: now,
             received: false,
+            blame: None,
         };
         connection.initialise(domain)?;
         Ok(connection)
@@ -305,7 +308,7 @@ pub(crate) fn verdict(
         IBV_WC_REM_ACCESS_ERR => (
             Status::KeyRejected,
             Failure::new(
-                Status::Io,
+                Status::KeyRejected,
                 format!(
                     "the peer's device{peer} refused a remote key: its region was deregistered; RDMA devices end the \
                      connection after such an error"
@@ -327,8 +330,9 @@ pub(crate) fn verdict(
         IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
             both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
         }
+        // The peer lives: it asked for something.
         IBV_WC_WR_FLUSH_ERR => both(
-            Status::PeerFailed,
+            Status::Io,
             format!(
                 "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
                  with the key of a region that was deregistered"

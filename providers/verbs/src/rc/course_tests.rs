@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn everything_that_was_accepted_ends_once(steps in proptest::collection::vec(step(), 0..150)) {
         fault(|faults| *faults = Faults::default());

@@ -186,6 +186,8 @@ fn a_revoked_key_fails_its_operation_and_ends_the_connection_and_a_new_one_can_b
         b.poll();
     }
     assert!(b.told.failed[0].2.contains("used a remote key that this"), "{:?}", b.told.failed);
+    let status = |side: &Side| side.told.failed[0].1;
+    assert_eq!((status(&a), status(&b)), (Status::KeyRejected, Status::KeyRejected));
     drop((at_a, at_b));
     let (again, _at_b) = connect(&mut a, &mut b);
     assert_eq!(put(&again, &good, &mut [10; 8], 5), Ok(Posting::Pending));
@@ -351,4 +353,25 @@ fn the_smaller_mtu_of_two_sides_is_used() {
     let (mut a, mut b) = (side(&[("TIELINE_VERBS_PATH_MTU", "1024")]), side(&[]));
     let (_at_a, _at_b) = connect(&mut a, &mut b);
     assert!(device::pairs().into_iter().all(|qpn| device::attributes(qpn).path_mtu == 3));
+}
+
+#[test]
+fn the_owner_of_a_revoked_key_hears_why_its_own_operations_end() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let (mut target, mut other) = (vec![0u64; 64], vec![0u64; 64]);
+    let (region, key) = share(&b, &mut target, &at_a);
+    let (_other, theirs) = share(&a, &mut other, &at_b);
+    b.domain.deregister(region).unwrap();
+    fault(|faults| faults.stuck = true);
+    assert_eq!(put(&at_a, &key, &mut [8; 8], 1), Ok(Posting::Pending));
+    assert_eq!(put(&at_b, &theirs, &mut [9; 8], 2), Ok(Posting::Pending));
+    assert_eq!(put(&at_b, &theirs, &mut [9; 8], 3), Ok(Posting::Pending));
+    fault(|faults| faults.stuck = false);
+    while b.told.failed.is_empty() {
+        b.poll();
+    }
+    assert_eq!(b.told.failed[0].1, Status::KeyRejected, "{:?}", b.told.failed);
+    assert_eq!(b.told.ended.len(), 2);
+    assert!(b.told.ended.iter().all(|(_, result)| *result != Err(Status::PeerFailed)));
 }

@@ -156,7 +156,12 @@ impl State {
         if matches!(connection.phase, Phase::Broken(_)) {
             return;
         }
-        connection.phase = Phase::Broken(failure.status);
+        // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
+        let status = match failure.status {
+            Status::KeyRejected => Status::Io,
+            other => other,
+        };
+        connection.phase = Phase::Broken(status);
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
         connection.qp = None;
         let left = connection.queue.len();
@@ -169,7 +174,7 @@ impl State {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)
         }) {
-            self.finish(slot, ends, Err(failure.status), events.as_deref_mut());
+            self.finish(slot, ends, Err(status), events.as_deref_mut());
         }
         if let Some(connection) = self.connection(slot) {
             connection.life = life;

@@ -47,6 +47,10 @@ impl State {
     /// Fetches a batch of completions; whether there was any.
     pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut batch = core::mem::take(&mut self.batch);
+        if batch.is_empty() {
+            // Within a batch: what came before is told from there.
+            return false;
+        }
         let count = match self.cq.poll(&mut batch) {
             Ok(count) => count,
             Err(failure) => {
@@ -146,10 +150,18 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let domain = self.domain.clone();
-        // The device may just have said why.
-        domain.watch.look();
+        // The device may just have said why; then the connection is over with that.
+        if self.hear(events.as_deref_mut()) {
+            self.tick(Instant::now(), true, events.as_deref_mut());
+        }
+        if self.connection(slot).is_none_or(|c| matches!(c.phase, Phase::Broken(_))) {
+            return;
+        }
         let Some(connection) = self.connection(slot) else { return };
-        let (own, failure) = verdict(wc, &domain, connection.peer.as_ref());
+        let (own, failure) = match connection.blame.take() {
+            Some(failure) => (Status::Io, failure),
+            None => verdict(wc, &domain, connection.peer.as_ref()),
+        };
         let unanswered = connection.phase == Phase::Connecting && !connection.received;
         if unanswered
             && wc.status == IBV_WC_RETRY_EXC_ERR
@@ -259,6 +271,17 @@ impl State {
             return;
         }
         self.looked = now;
+        let port_changed = self.hear(events.as_deref_mut());
+        if port_changed || now.duration_since(self.ticked) >= LOOK_EVERY {
+            self.ticked = now;
+            self.tick(now, port_changed, events);
+        }
+        self.pay();
+        self.tick_while_needed();
+    }
+
+    /// Acts on what the device has said of itself; whether it was of the port.
+    fn hear(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut port_changed = false;
         for news in self.sleep.news() {
             match news.kind {
@@ -277,12 +300,7 @@ impl State {
                 _ => {}
             }
         }
-        if port_changed || now.duration_since(self.ticked) >= LOOK_EVERY {
-            self.ticked = now;
-            self.tick(now, port_changed, events);
-        }
-        self.pay();
-        self.tick_while_needed();
+        port_changed
     }
 
     pub(super) fn queue_pair_failed(
@@ -294,17 +312,24 @@ impl State {
         let slot =
             self.connections.iter().flatten().find(|c| Some(c.own.qpn) == qp && c.qp.is_some());
         let Some(slot) = slot.map(|c| c.own.slot) else { return };
+        let (status, text) = match kind {
+            IBV_EVENT_QP_ACCESS_ERR => (
+                Status::KeyRejected,
+                "the peer used a remote key that this process's device refused, which ended the connection",
+            ),
+            IBV_EVENT_QP_REQ_ERR => {
+                (Status::Io, "the peer sent what this process's device refused")
+            }
+            _ => (Status::Io, "the device reported that the connection's queue pair failed"),
+        };
+        let failure = Failure::new(status, text);
+        if let Some(connection) = self.connection(slot) {
+            connection.blame = Some(failure.clone());
+        }
         // What completed before is told first.
         let mut events = events;
         while self.fetch(events.as_deref_mut()) {}
-        let text = match kind {
-            IBV_EVENT_QP_ACCESS_ERR => {
-                "the peer used a remote key that this process's device refused, which ended the connection"
-            }
-            IBV_EVENT_QP_REQ_ERR => "the peer sent what this process's device refused",
-            _ => "the device reported that the connection's queue pair failed",
-        };
-        self.break_connection(slot, &Failure::new(Status::Io, text), events);
+        self.break_connection(slot, &failure, events);
     }
 
     /// Asks silent peers for a sign of life and gives up what took too long.
