@@ -102,6 +102,7 @@ fn revoke() -> Result<(), Error> {
     }
     drop(peer);
     let again = a.connect(&address)?;
+    println!("next by {}", again.message_path());
     let _ = put(workers, &again, &source, &good)?;
     println!("again by {}", again.message_path());
     Ok(())

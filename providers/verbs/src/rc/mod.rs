@@ -2,12 +2,12 @@
 
 mod address;
 mod connection;
+#[cfg(test)]
+mod course_tests;
 mod credits;
 mod endpoint;
 mod interface;
 mod queue;
-#[cfg(test)]
-mod course_tests;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -5,10 +5,10 @@
 //! wire that loses, doubles and reorders. `interface.rs` puts them on a queue pair.
 
 mod address;
-mod endpoint;
-mod interface;
 #[cfg(test)]
 mod device_tests;
+mod endpoint;
+mod interface;
 #[cfg(test)]
 mod lossy_tests;
 mod packet;
