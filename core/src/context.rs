@@ -344,12 +344,20 @@ impl Core {
             candidates.push(carrier::out_of_band_candidate());
         }
         // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
+        let mut closed: Vec<String> = Vec::new();
         let composition = loop {
-            let composition = compose::compose(&candidates, &wishes);
+            let mut composition = compose::compose(&candidates, &wishes);
             let Some(record) = closed_connector(&composition, &found, &domains, id) else {
+                // A name that means one of them was found, whatever became of it.
+                composition.records.retain(|r| {
+                    !matches!(r.verdict, Verdict::NotFound { .. }) || !closed.contains(&r.subject())
+                });
                 break composition;
             };
             candidates.retain(|candidate| candidate.at.to_string() != record.subject());
+            closed.extend(record.module.clone());
+            closed.push(record.provider.clone());
+            closed.push(record.subject());
             records.push(record);
         };
         check_names(&wishes, &found, &discovery, &mut records);
