@@ -1,0 +1,24 @@
+about="a stranger that knocks at rdmacm's port is sent away, and the job does not notice"
+timeout=90
+every() {
+    verbs_job
+    need rping
+    export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
+    traffic 8 || fail "the stream does not run"
+    grep -q 'sent [1-9]\|received [1-9]' words || fail "nothing was sent"
+}
+listening() { rdma resource show cm_id | sed -n 's/.*state LISTEN .*:\([0-9]*\) *dst.*/\1/p;s/.*state LISTEN .*src-addr [^ ]*:\([0-9]*\) .*/\1/p' | head -1; }
+h0() {
+    { await running > /dev/null && rdma resource show cm_id && signal port "$(listening)"; } &
+    every
+}
+h1() {
+    {
+        port=$(await port)
+        rping -c -a "$H0" -p "$port" -C 1 && touch let-in
+        echo "a stranger at port $port: $?"
+    } &
+    every
+    [ -e let-in ] && fail "the stranger was let in"
+    true
+}
