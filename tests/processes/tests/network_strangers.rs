@@ -1,7 +1,7 @@
 //! Strangers on the network: scanners, senders of garbage, slow senders.
 
 use tieline_processes::hosts::NETWORK;
-use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
+use tieline_processes::{Host, Hosts, Node, Test, Verdict, named, or_skip};
 
 pub(crate) const TESTS: &[Test] =
     named![garbage_on_every_port_disturbs_nobody, slow_senders_disturb_nobody_and_are_sent_away,];
@@ -29,6 +29,14 @@ fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
     b.nothing_was_wrong();
 }
 
+/// Where a port answers: a listener is of one version of IP.
+fn answering(host: &Host, port: u16, stranger: &mut Node) -> String {
+    let places = [host.address(0, false), format!("[{}]", host.address(0, true))];
+    let mut places = places.map(|address| format!("{address}:{port}")).into_iter();
+    let place = places.find(|place| stranger.ask(&format!("call {place}")).is_ok());
+    place.expect("somebody listens there")
+}
+
 fn garbage_on_every_port_disturbs_nobody() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = talking(&hosts);
@@ -36,17 +44,16 @@ fn garbage_on_every_port_disturbs_nobody() -> Verdict {
     let mut stranger = hosts[0].stranger();
     let ports = hosts[1].listening();
     assert!(!ports.is_empty());
+    let places: Vec<String> =
+        ports.iter().map(|port| answering(&hosts[1], *port, &mut stranger)).collect();
     for round in 0..20 {
-        for port in &ports {
-            for address in [hosts[1].address(0, false), format!("[{}]", hosts[1].address(0, true))]
-            {
-                assert_eq!(stranger.must(&format!("call {address}:{port}")), "reached");
-                let len = [0, 1, 16, 1_000_000][round % 4];
-                let took = stranger.ask(&format!("garbage {address}:{port} {len}"));
-                if let (3, Ok(took)) = (round, took) {
-                    println!("    of 1000000 bytes port {port} took {took}");
-                }
+        for place in &places {
+            let len = [0, 1, 16, 1_000_000][round % 4];
+            let took = stranger.ask(&format!("garbage {place} {len}"));
+            if let (3, Ok(took)) = (round, took) {
+                println!("    of 1000000 bytes {place} took {took}");
             }
+            assert_eq!(stranger.must(&format!("call {place}")), "reached");
         }
     }
     stranger.end();
@@ -63,11 +70,10 @@ fn slow_senders_disturb_nobody_and_are_sent_away() -> Verdict {
     let (mut a, mut b) = talking(&hosts);
     let mut stranger = hosts[0].stranger();
     for port in hosts[1].listening() {
-        let address = hosts[1].address(0, false);
+        let place = answering(&hosts[1], port, &mut stranger);
         let before: usize = stranger.must("drip").parse().expect("a number");
-        let held: usize =
-            stranger.must(&format!("slow {address}:{port} 300")).parse().expect("a number");
-        println!("    {} connections to port {port} were made", held - before);
+        let held: usize = stranger.must(&format!("slow {place} 300")).parse().expect("a number");
+        println!("    {} connections to {place} were made", held - before);
         assert!(held > before);
     }
     undisturbed(&hosts, &mut a, &mut b);
