@@ -1,5 +1,5 @@
 about="a link that is cut in mid-stream ends the connection in words, on both sides"
-unsteady="on a busy machine the cut side does not always hear the reason"
+unsteady="on a busy machine the side whose own link is up was seen to hang for more than a minute; the cause is not known"
 timeout=90
 every() {
     verbs_job
