@@ -1,6 +1,6 @@
 about="one of two devices goes away in mid-traffic: what was under way on it fails in words, the rest goes over the other"
 devices=2
-timeout=120
+timeout=180
 h0() {
     verbs_job
     gives_up_soon
