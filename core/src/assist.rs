@@ -11,7 +11,7 @@ use crate::emulate::Target;
 use crate::endpoint::key::{KeyInner, Native};
 use crate::endpoint::{AtomicOp, Endpoint, Inner as EndpointInner, RemoteKey, State, Width};
 use crate::region::{Access, Region};
-use crate::request::{Landing, Outcome};
+use crate::request::{Landing, Memory, Outcome};
 use crate::wire::{Reader, Writer};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
@@ -328,7 +328,7 @@ fn conclude(
             Ok(Outcome::Done(0))
         }
         Helper::Working => {
-            let landing = Landing { region: job.local.clone(), offset: 0, len: 0, missing: 0 };
+            let landing = Landing { memory: Memory::Region(job.local.clone()), offset: 0, len: 0, missing: 0 };
             job.request = worker.requests.borrow_mut().open(ep.index, 1, Some(landing));
             let request = job.request;
             worker.assist.jobs.borrow_mut().push(job);

@@ -7,6 +7,7 @@
 
 use crate::endpoint::{Inner as EndpointInner, queue::Task};
 use crate::region::Access;
+use crate::request::Memory;
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
 use crate::worker::{Inner as WorkerInner, services, wiring};
@@ -90,6 +91,9 @@ fn reply(token: u64, result: Result<u64, Status>) -> Task {
 /// Handles one of the core's own messages. What a peer got wrong is answered where there is an answer,
 /// and counted.
 pub(crate) fn handle(worker: &Rc<WorkerInner>, message: u16, token: u64, peer: u32, data: &[u8]) {
+    if matches!(message, id::PUT | id::GET | id::ATOMIC) {
+        worker.bump(|c| c.emulated += 1);
+    }
     let result = match message {
         id::REPLY => on_reply(worker, token, peer, data),
         id::GET_DATA => on_get_data(worker, token, peer, data),
@@ -197,7 +201,8 @@ fn on_get_data(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> 
     if end > landing.len || data.len() > landing.missing {
         return Err(Status::BadData);
     }
-    landing.region.inner.span.write(landing.offset + position, data)?;
+    let Memory::Region(region) = &landing.memory else { return Err(Status::BadData) };
+    region.inner.span.write(landing.offset + position, data)?;
     landing.missing -= data.len();
     if landing.missing == 0 {
         let _ = requests.part(token, Ok(0));

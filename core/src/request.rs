@@ -44,9 +44,32 @@ impl Drop for Request {
     }
 }
 
-/// What a get in flight writes to.
+/// Local memory of an operation in flight.
+#[derive(Clone)]
+pub(crate) enum Memory {
+    /// The application's, kept alive.
+    Region(Region),
+    /// A copy of bytes that the caller has got back.
+    Bytes(Rc<[u8]>),
+}
+
+impl Memory {
+    /// The first byte of a range.
+    pub(crate) fn at(&self, at: usize, len: usize) -> Result<*mut u8, Status> {
+        match self {
+            Memory::Region(region) => region.inner.span.range(at, len),
+            Memory::Bytes(bytes) => {
+                let bytes = bytes.get(at..).and_then(|rest| rest.get(..len));
+                // Only puts have bytes of their own, and they only read them.
+                Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
+            }
+        }
+    }
+}
+
+/// What an operation in flight reads from or writes to.
 pub(crate) struct Landing {
-    pub(crate) region: Region,
+    pub(crate) memory: Memory,
     pub(crate) offset: usize,
     pub(crate) len: usize,
     pub(crate) missing: usize,
@@ -202,6 +225,12 @@ impl Requests {
             }
             State::Free => {}
         }
+    }
+
+    /// The memory that an open operation keeps alive.
+    pub(crate) fn memory_of(&mut self, id: u64) -> Result<Memory, Status> {
+        let landing = self.get(id).and_then(|slot| slot.landing.as_ref());
+        landing.map(|landing| landing.memory.clone()).ok_or(Status::Closed)
     }
 
     /// It takes one more event to end it.

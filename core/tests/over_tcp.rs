@@ -169,6 +169,28 @@ fn memory_operations(
 }
 
 #[test]
+fn bytes_that_lie_anywhere_are_put_by_the_module_and_are_free_at_once() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let to_b = connected(&a, &b);
+    let target = there.register(vec![0u8; 200_000]).unwrap();
+    let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+    // The way to the peer's memory has to be there first, else the first put goes by messages.
+    until(&[&a, &b], || !key.is_settling());
+    for len in [1, 8, 5000, 200_000] {
+        let mut bytes = vec![len as u8 + 1; len];
+        let put = to_b.put_bytes(&bytes, &key, 0).unwrap();
+        bytes.fill(0);
+        let _ = finish(&[&a, &b], put).unwrap();
+        assert_eq!(target.to_vec(0..len).unwrap(), vec![len as u8 + 1; len]);
+    }
+    assert_eq!(b.counters().emulated, 0);
+    let _ = finish(&[&a, &b], to_b.fetch_add(&key, 0, 1).unwrap()).unwrap();
+    assert_eq!(b.counters().emulated, 1);
+}
+
+#[test]
 fn put_get_atomics_flush_and_fence() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));

@@ -6,7 +6,7 @@ use super::rma::{Completion, rma_op};
 use super::{Inner, State};
 use crate::emulate::{self, id};
 use crate::region::{Access, Region};
-use crate::request::{Landing, Outcome};
+use crate::request::{Landing, Memory, Outcome};
 use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
@@ -15,7 +15,7 @@ use tieline_plugin_api::{OK, PENDING};
 /// A native put or get that waits for room in the provider.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
-    pub(crate) region: Region,
+    pub(crate) memory: Memory,
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) key: Rc<KeyInner>,
@@ -23,6 +23,13 @@ pub(crate) struct NativeOp {
     pub(crate) request: u64,
     /// Which way to the peer's memory.
     pub(super) rank: usize,
+}
+
+impl NativeOp {
+    /// Bytes of a copy, which counts against the bound of the queue.
+    pub(super) fn copied(&self) -> usize {
+        if matches!(self.memory, Memory::Bytes(_)) { self.len } else { 0 }
+    }
 }
 
 /// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
@@ -90,15 +97,21 @@ impl Inner {
         offset: u64,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, data.len(), Access::WRITE)?;
-        if self.may_post_memory() {
-            while let Some(native) = key.inner.best.get().filter(|n| n.synchronous) {
-                match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset)
-                {
-                    Ok(()) => return Ok(Outcome::Done(0)),
-                    Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
-                    Err(Status::Again) => break,
-                    Err(status) => return Err(self.memory_failure(status)),
+        while let Some(native) = key.inner.best.get() {
+            if !native.synchronous {
+                if !self.has_room(data.len()) {
+                    return Err(Status::Again.into());
                 }
+                return self.post(true, Memory::Bytes(data.into()), 0, data.len(), key, offset, &native);
+            }
+            if !self.may_post_memory() {
+                break;
+            }
+            match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset) {
+                Ok(()) => return Ok(Outcome::Done(0)),
+                Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
+                Err(Status::Again) => break,
+                Err(status) => return Err(self.memory_failure(status)),
             }
         }
         if !self.has_room(data.len()) {
@@ -121,7 +134,8 @@ impl Inner {
             return Ok(outcome);
         }
         let control = self.emulating()?;
-        let landing = Landing { region: local.clone(), offset: at, len, missing: len };
+        let memory = Memory::Region(local.clone());
+        let landing = Landing { memory, offset: at, len, missing: len };
         let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
         self.emulate(&control, Task::control(id::GET, request, bytes));
@@ -156,34 +170,86 @@ impl Inner {
                     Err(status) => return Err(self.memory_failure(status)),
                 }
             }
-            let rails = match native.synchronous || len < super::rails::SHARED_FROM {
-                true => vec![(native.rank, len)],
-                false => key.inner.rails(&native, offset, len),
-            };
-            let parts = rails.len() as u32;
-            if parts > 1 {
-                self.shared.set(true);
+            let memory = Memory::Region(local.clone());
+            if native.synchronous || len < super::rails::SHARED_FROM {
+                return self.post(put, memory, at, len, key, offset, &native).map(Some);
             }
-            let landing = Landing { region: local.clone(), offset: at, len, missing: 0 };
-            let request = self.worker.requests.borrow_mut().open(self.index, parts, Some(landing));
-            let mut done = 0;
-            for (rank, len) in rails {
-                self.check_alive()?;
-                self.enqueue(Task::Native(NativeOp {
-                    put,
-                    region: local.clone(),
-                    at: at + done,
-                    len,
-                    key: key.inner.clone(),
-                    offset: offset + done as u64,
-                    request,
-                    rank,
-                }));
-                done += len;
-            }
-            return self.outcome(request).map(Some);
+            return self.post_shared(put, &memory, at, len, key, offset, &native).map(Some);
         }
         Ok(None)
+    }
+
+    /// Posts to a module that says later how it ended: at once where nothing waits, otherwise in its turn.
+    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
+    fn post(
+        self: &Rc<Self>,
+        put: bool,
+        memory: Memory,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        native: &Native,
+    ) -> Result<Outcome, Error> {
+        let base = memory.at(at, len)?;
+        let landing = Landing { memory, offset: at, len, missing: 0 };
+        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
+        if !native.synchronous && self.queue_len() == 0 && self.may_post_memory() {
+            let record = rma_op(&Iov { base, len }, native.key, offset, request);
+            let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
+            if code == PENDING {
+                self.worker.requests.borrow_mut().posted(request);
+                return self.outcome(request);
+            }
+            if code == OK {
+                let mut requests = self.worker.requests.borrow_mut();
+                requests.forget(request);
+                let _ = requests.part(request, Ok(0));
+                return Ok(Outcome::Done(0));
+            }
+            // No room, or the lane is finished: what is queued waits for the one and leaves the other.
+        }
+        let memory = self.worker.requests.borrow_mut().memory_of(request)?;
+        let (key, rank) = (key.inner.clone(), native.rank);
+        self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
+        self.outcome(request)
+    }
+
+    /// The same over all domains that lead to that memory, by their bandwidth.
+    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
+    fn post_shared(
+        self: &Rc<Self>,
+        put: bool,
+        memory: &Memory,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        native: &Native,
+    ) -> Result<Outcome, Error> {
+        let rails = key.inner.rails(native, offset, len);
+        if let [_] = rails[..] {
+            return self.post(put, memory.clone(), at, len, key, offset, native);
+        }
+        self.shared.set(true);
+        let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
+        let parts = rails.len() as u32;
+        let request = self.worker.requests.borrow_mut().open(self.index, parts, Some(landing));
+        let mut done = 0;
+        for (rank, len) in rails {
+            self.enqueue(Task::Native(NativeOp {
+                put,
+                memory: memory.clone(),
+                at: at + done,
+                len,
+                key: key.inner.clone(),
+                offset: offset + done as u64,
+                request,
+                rank,
+            }));
+            done += len;
+        }
+        self.outcome(request)
     }
 
     /// Posts one transfer to a synchronous module, in pieces that it takes.
@@ -231,8 +297,7 @@ impl Inner {
     }
 
     fn post_native(&self, op: &NativeOp, native: &Native) -> Result<bool, Status> {
-        let base = op.region.inner.span.range(op.at, op.len)?;
-        let iov = Iov { base, len: op.len };
+        let iov = Iov { base: op.memory.at(op.at, op.len)?, len: op.len };
         let record = rma_op(&iov, native.key, op.offset, op.request);
         let code = if op.put { native.raw.put(&record) } else { native.raw.get(&record) };
         match code {

@@ -83,6 +83,7 @@ impl Task {
         match self {
             Task::Message { payload, .. } => payload.len() + 64,
             Task::Put { source: Source::Bytes(bytes), .. } => bytes.len() + 64,
+            Task::Native(op) => op.copied() + 64,
             _ => 64,
         }
     }

@@ -1,0 +1,373 @@
+//! Opening a context: from the configuration to what every worker opens.
+
+use super::{Core, DomainSlot, ModuleUse};
+use crate::address::Place;
+use crate::compose::{self, Composition, Wishes};
+use crate::config::{Config, ProviderVar, vars};
+use crate::explain::{Record, Verdict};
+use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
+use crate::region::Table;
+use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
+use crate::selftest;
+use crate::sys::ForkGuard;
+use crate::worker::{Roles, carrier};
+use crate::{Error, Status};
+use std::sync::{Arc, Mutex, OnceLock};
+use tieline_plugin_api::abi::{ModuleAttr, fixed_str};
+use tieline_plugin_api::role;
+
+/// Lets the registry read the configuration, also on behalf of providers.
+struct ConfigSettings(Arc<Config>);
+
+impl Settings for ConfigSettings {
+    fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name)
+    }
+}
+
+fn builtin() -> Vec<Builtin> {
+    #[cfg(feature = "builtin")]
+    {
+        use tieline_plugin_api::abi::shims::entry;
+        vec![
+            Builtin {
+                name: "shm",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm::Shm>,
+            },
+            Builtin {
+                name: "shm-cma",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm_cma::ShmCma>,
+            },
+        ]
+    }
+    #[cfg(not(feature = "builtin"))]
+    Vec::new()
+}
+
+impl Core {
+    pub(super) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+        let core = Core::assemble(config, out_of_band)?;
+        core.check_usable()?;
+        Ok(core)
+    }
+
+    /// Whether what is required is there, and something that carries messages.
+    pub(super) fn check_usable(&self) -> Result<(), Error> {
+        let discovery = &self.discovery;
+        let names = discovery.providers.iter().map(|p| p.name.as_str());
+        let loaded: Vec<&str> = names.filter(|name| self.why_not_used(name).is_none()).collect();
+        let reason = |name: &str| {
+            let about = discovery.records.iter().chain(&self.records).find(|r| r.provider == name);
+            self.why_not_used(name)
+                .map(|because| format!("not used: {because}"))
+                .or_else(|| about.map(|record| record.verdict.to_string()))
+        };
+        self.config.selection(vars::PROVIDERS)?.check_required(&loaded, reason)?;
+        self.composition.check_required(&Wishes::from_config(&self.config)?)?;
+        if self.modules.iter().any(|m| m.roles.message) {
+            Ok(())
+        } else {
+            Err(self.no_message_module())
+        }
+    }
+
+    /// Why a provider that is fit for use has nothing to do on this machine.
+    pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
+        // One device of several that is not ready does not count for the whole.
+        let open = self.domains.iter().any(|slot| slot.provider.name == provider);
+        self.records.iter().find_map(|record| match &record.verdict {
+            Verdict::NotUsed { because }
+                if record.provider == provider && (record.domain.is_none() || !open) =>
+            {
+                Some(because.as_str())
+            }
+            _ => None,
+        })
+    }
+
+    /// Finds, ranks and composes; what came out may be of no use.
+    pub(super) fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+        let config = Arc::new(config);
+        let _ = config.secret()?;
+        let id = crate::sys::random_id()?;
+        let providers = config.selection(vars::PROVIDERS)?;
+        let wishes = Wishes::from_config(&config)?;
+        let settings = Arc::new(ConfigSettings(config.clone()));
+        let discovery = discover(settings, &builtin(), &|name, version| {
+            providers.admits(name, Some(version)).map(|_| ())
+        });
+        let mut records = Vec::new();
+        let seen: Vec<&str> = discovery.records.iter().map(|r| r.provider.as_str()).collect();
+        records.extend(providers.unmatched(&seen, &discovery.looked));
+        for provider in &discovery.providers {
+            let variables = provider.config_vars().into_iter().map(|v| ProviderVar {
+                name: v.name,
+                default: v.default,
+                kind: v.kind,
+                doc: v.doc,
+            });
+            config.declare(&provider.name, variables.collect());
+        }
+
+        let mut domains = Vec::new();
+        let mut found = Vec::new();
+        for provider in &discovery.providers {
+            if let Err(record) = open_domains(provider, id, &mut domains, &mut found, &mut records)
+            {
+                records.push(*record);
+            }
+        }
+        if config.bool(vars::SELFTEST)? {
+            found.retain(|module| self_tested(module, &domains, &mut records));
+        }
+        let mut candidates = Vec::new();
+        for (at, attr, _) in &found {
+            let version = discovery.providers.iter().find(|p| p.name == at.provider);
+            let version = version.map(|p| &p.version);
+            candidates.push(compose::Candidate {
+                at: at.clone(),
+                facts: ModuleFacts::from(attr),
+                provider_preference: providers.admits(&at.provider, version).unwrap_or(0),
+                provider_asked_for: providers.asks_for(&at.provider),
+                priority: config.priority(&at.provider, &at.module)?,
+                connect: config.connect_of(&at.provider, &at.domain)?,
+            });
+        }
+        if out_of_band {
+            candidates.push(carrier::out_of_band_candidate());
+        }
+        // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
+        let mut closed: Vec<String> = Vec::new();
+        let composition = loop {
+            let mut composition = compose::compose(&candidates, &wishes);
+            let Some(record) = closed_connector(&composition, &found, &domains, id) else {
+                // A name that means one of them was found, whatever became of it.
+                composition.records.retain(|r| {
+                    !matches!(r.verdict, Verdict::NotFound { .. }) || !closed.contains(&r.subject())
+                });
+                break composition;
+            };
+            candidates.retain(|candidate| candidate.at.to_string() != record.subject());
+            closed.extend(record.module.clone());
+            closed.push(record.provider.clone());
+            closed.push(record.subject());
+            records.push(record);
+        };
+        check_names(&wishes, &found, &discovery, &mut records);
+        let idle: Vec<&str> = discovery
+            .records
+            .iter()
+            .map(|r| r.provider.as_str())
+            .filter(|name| !discovery.providers.iter().any(|p| p.name == *name))
+            .collect();
+        let _ = config.check(&idle)?;
+        let modules = modules_in_use(&composition, &found, false);
+        let connectors = modules_in_use(&composition, &found, true);
+        let out_of_band = composition.usable().any(|path| {
+            path.module(Role::Connection).is_some_and(|at| at.provider == carrier::OUT_OF_BAND)
+        });
+        let device_atomics = composition
+            .device_for_atomics()
+            .and_then(|at| domains.iter().position(|slot| slot.name == at.domain));
+        let connect_timeout = config.duration(vars::CONNECT_TIMEOUT)?;
+        let _ = config.duration(vars::FAILURE_TIMEOUT)?;
+        let queue_bytes = config.size(vars::QUEUE_BYTES)?;
+        let assist_size = config.size(vars::ASSIST_SIZE)?;
+        let core = Arc::new(Core {
+            id,
+            place: Place::here(),
+            config,
+            discovery,
+            composition,
+            records,
+            modules,
+            connectors,
+            out_of_band,
+            device_atomics,
+            connect_timeout,
+            queue_bytes,
+            assist_size,
+            regions: Table::default(),
+            guard: ForkGuard::new()?,
+            notes: Mutex::default(),
+            service: OnceLock::new(),
+            domains,
+        });
+        Ok(core)
+    }
+
+    /// The error for a context that could send nothing.
+    fn no_message_module(&self) -> Error {
+        let all =
+            self.discovery.records.iter().chain(&self.records).chain(&self.composition.records);
+        let mut why: Vec<String> = Vec::new();
+        for r in all {
+            let line = format!("{}: {}", r.subject(), r.verdict);
+            let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
+            // A provider that is built in and there as a file is refused twice, for one reason.
+            if !told && !why.contains(&line) {
+                why.push(line);
+            }
+        }
+        Error::new(
+            Status::NoDevice,
+            "no module that carries messages is usable",
+            if why.is_empty() { "no provider was found".to_string() } else { why.join("; ") },
+            "install a provider or loosen TIELINE_PROVIDERS, TIELINE_DOMAINS and TIELINE_MODULES",
+        )
+    }
+}
+
+type FoundModule = (ModuleRef, ModuleAttr, usize);
+
+/// Opens a provider's domains and lists their modules.
+fn open_domains(
+    provider: &Arc<LoadedProvider>,
+    id: [u8; 16],
+    domains: &mut Vec<DomainSlot>,
+    found: &mut Vec<FoundModule>,
+    records: &mut Vec<Record>,
+) -> Result<(), Box<Record>> {
+    let refused = |expected: &str, error: &Error| {
+        let verdict = Verdict::Refused {
+            phase: "open".into(),
+            expected: expected.into(),
+            found: error.to_string(),
+        };
+        Record::provider(&provider.name, verdict)
+    };
+    let attrs = match provider.domains() {
+        Ok(attrs) => attrs,
+        // Nothing is wrong: this machine lacks what the provider is for.
+        Err(error) if error.status() == Status::NoDevice => {
+            let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+            return Err(Box::new(Record::provider(&provider.name, verdict)));
+        }
+        Err(error) => return Err(Box::new(refused("a list of domains", &error))),
+    };
+    for attr in attrs {
+        let name = fixed_str(&attr.name).unwrap_or("?").to_string();
+        let with_domain = |mut record: Record| {
+            record.domain = Some(name.clone());
+            record
+        };
+        let opened = provider.open_domain(&name, id).and_then(|d| Ok((d.modules()?, d)));
+        let (modules, domain) = match opened {
+            Ok(opened) => opened,
+            // Its device is not ready, or not ours: the operator can help that.
+            Err(error) if matches!(error.status(), Status::NoDevice | Status::Permission) => {
+                let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+                records.push(with_domain(Record::provider(&provider.name, verdict)));
+                continue;
+            }
+            Err(error) => {
+                records.push(with_domain(refused("a domain that opens", &error)));
+                continue;
+            }
+        };
+        let index = domains.len();
+        for module in modules {
+            let module_name = fixed_str(&module.name).unwrap_or("?").to_string();
+            let at = ModuleRef::new(&provider.name, &name, &module_name);
+            match provider.check_module(&module) {
+                Ok(()) => found.push((at, module, index)),
+                Err(verdict) => {
+                    records.push(Record::module(&provider.name, &name, &module_name, verdict));
+                }
+            }
+        }
+        domains.push(DomainSlot { provider: provider.clone(), name, attr, domain });
+    }
+    Ok(())
+}
+
+/// Whether a module does what it claims; if not, the record says at what it failed.
+fn self_tested(
+    (at, attr, domain): &FoundModule,
+    domains: &[DomainSlot],
+    records: &mut Vec<Record>,
+) -> bool {
+    if attr.role != role::DATA {
+        return true;
+    }
+    let slot = &domains[*domain];
+    match selftest::check(&slot.domain, slot.attr.caps, &at.module, attr) {
+        Ok(()) => true,
+        Err(found) => {
+            let verdict = Verdict::Refused {
+                phase: "selftest".into(),
+                expected: "what it claims to do".into(),
+                found,
+            };
+            records.push(Record::module(&at.provider, &at.domain, &at.module, verdict));
+            false
+        }
+    }
+}
+
+/// The first connection-only module in use that cannot be opened, and why.
+fn closed_connector(
+    composition: &Composition,
+    found: &[FoundModule],
+    domains: &[DomainSlot],
+    id: [u8; 16],
+) -> Option<Record> {
+    modules_in_use(composition, found, true).into_iter().find_map(|module| {
+        let slot = &domains[module.domain];
+        let error = slot.domain.open_connector(&module.name, id).err()?;
+        let verdict = Verdict::NotUsed { because: error.why().to_owned() };
+        Some(Record::module(&slot.provider.name, &slot.name, &module.name, verdict))
+    })
+}
+
+/// Records names in the list of domains that fit nothing.
+fn check_names(
+    wishes: &Wishes,
+    found: &[FoundModule],
+    discovery: &Discovery,
+    records: &mut Vec<Record>,
+) {
+    let domains: Vec<&str> = found.iter().map(|(at, _, _)| at.domain.as_str()).collect();
+    records.extend(wishes.domains.unmatched(&domains, &discovery.looked));
+}
+
+/// The modules that the usable paths consist of, best first: those that can carry data, or the
+/// connection-only ones.
+fn modules_in_use(
+    composition: &Composition,
+    found: &[FoundModule],
+    connection_only: bool,
+) -> Vec<ModuleUse> {
+    let all = [Role::Message, Role::Rma, Role::Atomic, Role::Connection];
+    let mut ranked: Vec<_> = composition
+        .usable()
+        .flat_map(|path| all.into_iter().filter_map(|role| path.module(role)))
+        .filter_map(|at| composition.ranked(at))
+        .filter(|ranked| ranked.facts.connection_only == connection_only)
+        .collect();
+    ranked.sort_by(|a, b| compare(a, b, Role::Rma).0.then_with(|| a.at.cmp(&b.at)));
+    ranked.dedup_by(|a, b| a.at == b.at);
+    let mut modules: Vec<ModuleUse> = Vec::new();
+    for ranked in ranked {
+        let Some((at, attr, domain)) = found.iter().find(|(at, _, _)| *at == ranked.at) else {
+            continue;
+        };
+        let plays = |role: Role| composition.usable().any(|path| path.module(role) == Some(at));
+        let roles = Roles {
+            message: plays(Role::Message),
+            memory: plays(Role::Rma) || plays(Role::Atomic),
+        };
+        let mut attr = *attr;
+        attr.priority = ranked.priority;
+        modules.push(ModuleUse {
+            domain: *domain,
+            name: at.module.clone(),
+            path: at.to_string(),
+            roles,
+            attr,
+        });
+    }
+    modules
+}
