@@ -328,7 +328,12 @@ fn conclude(
             Ok(Outcome::Done(0))
         }
         Helper::Working => {
-            let landing = Landing { memory: Memory::Region(job.local.clone()), offset: 0, len: 0, missing: 0 };
+            let landing = Landing {
+                memory: Memory::Region(job.local.clone()),
+                offset: 0,
+                len: 0,
+                missing: 0,
+            };
             job.request = worker.requests.borrow_mut().open(ep.index, 1, Some(landing));
             let request = job.request;
             worker.assist.jobs.borrow_mut().push(job);

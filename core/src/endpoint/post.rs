@@ -102,7 +102,15 @@ impl Inner {
                 if !self.has_room(data.len()) {
                     return Err(Status::Again.into());
                 }
-                return self.post(true, Memory::Bytes(data.into()), 0, data.len(), key, offset, &native);
+                return self.post(
+                    true,
+                    Memory::Bytes(data.into()),
+                    0,
+                    data.len(),
+                    key,
+                    offset,
+                    &native,
+                );
             }
             if !self.may_post_memory() {
                 break;

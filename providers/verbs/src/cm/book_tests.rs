@@ -182,7 +182,9 @@ impl World {
         }
         for round in 0.. {
             assert!(round < 100_000, "it never ends");
-            if !(0..self.books.len()).fold(false, |any, me| self.step(me) || any) {
+            // Everybody takes a step, also after one of them has done something.
+            let moved = (0..self.books.len()).filter(|me| self.step(*me)).count();
+            if moved == 0 {
                 break;
             }
         }
