@@ -27,8 +27,8 @@ crossing() {
 every() {
     built examples/verbs_crossing
     verbs_job
-    # So that one completion queue of soft RoCE has room for all of them.
-    export TIELINE_VERBS_TX_DEPTH=16 TIELINE_VERBS_ACK_TIMEOUT=250ms
+    # One completion queue of soft RoCE has room for all of them; and it counts no repetition, as verbs-lossy says.
+    export TIELINE_VERBS_TX_DEPTH=16 TIELINE_VERBS_ACK_TIMEOUT=250ms TIELINE_VERBS_RETRY_COUNT=7
     netem loss 5% delay 1ms reorder 25% duplicate 1% || fail "tc netem"
     crossing $by_ud
     export TIELINE_MODULES='^*/ud' TIELINE_RENDEZVOUS=$H0:29401

@@ -32,6 +32,7 @@ cargo xtask lab --shell            keep the hosts up and run what comes, line by
 
   --hosts N  --devices N  --timeout SECONDS   of --run, --on and --shell (2, 1, 60)
   --cpus N                                    processors of each host (what a test asks for, or 1)
+  --second-try                                a test that fails is run once more, on hosts that were booted anew
   --repeat N                                  run the tests so often, one after another, to see which are unsteady
   --log                                       show the output of tests that pass, too
 ";
@@ -72,7 +73,7 @@ pub(crate) fn check() -> Count {
         Ok(kernel) => kernel,
         Err(reason) => return Count { skipped: vec![reason], ..Count::default() },
     };
-    let all = Wish { what: What::Tests(Vec::new()), ..Wish::default() };
+    let all = Wish { what: What::Tests(Vec::new()), second_try: true, ..Wish::default() };
     all.fulfil(&kernel).unwrap_or_else(|text| Count { failed: vec![text], ..Count::default() })
 }
 
@@ -111,6 +112,8 @@ struct Wish {
     cpus: Option<usize>,
     timeout: Duration,
     repeat: usize,
+    /// A test that fails is run once more, on hosts that were booted anew.
+    second_try: bool,
     log: bool,
 }
 
@@ -123,6 +126,7 @@ impl Default for Wish {
             cpus: None,
             timeout: Duration::from_secs(60),
             repeat: 1,
+            second_try: false,
             log: false,
         }
     }
@@ -149,6 +153,7 @@ impl Wish {
                 "--timeout" => {
                     wish.timeout = Duration::from_secs(number(next()?, 1, 3600)? as u64);
                 }
+                "--second-try" => wish.second_try = true,
                 "--log" => wish.log = true,
                 filter if !filter.starts_with('-') => match &mut wish.what {
                     What::Tests(filters) => filters.push(filter.to_owned()),
@@ -237,7 +242,27 @@ impl Wish {
                     lab
                 }
             };
-            let ended = running.run(test, &mut |_, _| {})?;
+            let mut ended = running.run(test, &mut |_, _| {})?;
+            if let (Verdict::Failed(reason), true) = (&ended.verdict, self.second_try) {
+                // An emulated link has been seen to go silent for good, on either side of any program.
+                println!(
+                    "test {} ... FAILED, and is tried again on new hosts: {reason}",
+                    test.name
+                );
+                ended.story.print_failure();
+                rows.push(show::Row {
+                    name: test.name.clone(),
+                    time: ended.time,
+                    verdict: "again",
+                });
+                drop(running);
+                running = boot(test.cpus)?;
+                let again = Test { name: format!("{}.again", test.name), ..test.clone() };
+                ended = running.run(&again, &mut |_, _| {})?;
+                if let Verdict::Passed = ended.verdict {
+                    println!("test {} passed at the second try: it is unsteady", test.name);
+                }
+            }
             count = count.with(test, &ended);
             if matches!(ended.verdict, Verdict::Failed(_)) {
                 ended.story.print_failure();
