@@ -244,7 +244,7 @@ impl Wish {
             };
             let mut ended = running.run(test, &mut |_, _| {})?;
             if let (Verdict::Failed(reason), true) = (&ended.verdict, self.second_try) {
-                // An emulated link has been seen to go silent for good, on either side of any program.
+                // It is shown as it failed; what passes then was the emulation's fault, or is unsteady.
                 println!(
                     "test {} ... FAILED, and is tried again on new hosts: {reason}",
                     test.name

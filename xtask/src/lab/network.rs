@@ -6,6 +6,7 @@
 use crate::sh::Outcome;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How many networks there are, a link of every host on each.
 pub(super) const NETWORKS: usize = 2;
@@ -32,12 +33,18 @@ pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
             let path = switch_end(folder, network, host);
             let said = |e: std::io::Error| format!("{}: {e}", path.display());
             let socket = UnixDatagram::bind(&path).map_err(said)?;
+            socket.set_write_timeout(Some(PATIENCE)).map_err(said)?;
             let others: Vec<_> = (0..hosts).map(|other| host_end(folder, network, other)).collect();
             let _ = std::thread::spawn(move || forward(&socket, host, &others));
         }
     }
     Ok(())
 }
+
+/// How long a frame waits for a host that takes nothing. A busy host takes its frames later, which slows down whoever
+/// sends them; one whose link is not up takes none ever, and must not silence the others' links by the first
+/// few broadcasts that nobody fetches.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Passes on what one host sends. A host that is not there loses frames, as on a real switch.
 fn forward(socket: &UnixDatagram, from: usize, others: &[PathBuf]) {
