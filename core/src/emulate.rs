@@ -88,19 +88,33 @@ fn reply(token: u64, result: Result<u64, Status>) -> Task {
     Task::control(id::REPLY, token, w.bytes)
 }
 
+/// Who sent one of the core's own messages, and over which line where it came over one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) peer: u32,
+    pub(crate) line: Option<u64>,
+}
+
 /// Handles one of the core's own messages. What a peer got wrong is answered where there is an answer,
 /// and counted.
-pub(crate) fn handle(worker: &Rc<WorkerInner>, message: u16, token: u64, peer: u32, data: &[u8]) {
+pub(crate) fn handle(
+    worker: &Rc<WorkerInner>,
+    message: u16,
+    token: u64,
+    from: Origin,
+    data: &[u8],
+) {
+    let peer = from.peer;
     if matches!(message, id::PUT | id::GET | id::ATOMIC) {
         worker.bump(|c| c.emulated += 1);
     }
     let result = match message {
         id::REPLY => on_reply(worker, token, peer, data),
         id::GET_DATA => on_get_data(worker, token, peer, data),
-        id::PUT => on_put(worker, token, peer, data),
-        id::GET => on_get(worker, token, peer, data),
-        id::ATOMIC => on_atomic(worker, token, peer, data),
-        id::PING => answer(worker, peer, reply(token, Ok(0))),
+        id::PUT => on_put(worker, token, from, data),
+        id::GET => on_get(worker, token, from, data),
+        id::ATOMIC => on_atomic(worker, token, from, data),
+        id::PING => answer(worker, from, reply(token, Ok(0))),
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
         id::SERVICE => services::received(worker, peer, data),
         id::WIREUP => wiring::received(worker, data).map_err(|_| Status::BadData),
@@ -111,14 +125,14 @@ pub(crate) fn handle(worker: &Rc<WorkerInner>, message: u16, token: u64, peer: u
     }
 }
 
-/// Queues an answer to a peer.
-fn answer(worker: &Rc<WorkerInner>, peer: u32, task: Task) -> Result<(), Status> {
-    let endpoint = worker.reply_endpoint(peer).map_err(|e| e.status())?;
+/// Queues an answer to who asked.
+fn answer(worker: &Rc<WorkerInner>, from: Origin, task: Task) -> Result<(), Status> {
+    let endpoint = worker.answer_endpoint(from).map_err(|e| e.status())?;
     endpoint.enqueue(task);
     Ok(())
 }
 
-fn on_put(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {
+fn on_put(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
     let data = r.rest();
@@ -131,10 +145,10 @@ fn on_put(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Resul
     );
     // Only the last piece asks for an answer; an earlier failure shows there too, since a key that is
     // refused stays refused and the last piece reaches furthest.
-    if token != 0 { answer(worker, peer, reply(token, result.map(|()| 0))) } else { Ok(()) }
+    if token != 0 { answer(worker, from, reply(token, result.map(|()| 0))) } else { Ok(()) }
 }
 
-fn on_get(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {
+fn on_get(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
     let len = r.u64()?;
@@ -145,7 +159,7 @@ fn on_get(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Resul
         Access::READ,
         |_, _| Ok(()),
     );
-    let endpoint = worker.reply_endpoint(peer).map_err(|e| e.status())?;
+    let endpoint = worker.answer_endpoint(from).map_err(|e| e.status())?;
     match check {
         Err(status) => endpoint.enqueue(reply(token, Err(status))),
         Ok(()) if endpoint.queue_len() >= MAX_GETS_PER_PEER => {
@@ -156,7 +170,12 @@ fn on_get(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Resul
     Ok(())
 }
 
-fn on_atomic(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {
+fn on_atomic(
+    worker: &Rc<WorkerInner>,
+    token: u64,
+    from: Origin,
+    data: &[u8],
+) -> Result<(), Status> {
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
     let (operand, compare) = (r.u64()?, r.u64()?);
@@ -168,7 +187,7 @@ fn on_atomic(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Re
         Access::ATOMIC,
         |span, offset| execute(span, offset, &call),
     );
-    answer(worker, peer, reply(token, result))
+    answer(worker, from, reply(token, result))
 }
 
 fn on_reply(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {

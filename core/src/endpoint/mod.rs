@@ -42,6 +42,16 @@ pub(crate) enum State {
     Closed,
 }
 
+/// Whose an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Application,
+    /// The library's own, for emulated operations and answers.
+    Library,
+    /// It carries the answers to what came over one line, and nothing else.
+    Line,
+}
+
 /// An opened lane of this endpoint.
 pub(crate) struct Lane {
     pub(crate) interface: usize,
@@ -60,8 +70,7 @@ pub(crate) struct Inner {
     pub(crate) index: usize,
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
-    /// One of the library's own, for answers and emulated operations.
-    pub(crate) internal: bool,
+    pub(crate) owner: Owner,
     /// Keys of other endpoints go through its lanes.
     reaches_memory: Cell<bool>,
     lanes: RefCell<Vec<Lane>>,
@@ -275,7 +284,7 @@ impl Inner {
         index: usize,
         address: WorkerAddress,
         route: Route,
-        internal: bool,
+        owner: Owner,
     ) -> Inner {
         let attr = route.message().map(|way| worker.interfaces[way.interface].attr);
         Inner {
@@ -287,7 +296,7 @@ impl Inner {
             index,
             address,
             route,
-            internal,
+            owner,
             reaches_memory: Cell::new(false),
             lanes: RefCell::default(),
             queue: RefCell::default(),
@@ -523,7 +532,9 @@ impl Inner {
             (false, lines) => self.worker.hold(lines, held),
         }
         self.worker.end_lines(self, &error);
-        self.worker.service_peer_lost(self.address.party.worker, &error);
+        if self.owner != Owner::Line {
+            self.worker.service_peer_lost(self.address.party.worker, &error);
+        }
         if let Some(control) = self.open_control() {
             control.fail(error);
         }

@@ -76,6 +76,17 @@ impl Route {
         Route { messages, chosen: Cell::new(0), memory, composed, records: lanes.records }
     }
 
+    /// One way alone, for messages.
+    pub(crate) fn only(way: Way) -> Route {
+        Route {
+            messages: vec![way],
+            chosen: Cell::new(0),
+            memory: Vec::new(),
+            composed: String::new(),
+            records: Vec::new(),
+        }
+    }
+
     /// Puts the ways last, among their like, that are known not to work now.
     pub(crate) fn put_last(&mut self, avoided: impl Fn(&Way) -> bool) {
         self.messages.sort_by_key(&avoided);
@@ -216,26 +227,7 @@ impl Inner {
         match self.state.get() {
             // Nothing was sent yet: what is queued may take the next lane.
             State::New => self.worker.make_busy(self),
-            _ if self.moves_on(interface, error) => {}
             _ => self.fail(error.clone()),
         }
-    }
-
-    /// Answers that wait to be sent need not die with a line, while the peer has another one here.
-    fn moves_on(&self, interface: usize, error: &Error) -> bool {
-        let over = matches!(error.status(), Status::PeerFailed | Status::Closed);
-        let moves = self.internal
-            && !over
-            && !self.reaches_memory.get()
-            && self.worker.takes_another_line(self, interface);
-        if moves {
-            self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
-            self.message.set(RawEndpoint::nowhere());
-            self.state.set(State::New);
-            if self.queue_len() > 0 {
-                self.worker.make_busy(self);
-            }
-        }
-        moves
     }
 }

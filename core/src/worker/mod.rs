@@ -12,7 +12,8 @@ pub(crate) mod wiring;
 
 use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
-use crate::endpoint::{Endpoint, Inner as EndpointInner, Route};
+use crate::emulate::Origin;
+use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner, Route};
 use crate::message::{Message, PeerId};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
@@ -284,7 +285,7 @@ impl Worker {
     /// there is no path.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, Error> {
         let address = WorkerAddress::parse(address)?;
-        let inner = self.inner.open_endpoint(address, false)?;
+        let inner = self.inner.open_endpoint(address, Owner::Application)?;
         Ok(Endpoint { inner })
     }
 
@@ -401,7 +402,7 @@ impl Drop for Worker {
         for endpoint in open {
             endpoint.fail(error.clone());
         }
-        drop((busy, peers));
+        drop((busy, peers, self.inner.wiring.take_answers()));
         // A handler that is running is let go when it has returned.
         match self.inner.handlers.try_borrow_mut() {
             Ok(mut handlers) => {
@@ -495,14 +496,14 @@ impl Inner {
         self: &Rc<Self>,
         address: WorkerAddress,
     ) -> Result<Rc<EndpointInner>, Error> {
-        self.open_endpoint(address, true)
+        self.open_endpoint(address, Owner::Library)
     }
 
     /// Makes an endpoint to an address.
     fn open_endpoint(
         self: &Rc<Self>,
         address: WorkerAddress,
-        internal: bool,
+        owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
         self.core.check_process("a worker")?;
         if self.closed.get() {
@@ -513,15 +514,25 @@ impl Inner {
         if route.message().is_none() {
             return Err(route.unreachable(&address));
         }
+        Ok(self.place_endpoint(address, route, owner))
+    }
+
+    /// Gives a new endpoint its place.
+    fn place_endpoint(
+        self: &Rc<Self>,
+        address: WorkerAddress,
+        route: Route,
+        owner: Owner,
+    ) -> Rc<EndpointInner> {
         let mut endpoints = self.endpoints.borrow_mut();
         let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
-        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route, internal));
+        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route, owner));
         let weak = Some(Rc::downgrade(&inner));
         match endpoints.get_mut(index) {
             Some(place) => *place = weak,
             None => endpoints.push(weak),
         }
-        Ok(inner)
+        inner
     }
 
     pub(crate) fn remove_endpoint(&self, index: usize) {
@@ -530,7 +541,20 @@ impl Inner {
         }
     }
 
-    /// The endpoint that answers to a peer go through: one that the application has, or one of our own.
+    /// The endpoint that the answer to one of the core's own messages goes through. One that came over a line is
+    /// answered over that line: where the line dies, what was asked over it fails at whoever asked, so nobody waits
+    /// for an answer that went another way and was lost there.
+    pub(crate) fn answer_endpoint(
+        self: &Rc<Self>,
+        from: Origin,
+    ) -> Result<Rc<EndpointInner>, Error> {
+        match from.line {
+            Some(line) => self.answers_over(line),
+            None => self.reply_endpoint(from.peer),
+        }
+    }
+
+    /// An endpoint that leads to a peer: one that the application has, or one of our own.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
         let unknown = || {
             Error::new(
@@ -550,7 +574,9 @@ impl Inner {
         };
         let existing =
             self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).find(|e| {
-                e.address.party.worker == address.party.worker && e.check_alive().is_ok()
+                e.owner != Owner::Line
+                    && e.address.party.worker == address.party.worker
+                    && e.check_alive().is_ok()
             });
         let endpoint = match existing {
             Some(endpoint) => endpoint,
@@ -569,6 +595,10 @@ impl Inner {
     /// lines.
     fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
         for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
+            if endpoint.owner == Owner::Line {
+                self.forget_answers(endpoint);
+                continue;
+            }
             let worker = &endpoint.address.party.worker;
             let Some(number) = self.peers.borrow().known_number(worker) else { continue };
             let gone = match self.peers.borrow_mut().get_mut(number) {

@@ -111,8 +111,11 @@ impl Inner {
                 let lent = event.flags & event_flags::LENT != 0;
                 let id = event.id as u16;
                 if id >= emulate::id::FIRST && event.id <= u32::from(u16::MAX) {
-                    let peer = slot.peer(event.peer).0;
-                    emulate::handle(self, id, event.header, peer, abi::payload(event));
+                    let from = emulate::Origin {
+                        peer: slot.peer(event.peer).0,
+                        line: slot.to_endpoint.then_some(event.peer),
+                    };
+                    emulate::handle(self, id, event.header, from, abi::payload(event));
                 } else {
                     self.bump(|c| c.unknown_ids += 1);
                 }

@@ -75,3 +75,57 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
     let second = endpoint.inner.control().unwrap().unwrap();
     assert!(!Rc::ptr_eq(&first, &second));
 }
+
+/// A context over the TCP provider, or why there is none.
+fn over_tcp() -> Option<Context> {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
+    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
+        if !folder.join(file).exists() {
+            println!("skipped: {} is not built", folder.join(file).display());
+            return None;
+        }
+    }
+    let context = Context::builder()
+        .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
+        .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
+        .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+    Some(context.open().unwrap())
+}
+
+#[test]
+fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let target = there.alloc(64).unwrap();
+    let key = target.remote_key().unwrap();
+    let address = answers.address().unwrap();
+    let [first, second] = [0, 1].map(|_| asks.connect(&address).unwrap());
+    let add = |endpoint: &Endpoint| {
+        let key = endpoint.import_key(&key).unwrap();
+        let mut outcome = endpoint.fetch_add(&key, 0, 1).unwrap();
+        loop {
+            outcome = match outcome {
+                Outcome::Done(before) => return before,
+                Outcome::Pending(request) => match asks.test(&request) {
+                    Some(result) => Outcome::Done(result.unwrap()),
+                    None => Outcome::Pending(request),
+                },
+            };
+            let _ = (asks.progress(), answers.progress());
+        }
+    };
+    let answered_over = || answers.inner.wiring.lines_with_answers();
+    assert_eq!(add(&first), 0);
+    let one = answered_over();
+    assert_eq!(one.len(), 1);
+    assert_eq!((add(&second), add(&first)), (1, 2));
+    let both = answered_over();
+    assert_eq!(both.len(), 2, "each endpoint has its line: {both:?}");
+    assert!(both.contains(&one[0]));
+    // What answers does not keep a line claimed: the next endpoint takes it.
+    drop(first);
+    let third = asks.connect(&address).unwrap();
+    assert_eq!(add(&third), 3);
+    assert_eq!(answered_over(), both);
+}

@@ -7,12 +7,13 @@
 //! A line's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
 
 mod act;
+mod answers;
 mod course;
 
 use super::carrier::{Carrier, Carriers};
 use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, Way};
+use crate::endpoint::{Inner as EndpointInner, Owner, Way};
 use crate::registry::abi::RawEndpoint;
 use crate::request::Landing;
 use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
@@ -43,7 +44,7 @@ enum State {
 struct Line {
     /// None: it leads to ourselves.
     key: Option<ConnectionKey>,
-    interface: usize,
+    way: Way,
     raw: RawEndpoint,
     peer: Rc<WorkerAddress>,
     state: State,
@@ -51,6 +52,8 @@ struct Line {
     outbox: VecDeque<Vec<u8>>,
     /// Endpoints that use it.
     users: Vec<Weak<EndpointInner>>,
+    /// What goes back to the peer over it.
+    answers: Option<Rc<EndpointInner>>,
     /// What the carrier last complained of.
     trouble: String,
     /// Why it will never carry anything to there.
@@ -191,7 +194,7 @@ impl Inner {
         }
         let slot = &self.interfaces[way.interface];
         let module = module_text(slot, &self.id, &endpoint.address, way.candidate);
-        if endpoint.internal {
+        if endpoint.owner != Owner::Application {
             // Answers go through whatever line there is, best the one that the peer began last.
             let known = self.newest_line(peer, &module);
             if let Some(number) = known {
@@ -217,7 +220,7 @@ impl Inner {
             }
             Claim::New(key) => {
                 let address = Rc::new(endpoint.address.clone());
-                match self.new_line(Some(key.clone()), way.interface, address, Some(carrier)) {
+                match self.new_line(Some(key.clone()), way, address, Some(carrier)) {
                     Ok((number, bytes)) => {
                         let now = self.wiring.now();
                         self.wiring.machine.borrow_mut().created(now, &key, &bytes);
@@ -233,7 +236,7 @@ impl Inner {
             }
         };
         self.add_user(number, &user);
-        if endpoint.internal {
+        if endpoint.owner != Owner::Application {
             if let Some(key) = self.key_of(number) {
                 self.wiring.machine.borrow_mut().unclaim(&key);
             }
@@ -254,43 +257,15 @@ impl Inner {
             .or_else(|| all().find(|number| matches!(state(number), Some(State::Forming))))
     }
 
-    /// The line of an endpoint of the library's own broke, and the peer has another one: whether the endpoint
-    /// takes that.
-    pub(crate) fn takes_another_line(&self, endpoint: &EndpointInner, interface: usize) -> bool {
-        let peer = endpoint.address.party.worker;
-        let at = (endpoint.index, interface);
-        let Some(number) = self.wiring.by_user.borrow().get(&at).copied() else { return false };
-        let module = match self.wiring.lines.borrow().get(&number).and_then(|l| l.key.clone()) {
-            Some(key) => key.module,
-            None => return false,
-        };
-        if self.newest_line(peer, &module).is_none() {
-            return false;
-        }
-        let _ = self.wiring.by_user.borrow_mut().remove(&at);
-        let empty = match self.wiring.lines.borrow_mut().get_mut(&number) {
-            Some(line) => {
-                let me = std::ptr::from_ref(endpoint);
-                line.users.retain(|user| user.as_ptr() != me);
-                line.users.is_empty()
-            }
-            None => false,
-        };
-        if empty {
-            self.drop_line(number);
-        }
-        true
-    }
-
     /// Makes a provider endpoint and its line; returns the line's number and the endpoint's address.
     fn new_line(
         &self,
         key: Option<ConnectionKey>,
-        interface: usize,
+        way: Way,
         peer: Rc<WorkerAddress>,
         carrier: Option<Carrier>,
     ) -> Result<(u64, Vec<u8>), Error> {
-        let slot = &self.interfaces[interface];
+        let slot = &self.interfaces[way.interface];
         let number = self.new_number();
         let handle = match slot.interface.connect(&[], &[], number) {
             Ok(handle) => handle,
@@ -318,13 +293,14 @@ impl Inner {
         }
         let line = Line {
             key,
-            interface,
+            way,
             raw,
             peer,
             state: State::Forming,
             carrier,
             outbox: VecDeque::new(),
             users: Vec::new(),
+            answers: None,
             trouble: String::new(),
             hopeless: None,
         };
@@ -349,12 +325,12 @@ impl Inner {
     fn line_to_ourselves(&self, address: &WorkerAddress, way: Way) -> Result<u64, Error> {
         let left = self.wiring.lines.borrow().iter().find_map(|(number, line)| {
             let free = line.key.is_none() && line.users.is_empty();
-            (free && line.interface == way.interface).then_some(*number)
+            (free && line.way.interface == way.interface).then_some(*number)
         });
         if let Some(number) = left {
             return Ok(number);
         }
-        let (number, bytes) = self.new_line(None, way.interface, Rc::new(address.clone()), None)?;
+        let (number, bytes) = self.new_line(None, way, Rc::new(address.clone()), None)?;
         let raw = self.wiring.lines.borrow().get(&number).map(|line| line.raw);
         let code = raw.map_or(0, |raw| raw.connect(&bytes));
         let state = match code {
@@ -386,7 +362,7 @@ impl Inner {
         self.wiring.lines.borrow().values().any(|line| {
             line.peer.party.worker == worker
                 && matches!(line.state, State::Ready)
-                && self.interfaces[line.interface].domain != slot.domain
+                && self.interfaces[line.way.interface].domain != slot.domain
         })
     }
 
@@ -428,7 +404,7 @@ impl Inner {
 
     fn add_user(&self, number: u64, user: &Rc<EndpointInner>) {
         if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
-            let at = (user.index, line.interface);
+            let at = (user.index, line.way.interface);
             let _ = self.wiring.by_user.borrow_mut().insert(at, number);
             if !line.users.iter().any(|known| known.as_ptr() == Rc::as_ptr(user)) {
                 line.users.push(Rc::downgrade(user));

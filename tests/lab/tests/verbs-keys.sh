@@ -1,5 +1,4 @@
 about="a key whose region is gone ends one connection in words, and the next one to the same peer works"
-unsteady="the second connection does not come about; the cause is not known"
 hosts=1
 timeout=60
 h0() {

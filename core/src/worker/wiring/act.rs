@@ -77,13 +77,13 @@ impl Inner {
         self.close_line(number, old.raw);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {
-            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.interface));
+            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.way.interface));
         }
         let now = self.wiring.now();
         let number = match to {
             Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
             Claim::New(key) => {
-                let made = self.new_line(Some(key.clone()), old.interface, old.peer, old.carrier);
+                let made = self.new_line(Some(key.clone()), old.way, old.peer, old.carrier);
                 let mut machine = self.wiring.machine.borrow_mut();
                 match made {
                     Ok((number, address)) => {
@@ -127,7 +127,8 @@ impl Inner {
                 let theirs = &peer.party.candidates[there].address;
                 slot.interface.reachable(theirs).map_err(Error::from)?;
                 let carrier = self.choose_carrier(&peer, index, there)?;
-                let made = self.new_line(Some(key.clone()), index, Rc::new(peer), Some(carrier))?;
+                let way = Way { interface: index, candidate: there };
+                let made = self.new_line(Some(key.clone()), way, Rc::new(peer), Some(carrier))?;
                 return Ok(made.1);
             }
         }
@@ -151,25 +152,25 @@ impl Inner {
             };
             match reason.map(|reason| reason.kind) {
                 None => {
-                    let way = (line.peer.party.worker, line.interface);
+                    let way = (line.peer.party.worker, line.way.interface);
                     let _ = self.wiring.lost.borrow_mut().remove(&way);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Carrier) => {
-                    self.avoid(line.peer.party.worker, line.interface);
+                    self.avoid(line.peer.party.worker, line.way.interface);
                 }
                 Some(_) => {}
             }
-            line.users.clone()
+            line.everybody()
         };
         if reason.is_some() {
             let _ = self.wiring.by_key.borrow_mut().remove(key);
         }
-        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
-        if users.is_empty() && reason.is_some() {
-            self.drop_line(number);
+        for endpoint in &users {
+            self.make_busy(endpoint);
         }
-        for endpoint in users {
-            self.make_busy(&endpoint);
+        if reason.is_some() {
+            self.end_answers(number);
+            self.drop_unused(number);
         }
     }
 

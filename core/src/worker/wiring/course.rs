@@ -109,21 +109,20 @@ impl Inner {
             let Some(line) = lines.get_mut(&number) else { return };
             let error = self.line_error(&line.peer, status, words);
             line.state = State::Dead(error.clone());
-            (line.users.clone(), line.peer.clone(), line.interface, line.key.clone(), error)
+            (line.everybody(), line.peer.clone(), line.way.interface, line.key.clone(), error)
         };
         if let Some(key) = key {
             self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
             self.carry_out();
             let _ = self.wiring.by_key.borrow_mut().remove(&key);
         }
-        let users: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
-        if users.is_empty() {
-            self.drop_line(number);
-        }
         for endpoint in &users {
             endpoint.line_failed(interface, &error);
         }
         self.forget_replies(&users);
+        drop(users);
+        self.end_answers(number);
+        self.drop_unused(number);
         if status == Status::Closed {
             return;
         }

@@ -1,0 +1,81 @@
+//! Answers: what goes back over the line that a question came by.
+
+use super::*;
+use crate::endpoint::Route;
+
+impl Line {
+    /// The endpoints that use it, and the one of its answers.
+    pub(super) fn everybody(&self) -> Vec<Rc<EndpointInner>> {
+        let users = self.users.iter().filter_map(Weak::upgrade);
+        users.chain(self.answers.clone()).collect()
+    }
+}
+
+impl Wiring {
+    /// Every endpoint of answers. The worker is about to close.
+    pub(in crate::worker) fn take_answers(&self) -> Vec<Rc<EndpointInner>> {
+        self.lines.borrow_mut().values_mut().filter_map(|line| line.answers.take()).collect()
+    }
+}
+
+#[cfg(test)]
+impl Wiring {
+    pub(in crate::worker) fn lines_with_answers(&self) -> Vec<u64> {
+        let lines = self.lines.borrow();
+        lines.iter().filter(|(_, line)| line.answers.is_some()).map(|(number, _)| *number).collect()
+    }
+}
+
+impl Inner {
+    /// The endpoint whose messages go over this line and no other. It claims nothing: the line lives as long as it
+    /// would without it.
+    pub(in crate::worker) fn answers_over(
+        self: &Rc<Self>,
+        number: u64,
+    ) -> Result<Rc<EndpointInner>, Error> {
+        let (peer, way) = {
+            let lines = self.wiring.lines.borrow();
+            let line = lines.get(&number).ok_or_else(|| Error::from_status(Status::Closed))?;
+            match (&line.answers, &line.state) {
+                (Some(answers), _) if answers.is_alive() => return Ok(answers.clone()),
+                (_, State::Dead(error)) => return Err(error.clone()),
+                _ => (line.peer.clone(), line.way),
+            }
+        };
+        let answers = self.place_endpoint((*peer).clone(), Route::only(way), Owner::Line);
+        let _ = self.wiring.by_user.borrow_mut().insert((answers.index, way.interface), number);
+        let before = match self.wiring.lines.borrow_mut().get_mut(&number) {
+            Some(line) => line.answers.replace(answers.clone()),
+            None => None,
+        };
+        drop(before);
+        Ok(answers)
+    }
+
+    /// The line is dead: nobody waits for what it would have carried.
+    pub(super) fn end_answers(&self, number: u64) {
+        let answers = match self.wiring.lines.borrow_mut().get_mut(&number) {
+            Some(line) => line.answers.take(),
+            None => None,
+        };
+        drop(answers);
+    }
+
+    /// This endpoint of answers has failed.
+    pub(in crate::worker) fn forget_answers(&self, answers: &EndpointInner) {
+        for number in self.lines_of(answers) {
+            self.end_answers(number);
+            self.drop_unused(number);
+        }
+    }
+
+    /// Lets go of a dead line that no endpoint uses.
+    pub(super) fn drop_unused(&self, number: u64) {
+        let unused = self.wiring.lines.borrow().get(&number).is_some_and(|line| {
+            matches!(line.state, State::Dead(_)) && line.users.iter().all(|u| u.strong_count() == 0)
+        });
+        if unused {
+            self.drop_line(number);
+        }
+    }
+}
