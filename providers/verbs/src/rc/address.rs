@@ -116,9 +116,9 @@ impl EndpointAddress {
         })
     }
 
-    /// Of two ends that know each other's address, the one that speaks first. The same for both; an end that is
-    /// connected to itself does both.
-    pub(crate) fn speaks_first(&self, peer: &EndpointAddress) -> bool {
+    /// Of two ends that know each other's address, the one that says the first word until it is heard. The same
+    /// for both; an end that is connected to itself is both.
+    pub(crate) fn repeats_first_word(&self, peer: &EndpointAddress) -> bool {
         let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
         rank(self) >= rank(peer)
     }
@@ -153,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_of_two_ends_speaks_first() {
-        assert_ne!(end(1).speaks_first(&end(2)), end(2).speaks_first(&end(1)));
-        assert!(end(1).speaks_first(&end(1)), "an end that is connected to itself");
+    fn exactly_one_of_two_ends_repeats_the_first_word() {
+        assert_ne!(end(1).repeats_first_word(&end(2)), end(2).repeats_first_word(&end(1)));
+        assert!(end(1).repeats_first_word(&end(1)), "an end that is connected to itself");
     }
 
     proptest! {

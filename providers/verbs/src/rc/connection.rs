@@ -16,7 +16,7 @@ use tieline_plugin_api::{Failure, Status};
 pub(crate) enum Phase {
     /// Made; the peer's address is not known.
     Fresh,
-    /// The first word has not been said or heard.
+    /// Nothing was heard of the peer: neither a word nor that ours came through.
     Connecting,
     /// Both sides are there.
     Standing,
@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.
     pub(crate) received: bool,
+    /// The first word is still to be said, once the peer was heard.
+    pub(crate) owes_word: bool,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) blame: Option<Failure>,
 }
@@ -101,6 +103,7 @@ impl Connection {
             stalled: None,
             deadline: now,
             received: false,
+            owes_word: false,
             blame: None,
         };
         connection.initialise(domain)?;
@@ -178,13 +181,17 @@ impl Connection {
     }
 
     /// Starts again with the same numbers, after nobody answered the first word. Nothing else has been sent and
-    /// nothing was received, so that the peer, once it is there, finds a connection that looks new.
-    pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<(), Failure> {
+    /// nothing was received, so that the peer, once it is there, finds a connection that looks new. Returns whether to
+    /// say the word now; otherwise it is said when the peer was heard. It comes first in any case: should the peer have
+    /// heard it after all, it takes what has that number for a repetition.
+    pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::NotConnected)?;
         let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
         self.modify(reset, 0, "resetting a queue pair")?;
         self.initialise(domain)?;
-        self.ready(domain, &peer)
+        self.ready(domain, &peer)?;
+        self.owes_word = !self.own.repeats_first_word(&peer);
+        Ok(!self.owes_word)
     }
 
     /// What a data call says now; `Ok` when it may post.

@@ -106,7 +106,9 @@ impl State {
         connection.credits.open(u32::from(peer.window));
         connection.phase = Phase::Connecting;
         connection.deadline = Instant::now() + domain.settings.connect;
-        if connection.own.speaks_first(&peer) && !self.control(slot, Kind::Hello, Role::Hello) {
+        // Both say a first word: that of the side that connects last is heard at once. Only one of them says it again,
+        // so that the other is there to hear it, whenever either of them polls.
+        if !self.control(slot, Kind::Hello, Role::Hello) {
             return Err(Failure::new(
                 Status::Io,
                 "the first word of a connection cannot be posted",

@@ -173,7 +173,7 @@ impl State {
             if let Some(ends) = ends {
                 self.release_ends(ends);
             }
-            if again.is_ok() && self.control(slot, Kind::Hello, Role::Hello) {
+            if again.is_ok_and(|speaks| !speaks || self.control(slot, Kind::Hello, Role::Hello)) {
                 return;
             }
         } else if let Some(ends) = connection.queue.retire(number) {
@@ -183,7 +183,7 @@ impl State {
     }
 
     /// A message has arrived, or a receive has failed.
-    pub(super) fn received(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
+    pub(super) fn received(&mut self, buffer: u32, wc: &Wc, mut events: Option<&mut Events<'_>>) {
         let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
         if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
             return self.to_post.push(again);
@@ -205,8 +205,12 @@ impl State {
             let text = "the peer sent a message that makes no sense".to_string();
             return self.break_connection(slot, &Failure::new(Status::BadData, text), events);
         };
+        let mut unheard = false;
         if connection.phase == Phase::Connecting {
             connection.phase = Phase::Standing;
+            // The peer came after our first word was lost. It asks for what it misses when it sees another one, which
+            // is sooner than the device would try again by itself.
+            unheard = !connection.queue.is_empty() || connection.owes_word;
         }
         match head.kind {
             Kind::Message if !connection.closing => {
@@ -222,14 +226,18 @@ impl State {
                     ..Event::empty()
                 };
                 let message = Some(Delivered { buffer, slot, life });
-                self.emit(Notice { event, text: None, message }, events);
+                self.emit(Notice { event, text: None, message }, events.as_deref_mut());
             }
             Kind::Bye => {
                 self.to_post.push(again);
                 let failure = Failure::new(Status::Closed, "the peer closed the connection");
-                self.break_connection(slot, &failure, events);
+                self.break_connection(slot, &failure, events.as_deref_mut());
             }
             Kind::Message | Kind::Hello | Kind::Credit => self.to_post.push(again),
+        }
+        if unheard && !self.control(slot, Kind::Hello, Role::User) {
+            let text = "the first word of a connection cannot be posted";
+            self.break_connection(slot, &Failure::new(Status::Io, text), events);
         }
     }
 
