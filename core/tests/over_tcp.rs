@@ -191,6 +191,45 @@ fn bytes_that_lie_anywhere_are_put_by_the_module_and_are_free_at_once() {
 }
 
 #[test]
+fn transfers_posted_before_the_connection_stands_wait_for_it_and_are_not_emulated() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let target = there.register((0..40_000).map(|i| (i % 7) as u8).collect::<Vec<_>>()).unwrap();
+    let local = here.register(vec![9u8; 30_000]).unwrap();
+    let landing = here.register(vec![0u8; 1000]).unwrap();
+    let to_b = connected(&a, &b);
+    let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+    let put = to_b.put(&local, 0..30_000, &key, 0).unwrap();
+    let bytes = to_b.put_bytes(&[8; 100], &key, 30_000).unwrap();
+    let get = to_b.get(&landing, 0..1000, &key, 39_000).unwrap();
+    assert_eq!(a.counters().connections, 0, "all were posted before it stands");
+    for outcome in [put, bytes, get] {
+        let _ = finish(&[&a, &b], outcome).unwrap();
+    }
+    assert_eq!(target.to_vec(0..30_100).unwrap(), [vec![9; 30_000], vec![8; 100]].concat());
+    assert_eq!(landing.to_vec(0..1000).unwrap(), target.to_vec(39_000..40_000).unwrap());
+    assert_eq!(b.counters().emulated, 0);
+}
+
+#[test]
+fn a_transfer_that_waits_for_a_connection_ends_with_it_when_it_does_not_come_about() {
+    let Some(folder) = providers() else { return };
+    let here = over_tcp(&folder).set("TIELINE_CONNECT_TIMEOUT", "300ms").open().unwrap();
+    let there = open(&folder);
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let target = there.alloc(64).unwrap();
+    let local = here.alloc(64).unwrap();
+    let to_b = connected(&a, &b);
+    let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+    let put = to_b.put(&local, 0..64, &key, 0).unwrap();
+    // The target makes no progress.
+    let error = a.finish(put).unwrap_err();
+    assert_eq!(error.status(), Status::TimedOut, "{error}");
+    assert!(to_b.error().is_some());
+}
+
+#[test]
 fn put_get_atomics_flush_and_fence() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));

@@ -257,6 +257,21 @@ impl KeyInner {
         self.imported.borrow().iter().find(executes).copied()
     }
 
+    /// The best of the ways whose connection is being formed, while there is none yet: a transfer waits for it, since
+    /// that is bounded, and many messages would be slower.
+    pub(super) fn forming(&self) -> Option<usize> {
+        if self.best.get().is_some() {
+            return None;
+        }
+        let ep = &*self.endpoint;
+        let forms = |rank: &usize| {
+            let interface = ep.route.memory[*rank].interface;
+            let over = |ep: &Inner| ep.worker.line_forms(ep, interface);
+            over(ep) || ep.open_control().is_some_and(|control| over(&control))
+        };
+        self.unresolved.borrow().iter().copied().filter(forms).min()
+    }
+
     /// Whether a provider asked for time, so that more ways may come.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()

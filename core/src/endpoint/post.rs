@@ -125,6 +125,17 @@ impl Inner {
         if !self.has_room(data.len()) {
             return Err(Status::Again.into());
         }
+        if let Some(rank) = key.inner.forming() {
+            return self.await_line(
+                true,
+                Memory::Bytes(data.into()),
+                0,
+                data.len(),
+                key,
+                offset,
+                rank,
+            );
+        }
         self.put_emulated(Source::Bytes(data.into()), data.len(), key, offset, Completion::Remote)
     }
 
@@ -184,7 +195,28 @@ impl Inner {
             }
             return self.post_shared(put, &memory, at, len, key, offset, &native).map(Some);
         }
-        Ok(None)
+        let Some(rank) = key.inner.forming() else { return Ok(None) };
+        let memory = Memory::Region(local.clone());
+        self.await_line(put, memory, at, len, key, offset, rank).map(Some)
+    }
+
+    /// Queues a transfer until the connection has formed that it goes over; see [`Inner::attempt_native`].
+    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
+    fn await_line(
+        self: &Rc<Self>,
+        put: bool,
+        memory: Memory,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        rank: usize,
+    ) -> Result<Outcome, Error> {
+        let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
+        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
+        let key = key.inner.clone();
+        self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
+        self.outcome(request)
     }
 
     /// Posts to a module that says later how it ended: at once where nothing waits, otherwise in its turn.
@@ -294,7 +326,13 @@ impl Inner {
     /// here: its device, or the network, may still carry it out.
     pub(crate) fn attempt_native(&self, op: &NativeOp) -> Result<bool, Status> {
         loop {
-            let native = op.key.way(op.rank).ok_or(Status::Unreachable)?;
+            let Some(native) = op.key.way(op.rank).or_else(|| op.key.native_now()) else {
+                return if op.key.forming().is_some() {
+                    Ok(false)
+                } else {
+                    self.emulate_instead(op)
+                };
+            };
             match self.post_native(op, &native) {
                 Err(status) if is_over(status) && op.key.has_another(&native) => {
                     op.key.downgrade(&native, status);
@@ -302,6 +340,33 @@ impl Inner {
                 result => return result,
             }
         }
+    }
+
+    /// No connection came about over which the provider would do it: it goes over messages.
+    fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
+        let me = self.worker.endpoint(self.index).ok_or(Status::Closed)?;
+        let control = me.emulating().map_err(|error| error.status())?;
+        let target = op.key.target(op.offset);
+        let task = {
+            let mut requests = self.worker.requests.borrow_mut();
+            let slot = requests.get(op.request).ok_or(Status::Closed)?;
+            if let Some(landing) = &mut slot.landing {
+                landing.missing = if op.put { 0 } else { op.len };
+            }
+            requests.goes_through(op.request, control.index);
+            let request = op.request;
+            if op.put {
+                let source = match &op.memory {
+                    Memory::Region(region) => Source::Region(region.clone(), op.at),
+                    Memory::Bytes(bytes) => Source::Bytes((**bytes).into()),
+                };
+                Task::Put { source, len: op.len, sent: 0, target, request, answer: request }
+            } else {
+                Task::control(id::GET, request, emulate::get_request(&target, op.len as u64))
+            }
+        };
+        me.emulate(&control, task);
+        Ok(true)
     }
 
     fn post_native(&self, op: &NativeOp, native: &Native) -> Result<bool, Status> {
@@ -363,5 +428,38 @@ impl Inner {
             }
         }
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    #[test]
+    fn a_transfer_whose_connection_did_not_come_about_goes_over_messages() -> Result<(), Error> {
+        let context = Context::open()?;
+        let worker = context.worker()?;
+        let (local, target) =
+            (context.register(vec![7u8; 500])?, context.register(vec![1u8; 500])?);
+        let endpoint = worker.connect(&worker.address()?)?;
+        let key = endpoint.import_key(&target.remote_key()?)?;
+        let op = |put, memory: Memory, at, len| {
+            let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
+            let request =
+                worker.inner.requests.borrow_mut().open(endpoint.inner.index, 1, Some(landing));
+            NativeOp { put, memory, at, len, key: key.inner.clone(), offset: 100, request, rank: 0 }
+        };
+        let run = |op: NativeOp| {
+            assert_eq!(endpoint.inner.emulate_instead(&op), Ok(true));
+            worker.finish(endpoint.inner.outcome(op.request)?)
+        };
+        let _ = run(op(true, Memory::Region(local.clone()), 10, 40))?;
+        assert_eq!(target.to_vec(90..150)?, [vec![1; 10], vec![7; 40], vec![1; 10]].concat());
+        let _ = run(op(true, Memory::Bytes([3; 9].into()), 0, 9))?;
+        let _ = run(op(false, Memory::Region(local.clone()), 200, 20))?;
+        assert_eq!(local.to_vec(199..221)?, [vec![7], vec![3; 9], vec![7; 12]].concat());
+        assert!(worker.counters().emulated >= 3);
+        Ok(())
     }
 }

@@ -269,9 +269,13 @@ impl Inner {
 
     /// Whether nothing here can move until a connection has formed, or has failed to.
     pub(crate) fn waits_for_line(&self) -> bool {
-        self.state.get() == State::New
-            && self.queue.borrow().front().is_some_and(Task::is_message)
-            && self.route.message().is_some_and(|way| self.worker.line_forms(self, way.interface))
+        match self.queue.borrow().front() {
+            Some(Task::Native(op)) => op.key.forming().is_some(),
+            Some(task) if task.is_message() && self.state.get() == State::New => {
+                self.route.message().is_some_and(|way| self.worker.line_forms(self, way.interface))
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn queue_len(&self) -> usize {

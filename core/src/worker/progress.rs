@@ -153,7 +153,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn endpoint(&self, index: usize) -> Option<Rc<EndpointInner>> {
+    pub(crate) fn endpoint(&self, index: usize) -> Option<Rc<EndpointInner>> {
         self.endpoints.borrow().get(index)?.as_ref()?.upgrade()
     }
 
