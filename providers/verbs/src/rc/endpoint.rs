@@ -137,7 +137,7 @@ impl RcEndpoint {
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
         pieces.push(state.sends.sge(buffer, HEADER_LEN));
-        if len <= inline || !registered(state, iov, &mut pieces) {
+        if len <= inline || !all_registered(state, iov, &mut pieces) {
             // Short, or not registered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
@@ -166,18 +166,35 @@ impl RcEndpoint {
         }
         let work = Work::Write { address: target, rkey: key.rkey };
         let mut ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
+        if let [piece] = op.iov {
+            if op.len <= connection.inline() {
+                // The device copies while it is posted: whatever memory it is.
+                return self.start(state, work, &[local(piece, 0)], ends, IBV_SEND_INLINE);
+            }
+            if let Some(sge) = registered(state, piece) {
+                ends.foreign = true;
+                return self.start(state, work, &[sge], ends, 0);
+            }
+        }
+        self.put_pieces(state, work, op, ends)
+    }
+
+    /// The same from several pieces, or from memory that is not registered.
+    fn put_pieces(
+        &self,
+        state: &mut State,
+        work: Work<'_>,
+        op: &RmaOp<'_>,
+        mut ends: Ends,
+    ) -> Posted {
+        let inline = connection!(state, self.slot).inline();
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
         let mut flags = 0;
-        if op.len <= connection.inline() {
-            // The device copies while it is posted: whatever memory it is.
-            pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| ibv_sge {
-                addr: piece.base.expose_provenance() as u64,
-                length: piece.len as u32,
-                lkey: 0,
-            }));
+        if op.len <= inline {
+            pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| local(piece, 0)));
             flags = IBV_SEND_INLINE;
-        } else if registered(state, op.iov, &mut pieces) {
+        } else if all_registered(state, op.iov, &mut pieces) {
             ends.foreign = true;
         } else if op.len <= state.domain.settings.segment {
             let Ok(buffer) = state.sends.take() else {
@@ -189,18 +206,9 @@ impl RcEndpoint {
             pieces.clear();
             pieces.push(state.sends.sge(buffer, op.len));
         } else {
-            pieces.clear();
-            let domain = state.domain.clone();
-            let recent = &mut state.recent;
-            let all =
-                recent.pieces(&domain.registry, op.iov, &mut pieces, &mut ends.borrowed, false);
-            if let Err(status) = all {
-                state.pieces = pieces;
-                return Err(status);
-            }
-            ends.foreign = true;
+            return self.start_lent(state, work, pieces, op, ends, false);
         }
-        self.start(state, work, pieces, ends, flags)
+        self.start_list(state, work, pieces, ends, flags)
     }
 
     pub(crate) fn get(&self, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
@@ -211,17 +219,15 @@ impl RcEndpoint {
             return Ok(Posting::Done);
         }
         let work = Work::Read { address: target, rkey: key.rkey };
-        let mut ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
+        let ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
+        if let [piece] = op.iov {
+            if let Some(sge) = registered(state, piece) {
+                return self.start(state, work, &[sge], ends, 0);
+            }
+        }
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
-        let domain = state.domain.clone();
-        let all =
-            state.recent.pieces(&domain.registry, op.iov, &mut pieces, &mut ends.borrowed, true);
-        if let Err(status) = all {
-            state.pieces = pieces;
-            return Err(status);
-        }
-        self.start(state, work, pieces, ends, 0)
+        self.start_lent(state, work, pieces, op, ends, true)
     }
 
     pub(crate) fn atomic(&self, key: &PackedKey, op: &Atomic) -> Posted {
@@ -248,15 +254,30 @@ impl RcEndpoint {
         let state = &mut *self.state.borrow_mut();
         connection!(state, self.slot).may_post()?;
         let result = state.results.take()?;
-        let mut pieces = core::mem::take(&mut state.pieces);
-        pieces.clear();
-        pieces.push(state.results.sge(result, 8));
+        let sge = state.results.sge(result, 8);
         let ends = Ends { cookie: Some(op.cookie), result: Some(result), ..Ends::default() };
-        self.start(state, work, pieces, ends, 0)
+        self.start(state, work, &[sge], ends, 0)
     }
 
     /// Posts an operation whose end the application waits for.
+    #[inline(always)]
     fn start(
+        &self,
+        state: &mut State,
+        work: Work<'_>,
+        pieces: &[ibv_sge],
+        ends: Ends,
+        flags: u32,
+    ) -> Posted {
+        let connection = connection!(state, self.slot);
+        match connection.post(work, pieces, ends, flags) {
+            Ok(()) => Ok(Posting::Pending),
+            Err(refused) => Err(state.refused(self.slot, refused)),
+        }
+    }
+
+    /// The same with the state's own list of pieces, which goes back to it.
+    fn start_list(
         &self,
         state: &mut State,
         work: Work<'_>,
@@ -264,13 +285,32 @@ impl RcEndpoint {
         ends: Ends,
         flags: u32,
     ) -> Posted {
-        let connection = connection!(state, self.slot);
-        let posted = connection.post(work, &pieces, ends, flags);
+        let posted = self.start(state, work, &pieces, ends, flags);
         state.pieces = pieces;
-        match posted {
-            Ok(()) => Ok(Posting::Pending),
-            Err(refused) => Err(state.refused(self.slot, refused)),
+        posted
+    }
+
+    /// The same where registrations are lent for what is not registered.
+    fn start_lent(
+        &self,
+        state: &mut State,
+        work: Work<'_>,
+        mut pieces: Vec<ibv_sge>,
+        op: &RmaOp<'_>,
+        mut ends: Ends,
+        written: bool,
+    ) -> Posted {
+        pieces.clear();
+        let domain = state.domain.clone();
+        let mut loans = Vec::new();
+        let all = state.recent.pieces(&domain.registry, op.iov, &mut pieces, &mut loans, written);
+        if let Err(status) = all {
+            state.pieces = pieces;
+            return Err(status);
         }
+        ends.borrowed = (!loans.is_empty()).then(|| loans.into_boxed_slice());
+        ends.foreign = true;
+        self.start_list(state, work, pieces, ends, 0)
     }
 
     pub(crate) fn flush(&self, cookie: u64) -> Posted {
@@ -283,10 +323,7 @@ impl RcEndpoint {
         // A write of nothing: it is acknowledged after everything before it.
         let ends = Ends { cookie: Some(cookie), ..Ends::default() };
         connection.fence = true;
-        let room = core::mem::take(&mut state.pieces);
-        let posted = self.start(state, Work::Write { address: 0, rkey: 0 }, Vec::new(), ends, 0);
-        state.pieces = room;
-        posted
+        self.start(state, Work::Write { address: 0, rkey: 0 }, &[], ends, 0)
     }
 
     pub(crate) fn fence(&self) -> Result<(), Status> {
@@ -333,24 +370,42 @@ fn sum(iov: &[Iov]) -> Result<usize, Status> {
 }
 
 /// Checks what can be checked here, and returns the remote address.
+#[inline]
 fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
-    if sum(op.iov)? != op.len {
-        return Err(Status::Invalid);
-    }
-    if op.iov.iter().filter(|piece| piece.len > 0).count() > state.domain.max_iov {
-        return Err(Status::Invalid);
+    match op.iov {
+        [piece] if piece.len == op.len => {}
+        [_] => return Err(Status::Invalid),
+        iov => {
+            let pieces = iov.iter().filter(|piece| piece.len > 0).count();
+            if sum(iov)? != op.len || pieces > state.domain.max_iov {
+                return Err(Status::Invalid);
+            }
+        }
     }
     let target = key.admit(right, op.offset, op.len)?;
     if op.len > state.domain.max_message { Err(Status::TooLarge) } else { Ok(target) }
 }
 
+/// A piece of the application's memory, for the device.
+#[inline]
+fn local(piece: &Iov, lkey: u32) -> ibv_sge {
+    ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
+}
+
+/// The application's piece if it lies in registered memory.
+#[inline]
+fn registered(state: &mut State, piece: &Iov) -> Option<ibv_sge> {
+    let addr = piece.base.expose_provenance() as u64;
+    let lkey = state.recent.lkey(&state.domain.registry, addr, piece.len)?;
+    Some(local(piece, lkey))
+}
+
 /// Adds the application's pieces if all of them lie in registered memory; otherwise `pieces` stays as it was.
-fn registered(state: &mut State, iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
+fn all_registered(state: &mut State, iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
     let before = pieces.len();
     for piece in iov.iter().filter(|piece| piece.len > 0) {
-        let addr = piece.base.expose_provenance() as u64;
-        match state.recent.lkey(&state.domain.registry, addr, piece.len) {
-            Some(lkey) => pieces.push(ibv_sge { addr, length: piece.len as u32, lkey }),
+        match registered(state, piece) {
+            Some(sge) => pieces.push(sge),
             None => {
                 pieces.truncate(before);
                 return false;

@@ -15,8 +15,8 @@ pub(crate) struct Ends {
     pub(crate) buffer: Option<u32>,
     /// Where the device puts the value from before.
     pub(crate) result: Option<u32>,
-    /// Registrations that were lent for this operation.
-    pub(crate) borrowed: Vec<Loan>,
+    /// Registrations that were lent for this operation. Few have any, and all are moved: so it is short.
+    pub(crate) borrowed: Option<Box<[Loan]>>,
     /// The device reads or writes memory of the application.
     pub(crate) foreign: bool,
     pub(crate) role: Role,
