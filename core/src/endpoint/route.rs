@@ -224,9 +224,10 @@ impl Inner {
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
             return;
         }
+        let stood = self.lanes.borrow().iter().any(|lane| lane.interface == interface);
         match self.state.get() {
             // Nothing was sent yet: what is queued may take the next lane.
-            State::New => self.worker.make_busy(self),
+            State::New if !stood => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }
     }
