@@ -249,7 +249,6 @@ impl Machine {
 
     /// Data of the peer came in over the endpoint: it has bound. Not needed, but it spares a round when the
     /// peer's last message is late or lost.
-    #[allow(dead_code)] // a caller may do without it, as the worker does
     pub(crate) fn data_arrived(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match connection.phase {

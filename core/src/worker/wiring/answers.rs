@@ -33,15 +33,20 @@ impl Inner {
         self: &Rc<Self>,
         number: u64,
     ) -> Result<Rc<EndpointInner>, Error> {
-        let (peer, way) = {
+        let (peer, way, forming) = {
             let lines = self.wiring.lines.borrow();
             let line = lines.get(&number).ok_or_else(|| Error::from_status(Status::Closed))?;
             match (&line.answers, &line.state) {
                 (Some(answers), _) if answers.is_alive() => return Ok(answers.clone()),
                 (_, State::Dead(error)) => return Err(error.clone()),
-                _ => (line.peer.clone(), line.way),
+                (_, State::Forming) => (line.peer.clone(), line.way, line.key.clone()),
+                (_, State::Ready) => (line.peer.clone(), line.way, None),
             }
         };
+        if let Some(key) = forming {
+            self.wiring.machine.borrow_mut().data_arrived(self.wiring.now(), &key);
+            self.carry_out();
+        }
         let answers = self.place_endpoint((*peer).clone(), Route::only(way), Owner::Line);
         let _ = self.wiring.by_user.borrow_mut().insert((answers.index, way.interface), number);
         let before = match self.wiring.lines.borrow_mut().get_mut(&number) {
