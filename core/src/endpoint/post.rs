@@ -6,7 +6,7 @@ use super::rma::{Completion, rma_op};
 use super::{Inner, State};
 use crate::emulate::{self, id};
 use crate::region::{Access, Region};
-use crate::request::{Landing, Memory, Outcome};
+use crate::request::{Landing, Memory, Outcome, Request};
 use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
@@ -231,15 +231,17 @@ impl Inner {
         offset: u64,
         native: &Native,
     ) -> Result<Outcome, Error> {
-        let base = memory.at(at, len)?;
+        // It lives as long as the record that points to it.
+        let iov = Iov { base: memory.at(at, len)?, len };
         let landing = Landing { memory, offset: at, len, missing: 0 };
         let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
         if !native.synchronous && self.queue_len() == 0 && self.may_post_memory() {
-            let record = rma_op(&Iov { base, len }, native.key, offset, request);
+            let record = rma_op(&iov, native.key, offset, request);
             let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
             if code == PENDING {
+                // How it ended, only progress can bring.
                 self.worker.requests.borrow_mut().posted(request);
-                return self.outcome(request);
+                return Ok(Outcome::Pending(Request { worker: self.worker.clone(), id: request }));
             }
             if code == OK {
                 let mut requests = self.worker.requests.borrow_mut();
@@ -249,7 +251,8 @@ impl Inner {
             }
             // No room, or the lane is finished: what is queued waits for the one and leaves the other.
         }
-        let memory = self.worker.requests.borrow_mut().memory_of(request)?;
+        let memory = self.worker.requests.borrow_mut().memory_of(request);
+        let Ok(memory) = memory else { return self.outcome(request) };
         let (key, rank) = (key.inner.clone(), native.rank);
         self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
         self.outcome(request)

@@ -8,7 +8,8 @@ use crate::emulate::AtomicCall;
 use crate::region::Region;
 use crate::request::Outcome;
 use std::ffi::c_void;
-use std::ops::Range;
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
 use std::ptr;
 use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov, Rma};
@@ -228,8 +229,23 @@ impl Endpoint {
     }
 }
 
-pub(super) fn rma_op(iov: &Iov, key: *mut c_void, offset: u64, cookie: u64) -> Rma {
-    Rma {
+/// A record of a put or get, which points to its piece: the borrow keeps the piece where it is.
+pub(super) struct RmaRecord<'a> {
+    raw: Rma,
+    _piece: PhantomData<&'a Iov>,
+}
+
+impl Deref for RmaRecord<'_> {
+    type Target = Rma;
+    #[inline]
+    fn deref(&self) -> &Rma {
+        &self.raw
+    }
+}
+
+#[inline]
+pub(super) fn rma_op(iov: &Iov, key: *mut c_void, offset: u64, cookie: u64) -> RmaRecord<'_> {
+    let raw = Rma {
         iov: ptr::from_ref(iov),
         iov_count: 1,
         len: iov.len,
@@ -238,7 +254,8 @@ pub(super) fn rma_op(iov: &Iov, key: *mut c_void, offset: u64, cookie: u64) -> R
         cookie,
         flags: op_flags::REMOTE_COMPLETION,
         local_region: ptr::null_mut(),
-    }
+    };
+    RmaRecord { raw, _piece: PhantomData }
 }
 
 pub(super) fn atomic_op_record(
