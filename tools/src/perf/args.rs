@@ -13,8 +13,8 @@ use std::time::Duration;
 ///   am_lat    one way of a message: half of ping and pong
 ///   am_bw     a stream of messages, until the receiver has acknowledged the last one
 ///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes where that ends at once)
-///   put_bw    a stream of puts, 16 under way, until the last one is visible at the target
-///   get_lat, get_bw   a get that is waited for; 16 under way
+///   put_bw    a stream of puts, until the last one is visible at the target; --window of them are under way
+///   get_lat, get_bw   a get that is waited for; a stream of gets, --window under way
 ///   add_lat   posted 8-byte adds: the time from one to the next
 ///   fadd_lat, swap_lat, cswap_lat   8-byte fetching atomics, each waited for
 #[derive(clap::Args)]
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Seconds for each test and size
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub(crate) seconds: f64,
+    /// Puts or gets under way in a stream, where they end later
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = window)]
+    pub(crate) window: usize,
     /// Force a path: names of providers, such as `shm` or `shm-cma`, or `emulated` for put, get and atomics by
     /// messages
     #[arg(long, value_name = "PATH")]
@@ -155,6 +158,13 @@ impl Test {
     pub(crate) fn is_latency(self) -> bool {
         !matches!(self, Test::AmBw | Test::PutBw | Test::GetBw | Test::Memcpy)
     }
+}
+
+fn window(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|n| (1..=1 << 16).contains(n))
+        .ok_or(format!("`{text}` is no number from 1 to 65536"))
 }
 
 impl Tests {

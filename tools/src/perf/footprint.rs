@@ -51,7 +51,7 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
         let (memory, verify) = (Memory::Ordinary, false);
         let spec = Spec { test, size: 8, memory, verify, key: Vec::new() };
         let limit = Limit::Iterations(TALK);
-        let _ = tests::run(&side, Asked { spec, limit, peer: &peer, path: None })?;
+        let _ = tests::run(&side, Asked { spec, limit, window: 16, peer: &peer, path: None })?;
     }
     let buffer_bytes = side.worker.memory().iter().map(|m| m.buffer_bytes).sum::<u64>();
     let talking_peer_bytes = per_peer(&side) + buffer_bytes;

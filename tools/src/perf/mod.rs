@@ -86,7 +86,7 @@ fn measure_between(
             continue;
         }
         let spec = Spec { test, size, memory: args.memory, verify: args.verify, key: Vec::new() };
-        let asked = Asked { spec, limit: args.limit(), peer: &peer, path };
+        let asked = Asked { spec, limit: args.limit(), window: args.window, peer: &peer, path };
         let (samples, path) = tests::run(&side, asked)?;
         let legs = if matches!(test, Test::AmLat | Test::PutLat) { 2 } else { 1 };
         results.add(Record::new(test, size, path, samples.summary(size, legs)))?;

@@ -17,6 +17,8 @@ use tieline::{Endpoint, Error, Region, RemoteKey, Status};
 pub(crate) struct Asked<'a> {
     pub(crate) spec: Spec,
     pub(crate) limit: Limit,
+    /// Puts or gets under way in a stream.
+    pub(crate) window: usize,
     pub(crate) peer: &'a Peer,
     /// The path that was forced.
     pub(crate) path: Option<&'a str>,

@@ -13,8 +13,6 @@ const LOOKS: u32 = 16;
 const LARGE: usize = 4096;
 /// Up to here a put is of bytes that lie anywhere, where that ends at once; beyond it of a registered buffer.
 const SHORT: usize = 256;
-/// Operations under way in a stream.
-const WINDOW: usize = 16;
 
 /// What a ping-pong by put needs on either side.
 struct Table<'a> {
@@ -172,7 +170,7 @@ pub(super) fn put_bandwidth(
     if asked.spec.verify {
         return verified(side, asked, key, &source);
     }
-    stream(side, asked, WINDOW, |_| endpoint.put(&source, 0..size, key, 0))
+    stream(side, asked, asked.window, |_| endpoint.put(&source, 0..size, key, 0))
 }
 
 /// Each put is read back and compared.
@@ -213,7 +211,7 @@ pub(super) fn get(
     let (size, endpoint) = (asked.spec.size, side.endpoint()?);
     let target = side.buffer(size)?;
     if !asked.spec.verify {
-        let window = if latency { 1 } else { WINDOW };
+        let window = if latency { 1 } else { asked.window };
         return stream(side, asked, window, |_| endpoint.get(&target, 0..size, key, 0));
     }
     let (mut seen, blank) = (vec![0; size], vec![0xa5; size]);
