@@ -2,6 +2,7 @@
 
 pub(crate) mod abi;
 pub(crate) mod carrier;
+mod endpoints;
 mod peers;
 mod progress;
 pub(crate) mod services;
@@ -12,8 +13,7 @@ pub(crate) mod wiring;
 
 use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
-use crate::emulate::Origin;
-use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner, Route};
+use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::message::{Message, PeerId};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
@@ -489,124 +489,6 @@ impl Inner {
             peers.left(before)
         };
         drop(forgotten);
-    }
-
-    /// An endpoint of the library's own.
-    pub(crate) fn connect_internal(
-        self: &Rc<Self>,
-        address: WorkerAddress,
-    ) -> Result<Rc<EndpointInner>, Error> {
-        self.open_endpoint(address, Owner::Library)
-    }
-
-    /// Makes an endpoint to an address.
-    fn open_endpoint(
-        self: &Rc<Self>,
-        address: WorkerAddress,
-        owner: Owner,
-    ) -> Result<Rc<EndpointInner>, Error> {
-        self.core.check_process("a worker")?;
-        if self.closed.get() {
-            return Err(Error::from_status(Status::Closed));
-        }
-        let mut route = Route::choose(self, &address);
-        route.put_last(|way| self.avoids(address.party.worker, way.interface));
-        if route.message().is_none() {
-            return Err(route.unreachable(&address));
-        }
-        Ok(self.place_endpoint(address, route, owner))
-    }
-
-    /// Gives a new endpoint its place.
-    fn place_endpoint(
-        self: &Rc<Self>,
-        address: WorkerAddress,
-        route: Route,
-        owner: Owner,
-    ) -> Rc<EndpointInner> {
-        let mut endpoints = self.endpoints.borrow_mut();
-        let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
-        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route, owner));
-        let weak = Some(Rc::downgrade(&inner));
-        match endpoints.get_mut(index) {
-            Some(place) => *place = weak,
-            None => endpoints.push(weak),
-        }
-        inner
-    }
-
-    pub(crate) fn remove_endpoint(&self, index: usize) {
-        if let Some(place) = self.endpoints.borrow_mut().get_mut(index) {
-            *place = None;
-        }
-    }
-
-    /// The endpoint that the answer to one of the core's own messages goes through. One that came over a line is
-    /// answered over that line: where the line dies, what was asked over it fails at whoever asked, so nobody waits
-    /// for an answer that went another way and was lost there.
-    pub(crate) fn answer_endpoint(
-        self: &Rc<Self>,
-        from: Origin,
-    ) -> Result<Rc<EndpointInner>, Error> {
-        match from.line {
-            Some(line) => self.answers_over(line),
-            None => self.reply_endpoint(from.peer),
-        }
-    }
-
-    /// An endpoint that leads to a peer: one that the application has, or one of our own.
-    pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
-        let unknown = || {
-            Error::new(
-                Status::Invalid,
-                "an unknown peer",
-                "no peer of this worker has that number",
-                "",
-            )
-        };
-        let address = {
-            let mut peers = self.peers.borrow_mut();
-            let entry = peers.get_mut(peer).ok_or_else(unknown)?;
-            if let Some(reply) = entry.reply.as_ref().filter(|r| r.check_alive().is_ok()) {
-                return Ok(reply.clone());
-            }
-            entry.address.clone().ok_or_else(unknown)?
-        };
-        let existing =
-            self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).find(|e| {
-                e.owner != Owner::Line
-                    && e.address.party.worker == address.party.worker
-                    && e.check_alive().is_ok()
-            });
-        let endpoint = match existing {
-            Some(endpoint) => endpoint,
-            None => self.connect_internal(address)?,
-        };
-        // What was there before goes once nothing is borrowed.
-        let before = match self.peers.borrow_mut().get_mut(peer) {
-            Some(entry) => entry.reply.replace(endpoint.clone()),
-            None => None,
-        };
-        drop(before);
-        Ok(endpoint)
-    }
-
-    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their
-    /// lines.
-    fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
-        for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
-            if endpoint.owner == Owner::Line {
-                self.forget_answers(endpoint);
-                continue;
-            }
-            let worker = &endpoint.address.party.worker;
-            let Some(number) = self.peers.borrow().known_number(worker) else { continue };
-            let gone = match self.peers.borrow_mut().get_mut(number) {
-                Some(peer) => peer.reply.take_if(|reply| Rc::ptr_eq(reply, endpoint)),
-                None => None,
-            };
-            drop(gone);
-        }
     }
 
     /// The place of a module among the interfaces, if it could be opened.
