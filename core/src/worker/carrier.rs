@@ -8,7 +8,7 @@
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
 use super::{Inner, wiring};
-use crate::address::{Scheme, Via, WorkerAddress};
+use crate::address::{Party, Scheme, Via, WorkerAddress};
 use crate::compose::{self, Candidate};
 use crate::context::Core;
 use crate::emulate;
@@ -59,6 +59,9 @@ pub(super) struct ConnectorSlot {
     pub(super) connector: OpenConnector,
 }
 
+/// An interface of ours, the peer's candidate, and the peer.
+type MessagePath = (usize, usize, [u8; 16]);
+
 type SendOut = Box<dyn Fn(&[u8], &[u8]) -> bool>;
 
 /// What the application gave for `oob`.
@@ -71,8 +74,8 @@ struct OutOfBand {
 pub(super) struct Carriers {
     pub(super) connectors: Vec<ConnectorSlot>,
     out_of_band: RefCell<Option<Rc<OutOfBand>>>,
-    /// Endpoints over modules of a domain, by interface and peer; closed with the worker.
-    messages: RefCell<HashMap<(usize, [u8; 16]), RawEndpoint>>,
+    /// Endpoints over modules of a domain; closed with the worker.
+    messages: RefCell<HashMap<MessagePath, RawEndpoint>>,
 }
 
 /// The way of one line's datagrams.
@@ -188,7 +191,34 @@ impl Inner {
         found
     }
 
-    /// What carries the datagrams between an interface of ours and a candidate of the peer's.
+    /// The domain of what carries datagrams here.
+    fn domain_of(&self, here: Here) -> Option<&String> {
+        match here {
+            Here::Connector(at) => Some(&self.wiring.carriers.connectors[at].at.domain),
+            Here::Interface(at) => Some(&self.interfaces[at].domain),
+            Here::OutOfBand => None,
+        }
+    }
+
+    /// Whether one of ours can reach one of the peer's, as far as that can be told now.
+    fn reaches(&self, peer: &WorkerAddress, here: Here, via: &Via) -> bool {
+        match (here, via) {
+            (Here::Connector(at), Via::Connector(address)) => {
+                self.wiring.carriers.connectors[at].connector.reachable(address).is_ok()
+            }
+            (Here::Interface(at), Via::Candidate(there)) => {
+                let slot = &self.interfaces[at];
+                let address = &peer.party.candidates[usize::from(*there)].address;
+                slot.out_of_use.borrow().is_none() && slot.interface.reachable(address).is_ok()
+            }
+            (Here::OutOfBand, Via::Connector(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// What carries the datagrams between an interface of ours and a candidate of the peer's. Of several of the scheme
+    /// that both agree on, devices of one provider, each side takes what suits it: what arrives is taken by
+    /// whatever it came.
     ///
     /// # Errors
     /// `Unreachable`, with what both sides have.
@@ -208,18 +238,27 @@ impl Inner {
         let local: Vec<_> = mine.iter().map(|(name, rank, _)| (name.as_str(), *rank)).collect();
         let remote: Vec<_> = theirs.iter().map(|(s, rank)| (s.name.as_str(), *rank)).collect();
         let name = agree(&local, &remote)?;
-        // Of several with that name (devices of one provider) each side takes its own best.
-        let ours = mine.iter().find(|(known, ..)| *known == name).map(|(.., here)| *here);
-        let same = theirs.iter().filter(|(scheme, _)| scheme.name == name);
-        let theirs = same.max_by_key(|(_, rank)| *rank).map(|(scheme, _)| &scheme.via);
-        match (ours, theirs) {
-            (Some(Here::Interface(ours)), Some(Via::Candidate(theirs))) => {
+        let domain = &self.interfaces[interface].domain;
+        let ours: Vec<_> = mine
+            .iter()
+            .filter(|(known, ..)| *known == name)
+            .map(|(.., here)| (*here, self.domain_of(*here) == Some(domain)))
+            .collect();
+        let mut same: Vec<_> = theirs.iter().filter(|(scheme, _)| scheme.name == name).collect();
+        same.sort_by_key(|(_, rank)| std::cmp::Reverse(*rank));
+        let theirs: Vec<_> = same
+            .iter()
+            .map(|(scheme, _)| (&scheme.via, is_of_its_domain(scheme, candidate, &peer.party)))
+            .collect();
+        let reaches = |here, via: &Via| self.reaches(peer, here, via);
+        match best_pair(&ours, &theirs, reaches) {
+            Some((Here::Interface(ours), Via::Candidate(theirs))) => {
                 Ok(Carrier::Messages(ours, usize::from(*theirs)))
             }
-            (Some(Here::Connector(index)), Some(Via::Connector(address))) => {
+            Some((Here::Connector(index), Via::Connector(address))) => {
                 Ok(Carrier::Connector(index, address.clone()))
             }
-            (Some(Here::OutOfBand), Some(Via::Connector(address))) => {
+            Some((Here::OutOfBand, Via::Connector(address))) => {
                 Ok(Carrier::OutOfBand(address.clone()))
             }
             _ => Err(Error::new(
@@ -289,7 +328,7 @@ impl Inner {
                 }
             }
             Carrier::Messages(interface, candidate) => {
-                let key = (*interface, peer.party.worker);
+                let key = (*interface, *candidate, peer.party.worker);
                 let known = carriers.messages.borrow().get(&key).copied();
                 let raw = match known {
                     Some(raw) => raw,
@@ -340,6 +379,32 @@ impl Inner {
     }
 }
 
+/// Whether a scheme is of the domain of the candidate that it serves: one of another domain says so, or serves others
+/// as well or better.
+fn is_of_its_domain(scheme: &Scheme, candidate: usize, party: &Party) -> bool {
+    let domain = |at: usize| party.candidates.get(at).map(|there| &there.domain);
+    match scheme.via {
+        Via::Candidate(at) => domain(usize::from(at)) == domain(candidate),
+        Via::Connector(_) => scheme.serves.iter().all(|(at, rank)| {
+            domain(usize::from(*at)) == domain(candidate) || Some(*rank) < scheme.rank(candidate)
+        }),
+    }
+}
+
+/// Of ours and the peer's, each best first, with whether it is of the domain that is being connected: the two that
+/// are, since they are on the network of that pair; else the first that reach each other.
+fn best_pair<T: Copy, U: Copy>(
+    ours: &[(T, bool)],
+    theirs: &[(U, bool)],
+    mut reaches: impl FnMut(T, U) -> bool,
+) -> Option<(T, U)> {
+    let pairs = || ours.iter().flat_map(|ours| theirs.iter().map(move |theirs| (ours, theirs)));
+    let only = ours.len() == 1 && theirs.len() == 1;
+    let own = pairs().find(|(ours, theirs)| only || ours.1 && theirs.1);
+    let pair = own.or_else(|| pairs().find(|(ours, theirs)| reaches(ours.0, theirs.0)));
+    pair.or_else(|| pairs().next()).map(|(ours, theirs)| (ours.0, theirs.0))
+}
+
 impl super::Worker {
     /// Lets the application carry the datagrams that form connections: `address` is how it names this
     /// worker to itself (a rank, for example), `send(to, datagram)` hands one over to the peer of that name,
@@ -384,5 +449,68 @@ impl super::Worker {
                 "deliver the bytes unchanged that a peer's send callback was given",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Candidate;
+
+    fn party(domains: &[&str]) -> Party {
+        let candidate = |domain: &&str| Candidate {
+            provider: "verbs".into(),
+            domain: (*domain).into(),
+            module: "rc".into(),
+            priority: 60,
+            address: Vec::new(),
+        };
+        Party { candidates: domains.iter().map(candidate).collect(), ..Party::default() }
+    }
+
+    fn connector(serves: &[(u8, i32)]) -> Scheme {
+        let via = Via::Connector(Vec::new());
+        Scheme { name: "verbs/rdmacm".into(), via, serves: serves.to_vec() }
+    }
+
+    #[test]
+    fn a_connector_is_of_the_domain_that_it_serves_best() {
+        let devices = party(&["verbs:rxe0", "verbs:rxe1"]);
+        let first = connector(&[(0, 200), (1, 199)]);
+        assert!(is_of_its_domain(&first, 0, &devices) && !is_of_its_domain(&first, 1, &devices));
+        let shared = connector(&[(0, 200), (1, 200)]);
+        assert!(!is_of_its_domain(&shared, 0, &devices) && !is_of_its_domain(&shared, 1, &devices));
+        assert!(is_of_its_domain(&connector(&[(0, 200)]), 0, &devices));
+        // Two modules of one domain share what is of that domain.
+        let one = party(&["verbs:rxe0", "verbs:rxe0"]);
+        assert!(is_of_its_domain(&shared, 0, &one) && is_of_its_domain(&shared, 1, &one));
+        let messages = Scheme { via: Via::Candidate(1), ..first };
+        assert!(is_of_its_domain(&messages, 1, &devices));
+        assert!(!is_of_its_domain(&messages, 0, &devices));
+    }
+
+    #[test]
+    fn those_of_the_domains_that_are_connected_go_first_and_are_not_asked() {
+        let (ours, theirs) = ([("a0", false), ("a1", true)], [("b0", false), ("b1", true)]);
+        let asked = |_, _| panic!("nobody needs to be asked");
+        assert_eq!(best_pair(&ours, &theirs, asked), Some(("a1", "b1")));
+    }
+
+    #[test]
+    fn a_side_without_its_own_takes_what_reaches_the_peer() {
+        let same_network = |a: &str, b: &str| a[1..] == b[1..];
+        // The device that is connected, 1, has nothing of its own there.
+        let (ours, theirs) = ([("a1", true), ("a0", false)], [("b0", false)]);
+        assert_eq!(best_pair(&ours, &theirs, same_network), Some(("a0", "b0")));
+        // The peer sees the same from its end.
+        let swapped = |b: &'static str, a: &'static str| same_network(a, b);
+        assert_eq!(best_pair(&theirs, &ours, swapped), Some(("b0", "a0")));
+    }
+
+    #[test]
+    fn where_nothing_reaches_the_peer_the_first_two_say_why() {
+        let (ours, theirs) = ([("a1", true), ("a0", false)], [("b2", false)]);
+        assert_eq!(best_pair(&ours, &theirs, |_, _| false), Some(("a1", "b2")));
+        assert_eq!(best_pair(&ours, &[] as &[(&str, bool)], |_, _| true), None);
     }
 }
