@@ -7,7 +7,7 @@
 //! memory while the application computes.
 
 use crate::Error;
-use crate::wire::{Reader, Writer, checksum};
+use crate::wire::{Reader, Writer, seal, unseal};
 use std::sync::OnceLock;
 use tieline_plugin_api::Status;
 
@@ -102,14 +102,12 @@ impl WorkerAddress {
                 party.pack(&mut w)?;
             }
         }
-        let sum = checksum(&w.bytes);
-        let _ = w.u32(sum);
-        Ok(w.bytes)
+        Ok(seal(w))
     }
 
     /// Takes a peer's bytes apart; every length is checked.
     pub(crate) fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
-        Self::parse_fields(bytes).map_err(|why| {
+        unseal(MAGIC, bytes, Self::parse_fields).map_err(|why| {
             Error::new(
                 Status::BadData,
                 "this is no worker address",
@@ -119,34 +117,21 @@ impl WorkerAddress {
         })
     }
 
-    fn parse_fields(bytes: &[u8]) -> Result<WorkerAddress, &'static str> {
-        let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
-        let (body, sum) = bytes.split_at(body);
-        if !body.starts_with(MAGIC) {
-            return Err("it does not begin with TLA3");
-        }
-        if sum != checksum(body).to_le_bytes() {
-            return Err("its checksum is wrong");
-        }
-        let short = |_| "a field is cut off or malformed";
-        let mut r = Reader::new(&body[MAGIC.len()..]);
-        let context = r.id().map_err(short)?;
+    fn parse_fields(r: &mut Reader<'_>) -> Result<WorkerAddress, Status> {
+        let context = r.id()?;
         let place = Place {
-            boot_id: r.id().map_err(short)?,
-            pid_namespace: r.u64().map_err(short)?,
-            net_namespace: r.u64().map_err(short)?,
-            pid: r.u32().map_err(short)?,
-            host: r.name().map_err(short)?.to_string(),
+            boot_id: r.id()?,
+            pid_namespace: r.u64()?,
+            net_namespace: r.u64()?,
+            pid: r.u32()?,
+            host: r.name()?.to_string(),
         };
-        let party = Party::parse(&mut r).map_err(short)?;
-        let service = match r.u8().map_err(short)? {
+        let party = Party::parse(r)?;
+        let service = match r.u8()? {
             0 => None,
-            1 => Some(Party::parse(&mut r).map_err(short)?),
-            _ => return Err("a flag has an unknown value"),
+            1 => Some(Party::parse(r)?),
+            _ => return Err(Status::BadData),
         };
-        if !r.rest().is_empty() {
-            return Err("there are bytes after its end");
-        }
         Ok(WorkerAddress { context, place, party, service })
     }
 
@@ -354,12 +339,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_with_a_right_checksum_are_parsed_or_refused(
-            mut body in proptest::collection::vec(any::<u8>(), 0..300),
+            body in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let mut bytes = MAGIC.to_vec();
-            bytes.append(&mut body);
-            bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
-            let _ = WorkerAddress::parse(&bytes);
+            let mut w = Writer::default();
+            let _ = w.raw(MAGIC).raw(&body);
+            let _ = WorkerAddress::parse(&seal(w));
         }
     }
 }

@@ -6,7 +6,7 @@
 //! outdated key is refused there too.
 
 use crate::region::Access;
-use crate::wire::{Reader, Writer, checksum};
+use crate::wire::{Reader, Writer, seal, unseal};
 use crate::{Error, Status};
 
 const MAGIC: &[u8; 4] = b"TLK2";
@@ -35,13 +35,11 @@ impl KeyRecord {
         for (provider, domain, bytes) in &self.parts {
             let _ = w.name(provider).name(domain).blob(bytes)?;
         }
-        let sum = checksum(&w.bytes);
-        let _ = w.u32(sum);
-        Ok(w.bytes)
+        Ok(seal(w))
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<KeyRecord, Error> {
-        Self::parse_fields(bytes).map_err(|why| {
+        unseal(MAGIC, bytes, Self::parse_fields).map_err(|why| {
             Error::new(
                 Status::KeyRejected,
                 "this is no remote key",
@@ -51,21 +49,7 @@ impl KeyRecord {
         })
     }
 
-    fn parse_fields(bytes: &[u8]) -> Result<KeyRecord, &'static str> {
-        let body = bytes.len().checked_sub(4).ok_or("it is too short")?;
-        let (body, sum) = bytes.split_at(body);
-        if !body.starts_with(MAGIC) {
-            return Err("it does not begin with TLK2");
-        }
-        if sum != checksum(body).to_le_bytes() {
-            return Err("its checksum is wrong");
-        }
-        let mut r = Reader::new(&body[MAGIC.len()..]);
-        let record = Self::parse_body(&mut r).map_err(|_| "a field is cut off or malformed")?;
-        if r.rest().is_empty() { Ok(record) } else { Err("there are bytes after its end") }
-    }
-
-    fn parse_body(r: &mut Reader<'_>) -> Result<KeyRecord, Status> {
+    fn parse_fields(r: &mut Reader<'_>) -> Result<KeyRecord, Status> {
         let context = r.id()?;
         let (region, generation, len) = (r.u64()?, r.u64()?, r.u64()?);
         let access = Access::from_bits(u64::from(r.u8()?));
@@ -114,12 +98,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_with_a_right_checksum_are_parsed_or_refused(
-            mut body in proptest::collection::vec(any::<u8>(), 0..300),
+            body in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let mut bytes = MAGIC.to_vec();
-            bytes.append(&mut body);
-            bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
-            let _ = KeyRecord::parse(&bytes);
+            let mut w = Writer::default();
+            let _ = w.raw(MAGIC).raw(&body);
+            let _ = KeyRecord::parse(&seal(w));
         }
     }
 }

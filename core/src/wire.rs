@@ -113,7 +113,33 @@ impl Writer {
     }
 }
 
+/// Puts a checksum behind bytes that begin with a magic word.
+pub(crate) fn seal(w: Writer) -> Vec<u8> {
+    let mut bytes = w.bytes;
+    let sum = checksum(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// What [`seal`] has sealed, behind its magic word, or what is wrong with it. `parse` takes all of it.
+pub(crate) fn unseal<T>(
+    magic: &[u8; 4],
+    bytes: &[u8],
+    parse: impl FnOnce(&mut Reader<'_>) -> Result<T, Status>,
+) -> Result<T, String> {
+    let (body, sum) = bytes.split_last_chunk::<4>().ok_or("it is too short")?;
+    let fields = body
+        .strip_prefix(magic)
+        .ok_or_else(|| format!("it does not begin with {}", String::from_utf8_lossy(magic)))?;
+    if *sum != checksum(body).to_le_bytes() {
+        return Err("its checksum is wrong".into());
+    }
+    let mut r = Reader::new(fields);
+    let value = parse(&mut r).map_err(|_| "a field is cut off or malformed")?;
+    if r.rest().is_empty() { Ok(value) } else { Err("there are bytes after its end".into()) }
+}
+
 /// FNV-1a: tells a damaged byte string from a whole one. It is no protection against forgery.
-pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
