@@ -91,6 +91,47 @@ traffic() {
     return "$status"
 }
 
+# rails SECONDS [LOSSES]: large puts and gets from h0 to h1, each checked, for so long and until so many failures have
+# been survived. Returns how that ended; keeps what was said in the file `words`, and signals `running`.
+rails() {
+    local status
+    built examples/rails
+    : > words
+    { until_true grep -q 'running after 0' words && signal running; } &
+    stdbuf -oL "$TARGET/debug/examples/rails" "$@" 2>&1 | tee words
+    status=${PIPESTATUS[0]}
+    kill $! 2> /dev/null
+    return "$status"
+}
+
+# the_loss_is_survived: what was under way when h0 lost its way failed in words, and the rails went on.
+the_loss_is_survived() {
+    grep -q "failed: .*\\($lost\\)" words || fail "the loss is not said"
+    grep -q 'running after [1-9]' words || fail "nothing went on after the loss"
+}
+
+# tcp_took_over: the rails began over verbs, and went on over tcp.
+tcp_took_over() {
+    grep -q '^messages over verbs:rxe0/rc, puts and gets over verbs:rxe0/rc' words || fail "it did not begin over verbs"
+    grep '^messages over' words | tail -n 1 | grep -q 'over tcp.* over tcp' || fail "tcp did not take over"
+}
+
+# How one hears that a device, its link, or the way to the peer is gone.
+lost='did not acknowledge\|could not send\|is down\|was removed\|acknowledged nothing\|neither completed nor failed'
+
+# kill_in_traffic: h1's process is killed in the middle of the traffic, and h0 must say so.
+kill_in_traffic() {
+    if [ "$HOST" = h0 ]; then
+        traffic 60
+        failed_with 'the peer'
+    else
+        traffic 60 > killed &
+        await running > /dev/null
+        kill -KILL $(pidof verbs_traffic) || fail "there is nothing to kill"
+        wait
+    fi
+}
+
 # once_running COMMAND...: does that in the middle of the traffic.
 once_running() { { await running > /dev/null && "$@"; } & }
 

@@ -8,7 +8,7 @@
 //! With `revoke` as a third argument rank 1 gives its region up in mid-stream, while rank 0 still puts into it.
 //!
 //! Rank 1 checks that every message comes once, in order, and whole. Both end with 3 and the reason in words when the
-//! connection fails.
+//! connection fails; how long it took to close everything after that is said, too.
 
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
@@ -23,9 +23,13 @@ const REGION: usize = 64 << 10;
 
 fn main() -> ExitCode {
     match run() {
-        Ok(words) => {
+        Ok(Ok(words)) => {
             println!("{words}");
             ExitCode::SUCCESS
+        }
+        Ok(Err(failed)) => {
+            println!("closed within {:.1?}", failed.elapsed());
+            ExitCode::from(3)
         }
         Err(error) => {
             println!("failed: {error}");
@@ -34,18 +38,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<String, Error> {
+/// How the stream ended, or when it failed.
+fn run() -> Result<Result<String, Instant>, Error> {
     let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
     let seconds = Duration::from_secs(argument(1).unwrap_or(5));
     let pause = Duration::from_millis(argument(2).unwrap_or(0));
     let job = Job::from_env()?;
     let context = Context::open()?;
     let worker = context.worker()?;
-    if job.rank() == 0 {
+    let ended = if job.rank() == 0 {
         send(&job, &context, &worker, seconds)
     } else {
         receive(&job, &context, &worker, pause)
-    }
+    };
+    Ok(ended.map_err(|error| {
+        println!("failed: {error}");
+        Instant::now()
+    }))
 }
 
 fn content(number: u64) -> [u8; MESSAGE] {

@@ -4,15 +4,5 @@ every() {
     verbs_job
     gives_up_soon
     export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
-    traffic 60
-}
-h0() {
-    every
-    failed_with 'the peer'
-}
-h1() {
-    every > killed &
-    await running
-    kill -KILL $(pidof verbs_traffic) || fail "there is nothing to kill"
-    wait
+    kill_in_traffic
 }

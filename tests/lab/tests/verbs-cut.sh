@@ -6,5 +6,5 @@ every() {
     gives_up_soon
     [ $HOST = h0 ] || once_running cut_link
     traffic 60
-    failed_with 'did not acknowledge\|is down\|could not send\|acknowledged nothing\|neither completed nor failed'
+    failed_with "$lost"
 }

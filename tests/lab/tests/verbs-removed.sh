@@ -5,5 +5,5 @@ every() {
     gives_up_soon
     [ $HOST = h0 ] || once_running remove_device
     traffic 60
-    failed_with 'was removed\|is down\|did not acknowledge\|acknowledged nothing'
+    failed_with "$lost"
 }
