@@ -80,6 +80,13 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         doc: "Messages that one peer may have on the way to us before we have taken the first of them, 2 to 1024.",
     },
     ConfigDoc {
+        name: "TIELINE_VERBS_MAX_WINDOW",
+        default: "256",
+        kind: "count",
+        doc: "How many that may become for a peer that sends a stream, up to 1024, while the windows of all peers take \
+              no more than half of TIELINE_VERBS_RX_BUFFERS.",
+    },
+    ConfigDoc {
         name: "TIELINE_VERBS_RX_BUFFERS",
         default: "1024",
         kind: "count",
@@ -154,6 +161,7 @@ pub(crate) struct Settings {
     pub(crate) rnr_timer: u8,
     pub(crate) segment: usize,
     pub(crate) window: usize,
+    pub(crate) max_window: usize,
     pub(crate) rx_buffers: usize,
     pub(crate) tx_buffers: usize,
     pub(crate) tx_depth: usize,
@@ -212,6 +220,7 @@ impl Settings {
             rnr_timer: rnr_code(reader.duration("TIELINE_VERBS_RNR_TIMER", "640us")?),
             segment: reader.number("SEGMENT_SIZE", 1 << 10, 1 << 20)?,
             window: reader.number("WINDOW", 2, 1024)?,
+            max_window: reader.number("MAX_WINDOW", 0, 1024)?,
             rx_buffers: reader.number("RX_BUFFERS", 64, 1 << 15)?,
             tx_buffers: reader.number("TX_BUFFERS", 32, 1 << 15)?,
             tx_depth: reader.number("TX_DEPTH", 16, 8192)?,

@@ -2,16 +2,36 @@
 //!
 //! Every side grants its peer a window. A message costs one credit, and the receiver gives it back when the
 //! application is done with the message: with the next message the other way, or with a message of its own once
-//! half of the window is owed. So a receiver that does not poll stops its senders long before its receive queue runs
-//! dry, and puts and gets are never stuck behind messages that find no buffer.
+//! half of the window is owed. So a receiver that does not poll stops its senders before its receive queue runs
+//! dry, and puts and gets are not stuck behind messages that find no buffer, as long as all windows fit into the queue.
+//! Where they do not (`TIELINE_VERBS_RX_BUFFERS` by `TIELINE_VERBS_WINDOW`: 28 peers), peers that all send at
+//! once to one that does not poll may be made to wait by its device.
+//!
+//! A window starts small, because every message of it needs a buffer. Half of it owed and nothing said to tell it with
+//! is the mark of a stream: then it grows, twofold each time, while that leaves half of the queue to peers that
+//! are still to come.
 
 use tieline_plugin_api::Status;
+
+/// No window is wider.
+pub(crate) const WIDEST: u32 = 1024;
+
+/// What a message tells the peer of its window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Messages of the peer's that were taken since the last time.
+    pub(crate) credits: u16,
+    /// By how many messages its window has grown.
+    pub(crate) growth: u8,
+}
 
 /// Both directions of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credits {
     /// What we granted the peer.
     granted: u32,
+    /// The part of it that the peer does not know yet.
+    growth: u32,
     /// The peer's messages that we have taken and not yet told it about.
     owed: u32,
     /// What the peer granted us.
@@ -22,7 +42,7 @@ pub(crate) struct Credits {
 
 impl Credits {
     pub(crate) fn new(granted: u32) -> Credits {
-        Credits { granted, owed: 0, window: 0, used: 0 }
+        Credits { granted, growth: 0, owed: 0, window: 0, used: 0 }
     }
 
     /// The connection stands: the peer's window is known.
@@ -46,27 +66,43 @@ impl Credits {
         self.owed += 1;
     }
 
-    /// Whether the peer should be told even without a message to tell it with.
+    /// Whether the peer should be told even without a message to tell it with: half of the window that it knows.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.owed * 2 >= self.granted
+        self.owed * 2 >= self.granted - self.growth
+    }
+
+    /// What we granted, told or not.
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    /// Grants more, once there are buffers for it.
+    pub(crate) fn grow(&mut self, more: u32) {
+        self.granted += more;
+        self.growth += more;
     }
 
     /// What goes into the next header; [`Credits::told`] follows when it was posted.
     #[inline]
-    pub(crate) fn owed_now(&self) -> u16 {
-        self.owed.min(u32::from(u16::MAX)) as u16
+    pub(crate) fn owed_now(&self) -> Told {
+        Told {
+            credits: self.owed.min(u32::from(u16::MAX)) as u16,
+            growth: self.growth.min(u32::from(u8::MAX)) as u8,
+        }
     }
 
     #[inline]
-    pub(crate) fn told(&mut self, credits: u16) {
-        self.owed -= u32::from(credits);
+    pub(crate) fn told(&mut self, told: Told) {
+        self.owed -= u32::from(told.credits);
+        self.growth -= u32::from(told.growth);
     }
 
-    /// The peer gives credits back; never more than we have used.
+    /// The peer gives credits back, never more than we have used, and may grant more.
     #[inline]
-    pub(crate) fn returned(&mut self, credits: u16) -> Result<(), Status> {
-        self.used = self.used.checked_sub(u32::from(credits)).ok_or(Status::BadData)?;
+    pub(crate) fn returned(&mut self, told: Told) -> Result<(), Status> {
+        self.used = self.used.checked_sub(u32::from(told.credits)).ok_or(Status::BadData)?;
+        self.window = (self.window + u32::from(told.growth)).min(WIDEST);
         Ok(())
     }
 }
@@ -103,8 +139,36 @@ mod tests {
         let mut credits = Credits::new(8);
         credits.open(8);
         credits.sent();
-        assert_eq!(credits.returned(2), Err(Status::BadData));
-        assert_eq!(credits.returned(1), Ok(()));
+        let back = |credits| Told { credits, growth: 0 };
+        assert_eq!(credits.returned(back(2)), Err(Status::BadData));
+        assert_eq!(credits.returned(back(1)), Ok(()));
+    }
+
+    #[test]
+    fn a_window_that_has_grown_is_used_once_the_sender_was_told() {
+        let (mut sender, mut receiver) = (Credits::new(4), Credits::new(4));
+        sender.open(4);
+        (0..4).for_each(|_| sender.sent());
+        (0..2).for_each(|_| receiver.taken());
+        receiver.grow(300);
+        assert!(
+            receiver.is_due(),
+            "the sender does not know the wider window, and would wait for ever"
+        );
+        let mut left = 0;
+        for expected in [255, 45, 0] {
+            let told = receiver.owed_now();
+            assert_eq!(told.growth, expected);
+            receiver.told(told);
+            sender.returned(told).unwrap();
+        }
+        while sender.may_send() {
+            sender.sent();
+            left += 1;
+        }
+        assert_eq!((left, receiver.granted()), (302, 304));
+        (0..20).for_each(|_| sender.returned(Told { credits: 0, growth: 255 }).unwrap());
+        assert_eq!(sender.window, WIDEST, "whatever a peer says");
     }
 
     #[test]

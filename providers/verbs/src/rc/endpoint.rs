@@ -1,6 +1,7 @@
 //! The endpoint: data calls.
 
 use super::connection::{Connection, Phase};
+use super::credits::Told;
 use super::interface::{State, borrowed};
 use super::queue::Ends;
 use super::wire::{HEADER_LEN, Header, Kind};
@@ -79,7 +80,7 @@ impl RcEndpoint {
     }
 
     /// Sends the first `len` bytes of a message buffer.
-    fn send_buffer(&self, state: &mut State, buffer: u32, len: usize, credits: u16) -> Posted {
+    fn send_buffer(&self, state: &mut State, buffer: u32, len: usize, credits: Told) -> Posted {
         let connection = connection!(state, self.slot);
         let piece = state.sends.sge(buffer, len);
         let ends = Ends { buffer: Some(buffer), ..Ends::default() };
@@ -352,15 +353,15 @@ impl RcEndpoint {
 
 /// The header of the next message, and the credits that it carries.
 #[inline]
-fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], u16) {
-    let credits = connection.credits.owed_now();
-    (Header { header, id, credits, kind: Kind::Message }.pack(), credits)
+fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Told) {
+    let told = connection.credits.owed_now();
+    (Header { header, id, told, kind: Kind::Message }.pack(), told)
 }
 
 /// Notes that a message was posted.
 #[inline]
-fn sent(connection: &mut Connection, credits: u16) {
-    connection.credits.told(credits);
+fn sent(connection: &mut Connection, told: Told) {
+    connection.credits.told(told);
     connection.credits.sent();
 }
 

@@ -224,8 +224,7 @@ impl State {
     /// Posts as many receives as the endpoints' windows ask for, within the bound.
     fn provide_receives(&mut self) -> Result<(), Failure> {
         let settings = &self.domain.settings;
-        let connections = self.connections.iter().flatten().count();
-        let want = (CHUNK + connections * (settings.window + 4)).min(settings.rx_buffers);
+        let want = self.promised().min(settings.rx_buffers);
         while self.receives.total() < want {
             match self.receives.grow() {
                 Err(failure) if failure.status == Status::Again => break,
@@ -238,6 +237,28 @@ impl State {
             self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
         }
         self.post_receives()
+    }
+
+    /// Receive buffers that all windows ask for.
+    fn promised(&self) -> usize {
+        let windows = self.connections.iter().flatten();
+        CHUNK + windows.map(|c| c.credits.granted() as usize + 4).sum::<usize>()
+    }
+
+    /// Widens the window of a peer that sends a stream, if there are buffers for it.
+    #[cold]
+    fn widen(&mut self, slot: u32) {
+        let (most, half) = (self.domain.settings.max_window, self.domain.settings.rx_buffers / 2);
+        let promised = self.promised();
+        let Some(connection) = self.connection(slot) else { return };
+        let granted = connection.credits.granted() as usize;
+        let more = granted.min(most.saturating_sub(granted));
+        if more == 0 || promised + more > half {
+            return;
+        }
+        connection.credits.grow(more as u32);
+        // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait.
+        let _ = self.provide_receives();
     }
 
     fn post_receives(&mut self) -> Result<(), Failure> {

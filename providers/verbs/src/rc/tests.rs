@@ -38,6 +38,7 @@ fn messages_come_once_in_order_and_a_receiver_that_does_not_look_stops_its_sende
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut sent, mut stopped) = (0u64, 0);
     while sent < 500 {
+        assert!(stopped < 500, "stopped for good after {sent}");
         let long = vec![sent as u8; (sent as usize * 37) % 8000];
         match at_a.am_short(7, sent, &long) {
             Ok(Posting::Done) => sent += 1,
@@ -60,9 +61,38 @@ fn messages_come_once_in_order_and_a_receiver_that_does_not_look_stops_its_sende
 }
 
 #[test]
+fn the_window_of_a_stream_grows_to_its_bound_and_that_of_a_ping_pong_does_not() {
+    let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_MAX_WINDOW", "40")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let at_once = |at: &VerbsEndpoint| {
+        (0..500).take_while(|n| at.am_short(7, *n, b"short") == Ok(Posting::Done)).count()
+    };
+    for _ in 0..50 {
+        assert_eq!(at_b.am_short(7, 0, b"ping"), Ok(Posting::Done));
+        a.poll();
+        assert_eq!(at_a.am_short(7, 0, b"pong"), Ok(Posting::Done));
+        b.poll();
+    }
+    a.poll();
+    b.poll();
+    let first = at_once(&at_a);
+    assert!((6..=8).contains(&first), "{first}");
+    for _ in 0..10 {
+        (0..20).for_each(|_| b.poll());
+        a.poll();
+        let _ = at_once(&at_a);
+    }
+    (0..20).for_each(|_| b.poll());
+    a.poll();
+    let last = at_once(&at_a);
+    assert!((21..=40).contains(&last), "{last}");
+}
+
+#[test]
 fn short_messages_ask_for_a_completion_only_now_and_then_and_receives_are_posted_in_chains() {
-    let (mut a, mut b) =
-        (side(&[("TIELINE_VERBS_WINDOW", "64")]), side(&[("TIELINE_VERBS_WINDOW", "64")]));
+    let settings = [("TIELINE_VERBS_WINDOW", "64"), ("TIELINE_VERBS_MAX_WINDOW", "64")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let before = device::counts();
     for header in 0..60 {

@@ -1,5 +1,6 @@
 //! The header in front of every message of `rc`. The immediate number beside it is the receiver's slot.
 
+use super::credits::Told;
 use tieline_plugin_api::Status;
 
 /// Length of the header.
@@ -24,8 +25,8 @@ pub(crate) enum Kind {
 pub(crate) struct Header {
     pub(crate) header: u64,
     pub(crate) id: u32,
-    /// Messages that the sender of this one has taken since it last said so.
-    pub(crate) credits: u16,
+    /// What the sender of this one says of the receiver's window.
+    pub(crate) told: Told,
     pub(crate) kind: Kind,
 }
 
@@ -35,8 +36,9 @@ impl Header {
         let mut out = [0; HEADER_LEN];
         out[..8].copy_from_slice(&self.header.to_le_bytes());
         out[8..12].copy_from_slice(&self.id.to_le_bytes());
-        out[12..14].copy_from_slice(&self.credits.to_le_bytes());
+        out[12..14].copy_from_slice(&self.told.credits.to_le_bytes());
         out[14] = self.kind as u8;
+        out[15] = self.told.growth;
         out
     }
 
@@ -52,15 +54,12 @@ impl Header {
             4 => Kind::Bye,
             _ => return Err(Status::BadData),
         };
-        if head[15] != 0 {
-            return Err(Status::BadData);
-        }
         let mut header = [0; 8];
         header.copy_from_slice(&head[..8]);
         Ok(Header {
             header: u64::from_le_bytes(header),
             id: u32::from_le_bytes([head[8], head[9], head[10], head[11]]),
-            credits: u16::from_le_bytes([head[12], head[13]]),
+            told: Told { credits: u16::from_le_bytes([head[12], head[13]]), growth: head[15] },
             kind,
         })
     }
@@ -73,13 +72,15 @@ mod tests {
     #[test]
     fn a_header_survives_packing_and_noise_is_refused() {
         for kind in [Kind::Message, Kind::Hello, Kind::Credit, Kind::Bye] {
-            let header = Header { header: 0x1122_3344_5566_7788, id: 9, credits: 513, kind };
+            let told = Told { credits: 513, growth: 200 };
+            let header = Header { header: 0x1122_3344_5566_7788, id: 9, told, kind };
             assert_eq!(Header::unpack(&header.pack()), Ok(header));
         }
         assert_eq!(Header::unpack(&[1; 15]), Err(Status::BadData));
-        for (at, value) in [(14, 0), (14, 5), (15, 1)] {
-            let mut bytes = Header { header: 0, id: 0, credits: 0, kind: Kind::Message }.pack();
-            bytes[at] = value;
+        for kind in [0, 5, 255] {
+            let told = Told::default();
+            let mut bytes = Header { header: 0, id: 0, told, kind: Kind::Message }.pack();
+            bytes[14] = kind;
             assert_eq!(Header::unpack(&bytes), Err(Status::BadData));
         }
     }

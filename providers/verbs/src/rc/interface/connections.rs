@@ -48,8 +48,8 @@ impl State {
         if !connection.queue.has_reserve() {
             return false;
         }
-        let credits = connection.credits.owed_now();
-        let head = Header { header: 0, id: 0, credits, kind }.pack();
+        let told = connection.credits.owed_now();
+        let head = Header { header: 0, id: 0, told, kind }.pack();
         // A credit is the only word whose end nobody waits for.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
         let mut ends = Ends { role, ..Ends::default() };
@@ -65,7 +65,7 @@ impl State {
         let work = connection.to_peer();
         match connection.post(work, &[piece], ends, flags) {
             Ok(()) => {
-                connection.credits.told(credits);
+                connection.credits.told(told);
                 true
             }
             Err(refused) => {

@@ -34,6 +34,7 @@ impl State {
                 connection.credits.taken();
                 if connection.credits.is_due() && !self.owing.contains(&slot) {
                     self.owing.push(slot);
+                    self.widen(slot);
                 }
             }
         }
@@ -198,8 +199,7 @@ impl State {
         };
         connection.heard = true;
         connection.received = true;
-        let accepted =
-            head.and_then(|head| connection.credits.returned(head.credits).map(|()| head));
+        let accepted = head.and_then(|head| connection.credits.returned(head.told).map(|()| head));
         let Ok(head) = accepted else {
             self.to_post.push(again);
             let text = "the peer sent a message that makes no sense".to_string();
@@ -340,6 +340,16 @@ impl State {
         self.break_connection(slot, &failure, events);
     }
 
+    /// Why a send is given up that did not end within `limit`.
+    fn stalled(&self, down: bool, limit: Duration) -> Failure {
+        let port = self.domain.name.words();
+        if down {
+            return Failure::new(Status::Unreachable, format!("{port} is down"));
+        }
+        let text = format!("{port} neither completed nor failed a send within {limit:?}");
+        Failure::new(Status::TimedOut, text)
+    }
+
     /// Asks silent peers for a sign of life and gives up what took too long.
     pub(super) fn tick(
         &mut self,
@@ -350,15 +360,8 @@ impl State {
         let quiet = self.domain.settings.failure / 4;
         // Devices fail what is not acknowledged, but not all do while their port is down (soft RoCE tries without end).
         // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
-        let port = self.domain.name.words();
-        let (limit, status, stall) = match self.domain.watch.port_down() {
-            true => (self.domain.settings.failure, Status::Unreachable, format!("{port} is down")),
-            false => {
-                let limit = self.domain.settings.failure * 3;
-                let text = format!("{port} neither completed nor failed a send within {limit:?}");
-                (limit, Status::TimedOut, text)
-            }
-        };
+        let down = self.domain.watch.port_down();
+        let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
             if core::mem::take(&mut connection.heard) {
@@ -370,7 +373,7 @@ impl State {
             } else if connection.phase == Phase::Standing {
                 let since = *connection.stalled.get_or_insert(now);
                 if now.duration_since(since) >= limit {
-                    let failure = Failure::new(status, stall.clone());
+                    let failure = self.stalled(down, limit);
                     self.break_connection(slot, &failure, events.as_deref_mut());
                     continue;
                 }
