@@ -131,13 +131,14 @@ impl RemoteKey {
     }
 
     /// The path that puts and gets with this key take now: `shm/ring`, `shm-cma/copy`, or
-    /// `emulated over shm/ring`.
+    /// `emulated over shm/ring`. They wait for one whose connection is being formed.
     #[must_use]
     pub fn path(&self) -> String {
         let key = &*self.inner;
         key.resolve();
-        match key.best.get() {
-            Some(native) => key.endpoint.worker.interfaces[native.interface].path.clone(),
+        let forming = || key.forming().map(|rank| key.endpoint.route.memory[rank].interface);
+        match key.best.get().map(|native| native.interface).or_else(forming) {
+            Some(interface) => key.endpoint.worker.interfaces[interface].path.clone(),
             None => format!("emulated over {}", key.endpoint.message_path()),
         }
     }
