@@ -73,6 +73,9 @@ verbs_job() {
     export TIELINE_VERBS_ACK_TIMEOUT=1s
 }
 
+# by_rdmacm: connections are formed by rdmacm and nothing else.
+by_rdmacm() { export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'; }
+
 # gives_up_soon: a peer that is gone is reported within seconds, and one that is only slow is not.
 gives_up_soon() {
     export TIELINE_VERBS_ACK_TIMEOUT=$((130 * SLOWNESS))ms TIELINE_FAILURE_TIMEOUT=$((4 * SLOWNESS))s
@@ -140,6 +143,43 @@ failed_with() {
     local status=$?
     [ "$status" = 3 ] || fail "the traffic ended with $status, not with the reason"
     grep -qi "failed: .*\($1\)" words || fail "the reason is not said"
+}
+
+# queue_pairs: our queue pair and the peer's, of every reliable connection of this host that carries data. Those of the
+# connection manager have an id there.
+queue_pairs() {
+    rdma resource show cm_id | sed -n 's/.* lqpn \([0-9]*\) .*/\1/p' > managed
+    rdma resource show qp | sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\) type RC .*/\1 \2/p' |
+        awk 'NR == FNR { managed[$1]; next } !($1 in managed)' managed - | sort
+}
+
+# crossing CONNECTIONS ROUNDS: both hosts open so many to each other at once, again and again. Those of the last round are
+# looked at from outside, too, while they stand: each pair has exactly one.
+crossing() {
+    local pid
+    built examples/verbs_crossing
+    rm -f end
+    stdbuf -oL "$TARGET/debug/examples/verbs_crossing" "$1" "$2" "$PWD/end" > words 2>&1 &
+    pid=$!
+    until_true eval "grep -q standing words || ! kill -0 $pid"
+    queue_pairs > "$RESULTS/$HOST.pairs"
+    signal "counted-$TIELINE_RENDEZVOUS-$HOST"
+    await "counted-$TIELINE_RENDEZVOUS-$([ "$HOST" = h0 ] && echo h1 || echo h0)" > /dev/null
+    : > end
+    wait $pid || fail "$(cat words)"
+    cat words
+    [ "$(wc -l < "$RESULTS/$HOST.pairs")" = "$1" ] ||
+        fail "the device has $(wc -l < "$RESULTS/$HOST.pairs") reliable connections, and there are $1 pairs"
+    awk '{ print $2, $1 }' "$RESULTS/h1.pairs" | sort | cmp - "$RESULTS/h0.pairs" ||
+        fail "the two ends of a connection do not name each other"
+    echo "each of $1 queue pairs here is connected to one there, and that one to it"
+}
+
+# lossy TIMEOUT: links that lose 5 %, reorder and duplicate, and devices that try again after that time, without end:
+# soft RoCE repeats a transfer of 16 packets several times until it has come in order, and counts them otherwise.
+lossy() {
+    export TIELINE_VERBS_ACK_TIMEOUT=$1 TIELINE_VERBS_RETRY_COUNT=7
+    netem loss 5% delay 1ms reorder 25% duplicate 1% || fail "tc netem"
 }
 
 # ---- Links and devices ----

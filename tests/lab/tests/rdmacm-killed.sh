@@ -3,6 +3,6 @@ timeout=90
 every() {
     verbs_job
     gives_up_soon
-    export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
+    by_rdmacm
     kill_in_traffic
 }

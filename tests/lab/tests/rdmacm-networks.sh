@@ -14,7 +14,7 @@ connected_by() {
 }
 every() {
     verbs_job
-    export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
+    by_rdmacm
     connected_by 'verbs:rxe0/rc by rxe0;verbs:rxe1/rc by rxe1'
     # One side forms the connections of its second device over the first, whose network is the other's first.
     [ "$HOST" = h1 ] || export TIELINE_CONNECT_VERBS_RXE1=verbs:rxe0/rdmacm

@@ -3,7 +3,7 @@ timeout=90
 every() {
     verbs_job
     need rping
-    export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
+    by_rdmacm
     traffic 8 || fail "the stream does not run"
     grep -q 'sent [1-9]\|received [1-9]' words || fail "nothing was sent"
 }

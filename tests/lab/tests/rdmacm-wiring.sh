@@ -3,7 +3,7 @@ timeout=90
 every() {
     verbs_job
     need tieline
-    export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'
+    by_rdmacm
     tieline info --why > report || fail "tieline info ended with $?"
     grep rdmacm report
     grep -q 'rdmacm .*used .*for connection' report || fail "rdmacm is not what forms connections"

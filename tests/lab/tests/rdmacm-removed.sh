@@ -1,0 +1,26 @@
+about="a device that is removed while rdmacm forms connections, or while data is under way, ends both sides in words"
+timeout=120
+every() {
+    local process
+    verbs_job
+    gives_up_soon
+    by_rdmacm
+    [ $HOST = h0 ] || once_running remove_device
+    traffic 60
+    failed_with "$lost"
+    [ $HOST = h0 ] || until_true add_device
+
+    built examples/verbs_crossing
+    export TIELINE_RENDEZVOUS=$H0:29401 TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
+    # Round after round, so that it is removed while some are forming.
+    "$TARGET/debug/examples/verbs_crossing" 60 1000 > words 2>&1 &
+    process=$!
+    if [ $HOST = h1 ]; then
+        until_true eval '[ "$(queue_pairs | wc -l)" -gt 20 ]'
+        remove_device
+    fi
+    wait $process
+    [ $? = 3 ] || fail "$(cat words)"
+    cat words
+    grep -q '^failed: ' words || fail "the reason is not said"
+}
