@@ -150,7 +150,7 @@ failed_with() {
 queue_pairs() {
     rdma resource show cm_id | sed -n 's/.* lqpn \([0-9]*\) .*/\1/p' > managed
     rdma resource show qp | sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\) type RC .*/\1 \2/p' |
-        awk 'NR == FNR { managed[$1]; next } !($1 in managed)' managed - | sort
+        awk 'FILENAME == "managed" { managed[$1]; next } !($1 in managed)' managed - | sort
 }
 
 # crossing CONNECTIONS ROUNDS: both hosts open so many to each other at once, again and again. Those of the last round are
