@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::buffers::Pool;
 use crate::domain::DomainState;
 use crate::memory::Recent;
-use crate::sys::{Cq, Receive, Srq, WC_BATCH, Wc, Work};
+use crate::sys::{Cq, Qp, Receive, Srq, WC_BATCH, Wc, Work};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
 use std::cell::RefCell;
@@ -52,6 +52,9 @@ struct Delivered {
 /// that they use, queues before the buffers that they hold.
 pub(crate) struct State {
     pub(crate) connections: Vec<Option<Box<Connection>>>,
+    /// Of connections that ended while the port was down, reset: the device touches nothing for them any more. To destroy
+    /// one takes soft RoCE most of a minute while a packet of it lies in the driver of a link that is down.
+    resting: Vec<Qp>,
     srq: Srq,
     sleep: Sleep,
     cq: Cq,
@@ -96,6 +99,7 @@ impl RcInterface {
         let now = Instant::now();
         let mut state = State {
             connections: Vec::new(),
+            resting: Vec::new(),
             srq: Srq::new(&domain.pd, settings.rx_buffers.next_multiple_of(CHUNK))?,
             sleep,
             cq,

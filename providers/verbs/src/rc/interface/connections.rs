@@ -134,13 +134,22 @@ impl State {
         let Some(place) = self.connections.get_mut(slot as usize) else { return };
         let Some(mut connection) = place.take() else { return };
         self.ghosts += connection.queue.len();
-        connection.qp = None;
+        self.let_go(connection.qp.take());
         let last = connection.queue.next().wrapping_sub(1);
         while let Some(ends) = connection.queue.retire(last) {
             self.release_ends(ends);
         }
         self.lives[slot as usize] = self.lives[slot as usize].wrapping_add(1);
         self.tick_while_needed();
+    }
+
+    /// Ends a queue pair: the device is done with it when this returns.
+    fn let_go(&mut self, qp: Option<Qp>) {
+        let Some(qp) = qp.filter(|_| self.domain.watch.port_down()) else { return };
+        let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
+        if qp.modify(reset, IBV_QP_STATE, "resetting a queue pair").is_ok() {
+            self.resting.push(qp);
+        }
     }
 
     /// Ends a connection: everything on its way ends with `failure`, and the application is told.
@@ -165,9 +174,10 @@ impl State {
         };
         connection.phase = Phase::Broken(status);
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
-        connection.qp = None;
+        let qp = connection.qp.take();
         let left = connection.queue.len();
         let cookie = connection.cookie;
+        self.let_go(qp);
         self.ghosts += left;
         // Completions that are still to be fetched belong to the past.
         let life = self.lives[slot as usize].wrapping_add(1);

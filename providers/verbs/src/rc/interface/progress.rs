@@ -362,6 +362,9 @@ impl State {
         // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
+        if !down {
+            self.resting.clear();
+        }
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
             if core::mem::take(&mut connection.heard) {
