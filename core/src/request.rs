@@ -114,31 +114,37 @@ fn split(id: u64) -> (usize, u32) {
 impl Requests {
     /// Opens an operation that ends after `parts` events.
     pub(crate) fn open(&mut self, endpoint: usize, parts: u32, landing: Option<Landing>) -> u64 {
-        let fresh = |generation| Slot {
-            generation,
-            state: State::Open,
-            endpoint,
-            through: usize::MAX,
-            parts,
-            landing,
-            error: None,
-            detached: false,
-            late: false,
-            posted: false,
-        };
         self.open += 1;
-        let index = match self.free.pop() {
+        let (index, generation) = match self.free.pop() {
             Some(index) => {
+                // In place: a slot is long, and this is done for every operation.
                 let slot = &mut self.slots[index as usize];
-                *slot = fresh(slot.generation.wrapping_add(1));
-                index
+                slot.generation = slot.generation.wrapping_add(1);
+                slot.state = State::Open;
+                (slot.endpoint, slot.through) = (endpoint, usize::MAX);
+                slot.parts = parts;
+                slot.landing = landing;
+                slot.error = None;
+                (slot.detached, slot.late, slot.posted) = (false, false, false);
+                (index, slot.generation)
             }
             None => {
-                self.slots.push(fresh(1));
-                (self.slots.len() - 1) as u32
+                self.slots.push(Slot {
+                    generation: 1,
+                    state: State::Open,
+                    endpoint,
+                    through: usize::MAX,
+                    parts,
+                    landing,
+                    error: None,
+                    detached: false,
+                    late: false,
+                    posted: false,
+                });
+                ((self.slots.len() - 1) as u32, 1)
             }
         };
-        u64::from(index) | u64::from(self.slots[index as usize].generation) << 32
+        u64::from(index) | u64::from(generation) << 32
     }
 
     /// Opens the second half of an operation that completes locally: nobody asks for its result.
@@ -194,19 +200,13 @@ impl Requests {
         }
     }
 
-    /// The result, once there is one; it is handed out once.
+    /// The result, once there is one, until it is forgotten.
     pub(crate) fn take(&mut self, id: u64) -> Option<Result<u64, Error>> {
         let (index, generation) = split(id);
         let slot = self.slots.get_mut(index).filter(|s| s.generation == generation)?;
-        match std::mem::replace(&mut slot.state, State::Free) {
-            State::Ended(result) => {
-                slot.state = State::Ended(result.clone());
-                Some(result)
-            }
-            State::Open => {
-                slot.state = State::Open;
-                None
-            }
+        match &slot.state {
+            State::Ended(result) => Some(result.clone()),
+            State::Open => None,
             State::Free => Some(Err(Error::from_status(Status::Closed))),
         }
     }

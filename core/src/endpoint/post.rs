@@ -71,7 +71,7 @@ impl Inner {
         Ok(())
     }
 
-    #[cold]
+    #[inline(never)]
     pub(super) fn put_slow(
         self: &Rc<Self>,
         local: &Region,
@@ -82,6 +82,9 @@ impl Inner {
         completion: Completion,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, len, Access::WRITE)?;
+        if let Some(outcome) = self.post_now(true, local, at, len, key, offset)? {
+            return Ok(outcome);
+        }
         if let Some(outcome) = self.try_native(true, local, at, len, key, offset)? {
             return Ok(outcome);
         }
@@ -139,7 +142,7 @@ impl Inner {
         self.put_emulated(Source::Bytes(data.into()), data.len(), key, offset, Completion::Remote)
     }
 
-    #[cold]
+    #[inline(never)]
     pub(super) fn get_slow(
         self: &Rc<Self>,
         local: &Region,
@@ -149,6 +152,9 @@ impl Inner {
         offset: u64,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, len, Access::READ)?;
+        if let Some(outcome) = self.post_now(false, local, at, len, key, offset)? {
+            return Ok(outcome);
+        }
         if let Some(outcome) = self.try_native(false, local, at, len, key, offset)? {
             return Ok(outcome);
         }
@@ -159,6 +165,43 @@ impl Inner {
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
         self.emulate(&control, Task::control(id::GET, request, bytes));
         self.outcome(request)
+    }
+
+    /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
+    /// puts and gets of a network do. `None`: nothing was posted.
+    #[inline(always)]
+    fn post_now(
+        &self,
+        put: bool,
+        local: &Region,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Option<Outcome>, Error> {
+        let Some(native) = key.inner.best.get() else { return Ok(None) };
+        let waits = self.queue_len() > 0 || !self.may_post_memory();
+        if native.synchronous || len >= super::rails::SHARED_FROM || waits {
+            return Ok(None);
+        }
+        let iov = Iov { base: local.inner.span.range(at, len)?, len };
+        let landing =
+            Landing { memory: Memory::Region(local.clone()), offset: at, len, missing: 0 };
+        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
+        let record = rma_op(&iov, native.key, offset, request);
+        let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
+        let mut requests = self.worker.requests.borrow_mut();
+        if code == PENDING {
+            // How it ended, only progress can bring.
+            requests.posted(request);
+            return Ok(Some(Outcome::Pending(Request {
+                worker: self.worker.clone(),
+                id: request,
+            })));
+        }
+        requests.forget(request);
+        let _ = requests.part(request, Ok(0));
+        Ok((code == OK).then_some(Outcome::Done(0)))
     }
 
     /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.
