@@ -525,7 +525,7 @@ impl Qp {
 
     /// Posts one send. `flags` is `IBV_SEND_*`. What the pieces name is read (or written) by the device until the
     /// completion; with `IBV_SEND_INLINE` it is read before this returns.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(
         &self,
         id: u64,

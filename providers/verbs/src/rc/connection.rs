@@ -219,7 +219,7 @@ impl Connection {
 
     /// Posts and notes what ends with it. A send that the application does not wait for asks for a completion only now
     /// and then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         work: Work<'_>,
