@@ -164,8 +164,9 @@ impl<'a> Side<'a> {
         if waited % LOOK == 0 { self.look() } else { Ok(()) }
     }
 
+    /// Looks whether the other process and the way to it are still there.
     #[cold]
-    fn look(&self) -> Result<(), Error> {
+    pub(crate) fn look(&self) -> Result<(), Error> {
         (self.alive)()?;
         if let Some(error) = self.seen.failed.take() {
             return Err(error);
