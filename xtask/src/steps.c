@@ -10,8 +10,9 @@
  *
  *     steps 511 172 3
  *
- * After each doorbell the program is held until no packet has come for a while, so that what it waits for is there
- * when it looks: the counts have no turns of a loop that waits in them. STEPS_TRACE=FILE writes the address of
+ * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
+ * is there when it looks. Where that was too short, the count has turns of a loop that waits in it: the least of
+ * several has none. The hold is short, because there are programs that do more once they find that time has passed. STEPS_TRACE=FILE writes the address of
  * every instruction between the last two doorbells, with the file it was mapped from, one a line.
  */
 #define _GNU_SOURCE
@@ -30,8 +31,9 @@
 #include <unistd.h>
 
 #define PACKETS "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts"
-#define LOOK 10 /* ms */
-#define QUIET 6 /* looks without a packet */
+#define LOOK 2 /* ms */
+#define QUIET 5    /* looks without a packet, once there was one */
+#define PATIENCE 50 /* looks for the first */
 #define MAPS 512
 #define KNOWN 4096
 
@@ -121,15 +123,16 @@ static long packets(void)
     return count;
 }
 
-/* Holds the program until what it has sent is answered. */
-static void hold(void)
+/* Holds the program until what it has sent is answered; `seen` packets had come before it was sent. */
+static void hold(long seen)
 {
-    long before = packets();
-    for (int quiet = 0; quiet < QUIET; quiet++) {
+    int came = 0;
+    for (int quiet = 0; quiet < (came ? QUIET : PATIENCE); quiet++) {
+        long before = seen;
         nanosleep(&(struct timespec){0, LOOK * 1000000}, NULL);
-        long now = packets();
-        if (now != before) {
-            before = now;
+        seen = packets();
+        if (seen != before) {
+            came = 1;
             quiet = -1;
         }
     }
@@ -243,7 +246,9 @@ int main(int argc, char **argv)
         die(argv[3]);
     }
     ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+    long seen = packets();
     for (long rung = 0; rung < from;) {
+        seen = packets();
         on(PTRACE_SYSCALL);
         struct user_regs_struct at = registers();
         int rings = is_doorbell(&at, at.orig_rax);
@@ -258,7 +263,8 @@ int main(int argc, char **argv)
     }
     for (long i = 0; i < count; i++) {
         long steps, driver, entries;
-        hold();
+        hold(seen);
+        seen = packets();
         interval(&steps, &driver, &entries);
         printf("steps %ld %ld %ld\n", steps, driver, entries);
         fflush(stdout);
