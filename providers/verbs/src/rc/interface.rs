@@ -30,6 +30,8 @@ const RESULTS: usize = 1024;
 /// Polls between two looks at the clock at most (fewer where polls are rare), and the time between two looks at everything that is not the completion queue.
 const CLOCK_EVERY: u32 = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long the queue pair of a connection that broke rests before it is destroyed, at least.
+const REST: Duration = Duration::from_secs(1);
 /// How long closing the interface waits for last words to be acknowledged.
 const LINGER: Duration = Duration::from_millis(100);
 
@@ -52,9 +54,9 @@ struct Delivered {
 /// that they use, queues before the buffers that they hold.
 pub(crate) struct State {
     pub(crate) connections: Vec<Option<Box<Connection>>>,
-    /// Of connections that ended while the port was down, reset: the device touches nothing for them any more. To destroy
-    /// one takes soft RoCE most of a minute while a packet of it lies in the driver of a link that is down.
-    resting: Vec<Qp>,
+    /// Of connections that broke, reset: the device touches nothing for them any more. To destroy one takes soft RoCE most of
+    /// a minute while a packet of it lies in the driver of a link that is down, which is heard a little later.
+    resting: Vec<(Instant, Qp)>,
     srq: Srq,
     sleep: Sleep,
     cq: Cq,

@@ -134,7 +134,11 @@ impl State {
         let Some(place) = self.connections.get_mut(slot as usize) else { return };
         let Some(mut connection) = place.take() else { return };
         self.ghosts += connection.queue.len();
-        self.let_go(connection.qp.take());
+        let qp = connection.qp.take();
+        match self.domain.watch.port_down() {
+            true => self.let_go(qp),
+            false => drop(qp),
+        }
         let last = connection.queue.next().wrapping_sub(1);
         while let Some(ends) = connection.queue.retire(last) {
             self.release_ends(ends);
@@ -143,12 +147,12 @@ impl State {
         self.tick_while_needed();
     }
 
-    /// Ends a queue pair: the device is done with it when this returns.
+    /// Ends a queue pair without destroying it: the device is done with it when this returns.
     fn let_go(&mut self, qp: Option<Qp>) {
-        let Some(qp) = qp.filter(|_| self.domain.watch.port_down()) else { return };
+        let Some(qp) = qp else { return };
         let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
         if qp.modify(reset, IBV_QP_STATE, "resetting a queue pair").is_ok() {
-            self.resting.push(qp);
+            self.resting.push((Instant::now(), qp));
         }
     }
 

@@ -363,7 +363,7 @@ impl State {
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         if !down {
-            self.resting.clear();
+            self.resting.retain(|(since, _)| now.duration_since(*since) < REST);
         }
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
