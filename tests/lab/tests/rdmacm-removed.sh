@@ -11,9 +11,9 @@ every() {
     [ $HOST = h0 ] || until_true add_device
 
     built examples/verbs_crossing
-    export TIELINE_RENDEZVOUS=$H0:29401 TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
+    export TIELINE_RENDEZVOUS=$H0:29401 TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s TIELINE_VERBS_TX_DEPTH=16
     # Round after round, so that it is removed while some are forming.
-    "$TARGET/debug/examples/verbs_crossing" 60 1000 > words 2>&1 &
+    "$TARGET/debug/examples/verbs_crossing" 200 1000 > words 2>&1 &
     process=$!
     if [ $HOST = h1 ]; then
         until_true eval '[ "$(queue_pairs | wc -l)" -gt 20 ]'
