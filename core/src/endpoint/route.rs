@@ -87,10 +87,10 @@ impl Route {
         }
     }
 
-    /// Puts the ways last, among their like, that are known not to work now.
-    pub(crate) fn put_last(&mut self, avoided: impl Fn(&Way) -> bool) {
-        self.messages.sort_by_key(&avoided);
-        self.memory.sort_by_key(&avoided);
+    /// Puts the ways last, among their like, that failed lately, and of them the one that failed last.
+    pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&Way) -> u64) {
+        self.messages.sort_by_key(&avoided_until);
+        self.memory.sort_by_key(&avoided_until);
     }
 
     /// The message lane.

@@ -27,7 +27,7 @@ impl Inner {
             return Err(Error::from_status(Status::Closed));
         }
         let mut route = Route::choose(self, &address);
-        route.put_last(|way| self.avoids(address.party.worker, way.interface));
+        route.put_last(|way| self.avoided_until(address.party.worker, way.interface));
         if route.message().is_none() {
             return Err(route.unreachable(&address));
         }

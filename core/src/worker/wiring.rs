@@ -378,10 +378,10 @@ impl Inner {
         }
     }
 
-    /// Whether this way to a worker failed lately.
-    pub(crate) fn avoids(&self, worker: [u8; 16], interface: usize) -> bool {
+    /// Until when this way to a worker is avoided, because it failed lately; 0 where it is not.
+    pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
         let until = self.wiring.lost.borrow().get(&(worker, interface)).copied();
-        until.is_some_and(|until| until > self.wiring.now())
+        until.filter(|until| *until > self.wiring.now()).unwrap_or(0)
     }
 
     /// Keeps memory of operations that have ended until these lines are closed.

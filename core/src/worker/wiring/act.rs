@@ -54,16 +54,19 @@ impl Inner {
                 // To somebody about whom nothing is kept: best effort, it will ask again.
                 let Ok(peer) = WorkerAddress::parse(&identity) else { return };
                 let slots = self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
-                for (index, slot) in slots {
-                    let same = |c: &crate::address::Candidate| {
-                        c.provider == slot.provider.name && c.module == slot.module
-                    };
-                    let there = peer.party.candidates.iter().position(same);
-                    let carrier = there.map(|there| self.choose_carrier(&peer, index, there));
-                    if let Some(Ok(carrier)) = carrier {
-                        let _ = self.send_datagram(&peer, &carrier, &datagram);
-                        return;
-                    }
+                let ways = slots.flat_map(|(index, slot)| {
+                    let theirs = peer.party.candidates.iter().enumerate();
+                    let reached = theirs.filter(|(_, c)| {
+                        c.provider == slot.provider.name
+                            && c.module == slot.module
+                            && slot.interface.reachable(&c.address).is_ok()
+                    });
+                    reached.map(move |(there, _)| (index, there))
+                });
+                let mut carriers =
+                    ways.filter_map(|(index, there)| self.choose_carrier(&peer, index, there).ok());
+                if let Some(carrier) = carriers.next() {
+                    let _ = self.send_datagram(&peer, &carrier, &datagram);
                 }
             }
         }
