@@ -91,6 +91,10 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
         if let Some(error) = trouble.borrow_mut().take() {
             return Err(error);
         }
+        // A connection that never came about is no failed peer: its endpoint says it.
+        if let Some(error) = endpoints.iter().find_map(|(endpoint, _)| endpoint.error()) {
+            return Err(error);
+        }
     }
     // What comes too often comes until the other has got everything, too.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(5))).map(drop))?;
