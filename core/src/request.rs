@@ -227,12 +227,6 @@ impl Requests {
         }
     }
 
-    /// The memory that an open operation keeps alive.
-    pub(crate) fn memory_of(&mut self, id: u64) -> Result<Memory, Status> {
-        let landing = self.get(id).and_then(|slot| slot.landing.as_ref());
-        landing.map(|landing| landing.memory.clone()).ok_or(Status::Closed)
-    }
-
     /// It takes one more event to end it.
     pub(crate) fn one_more(&mut self, id: u64) {
         if let Some(slot) = self.get(id) {

@@ -82,7 +82,9 @@ impl Inner {
         completion: Completion,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, len, Access::WRITE)?;
-        if let Some(outcome) = self.post_now(true, local, at, len, key, offset)? {
+        if let Some(outcome) =
+            self.post_now(true, || Memory::Region(local.clone()), at, len, key, offset)?
+        {
             return Ok(outcome);
         }
         if let Some(outcome) = self.try_native(true, local, at, len, key, offset)? {
@@ -105,15 +107,13 @@ impl Inner {
                 if !self.has_room(data.len()) {
                     return Err(Status::Again.into());
                 }
-                return self.post(
-                    true,
-                    Memory::Bytes(data.into()),
-                    0,
-                    data.len(),
-                    key,
-                    offset,
-                    &native,
-                );
+                let (memory, len) = (Memory::Bytes(data.into()), data.len());
+                if let Some(outcome) =
+                    self.post_now(true, || memory.clone(), 0, len, key, offset)?
+                {
+                    return Ok(outcome);
+                }
+                return self.post_in_turn(true, memory, 0, len, key, offset, native.rank);
             }
             if !self.may_post_memory() {
                 break;
@@ -129,15 +129,8 @@ impl Inner {
             return Err(Status::Again.into());
         }
         if let Some(rank) = key.inner.forming() {
-            return self.await_line(
-                true,
-                Memory::Bytes(data.into()),
-                0,
-                data.len(),
-                key,
-                offset,
-                rank,
-            );
+            let memory = Memory::Bytes(data.into());
+            return self.post_in_turn(true, memory, 0, data.len(), key, offset, rank);
         }
         self.put_emulated(Source::Bytes(data.into()), data.len(), key, offset, Completion::Remote)
     }
@@ -152,7 +145,9 @@ impl Inner {
         offset: u64,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, len, Access::READ)?;
-        if let Some(outcome) = self.post_now(false, local, at, len, key, offset)? {
+        if let Some(outcome) =
+            self.post_now(false, || Memory::Region(local.clone()), at, len, key, offset)?
+        {
             return Ok(outcome);
         }
         if let Some(outcome) = self.try_native(false, local, at, len, key, offset)? {
@@ -173,7 +168,7 @@ impl Inner {
     fn post_now(
         &self,
         put: bool,
-        local: &Region,
+        memory: impl FnOnce() -> Memory,
         at: usize,
         len: usize,
         key: &RemoteKey,
@@ -184,9 +179,9 @@ impl Inner {
         if native.synchronous || len >= super::rails::SHARED_FROM || waits {
             return Ok(None);
         }
-        let iov = Iov { base: local.inner.span.range(at, len)?, len };
-        let landing =
-            Landing { memory: Memory::Region(local.clone()), offset: at, len, missing: 0 };
+        let memory = memory();
+        let iov = Iov { base: memory.at(at, len)?, len };
+        let landing = Landing { memory, offset: at, len, missing: 0 };
         let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
         let record = rma_op(&iov, native.key, offset, request);
         let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
@@ -234,18 +229,19 @@ impl Inner {
             }
             let memory = Memory::Region(local.clone());
             if native.synchronous || len < super::rails::SHARED_FROM {
-                return self.post(put, memory, at, len, key, offset, &native).map(Some);
+                return self.post_in_turn(put, memory, at, len, key, offset, native.rank).map(Some);
             }
             return self.post_shared(put, &memory, at, len, key, offset, &native).map(Some);
         }
         let Some(rank) = key.inner.forming() else { return Ok(None) };
         let memory = Memory::Region(local.clone());
-        self.await_line(put, memory, at, len, key, offset, rank).map(Some)
+        self.post_in_turn(put, memory, at, len, key, offset, rank).map(Some)
     }
 
-    /// Queues a transfer until the connection has formed that it goes over; see [`Inner::attempt_native`].
+    /// Posts behind what is queued, and once the connection has formed that it goes over; see
+    /// [`Inner::attempt_native`].
     #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
-    fn await_line(
+    fn post_in_turn(
         self: &Rc<Self>,
         put: bool,
         memory: Memory,
@@ -258,45 +254,6 @@ impl Inner {
         let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
         let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
         let key = key.inner.clone();
-        self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
-        self.outcome(request)
-    }
-
-    /// Posts to a module that says later how it ended: at once where nothing waits, otherwise in its turn.
-    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
-    fn post(
-        self: &Rc<Self>,
-        put: bool,
-        memory: Memory,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-        native: &Native,
-    ) -> Result<Outcome, Error> {
-        // It lives as long as the record that points to it.
-        let iov = Iov { base: memory.at(at, len)?, len };
-        let landing = Landing { memory, offset: at, len, missing: 0 };
-        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
-        if !native.synchronous && self.queue_len() == 0 && self.may_post_memory() {
-            let record = rma_op(&iov, native.key, offset, request);
-            let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
-            if code == PENDING {
-                // How it ended, only progress can bring.
-                self.worker.requests.borrow_mut().posted(request);
-                return Ok(Outcome::Pending(Request { worker: self.worker.clone(), id: request }));
-            }
-            if code == OK {
-                let mut requests = self.worker.requests.borrow_mut();
-                requests.forget(request);
-                let _ = requests.part(request, Ok(0));
-                return Ok(Outcome::Done(0));
-            }
-            // No room, or the lane is finished: what is queued waits for the one and leaves the other.
-        }
-        let memory = self.worker.requests.borrow_mut().memory_of(request);
-        let Ok(memory) = memory else { return self.outcome(request) };
-        let (key, rank) = (key.inner.clone(), native.rank);
         self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
         self.outcome(request)
     }
@@ -315,7 +272,7 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         let rails = key.inner.rails(native, offset, len);
         if let [_] = rails[..] {
-            return self.post(put, memory.clone(), at, len, key, offset, native);
+            return self.post_in_turn(put, memory.clone(), at, len, key, offset, native.rank);
         }
         self.shared.set(true);
         let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
