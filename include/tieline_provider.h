@@ -440,7 +440,10 @@ struct tieline_domain_ops {
     int32_t (*alloc)(void*, size_t, uint64_t, struct tieline_memory_region*);
     /* Registers memory of the process: `(domain, base, length, access, out)`. */
     int32_t (*register_)(void*, uint8_t*, size_t, uint64_t, struct tieline_memory_region*);
-    /* Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. */
+    /*
+     * Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. `AGAIN`: keys are
+     * refused from now on, but an access that began before is not through; the region is still there: call again.
+     */
     int32_t (*deregister)(void*, void*);
     /* Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length. */
     int64_t (*pack_key)(void*, void*, uint8_t*, size_t);

@@ -300,7 +300,8 @@ pub struct DomainOps {
     /// Registers memory of the process: `(domain, base, length, access, out)`.
     pub register:
         Option<unsafe extern "C" fn(*mut c_void, *mut u8, usize, u64, *mut MemoryRegion) -> i32>,
-    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working at once.
+    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. `AGAIN`: keys are
+    /// refused from now on, but an access that began before is not through; the region is still there: call again.
     pub deregister: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32>,
     /// Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length.
     pub pack_key: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut u8, usize) -> i64>,

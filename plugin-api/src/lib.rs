@@ -47,7 +47,7 @@ pub use flags::{
 pub use note::Note;
 pub use provider::{
     Absent, Allocation, Armed, ConfigDoc, Connector, Domain, DomainInfo, Endpoint, Events,
-    Interface, MemoryReport, Packer, Posted, Posting, Provider, RmaOp,
+    Interface, MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
 };
 pub use status::{Failure, OK, PENDING, Status};
 

@@ -144,6 +144,16 @@ pub trait Domain: Sized + Send + Sync + 'static {
         Err(Status::Unsupported.into())
     }
 
+    /// Refuses every new access to a region, and says whether one is still under way: that of a peer that had
+    /// passed the check of its key before. The default is for transports whose accesses end with the key.
+    ///
+    /// The core calls it before [`Domain::deregister`], in one slot of the table, and again while it says
+    /// [`Revoked::Busy`]; it must not wait. The region is valid, and its memory stays mapped, until deregistered.
+    fn revoke(&self, region: &Self::Region) -> Revoked {
+        let _ = region;
+        Revoked::Quiet
+    }
+
     /// Ends a registration; memory from [`Domain::alloc`] is freed. Remote keys stop working at once.
     ///
     /// # Errors
@@ -161,6 +171,15 @@ pub trait Domain: Sized + Send + Sync + 'static {
         let _ = (region, out);
         Err(Status::Unsupported.into())
     }
+}
+
+/// What [`Domain::revoke`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    /// Nobody touches the memory any more.
+    Quiet,
+    /// An access that began before is not through.
+    Busy,
 }
 
 /// Whether an interface may go to sleep.

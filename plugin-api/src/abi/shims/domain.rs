@@ -1,7 +1,7 @@
 //! The shims of a domain.
 
 use super::*;
-use crate::provider::Domain;
+use crate::provider::{Domain, Revoked};
 
 pub(super) unsafe extern "C" fn query_modules<D: Domain>(
     domain: *mut c_void,
@@ -111,7 +111,12 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
     // SAFETY: an open domain's handle.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the handle came from alloc or register of this domain, and the core ends it once.
+        // SAFETY: the handle came from alloc or register of this domain, and stays valid until it is ended below.
+        if this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) == Revoked::Busy {
+            let text = "an access that a peer began before is not through yet";
+            return Err(Failure::new(Status::Again, text));
+        }
+        // SAFETY: as above, and the core ends it once: it has not been told yet that it is over.
         let region = unsafe { Box::from_raw(region.cast::<D::Region>()) };
         this.inner.deregister(*region)?;
         Ok(0)
