@@ -378,3 +378,39 @@ fn the_first_messages_of_a_connection_arrive_whole() {
     }
     sender.join().unwrap();
 }
+
+#[test]
+fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
+    let context = Context::builder().set("TIELINE_QUEUE_BYTES", "4k").open().unwrap();
+    for len in [8usize, 100, 5000] {
+        let worker = context.worker().unwrap();
+        let next = Rc::new(Cell::new(0u64));
+        let count = next.clone();
+        worker
+            .on_message(1, move |m| {
+                assert_eq!(m.header(), count.get());
+                assert!(m.payload().iter().all(|&byte| byte == m.header() as u8));
+                count.set(count.get() + 1);
+            })
+            .unwrap();
+        let me = worker.connect(&worker.address().unwrap()).unwrap();
+        let (mut sent, mut packed) = (0u64, 0u64);
+        let refused = loop {
+            let result = me.send_packed(1, sent, len, |buffer| {
+                packed += 1;
+                buffer.fill(sent as u8);
+                len
+            });
+            match result {
+                Ok(_) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.status(), Status::Again, "after {sent} messages: {refused}");
+        assert_eq!(packed, sent, "a message that was refused was packed");
+        until(&worker, || next.get() == sent);
+        // Nobody was blamed for it: the provider gives memory and workers as before.
+        let _ = context.alloc(4096).unwrap();
+        let _ = context.worker().unwrap();
+    }
+}

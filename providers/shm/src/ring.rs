@@ -180,6 +180,18 @@ impl SendRing {
         unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
     }
 
+    /// As [`SendRing::shut`], for a while: [`SendRing::release`] takes what this returns. Nothing is pushed between.
+    #[cfg(not(loom))]
+    pub(crate) fn hold(&self) -> u64 {
+        self.limit.replace(self.position.get())
+    }
+
+    /// Ends what [`SendRing::hold`] began.
+    #[cfg(not(loom))]
+    pub(crate) fn release(&self, limit: u64) {
+        self.limit.set(limit);
+    }
+
     /// Nothing can be pushed any more (or not yet, until the next [`SendRing::refresh`]).
     pub(crate) fn shut(&self) {
         self.limit.set(self.position.get());

@@ -56,6 +56,8 @@ pub(crate) struct SendChannel {
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
     segments_sent: Cell<u32>,
+    /// A packer of the application's runs, for which the next slot is taken.
+    packing: Cell<bool>,
     /// The tail when a message last found no room; `None` while there is room.
     starved: Cell<Option<u64>>,
     // The rest.
@@ -111,6 +113,7 @@ impl SendChannel {
             flight: RefCell::default(),
             flight_bytes: Cell::new(0),
             segments_sent: Cell::new(0),
+            packing: Cell::new(false),
             starved: Cell::new(None),
             shared: shared.clone(),
             stage: Cell::new(Stage::Connecting),
@@ -232,12 +235,31 @@ impl SendChannel {
         max: usize,
     ) -> Result<usize, Status> {
         if max <= INLINE {
+            if id > u32::from(u16::MAX) {
+                return Err(Status::Invalid);
+            }
+            if !self.ring.has_room() {
+                self.make_room()?;
+            }
             let mut buffer = [0u8; INLINE];
-            let len = packer.pack(&mut buffer[..max])?;
+            let len = self.pack(|| packer.pack(&mut buffer[..max]))?;
             return self.send(id, header, &buffer[..len]).map(|_| len);
         }
         let max = max.min(MAX_CHUNK);
-        self.send_pooled(id, header, max, |at, _| packer.pack_at(at, max))
+        self.send_pooled(id, header, max, |at, _| self.pack(|| packer.pack_at(at, max)))
+    }
+
+    /// Runs the application's packer once there is room. What it sends over this channel meanwhile finds none: the
+    /// slot is taken, so that a packer that ran is never answered with "again".
+    fn pack(&self, packer: impl FnOnce() -> Result<usize, Status>) -> Result<usize, Status> {
+        let limit = self.ring.hold();
+        self.packing.set(true);
+        let packed = packer();
+        self.packing.set(false);
+        // A packer that makes progress may have seen the peer go; then the ring stays shut.
+        self.status()?;
+        self.ring.release(limit);
+        packed
     }
 
     /// Sends gathered pieces.
@@ -284,12 +306,12 @@ impl SendChannel {
                 return Err(status);
             }
         }
-        // The callback is the application's: nothing is borrowed while it runs.
+        // The callback may be the application's: nothing is borrowed while it runs.
         let written = match fill(pool.bytes(chunk), len) {
-            Ok(written) if self.ring.has_room() => written,
-            other => {
+            Ok(written) => written,
+            Err(status) => {
                 pool.give(chunk);
-                return other.and(Err(Status::Again));
+                return Err(status);
             }
         };
         let position = self.ring.position();
@@ -342,7 +364,7 @@ impl SendChannel {
             self.fail(Status::BadData, "the peer wrote nonsense into the channel");
             return Err(Status::BadData);
         };
-        if self.is_shut() {
+        if self.is_shut() || self.packing.get() {
             self.ring.shut();
         }
         let mut flight = self.flight.borrow_mut();

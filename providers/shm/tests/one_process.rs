@@ -353,6 +353,60 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
 }
 
 #[test]
+fn what_a_packer_sends_finds_no_room_and_its_own_message_goes_out() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    for max in [8, 100, 9000] {
+        // Until the ring is full but for one slot, and then some.
+        let (mut sent, mut tries) = (0, 0);
+        while tries < 1000 {
+            tries += 1;
+            let mut inside = Vec::new();
+            let outcome = endpoint.packed_by(1, sent, max, |room| {
+                assert_eq!(room, max);
+                inside.push(endpoint.short(2, 0, b""));
+                inside.push(endpoint.short(2, 0, &[1; 500]));
+                inside.push(endpoint.packed(2, 0, b"nested", 20));
+                let _ = poll(&a);
+                inside.push(endpoint.short(2, 0, b""));
+                room as i64
+            });
+            match outcome {
+                Ok(len) => {
+                    assert_eq!(len as usize, max);
+                    assert_eq!(inside, [Err(Status::Again); 4]);
+                    sent += 1;
+                }
+                Err(status) => {
+                    assert_eq!((status, inside.len()), (Status::Again, 0));
+                    break;
+                }
+            }
+        }
+        assert!(tries < 1000, "the ring never was full");
+        let mut next = 0;
+        while next < sent {
+            for seen in poll(&b).iter().filter(|seen| seen.kind == event::MESSAGE) {
+                assert_eq!((seen.id, seen.header, seen.data.len()), (1, next, max));
+                next += 1;
+            }
+        }
+        assert!(poll(&b).is_empty());
+        // What fails or lies leaves room for what comes after it.
+        for answer in [-2, max as i64 + 1, i64::MAX] {
+            for _ in 0..200 {
+                let failed = endpoint.packed_by(1, 0, max, |_| answer);
+                assert!(matches!(failed, Err(status) if status != Status::Again), "{failed:?}");
+            }
+        }
+        assert_eq!(endpoint.packed_by(1, 99, max, |_| 1), Ok(1));
+        assert_eq!(poll_until(&b, |s| s.kind == event::MESSAGE).header, 99);
+    }
+}
+
+#[test]
 fn an_interface_with_nothing_to_do_may_sleep() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();

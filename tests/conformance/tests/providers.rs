@@ -227,6 +227,15 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
         "header",
     ),
     (
+        "if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;\n    \
+         len = pack(argument, s->data, max);",
+        "uint8_t early[PAYLOAD];\n    len = pack(argument, early, max);\n    \
+         if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;\n    \
+         for (size_t n = 0; len > 0 && n < (size_t)len && n < PAYLOAD; n++) s->data[n] = early[n];",
+        "again_means_that_the_packer_was_not_called",
+        "found 1",
+    ),
+    (
         "if ((size_t)len > max) return TIELINE_INVALID;",
         "",
         "a_pack_callback_that_claims_too_much_is_refused",

@@ -317,6 +317,33 @@ impl Endpoint<'_> {
         status(code)
     }
 
+    /// A packed message whose packer is a closure: it returns a length or a status.
+    pub fn packed_by<F: FnMut(usize) -> i64>(
+        &self,
+        id: u32,
+        header: u64,
+        max: usize,
+        mut packer: F,
+    ) -> Result<u64, Status> {
+        unsafe extern "C" fn call<F: FnMut(usize) -> i64>(
+            argument: *mut c_void,
+            at: *mut u8,
+            capacity: usize,
+        ) -> i64 {
+            // SAFETY: the argument is the closure, and the provider's room is that long.
+            unsafe {
+                at.write_bytes(7, capacity);
+                (*argument.cast::<F>())(capacity)
+            }
+        }
+        let argument = (&raw mut packer).cast();
+        // SAFETY: the closure lives through the call.
+        let code = unsafe {
+            self.ops.am_packed.unwrap()(self.handle, id, header, Some(call::<F>), argument, max)
+        };
+        status(code)
+    }
+
     #[inline(always)]
     pub fn gathered(&self, id: u32, header: u64, pieces: &[&[u8]]) -> Result<u64, Status> {
         let iov: Vec<Iov> =

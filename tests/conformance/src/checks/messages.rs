@@ -209,6 +209,62 @@ pub(super) fn a_packed_message_is_what_the_callback_wrote(case: &Case) -> Checke
     nothing_more(&mut desk)
 }
 
+pub(super) fn again_means_that_the_packer_was_not_called(case: &Case) -> Checked {
+    let mut desk = case.desk()?;
+    let endpoint = desk.endpoint();
+    let most = case.attr.max_packed;
+    let mut next = 0u64;
+    // The first contact may need progress; the floods get none.
+    desk.send_packed(5, b"first")?;
+    check(&desk.receive()?, 5, 0, b"first")?;
+    // A few bytes may go another way than many.
+    for len in [8, most.min(100), most.min(8 << 10)] {
+        let bound = next + (256 << 20) / len.max(64) as u64;
+        let first = next;
+        loop {
+            let mut calls = 0;
+            let sent = endpoint.am_packed(6, next, len, |buffer| {
+                calls += 1;
+                buffer[..len].fill(next as u8);
+                len as i64
+            });
+            match sent {
+                Ok(_) => {
+                    equal("calls of the packer for a message that was sent", 1, calls)?;
+                    next += 1;
+                }
+                Err(Status::Again) => {
+                    equal("calls of the packer before AGAIN", 0, calls)?;
+                    break;
+                }
+                Err(status) => {
+                    return Err(fail("am_packed in a flood", "success or AGAIN", status));
+                }
+            }
+            let text = format!("{} messages of {len} bytes accepted", next - first);
+            holds(next < bound, "a receiver that does not poll", "AGAIN before 256 MiB", text)?;
+        }
+        // One whose packer fails and one that claims too much find the same, and then leave no trace.
+        for answer in [i64::from(Status::Canceled as i32), i64::MAX] {
+            let mut calls = 0;
+            let refused = endpoint.am_packed(6, 0, len, |_| {
+                calls += 1;
+                answer
+            });
+            if refused == Err(Status::Again) {
+                equal("calls of the packer before AGAIN", 0, calls)?;
+            }
+        }
+        for n in first..next {
+            check(&desk.receive()?, 6, n, &vec![n as u8; len])?;
+        }
+        nothing_more(&mut desk)?;
+    }
+    desk.send_packed(7, b"last")?;
+    check(&desk.receive()?, 7, 0, b"last")?;
+    nothing_more(&mut desk)
+}
+
 pub(super) fn an_error_of_the_pack_callback_comes_back_and_sends_nothing(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let endpoint = desk.endpoint();
