@@ -1,0 +1,634 @@
+//! What is under way: messages on their wires, operations that wait to be carried out, and the book of it all.
+
+use crate::calls::{Act, Call, Rule, Slot, Verdict};
+use crate::sys::Piece;
+use crate::world::Lane;
+use std::collections::{BTreeMap, VecDeque};
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Events, Posted, Posting, Status, caps, event, event_flags, op_flags};
+
+/// What the chance of a world is made of: xorshift.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        if bound == 0 { 0 } else { (self.0 >> 11) % bound }
+    }
+
+    fn of_a_thousand(&mut self, many: u32) -> bool {
+        self.below(1000) < u64::from(many)
+    }
+}
+
+/// An interface that a worker has opened.
+pub(crate) struct Interface {
+    pub(crate) lane: usize,
+    pub(crate) open: bool,
+    /// The number of the next peer that connects.
+    next_peer: u64,
+    pub(crate) injected: VecDeque<Parcel>,
+    /// What the events of the last poll point to, and of the one before, overwritten.
+    handed: Vec<Box<[u8]>>,
+    grave: Vec<Box<[u8]>>,
+}
+
+/// Something that `poll` will hand out.
+pub(crate) struct Parcel {
+    kind: u32,
+    id: u32,
+    status: i32,
+    peer: u64,
+    header: u64,
+    cookie: u64,
+    payload: Box<[u8]>,
+    due: u64,
+}
+
+pub(crate) struct Endpoint {
+    pub(crate) interface: usize,
+    pub(crate) to: usize,
+    /// Its number there.
+    pub(crate) peer: u64,
+    cookie: u64,
+    pub(crate) open: bool,
+    failed: Option<Status>,
+    /// Fences so far.
+    epoch: u64,
+    pub(crate) wire: VecDeque<Parcel>,
+    pub(crate) ops: Vec<Op>,
+    /// The failure of something that was told to be done locally.
+    late: Option<Status>,
+}
+
+/// A registration.
+pub(crate) struct Memory {
+    pub(crate) lane: usize,
+    pub(crate) piece: Piece,
+    pub(crate) access: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Put { from: Vec<Piece>, bytes: Vec<u8> },
+    Get { to: Vec<Piece> },
+    Atomic { op: u32, operand: u64, compare: u64 },
+    Flush,
+}
+
+/// A memory operation, or a flush.
+#[derive(Clone, Debug)]
+pub(crate) struct Op {
+    pub(crate) kind: Kind,
+    pub(crate) cookie: u64,
+    /// Registration, offset and length at the target.
+    pub(crate) target: (u64, u64, usize),
+    pub(crate) flags: u64,
+    epoch: u64,
+    due: u64,
+    held: bool,
+    fails: Option<Status>,
+    /// How it ended at the target, and from when on that is told.
+    ended: Option<(Result<u64, Status>, u64)>,
+    /// It was told to be done locally.
+    told: bool,
+}
+
+impl Op {
+    pub(crate) fn new(kind: Kind, cookie: u64, target: (u64, u64, usize), flags: u64) -> Op {
+        let (epoch, due, held, told) = (0, 0, false, false);
+        Op { kind, cookie, target, flags, epoch, due, held, fails: None, ended: None, told }
+    }
+
+    /// Complete once the bytes have been read: the application said that this is enough.
+    fn ends_locally(&self) -> bool {
+        matches!(self.kind, Kind::Put { .. }) && self.flags & op_flags::REMOTE_COMPLETION == 0
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        match &self.kind {
+            Kind::Put { .. } if self.told => &[],
+            Kind::Put { from, .. } => from,
+            Kind::Get { to } => to,
+            Kind::Atomic { .. } | Kind::Flush => &[],
+        }
+    }
+}
+
+pub(crate) struct State {
+    pub(crate) lanes: Vec<Lane>,
+    chance: Chance,
+    tick: u64,
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) memory: BTreeMap<u64, Memory>,
+    next_memory: u64,
+    pub(crate) keys: usize,
+    pub(crate) lent: BTreeMap<u64, Box<[u8]>>,
+    next_lent: u64,
+    /// Payloads that were given back, overwritten.
+    grave: Vec<Box<[u8]>>,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) faults: Vec<String>,
+}
+
+/// What stands in memory whose time is over.
+const GONE: u8 = 0xdd;
+/// So many bytes of it are kept.
+const GRAVES: usize = 4096;
+
+impl State {
+    pub(crate) fn new(seed: u64, lanes: Vec<Lane>) -> State {
+        State {
+            lanes,
+            chance: Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            tick: 0,
+            interfaces: Vec::new(),
+            endpoints: Vec::new(),
+            memory: BTreeMap::new(),
+            next_memory: 1,
+            keys: 0,
+            lent: BTreeMap::new(),
+            next_lent: 1,
+            grave: Vec::new(),
+            rules: Vec::new(),
+            calls: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Notes a call and says what becomes of it.
+    pub(crate) fn call(&mut self, lane: usize, mut call: Call) -> Verdict {
+        let name = self.lanes[lane].name;
+        let mut verdict = Verdict::Go;
+        for rule in &mut self.rules {
+            let fits = rule.slot == call.slot
+                && rule.times > 0
+                && rule.lane.is_none_or(|lane| lane == name)
+                && rule.interface.is_none_or(|interface| interface == call.interface)
+                && rule.id.is_none_or(|id| id == call.id);
+            if !fits {
+                continue;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+                continue;
+            }
+            rule.times = rule.times.saturating_sub(u64::from(rule.times != u64::MAX));
+            verdict = Verdict::Act(rule.act);
+            break;
+        }
+        let again = self.lanes[lane].again;
+        if verdict == Verdict::Go
+            && Slot::POSTING.contains(&call.slot)
+            && self.chance.of_a_thousand(again)
+        {
+            verdict = Verdict::Act(Act::Refuse(Status::Again));
+        }
+        call.refused = matches!(verdict, Verdict::Act(Act::Refuse(_) | Act::Panic));
+        if call.slot != Slot::Poll {
+            self.calls.push(call);
+        }
+        verdict
+    }
+
+    pub(crate) fn fault(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        if self.faults.len() < 64 && !self.faults.contains(&what) {
+            self.faults.push(what);
+        }
+    }
+
+    pub(crate) fn lane_of(&self, endpoint: usize) -> &Lane {
+        &self.lanes[self.interfaces[self.endpoints[endpoint].interface].lane]
+    }
+
+    fn soon(&mut self, most: u64) -> u64 {
+        self.tick + self.chance.below(most + 1)
+    }
+
+    // ---- interfaces and endpoints ----
+
+    pub(crate) fn open_interface(&mut self, lane: usize) -> usize {
+        self.interfaces.push(Interface {
+            lane,
+            open: true,
+            next_peer: 0,
+            injected: VecDeque::new(),
+            handed: Vec::new(),
+            grave: Vec::new(),
+        });
+        self.interfaces.len() - 1
+    }
+
+    pub(crate) fn close_interface(&mut self, interface: usize) {
+        if self.endpoints.iter().any(|e| e.open && e.interface == interface) {
+            self.fault("an interface was closed before its endpoints");
+        }
+        self.interfaces[interface].open = false;
+        for at in 0..self.endpoints.len() {
+            if self.endpoints[at].open && self.endpoints[at].to == interface {
+                self.break_endpoint(at, Status::Closed, "the peer closed it");
+            }
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        interface: usize,
+        to: usize,
+        cookie: u64,
+        who: &[u8],
+    ) -> usize {
+        let peer = self.interfaces[to].next_peer;
+        self.interfaces[to].next_peer += 1;
+        self.endpoints.push(Endpoint {
+            interface,
+            to,
+            peer,
+            cookie,
+            open: true,
+            failed: None,
+            epoch: 0,
+            wire: VecDeque::new(),
+            ops: Vec::new(),
+            late: None,
+        });
+        let endpoint = self.endpoints.len() - 1;
+        self.send(endpoint, event::PEER_ARRIVED, 0, 0, who);
+        endpoint
+    }
+
+    pub(crate) fn close_endpoint(&mut self, endpoint: usize) {
+        if !std::mem::replace(&mut self.endpoints[endpoint].open, false) {
+            self.fault("an endpoint was closed twice");
+        }
+        // From here on nothing touches the application's memory.
+        self.endpoints[endpoint].ops.clear();
+        if self.endpoints[endpoint].failed.is_none() {
+            self.send(endpoint, event::PEER_LEFT, 0, 0, &[]);
+        }
+    }
+
+    pub(crate) fn peer_number(&self, from: usize, at: usize) -> Option<u64> {
+        let found = self.endpoints.iter().rev().find(|e| e.interface == from && e.to == at);
+        found.map(|endpoint| endpoint.peer)
+    }
+
+    fn break_endpoint(&mut self, endpoint: usize, status: Status, words: &str) {
+        let (interface, cookie) = {
+            let endpoint = &mut self.endpoints[endpoint];
+            if endpoint.failed.replace(status).is_some() {
+                return;
+            }
+            endpoint.wire.clear();
+            (endpoint.interface, endpoint.cookie)
+        };
+        let kind = event::ENDPOINT_FAILED;
+        self.inject(interface, kind, 0, status as i32, 0, 0, cookie, words.as_bytes());
+    }
+
+    pub(crate) fn break_endpoints(&mut self, from: usize, to: usize, status: Status, words: &str) {
+        for at in 0..self.endpoints.len() {
+            let endpoint = &self.endpoints[at];
+            if endpoint.open && endpoint.interface == from && endpoint.to == to {
+                self.break_endpoint(at, status, words);
+            }
+        }
+    }
+
+    // ---- what is sent ----
+
+    /// Puts a message on the wire of an endpoint, where it keeps its place.
+    pub(crate) fn send(
+        &mut self,
+        endpoint: usize,
+        kind: u32,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+    ) {
+        let due = self.soon(self.lane_of(endpoint).delay);
+        let endpoint = &mut self.endpoints[endpoint];
+        let (status, peer, payload) = (0, endpoint.peer, payload.into());
+        endpoint.wire.push_back(Parcel { kind, id, status, peer, header, cookie: 0, payload, due });
+    }
+
+    pub(crate) fn usable(&mut self, endpoint: usize) -> Result<(), Status> {
+        if !self.endpoints[endpoint].open {
+            self.fault("a closed endpoint was used");
+        }
+        match self.endpoints[endpoint].failed {
+            Some(status) => Err(status),
+            None => Ok(()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // an event, field by field
+    pub(crate) fn inject(
+        &mut self,
+        at: usize,
+        kind: u32,
+        id: u32,
+        status: i32,
+        peer: u64,
+        header: u64,
+        cookie: u64,
+        payload: &[u8],
+    ) {
+        let (payload, due) = (payload.into(), 0);
+        let parcel = Parcel { kind, id, status, peer, header, cookie, payload, due };
+        self.interfaces[at].injected.push_back(parcel);
+    }
+
+    // ---- operations ----
+
+    /// Takes an operation. `result` is where the value of an atomic goes that is done at once.
+    pub(crate) fn post(
+        &mut self,
+        endpoint: usize,
+        mut op: Op,
+        verdict: Verdict,
+        result: &mut u64,
+    ) -> Posted {
+        self.usable(endpoint)?;
+        let lane = self.lane_of(endpoint);
+        let (caps, delay, at_once) = (lane.caps, lane.delay, lane.at_once);
+        let flush = matches!(op.kind, Kind::Flush);
+        op.epoch = self.endpoints[endpoint].epoch;
+        match verdict {
+            Verdict::Act(Act::Hold) => op.held = true,
+            Verdict::Act(Act::FailLater(status)) => op.fails = Some(status),
+            _ => {
+                let free = match flush {
+                    true => {
+                        self.endpoints[endpoint].ops.iter().all(|earlier| earlier.ended.is_some())
+                    }
+                    false => self.may_run(endpoint, &op),
+                };
+                let now = caps & caps::SYNCHRONOUS != 0
+                    || verdict == Verdict::Act(Act::AtOnce)
+                    || self.chance.of_a_thousand(at_once);
+                if now && free {
+                    *result = self.carry_out(endpoint, &op)?;
+                    return Ok(Posting::Done);
+                }
+            }
+        }
+        op.due = self.soon(delay);
+        self.endpoints[endpoint].ops.push(op);
+        Ok(Posting::Pending)
+    }
+
+    /// Whether a flush has nothing to wait for, and no failure to tell.
+    pub(crate) fn nothing_to_flush(&self, endpoint: usize) -> bool {
+        let endpoint = &self.endpoints[endpoint];
+        endpoint.ops.is_empty() && endpoint.late.is_none() && endpoint.failed.is_none()
+    }
+
+    /// A fence orders what comes behind what was posted.
+    pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
+        self.usable(endpoint)?;
+        self.endpoints[endpoint].epoch += 1;
+        Ok(())
+    }
+
+    /// Whether everything that a fence put before it has been carried out.
+    fn may_run(&self, endpoint: usize, op: &Op) -> bool {
+        let ops = &self.endpoints[endpoint].ops;
+        ops.iter().all(|earlier| earlier.epoch >= op.epoch || earlier.ended.is_some())
+    }
+
+    /// Does what an operation asks for, at the target.
+    fn carry_out(&mut self, endpoint: usize, op: &Op) -> Result<u64, Status> {
+        if matches!(op.kind, Kind::Flush) {
+            return self.endpoints[endpoint].late.take().map_or(Ok(0), Err);
+        }
+        let lane = self.interfaces[self.endpoints[endpoint].interface].lane;
+        let (region, offset, len) = op.target;
+        let memory = self.memory.get(&region).filter(|memory| memory.lane == lane);
+        let memory = memory.ok_or(Status::KeyRejected)?;
+        let needed = match op.kind {
+            Kind::Put { .. } => tieline_plugin_api::access::REMOTE_WRITE,
+            Kind::Get { .. } => tieline_plugin_api::access::REMOTE_READ,
+            _ => tieline_plugin_api::access::REMOTE_ATOMIC,
+        };
+        if memory.access & needed == 0 {
+            return Err(Status::KeyRejected);
+        }
+        let target = memory.piece.part(offset, len)?;
+        match &op.kind {
+            Kind::Put { from, bytes } => {
+                if !op.told {
+                    let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
+                    if now != *bytes {
+                        self.fault("bytes of a put changed before it had ended");
+                    }
+                }
+                target.write(bytes);
+                Ok(0)
+            }
+            Kind::Get { to } => {
+                let bytes = target.read();
+                let mut at = 0;
+                for piece in to {
+                    piece.write(&bytes[at..at + piece.len()]);
+                    at += piece.len();
+                }
+                Ok(0)
+            }
+            Kind::Atomic { op: which, operand, compare } => {
+                let before = target.atomic(*which, *operand, *compare)?;
+                Ok(if op.flags & op_flags::FETCH != 0 { before } else { 0 })
+            }
+            Kind::Flush => Ok(0),
+        }
+    }
+
+    pub(crate) fn release_held(&mut self) {
+        for op in self.endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.ops) {
+            op.held = false;
+        }
+    }
+
+    /// Time goes on by one poll: what is due is carried out, in any order that fences and flushes leave open.
+    fn step(&mut self, polled: usize) {
+        self.tick += 1;
+        loop {
+            let mut ready: Vec<(usize, usize)> = Vec::new();
+            for (at, endpoint) in self.endpoints.iter().enumerate().filter(|(_, e)| e.open) {
+                let lane = &self.lanes[self.interfaces[endpoint.interface].lane];
+                if lane.caps & caps::PASSIVE_TARGET == 0 && endpoint.to != polled {
+                    continue;
+                }
+                for (place, op) in endpoint.ops.iter().enumerate() {
+                    let earlier = &endpoint.ops[..place];
+                    let free = match op.kind {
+                        Kind::Flush => earlier.iter().all(|earlier| earlier.ended.is_some()),
+                        _ => self.may_run(at, op),
+                    };
+                    if op.ended.is_none() && !op.held && op.due <= self.tick && free {
+                        ready.push((at, place));
+                    }
+                }
+            }
+            if ready.is_empty() {
+                return;
+            }
+            let (at, place) = ready[self.chance.below(ready.len() as u64) as usize];
+            let op = self.endpoints[at].ops[place].clone();
+            let result = match op.fails {
+                Some(status) => Err(status),
+                None => self.carry_out(at, &op),
+            };
+            let told_at = self.soon(self.lane_of(at).report);
+            self.endpoints[at].ops[place].ended = Some((result, told_at));
+        }
+    }
+
+    /// The next completion of an interface, of those that are due.
+    fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
+        let tick = self.tick;
+        for at in 0..self.endpoints.len() {
+            let endpoint = &mut self.endpoints[at];
+            // A flush may look at what ended before it and was not told.
+            let first = (0..endpoint.ops.len()).find(|&place| {
+                let op = &endpoint.ops[place];
+                op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick)
+                    || (op.ends_locally() && !op.told && !op.held && op.due <= tick)
+            });
+            let (true, Some(place)) =
+                (endpoint.interface == interface && endpoint.failed.is_none(), first)
+            else {
+                continue;
+            };
+            let op = &mut endpoint.ops[place];
+            match op.ended {
+                Some((result, _)) => {
+                    let op = endpoint.ops.remove(place);
+                    if !op.told {
+                        return Some((op.cookie, result));
+                    }
+                    if let Err(status) = result {
+                        let _ = endpoint.late.get_or_insert(status);
+                    }
+                    return self.completion(interface);
+                }
+                None => {
+                    op.told = true;
+                    // Its bytes have left: from here on it is carried out from the copy, later still.
+                    op.due = tick + 1 + self.lanes[self.interfaces[interface].lane].delay;
+                    return Some((op.cookie, Ok(0)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Hands out what is due at an interface.
+    pub(crate) fn poll(&mut self, interface: usize, events: &mut Events<'_>) {
+        let lane = self.lanes[self.interfaces[interface].lane].clone();
+        {
+            let interface = &mut self.interfaces[interface];
+            interface.grave = std::mem::take(&mut interface.handed);
+            interface.grave.iter_mut().for_each(|bytes| bytes.fill(GONE));
+        }
+        self.step(interface);
+        while events.room() > 0 && events.len() < lane.batch {
+            if let Some(parcel) = self.interfaces[interface].injected.pop_front() {
+                self.hand_out(interface, parcel, lane.lends, events);
+                continue;
+            }
+            if self.chance.below(2) == 0 {
+                if let Some((cookie, result)) = self.completion(interface) {
+                    let _ = events.push_completion(cookie, result);
+                    continue;
+                }
+            }
+            let tick = self.tick;
+            let due =
+                |e: &Endpoint| e.to == interface && e.wire.front().is_some_and(|p| p.due <= tick);
+            let waiting: Vec<usize> =
+                (0..self.endpoints.len()).filter(|&at| due(&self.endpoints[at])).collect();
+            if waiting.is_empty() {
+                match self.completion(interface) {
+                    Some((cookie, result)) => drop(events.push_completion(cookie, result)),
+                    None => return,
+                }
+                continue;
+            }
+            let from = waiting[self.chance.below(waiting.len() as u64) as usize];
+            if let Some(parcel) = self.endpoints[from].wire.pop_front() {
+                self.hand_out(interface, parcel, lane.lends, events);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, at: usize, parcel: Parcel, lends: bool, events: &mut Events<'_>) {
+        let Parcel { kind, id, status, peer, header, mut cookie, payload, .. } = parcel;
+        let (data, len) = (payload.as_ptr(), payload.len());
+        let mut flags = 0;
+        if lends && kind == event::MESSAGE {
+            flags = event_flags::LENT;
+            cookie = self.next_lent;
+            self.next_lent += 1;
+            let _ = self.lent.insert(cookie, payload);
+        } else {
+            self.interfaces[at].handed.push(payload);
+        }
+        let _ = events.push(Event {
+            kind,
+            id,
+            status,
+            flags,
+            peer,
+            header,
+            data,
+            len,
+            cookie,
+            ..Event::empty()
+        });
+    }
+
+    /// A lent payload comes back.
+    pub(crate) fn release(&mut self, token: u64) {
+        match self.lent.remove(&token) {
+            Some(mut bytes) => {
+                bytes.fill(GONE);
+                self.grave.push(bytes);
+                let many = self.grave.len().saturating_sub(GRAVES);
+                drop(self.grave.drain(..many));
+            }
+            None => self.fault("a payload was given back that was not lent, or twice"),
+        }
+    }
+
+    // ---- memory ----
+
+    pub(crate) fn register(&mut self, lane: usize, piece: Piece, access: u64) -> u64 {
+        let number = self.next_memory;
+        self.next_memory += 1;
+        let _ = self.memory.insert(number, Memory { lane, piece, access });
+        number
+    }
+
+    pub(crate) fn deregister(&mut self, number: u64) {
+        let Some(gone) = self.memory.remove(&number) else { return };
+        let mut used = false;
+        for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.open) {
+            if self.interfaces[endpoint.interface].lane != gone.lane {
+                continue;
+            }
+            let touches = |op: &Op| op.pieces().iter().any(|piece| piece.meets(gone.piece));
+            let before = endpoint.ops.len();
+            endpoint.ops.retain(|op| !touches(op));
+            used |= endpoint.ops.len() < before;
+        }
+        if used {
+            self.fault("memory was given up while an operation had it");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The provider's side: each slot asks the world what is to happen.
+
+use crate::calls::{Act, Call, Slot, Verdict};
+use crate::network::{Kind, Op, State};
+use crate::sys::{self, Piece};
+use crate::world::World;
+use tieline_plugin_api::abi::{Atomic, Cost, ModuleAttr, fixed};
+use tieline_plugin_api::{
+    Absent, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
+    Packer, Posted, Posting, Provider, RmaOp, Status, connects, event, memory_caps, role,
+};
+
+/// The provider `fake` (0) or `other` (1).
+pub struct Fake<const NUMBER: usize> {
+    world: &'static World,
+}
+
+const NAMES: [&str; 2] = ["fake", "other"];
+const CONFIG: [ConfigDoc; 2] = [
+    ConfigDoc {
+        name: "TIELINE_FAKE_WORLD",
+        default: "",
+        kind: "text",
+        doc: "The world of the test that this provider plays in.",
+    },
+    ConfigDoc {
+        name: "TIELINE_OTHER_WORLD",
+        default: "",
+        kind: "text",
+        doc: "The world of the test that this provider plays in.",
+    },
+];
+
+impl<const NUMBER: usize> Provider for Fake<NUMBER> {
+    type Domain = FakeDomain;
+
+    fn open(host: HostHandle) -> Result<Self, Failure> {
+        let setting = host.config(CONFIG[NUMBER].name).unwrap_or_default();
+        let world = sys::world(&setting).map_err(|why| Failure::new(Status::NoDevice, why))?;
+        Ok(Fake { world })
+    }
+
+    fn config() -> &'static [ConfigDoc] {
+        if NUMBER == 0 { &CONFIG[..1] } else { &CONFIG[1..] }
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        let state = self.world.state();
+        let own = state.lanes.iter().filter(|lane| lane.provider == NUMBER);
+        let info = |name: &str, memory: bool| DomainInfo {
+            name: format!("{}:{name}", NAMES[NUMBER]),
+            caps: if memory { memory_caps::REGISTER } else { 0 },
+            max_key_len: 8,
+            register_ns: 0.0,
+            register_ns_per_byte: 0.0,
+        };
+        let list: Vec<DomainInfo> = own.map(|lane| info(lane.name, lane.does_memory())).collect();
+        match list.is_empty() {
+            true => Err(Failure::new(Status::NoDevice, "this world has no lane of this provider")),
+            false => Ok(list),
+        }
+    }
+
+    fn open_domain(&self, name: &str, _: [u8; 16]) -> Result<FakeDomain, Failure> {
+        let (world, mut lanes) = (self.world, self.world.state().lanes.clone().into_iter());
+        let lane = lanes.position(|lane| {
+            lane.provider == NUMBER && name == format!("{}:{}", NAMES[NUMBER], lane.name)
+        });
+        Ok(FakeDomain { world, lane: lane.ok_or(Status::NoDevice)? })
+    }
+}
+
+/// A lane of the world's.
+pub struct FakeDomain {
+    world: &'static World,
+    lane: usize,
+}
+
+/// What becomes of a call that has no cookie.
+fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
+    let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
+    let verdict = world.state().call(lane, call);
+    settled(verdict).map(|_| ())
+}
+
+/// Refuses or panics, if that is what the test wants. Nothing of the world's is locked here.
+fn settled(verdict: Verdict) -> Result<Verdict, Status> {
+    match verdict {
+        Verdict::Act(Act::Refuse(status)) => Err(status),
+        // Without the hook, which would print.
+        Verdict::Act(Act::Panic) => std::panic::resume_unwind(Box::new("as the test wants it")),
+        verdict => Ok(verdict),
+    }
+}
+
+impl Domain for FakeDomain {
+    type Interface = FakeInterface;
+    type Connector = Absent;
+    type Region = FakeRegion;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        let lane = self.world.state().lanes[self.lane].clone();
+        let [atomic_post32, atomic_post64, atomic_fetch32, atomic_fetch64] = lane.atomics;
+        vec![ModuleAttr {
+            name: fixed(lane.name),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps: lane.caps | if lane.lends { tieline_plugin_api::caps::LENDS_BUFFERS } else { 0 },
+            priority: lane.priority,
+            max_iov: 1,
+            max_short: lane.max_short,
+            max_packed: lane.max_packed,
+            max_put: lane.max_put,
+            max_get: lane.max_get,
+            atomic_post32,
+            atomic_post64,
+            atomic_fetch32,
+            atomic_fetch64,
+            cost: [Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 }; 5],
+            max_address_len: 16,
+            max_identity_len: 1 << 20,
+            ..ModuleAttr::empty()
+        }]
+    }
+
+    fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<FakeInterface, Failure> {
+        let (world, lane) = (self.world, self.lane);
+        let number = world.state().open_interface(lane);
+        Ok(FakeInterface { world, lane, number })
+    }
+
+    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<FakeRegion, Failure> {
+        ask(self.world, self.lane, usize::MAX, Slot::Register)?;
+        let piece = Piece::registered(base, len);
+        Ok(FakeRegion(self.world.state().register(self.lane, piece, access)))
+    }
+
+    fn deregister(&self, region: FakeRegion) -> Result<(), Failure> {
+        self.world.state().deregister(region.0);
+        Ok(ask(self.world, self.lane, usize::MAX, Slot::Deregister)?)
+    }
+
+    fn pack_key(&self, region: &FakeRegion, out: &mut [u8]) -> Result<usize, Failure> {
+        ask(self.world, self.lane, usize::MAX, Slot::PackKey)?;
+        out.get_mut(..8).ok_or(Status::TooLarge)?.copy_from_slice(&region.0.to_le_bytes());
+        Ok(8)
+    }
+}
+
+/// A registration, by its number.
+pub struct FakeRegion(u64);
+
+/// A worker's place on a lane.
+pub struct FakeInterface {
+    world: &'static World,
+    lane: usize,
+    number: usize,
+}
+
+impl FakeInterface {
+    fn parse(&self, address: &[u8]) -> Result<usize, Failure> {
+        let number: [u8; 8] = address.try_into().map_err(|_| Status::BadData)?;
+        let number = usize::try_from(u64::from_le_bytes(number)).map_err(|_| Status::BadData)?;
+        let state = self.world.state();
+        match state.interfaces.get(number) {
+            Some(interface) if interface.lane == self.lane && interface.open => Ok(number),
+            _ => Err(Failure::new(Status::Unreachable, "there is no such interface")),
+        }
+    }
+}
+
+impl Drop for FakeInterface {
+    fn drop(&mut self) {
+        self.world.state().close_interface(self.number);
+    }
+}
+
+impl Interface for FakeInterface {
+    type Endpoint = FakeEndpoint;
+
+    fn address(&self) -> Vec<u8> {
+        if ask(self.world, self.lane, self.number, Slot::Address).is_err() {
+            return Vec::new();
+        }
+        (self.number as u64).to_le_bytes().to_vec()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        ask(self.world, self.lane, self.number, Slot::Reachable)?;
+        self.parse(address).map(|_| ())
+    }
+
+    fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<FakeEndpoint, Failure> {
+        ask(self.world, self.lane, self.number, Slot::Connect)?;
+        let to = self.parse(address)?;
+        let number = self.world.state().connect(self.number, to, cookie, identity);
+        let (world, lane, interface) = (self.world, self.lane, self.number);
+        Ok(FakeEndpoint { world, lane, interface, number })
+    }
+
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        ask(self.world, self.lane, self.number, Slot::Poll)?;
+        self.world.state().poll(self.number, events);
+        Ok(())
+    }
+
+    fn release(&self, token: u64) {
+        self.world.state().release(token);
+        let _ = ask(self.world, self.lane, self.number, Slot::Release);
+    }
+}
+
+/// A way from one interface to another.
+pub struct FakeEndpoint {
+    world: &'static World,
+    lane: usize,
+    interface: usize,
+    number: usize,
+}
+
+/// A registration of a peer's, imported.
+pub struct FakeKey {
+    world: &'static World,
+    endpoint: usize,
+    region: u64,
+}
+
+impl Drop for FakeKey {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        state.keys -= 1;
+        if !state.endpoints[self.endpoint].open {
+            state.fault("a key was dropped after its endpoint");
+        }
+    }
+}
+
+impl Drop for FakeEndpoint {
+    fn drop(&mut self) {
+        self.world.state().close_endpoint(self.number);
+    }
+}
+
+impl FakeEndpoint {
+    fn call(
+        &self,
+        slot: Slot,
+        cookie: u64,
+        id: u32,
+        len: usize,
+        flags: u64,
+    ) -> Result<Verdict, Status> {
+        let interface = self.interface;
+        let call = Call { slot, interface, cookie, id, len, flags, refused: false };
+        let verdict = self.world.state().call(self.lane, call);
+        settled(verdict)
+    }
+
+    fn post(
+        &self,
+        state: &mut State,
+        key: &FakeKey,
+        op: Op,
+        verdict: Verdict,
+        out: &mut u64,
+    ) -> Posted {
+        if key.endpoint != self.number {
+            state.fault("a key was used on another endpoint than its own");
+            return Err(Status::KeyRejected);
+        }
+        state.post(self.number, op, verdict, out)
+    }
+
+    fn rma(&self, slot: Slot, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
+        let verdict = self.call(slot, op.cookie, 0, op.len, op.flags)?;
+        let pieces: Vec<Piece> = op.iov.iter().map(Piece::local).collect();
+        let mut state = self.world.state();
+        let lane = &state.lanes[self.lane];
+        let most = if slot == Slot::Put { lane.max_put } else { lane.max_get };
+        if most != 0 && op.len > most {
+            return Err(Status::TooLarge);
+        }
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() != op.len {
+            state.fault("the pieces of an operation are not as long as it");
+        }
+        let kind = match slot {
+            Slot::Put => {
+                let bytes = pieces.iter().flat_map(|piece| piece.read()).collect();
+                Kind::Put { from: pieces, bytes }
+            }
+            _ => Kind::Get { to: pieces },
+        };
+        let op = Op::new(kind, op.cookie, (key.region, op.offset, op.len), op.flags);
+        self.post(&mut state, key, op, verdict, &mut 0)
+    }
+}
+
+impl Endpoint for FakeEndpoint {
+    type Key = FakeKey;
+
+    fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        let _ = self.call(Slot::Short, header, id, payload.len(), 0)?;
+        let mut state = self.world.state();
+        state.usable(self.number)?;
+        if payload.len() > state.lanes[self.lane].max_short {
+            state.fault("a short message was longer than max_short");
+            return Err(Status::TooLarge);
+        }
+        state.send(self.number, event::MESSAGE, id, header, payload);
+        Ok(Posting::Done)
+    }
+
+    fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
+        let _ = self.call(Slot::Packed, header, id, max, 0)?;
+        let most = {
+            let mut state = self.world.state();
+            state.usable(self.number)?;
+            state.lanes[self.lane].max_packed
+        };
+        if max > most {
+            self.world.state().fault("a packed message was longer than max_packed");
+            return Err(Status::TooLarge);
+        }
+        // Nothing is locked while the application packs.
+        let mut buffer = vec![0; max];
+        let len = packer.pack(&mut buffer)?;
+        self.world.state().send(self.number, event::MESSAGE, id, header, &buffer[..len]);
+        Ok(len)
+    }
+
+    fn put(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
+        self.rma(Slot::Put, key, op)
+    }
+
+    fn get(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
+        self.rma(Slot::Get, key, op)
+    }
+
+    fn atomic(&self, key: &FakeKey, op: &Atomic, result: &mut u64) -> Posted {
+        let verdict = self.call(Slot::Atomic, op.cookie, op.op, op.width as usize, op.flags)?;
+        let kind = Kind::Atomic { op: op.op, operand: op.operand, compare: op.compare };
+        let target = (key.region, op.offset, op.width as usize);
+        let op = Op::new(kind, op.cookie, target, op.flags);
+        self.post(&mut self.world.state(), key, op, verdict, result)
+    }
+
+    fn flush(&self, cookie: u64) -> Posted {
+        let verdict = self.call(Slot::Flush, cookie, 0, 0, 0)?;
+        let op = Op::new(Kind::Flush, cookie, (0, 0, 0), 0);
+        let mut state = self.world.state();
+        if state.nothing_to_flush(self.number) && !matches!(verdict, Verdict::Act(_)) {
+            return Ok(Posting::Done);
+        }
+        state.post(self.number, op, verdict, &mut 0)
+    }
+
+    fn fence(&self) -> Result<(), Status> {
+        let _ = self.call(Slot::Fence, 0, 0, 0, 0)?;
+        self.world.state().fence(self.number)
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<FakeKey, Failure> {
+        let _ = self.call(Slot::ImportKey, 0, 0, bytes.len(), 0)?;
+        let region = u64::from_le_bytes(bytes.try_into().map_err(|_| Status::KeyRejected)?);
+        let (world, endpoint) = (self.world, self.number);
+        let mut state = world.state();
+        let known = state.memory.get(&region).is_some_and(|memory| memory.lane == self.lane);
+        if !known {
+            return Err(Failure::new(Status::KeyRejected, "there is no such registration"));
+        }
+        state.keys += 1;
+        Ok(FakeKey { world, endpoint, region })
+    }
+}

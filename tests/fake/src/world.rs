@@ -1,0 +1,258 @@
+//! What a test holds in its hand: the lanes of a world, what becomes of calls, and what came of it all.
+
+use crate::calls::{Act, Call, Rule, Slot};
+use crate::network::State;
+use crate::{files, sys};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tieline_plugin_api::{Status, caps, event};
+
+/// One domain with one module, and how it behaves.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// Its domain is `fake:NAME`, its module `fake:NAME/NAME`.
+    pub name: &'static str,
+    /// Whose it is: 0 is the provider `fake`, 1 the provider `other`.
+    pub provider: usize,
+    /// `tieline_plugin_api::caps`
+    pub caps: u64,
+    /// Higher first.
+    pub priority: i32,
+    /// Longest short message.
+    pub max_short: usize,
+    /// Longest packed message.
+    pub max_packed: usize,
+    /// Longest put; 0: no limit.
+    pub max_put: usize,
+    /// Longest get; 0: no limit.
+    pub max_get: usize,
+    /// Masks: 32 and 64 bits without a result, 32 and 64 bits with one.
+    pub atomics: [u32; 4],
+    /// Of a thousand calls that post something, so many find no room.
+    pub again: u32,
+    /// Of a thousand operations that could end later, so many are done when the call returns.
+    pub at_once: u32,
+    /// Polls until something is carried out, at most.
+    pub delay: u64,
+    /// Polls from there until it is told, at most.
+    pub report: u64,
+    /// Events that one poll brings, at most.
+    pub batch: usize,
+    /// Payloads are lent.
+    pub lends: bool,
+}
+
+impl Lane {
+    fn bare(name: &'static str, caps: u64) -> Lane {
+        Lane {
+            name,
+            provider: 0,
+            caps: caps | caps::NEEDS_POLL | caps::CONNECTED_SEND | caps::PEER_FAILURE,
+            priority: 1,
+            max_short: 64,
+            max_packed: 2048,
+            max_put: 0,
+            max_get: 0,
+            atomics: [0; 4],
+            again: 0,
+            at_once: 0,
+            delay: 0,
+            report: 0,
+            batch: 16,
+            lends: false,
+        }
+    }
+
+    /// Messages and nothing else.
+    #[must_use]
+    pub fn messages(name: &'static str) -> Lane {
+        Lane::bare(name, caps::AM_SHORT | caps::AM_PACKED)
+    }
+
+    /// Put, get and all atomics, which end later and need nothing of the target's.
+    #[must_use]
+    pub fn memory(name: &'static str) -> Lane {
+        let does = caps::PUT | caps::GET | caps::ATOMICS | caps::REMOTE_COMPLETION;
+        let bare = Lane::bare(name, does | caps::PASSIVE_TARGET | caps::CHECKS_KEYS);
+        Lane { atomics: [0xff; 4], max_short: 0, max_packed: 0, ..bare }
+    }
+
+    /// Everything.
+    #[must_use]
+    pub fn whole(name: &'static str) -> Lane {
+        let (messages, memory) = (Lane::messages(name), Lane::memory(name));
+        let (max_short, max_packed) = (messages.max_short, messages.max_packed);
+        Lane { caps: messages.caps | memory.caps, max_short, max_packed, ..memory }
+    }
+
+    pub(crate) fn does_memory(&self) -> bool {
+        self.caps & (caps::PUT | caps::GET | caps::ATOMICS) != 0
+    }
+
+    /// Without atomics.
+    #[must_use]
+    pub fn without_atomics(self) -> Lane {
+        Lane { caps: self.caps & !caps::ATOMICS, atomics: [0; 4], ..self }
+    }
+
+    /// Puts, gets and atomics end with the call.
+    #[must_use]
+    pub fn synchronous(self) -> Lane {
+        Lane { caps: self.caps | caps::SYNCHRONOUS, ..self }
+    }
+
+    /// Of the provider `other`.
+    #[must_use]
+    pub fn of_the_other(self) -> Lane {
+        Lane { provider: 1, ..self }
+    }
+
+    /// Slow: up to so many polls until something is done, and as many until it is told.
+    #[must_use]
+    pub fn late(self, polls: u64) -> Lane {
+        Lane { delay: polls, report: polls, ..self }
+    }
+}
+
+/// The network of one process.
+pub struct World {
+    pub(crate) stamp: u64,
+    pub(crate) process: u32,
+    state: Mutex<State>,
+}
+
+impl World {
+    /// A world with these lanes, whose chance begins with `seed`. It is never freed: what is loaded may look at it
+    /// at any time.
+    #[must_use]
+    pub fn new(seed: u64, lanes: Vec<Lane>) -> &'static World {
+        let state = Mutex::new(State::new(seed, lanes));
+        Box::leak(Box::new(World { stamp: crate::STAMP, process: std::process::id(), state }))
+    }
+
+    /// What a context has to be told to play here, and only here.
+    #[must_use]
+    pub fn settings(&'static self) -> Vec<(&'static str, String)> {
+        vec![
+            ("TIELINE_PROVIDER_PATH", files::directory().display().to_string()),
+            ("TIELINE_PROVIDERS", "fake,other".into()),
+            // The files are ours, and a child would find no world to play in.
+            ("TIELINE_PROBE", "off".into()),
+            ("TIELINE_FAKE_WORLD", sys::setting(self)),
+            ("TIELINE_OTHER_WORLD", sys::setting(self)),
+        ]
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // The core may panic in its packers, never while this is held; a test that failed may still look.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on `rule` decides about the calls that it names; the first rule that fits a call counts.
+    pub fn rule(&self, rule: Rule) {
+        self.state().rules.push(rule);
+    }
+
+    /// No rule counts any more.
+    pub fn forget_rules(&self) {
+        self.state().rules.clear();
+    }
+
+    /// How chance treats a lane may be changed at any time.
+    pub fn change(&self, lane: &str, change: impl Fn(&mut Lane)) {
+        self.state().lanes.iter_mut().filter(|l| l.name == lane).for_each(change);
+    }
+
+    /// What was held back goes on.
+    pub fn release_held(&self) {
+        self.state().release_held();
+    }
+
+    /// The calls that the core made, in order.
+    #[must_use]
+    pub fn calls(&self, slot: Slot) -> Vec<Call> {
+        self.state().calls.iter().filter(|call| call.slot == slot).copied().collect()
+    }
+
+    /// The interface of the `nth` worker (in the order of opening) on a lane.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn interface(&self, nth: usize, lane: &str) -> usize {
+        let state = self.state();
+        let mut of_lane =
+            state.interfaces.iter().enumerate().filter(|(_, i)| state.lanes[i.lane].name == lane);
+        of_lane.nth(nth).expect("an interface of that lane").0
+    }
+
+    /// Something arrives at interface `at` that looks like a message of the peer whose interface is `from`, and that
+    /// nobody sent.
+    ///
+    /// # Panics
+    /// When that peer never connected there.
+    pub fn forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) {
+        let mut state = self.state();
+        let peer = state.peer_number(from, at).expect("a peer that has connected");
+        state.inject(at, event::MESSAGE, id, 0, peer, header, 0, payload);
+    }
+
+    /// A completion arrives at an interface.
+    pub fn complete(&self, at: usize, cookie: u64, result: Result<u64, Status>) {
+        let status = result.err().map_or(0, |status| status as i32);
+        self.state().inject(at, event::COMPLETION, 0, status, 0, result.unwrap_or(0), cookie, &[]);
+    }
+
+    /// The endpoints of interface `from` that lead to interface `to` fail: an event says so, with these words. What
+    /// was posted on them may still be carried out until they are closed, and is not told any more.
+    pub fn break_endpoints(&self, from: usize, to: usize, status: Status, words: &str) {
+        self.state().break_endpoints(from, to, status, words);
+    }
+
+    /// Interface `at` is told that the peer whose interface is `from` has left.
+    ///
+    /// # Panics
+    /// When that peer never connected there.
+    pub fn leave(&self, from: usize, at: usize, status: i32, words: &str) {
+        let mut state = self.state();
+        let peer = state.peer_number(from, at).expect("a peer that has connected");
+        state.inject(at, event::PEER_LEFT, 0, status, peer, 0, 0, words.as_bytes());
+    }
+
+    /// What the core did that the binary interface does not allow.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        self.state().faults.clone()
+    }
+
+    /// What is still there: open interfaces, open endpoints, imported keys, registrations, lent payloads.
+    #[must_use]
+    pub fn left(&self) -> [usize; 5] {
+        let state = self.state();
+        [
+            state.interfaces.iter().filter(|i| i.open).count(),
+            state.endpoints.iter().filter(|e| e.open).count(),
+            state.keys,
+            state.memory.len(),
+            state.lent.len(),
+        ]
+    }
+
+    /// Operations that providers have accepted and not told the end of.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.state().endpoints.iter().map(|endpoint| endpoint.ops.len()).sum()
+    }
+
+    /// Messages and events that have not been handed to the core.
+    #[must_use]
+    pub fn undelivered(&self) -> usize {
+        let state = self.state();
+        let on_wires: usize = state.endpoints.iter().map(|e| e.wire.len()).sum();
+        on_wires + state.interfaces.iter().map(|i| i.injected.len()).sum::<usize>()
+    }
+
+    /// Holds every operation of this slot from now on.
+    pub fn hold(&self, slot: Slot) {
+        self.rule(Rule::every(slot, Act::Hold));
+    }
+}

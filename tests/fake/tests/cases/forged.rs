@@ -1,0 +1,125 @@
+//! Answers that nobody was asked for.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use tieline::{Endpoint, Error, Outcome, Region, RemoteKey, Status};
+use tieline_fake::{Lane, Slot};
+
+const GET_DATA: u32 = 0xf002;
+const ATOMIC: u32 = 0xf003;
+const REPLY: u32 = 0xf004;
+
+fn reply(status: i32, value: u64) -> Vec<u8> {
+    [&status.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+fn get_data(position: u64, status: i32, data: &[u8]) -> Vec<u8> {
+    [&position.to_le_bytes()[..], &status.to_le_bytes(), &[0; 4], data].concat()
+}
+
+/// An operation that a provider has is ended by nothing that the peer says, and its memory stays.
+fn only_the_provider_ends(
+    slot: Slot,
+    post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, Error>,
+) {
+    let stage = Stage::new(vec![Lane::whole("all")]);
+    stage.world.hold(slot);
+    let (_target, key) = stage.target(vec![7; 64]);
+    let local = stage.local(vec![1; 64]);
+    if slot == Slot::Flush {
+        // Something to flush.
+        stage.world.hold(Slot::Put);
+        drop(pending(stage.ab.put(&local, 0..8, &key, 0)));
+    }
+    let request = pending(post(&stage.ab, &local, &key));
+    let cookie = stage.world.calls(slot).last().expect("a call").cookie;
+    let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+    let failed = Status::PeerFailed as i32;
+    for lie in [reply(failed, 0), reply(0, 99)] {
+        stage.world.forge(b, a, REPLY, cookie, &lie);
+    }
+    for lie in [get_data(0, failed, &[]), get_data(0, 0, &[9; 8]), get_data(0, 0, &[])] {
+        stage.world.forge(b, a, GET_DATA, cookie, &lie);
+    }
+    stage.settle();
+    assert!(stage.a.test(&request).is_none(), "a forged answer ended it");
+    drop(local);
+    stage.assert_no_faults();
+    stage.world.release_held();
+    stage.world.forget_rules();
+    let value = stage.end_of(&request).expect("the end that the provider tells").unwrap();
+    assert_eq!(value, if slot == Slot::Atomic { 0x0707_0707_0707_0707 } else { 0 });
+    stage.assert_no_faults();
+    assert!(stage.a.counters().malformed > 0, "lies are counted");
+}
+
+/// The number that the last emulated atomic asked with.
+fn question(stage: &Stage) -> u64 {
+    let asked = |slot| stage.world.calls(slot).into_iter().rfind(|call| call.id == ATOMIC);
+    asked(Slot::Short).or(asked(Slot::Packed)).expect("a question").cookie
+}
+
+cases! {
+    fn a_forged_answer_does_not_end_a_get_that_a_provider_has() {
+        only_the_provider_ends(Slot::Get, |ab, local, key| ab.get(local, 0..64, key, 0));
+    }
+
+    fn a_forged_answer_does_not_end_a_put_that_a_provider_has() {
+        only_the_provider_ends(Slot::Put, |ab, local, key| ab.put(local, 0..64, key, 0));
+    }
+
+    fn a_forged_answer_does_not_end_an_atomic_that_a_provider_has() {
+        only_the_provider_ends(Slot::Atomic, |ab, _, key| ab.fetch_add(key, 0, 1));
+    }
+
+    fn a_forged_answer_does_not_end_a_flush_that_a_provider_has() {
+        only_the_provider_ends(Slot::Flush, |ab, _, _| ab.flush());
+    }
+
+    /// An emulated put has a number too, and only the peer that was asked may answer it.
+    fn a_third_process_cannot_answer_for_the_peer_that_was_asked() {
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let ca = c.connect(&stage.a.address().unwrap()).unwrap();
+        let met = ca.flush_messages().unwrap();
+        let Outcome::Pending(met) = met else { panic!("a round trip at once") };
+        assert!(stage.until(|| { let _ = c.progress(); c.test(&met).is_some() }));
+        let (_target, key) = stage.target(vec![0; 64]);
+        let request = pending(stage.ab.put_bytes(&[1; 16], &key, 0));
+        let asked = *stage.world.calls(Slot::Packed).last().expect("a question");
+        let (a, at) = (stage.world.interface(0, "all"), stage.world.interface(2, "all"));
+        stage.world.forge(at, a, REPLY, asked.cookie, &reply(Status::Io as i32, 0));
+        let _ = stage.a.progress();
+        assert!(stage.a.test(&request).is_none(), "somebody else answered");
+        assert_eq!(stage.end_of(&request), Some(Ok(0)));
+        stage.assert_no_faults();
+    }
+
+    /// The kinds of the core's own messages are no more interchangeable than their numbers.
+    fn an_emulated_atomic_is_not_ended_by_an_answer_to_a_get() {
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let request = pending(stage.ab.fetch_add(&key, 0, 5));
+        let cookie = question(&stage);
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.forge(b, a, GET_DATA, cookie, &get_data(0, Status::Io as i32, &[]));
+        stage.world.forge(b, a, GET_DATA, cookie, &get_data(0, 0, &[1; 8]));
+        let _ = stage.a.progress();
+        assert!(stage.a.test(&request).is_none(), "an answer to a get ended an atomic");
+        assert_eq!(stage.end_of(&request), Some(Ok(0)));
+    }
+
+    fn the_same_answer_twice_ends_one_operation() {
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let first = pending(stage.ab.fetch_add(&key, 0, 5));
+        let cookie = question(&stage);
+        assert_eq!(stage.end_of(&first), Some(Ok(0)));
+        drop(first);
+        let second = pending(stage.ab.fetch_add(&key, 0, 5));
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.forge(b, a, REPLY, cookie, &reply(0, 1234));
+        assert_eq!(stage.end_of(&second), Some(Ok(5)), "an old answer ended a new operation");
+    }
+}

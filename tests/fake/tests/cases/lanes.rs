@@ -1,0 +1,236 @@
+//! What lanes of different character do to order, completion and sizes.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use tieline::{Completion, Outcome, Status};
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// `tieline_plugin_api::op_flags::REMOTE_COMPLETION`
+const REMOTE_COMPLETION: u64 = 2;
+
+cases! {
+    fn a_message_arrives_and_a_put_that_ends_late_is_there_when_it_is_done() {
+        let stage = Stage::new(vec![Lane::messages("am").late(3), Lane::memory("rma").late(9)]);
+        let log = stage.log_at_b(5);
+        let (target, key) = stage.target(vec![0; 100]);
+        let local = stage.local((0..100).collect());
+        let _ = stage.finish(stage.ab.send(5, 42, b"payload").unwrap()).unwrap();
+        let request = pending(stage.ab.put(&local, 10..60, &key, 20));
+        assert_eq!(target.to_vec(20..70).unwrap(), [0; 50]);
+        let _ = stage.end_of(&request).expect("an end").unwrap();
+        assert_eq!(target.to_vec(20..70).unwrap(), (10..60).collect::<Vec<u8>>());
+        assert!(stage.until(|| !log.borrow().is_empty()));
+        assert_eq!(*log.borrow(), [42]);
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    /// The put goes over one lane, the atomic over messages: what orders each lane alone orders nothing here.
+    fn an_atomic_behind_a_fence_waits_for_a_put_on_another_lane() {
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").without_atomics()];
+        let stage = Stage::new(lanes);
+        stage.world.hold(Slot::Put);
+        let (target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put(&stage.local(vec![1; 8]), 0..8, &key, 0));
+        stage.ab.fence().unwrap();
+        let atomic = pending(stage.ab.fetch_add(&key, 8, 5));
+        stage.settle();
+        assert_eq!(target.to_vec(8..16).unwrap(), [0; 8], "the atomic overtook the put");
+        stage.world.forget_rules();
+        stage.world.release_held();
+        assert_eq!(stage.end_of(&put), Some(Ok(0)));
+        assert_eq!(stage.end_of(&atomic), Some(Ok(0)));
+        assert_eq!(target.to_vec(0..16).unwrap(), [[1; 8], [5, 0, 0, 0, 0, 0, 0, 0]].concat());
+        stage.assert_no_faults();
+    }
+
+    /// The other way round: the atomic over messages is first.
+    fn a_put_behind_a_fence_waits_for_an_emulated_atomic() {
+        let lanes = vec![Lane::messages("am").late(20), Lane::memory("rma").without_atomics()];
+        let stage = Stage::new(lanes);
+        let (target, key) = stage.target(vec![0; 64]);
+        let atomic = pending(stage.ab.fetch_add(&key, 8, 5));
+        stage.ab.fence().unwrap();
+        let put = stage.ab.put(&stage.local(vec![1; 8]), 0..8, &key, 0).unwrap();
+        let early = || target.to_vec(0..8).unwrap() != [0; 8] && target.to_vec(8..9).unwrap() == [0];
+        assert!(stage.until(|| {
+            assert!(!early(), "the put overtook the atomic");
+            target.to_vec(0..8).unwrap() != [0; 8]
+        }));
+        let _ = stage.finish(put).unwrap();
+        assert_eq!(stage.end_of(&atomic), Some(Ok(0)));
+        stage.assert_no_faults();
+    }
+
+    /// On one lane the lane's own order is enough: a fence waits for nothing.
+    fn on_one_lane_a_fence_is_the_lanes_own() {
+        let stage = Stage::new(vec![Lane::whole("all").late(30)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put(&stage.local(vec![1; 8]), 0..8, &key, 0));
+        stage.ab.fence().unwrap();
+        let atomic = pending(stage.ab.fetch_add(&key, 8, 5));
+        assert_eq!(stage.world.calls(Slot::Atomic).len(), 1, "the atomic waits in the core");
+        assert!(stage.until(|| {
+            let (put, atomic) = (target.to_vec(0..1).unwrap(), target.to_vec(8..9).unwrap());
+            assert!(put == [1] || atomic == [0], "the atomic overtook the put");
+            atomic == [5]
+        }));
+        assert_eq!((stage.end_of(&put), stage.end_of(&atomic)), (Some(Ok(0)), Some(Ok(0))));
+    }
+
+    /// The failure of what had completed locally is the next flush's, whatever fences are between.
+    fn a_fence_swallows_no_failure() {
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        drop(target);
+        let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
+        let _ = stage.finish(put).unwrap();
+        stage.settle();
+        stage.ab.fence().unwrap();
+        let flushed = stage.finish(stage.ab.flush().unwrap());
+        assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
+        // Told once.
+        assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
+    }
+
+    fn what_is_longer_than_a_module_takes_is_cut() {
+        let lane = Lane { max_put: 100, max_get: 70, ..Lane::whole("all").late(5) };
+        let stage = Stage::new(vec![lane]);
+        let (target, key) = stage.target(vec![0; 1000]);
+        let bytes: Vec<u8> = (0..1000).map(|i| (i % 251) as u8).collect();
+        let local = stage.local(bytes.clone());
+        let put = stage.ab.put(&local, 0..1000, &key, 0).expect("a put of any size");
+        let _ = stage.finish(put).expect("a put of any size");
+        assert_eq!(target.to_vec(0..1000).unwrap(), bytes);
+        let put = stage.ab.put_bytes(&[9; 333], &key, 500).expect("a put of any size");
+        let _ = stage.finish(put).expect("a put of any size");
+        assert_eq!(target.to_vec(499..834).unwrap(), [&bytes[499..500], &[9; 333], &bytes[833..834]].concat());
+        let back = stage.local(vec![0; 1000]);
+        let get = stage.ab.get(&back, 0..1000, &key, 0).expect("a get of any size");
+        let _ = stage.finish(get).expect("a get of any size");
+        assert_eq!(back.to_vec(0..1000).unwrap(), target.to_vec(0..1000).unwrap());
+        stage.assert_no_faults();
+    }
+
+    /// A piece of a cut transfer that fails fails the whole, once all pieces have ended.
+    fn a_cut_transfer_ends_when_its_last_piece_has() {
+        let lane = Lane { max_put: 100, ..Lane::whole("all").late(5) };
+        let stage = Stage::new(vec![lane]);
+        let (_target, key) = stage.target(vec![0; 1000]);
+        let local = stage.local(vec![1; 1000]);
+        let mut fails = Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected));
+        fails.skip = 3;
+        stage.world.rule(fails);
+        let put = stage.ab.put(&local, 0..1000, &key, 0).expect("a put of any size");
+        let ended = stage.finish(put).expect_err("a piece failed");
+        assert_eq!(ended.status(), Status::KeyRejected);
+        drop(local);
+        stage.assert_no_faults();
+    }
+
+    fn a_put_that_may_end_locally_asks_for_no_more() {
+        let stage = Stage::new(vec![Lane::whole("all").late(5)]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        for (completion, remote) in [(Completion::Local, 0), (Completion::Remote, REMOTE_COMPLETION)] {
+            let put = stage.ab.put_with(&local, 0..8, &key, 0, completion).unwrap();
+            let call = *stage.world.calls(Slot::Put).last().expect("a put");
+            assert_eq!(call.flags & REMOTE_COMPLETION, remote, "{completion:?}");
+            let _ = stage.finish(put).unwrap();
+        }
+    }
+
+    /// The failure of a native put that had completed locally is the next flush's too.
+    fn a_native_put_that_failed_after_it_had_ended_locally_is_told_by_the_flush() {
+        let stage = Stage::new(vec![Lane::whole("all").late(5)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        drop(target);
+        let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
+        assert_eq!(stage.finish(put), Ok(0), "its bytes were read");
+        let flushed = stage.ab.flush().and_then(|flush| stage.finish(flush));
+        assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
+    }
+
+    fn a_failed_completion_says_why() {
+        let stage = Stage::new(vec![Lane::whole("all").late(2)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        drop(target);
+        let error = stage.end_of(&put).expect("an end").expect_err("there is no such region");
+        assert_eq!(error.status(), Status::KeyRejected);
+        assert!(!error.why().is_empty(), "{error}");
+        // It belonged to that operation.
+        assert!(stage.ab.error().is_none());
+    }
+
+    /// A lane that has no room now and then changes nothing but the time it takes.
+    fn a_lane_without_room_delays_and_loses_nothing() {
+        let lane = Lane { again: 700, ..Lane::whole("all").late(3) };
+        let stage = Stage::new(vec![lane]);
+        let log = stage.log_at_b(5);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local((0..64).collect());
+        let mut last = Vec::new();
+        for i in 0..50 {
+            last.push(stage.ab.send(5, i, &vec![1; 10 * i as usize]).unwrap());
+            last.push(stage.ab.fetch_add(&key, 8, 1).unwrap());
+            last.push(stage.ab.put(&local, 0..8, &key, 0).unwrap());
+        }
+        for outcome in last {
+            let _ = stage.finish(outcome).unwrap();
+        }
+        let _ = stage.finish(stage.ab.flush_messages().unwrap()).unwrap();
+        assert_eq!(*log.borrow(), (0..50).collect::<Vec<_>>());
+        assert_eq!(target.to_vec(0..9).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 50]);
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    /// What a broken endpoint's provider still has may be touched until the endpoint is closed.
+    fn memory_of_a_failed_endpoint_stays_until_the_provider_has_closed_it() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Get);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        let get = pending(stage.ab.get(&local, 0..64, &key, 0));
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.break_endpoints(a, b, Status::TimedOut, "the cable is cut");
+        let error = stage.end_of(&get).expect("an end").expect_err("the endpoint failed");
+        assert_eq!((error.status(), error.why()), (Status::TimedOut, "the cable is cut"));
+        drop((local, get, key));
+        stage.world.release_held();
+        stage.settle();
+        stage.assert_no_faults();
+        assert_eq!(stage.ab.send(1, 0, &[]).unwrap_err().status(), Status::TimedOut);
+    }
+
+    fn a_failed_endpoint_ends_everything_once_and_posts_nothing_more() {
+        let stage = Stage::new(vec![Lane::messages("am").late(4), Lane::memory("rma").late(8)]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)));
+        let outcomes: Vec<Outcome> = vec![
+            stage.ab.send(5, 1, b"queued").unwrap(),
+            stage.ab.put(&local, 0..64, &key, 0).unwrap(),
+            stage.ab.get(&local, 0..64, &key, 0).unwrap(),
+            stage.ab.fetch_add(&key, 0, 1).unwrap(),
+            stage.ab.flush().unwrap(),
+        ];
+        let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+        stage.world.break_endpoints(a, b, Status::PeerFailed, "it died");
+        for outcome in outcomes {
+            let error = stage.finish(outcome).expect_err("the peer is gone");
+            assert_eq!((error.status(), error.why()), (Status::PeerFailed, "it died"));
+        }
+        stage.world.forget_rules();
+        let before = stage.world.calls(Slot::Put).len();
+        assert_eq!(stage.ab.put_bytes(&[1], &key, 0).unwrap_err().status(), Status::PeerFailed);
+        stage.settle();
+        assert_eq!(stage.world.calls(Slot::Put).len(), before);
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+}

@@ -1,0 +1,120 @@
+//! Handlers and providers that panic.
+
+use crate::cases;
+use crate::stage::{Stage, context, pending};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use tieline::Status;
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// The events behind a handler that panicked are handed out by the next calls.
+fn nothing_behind_a_panic_is_lost(lane: Lane) {
+    let stage = Stage::new(vec![lane]);
+    let seen = Rc::new(Cell::new(0));
+    let count = seen.clone();
+    stage
+        .b
+        .on_message(5, move |m| {
+            count.set(count.get() + 1);
+            if m.header() % 5 == 0 {
+                resume_unwind(Box::new("a handler that panics"));
+            }
+        })
+        .unwrap();
+    let (_target, key) = stage.target(vec![0; 64]);
+    let back = stage.at_a.register(vec![0; 64]).unwrap();
+    let back = stage.ba.import_key(&back.remote_key().unwrap()).unwrap();
+    let local = stage.at_b.register(vec![1; 64]).unwrap();
+    // Messages to b and completions of b's own, in one batch.
+    let mut puts = Vec::new();
+    for i in 0..12 {
+        let _ = stage.finish(stage.ab.send(5, i, b"1234567890").unwrap()).unwrap();
+        puts.push(stage.ba.put(&local, 0..8, &back, 0).unwrap());
+    }
+    let mut panics = 0;
+    for _ in 0..500 {
+        let _ = stage.a.progress();
+        panics += usize::from(catch_unwind(AssertUnwindSafe(|| stage.b.progress())).is_err());
+    }
+    assert_eq!(panics, 3);
+    assert_eq!(seen.get(), 12, "messages behind the panic are lost");
+    for put in puts {
+        let tieline::Outcome::Pending(put) = put else { continue };
+        assert_eq!(stage.b.test(&put), Some(Ok(0)), "a completion behind the panic is lost");
+    }
+    assert_eq!(stage.world.left()[4], 0, "lent payloads are lost");
+    drop(key);
+    stage.assert_no_faults();
+}
+
+cases! {
+    fn a_panic_in_a_handler_loses_nothing_of_its_batch() {
+        nothing_behind_a_panic_is_lost(Lane::whole("all"));
+    }
+
+    fn a_panic_in_a_handler_loses_no_payload_that_was_lent() {
+        nothing_behind_a_panic_is_lost(Lane { lends: true, ..Lane::whole("all") });
+    }
+
+    /// Messages go through one provider, memory through another, which breaks.
+    fn a_provider_that_panics_is_taken_out_and_no_other() {
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];
+        let stage = Stage::new(lanes);
+        let log = stage.log_at_b(5);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        stage.world.rule(Rule::every(Slot::Put, Act::Panic));
+        let put = stage.ab.put(&local, 0..8, &key, 0).and_then(|put| stage.finish(put));
+        let error = put.expect_err("its provider panicked");
+        assert_eq!(error.status(), Status::ProviderFailed, "{error}");
+        assert!(!error.to_string().contains("fake:am"), "the wrong one is blamed: {error}");
+        stage.settle();
+        // It is called no more.
+        let calls = stage.world.calls(Slot::Put).len();
+        let _ = stage.ab.put(&local, 0..8, &key, 0).and_then(|put| stage.finish(put));
+        stage.settle();
+        assert_eq!(stage.world.calls(Slot::Put).len(), calls, "a provider that broke is called again");
+        // The provider of messages serves on: new workers, new endpoints.
+        let worker = stage.at_a.worker().expect("a worker over the provider that did not break");
+        let fresh = worker.connect(&stage.b.address().unwrap()).unwrap();
+        let sent = fresh.send(5, 77, b"still here").unwrap();
+        assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }), "{sent:?}");
+        stage.assert_no_faults();
+    }
+
+    fn a_provider_that_panics_in_a_message_ends_its_endpoints() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        stage.world.rule(Rule::next(Slot::Short, Act::Panic));
+        let error = stage.ab.send(5, 0, b"").expect_err("its provider panicked");
+        assert_eq!(error.status(), Status::ProviderFailed);
+        let ended = stage.end_of(&put).expect("what was under way ends").unwrap_err();
+        assert_eq!(ended.status(), Status::ProviderFailed);
+        assert_eq!(stage.ab.error().expect("the endpoint is finished").status(), Status::ProviderFailed);
+        assert_eq!(stage.a.pending(), 0);
+        // The other context has its own copy of the provider.
+        let _ = context(stage.world, &[]);
+    }
+
+    fn a_provider_that_fails_in_poll_is_taken_out_and_no_other() {
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];
+        let stage = Stage::new(lanes);
+        let log = stage.log_at_b(5);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let at = stage.world.interface(0, "rma");
+        stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::ProviderFailed)).at(at));
+        let ended = stage.end_of(&put).expect("what it had ends").unwrap_err();
+        assert_eq!(ended.status(), Status::ProviderFailed, "{ended}");
+        let worker = stage.at_a.worker().expect("a worker over the provider that did not break");
+        let fresh = worker.connect(&stage.b.address().unwrap()).unwrap();
+        let _ = fresh.send(5, 77, b"still here").unwrap();
+        assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
+    }
+}

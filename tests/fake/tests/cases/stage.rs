@@ -1,0 +1,153 @@
+//! Two contexts of one process, a worker each, and what the cases do with them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{
+    Access, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status, Worker,
+};
+use tieline_fake::{Lane, World};
+
+/// Polls after which something is taken to never happen: what is due is due within some tens.
+const NEVER: usize = 5_000;
+
+/// A context that plays in `world`.
+pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
+    let mut builder = Context::builder();
+    for (name, value) in world.settings() {
+        builder = builder.set(name, &value);
+    }
+    for (name, value) in settings {
+        builder = builder.set(name, value);
+    }
+    builder.open().expect("a context over the fake")
+}
+
+/// A worker `a` with an endpoint to a worker `b` of another context, which has one back.
+///
+/// Fields in the order in which they are dropped.
+pub(crate) struct Stage {
+    pub(crate) ab: Endpoint,
+    pub(crate) ba: Endpoint,
+    pub(crate) a: Worker,
+    pub(crate) b: Worker,
+    pub(crate) at_a: Context,
+    pub(crate) at_b: Context,
+    pub(crate) world: &'static World,
+}
+
+impl Stage {
+    pub(crate) fn new(lanes: Vec<Lane>) -> Stage {
+        Stage::with(lanes, &[])
+    }
+
+    pub(crate) fn with(lanes: Vec<Lane>, settings: &[(&str, &str)]) -> Stage {
+        let world = World::new(1, lanes);
+        let (at_a, at_b) = (context(world, settings), context(world, settings));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let ab = a.connect(&b.address().unwrap()).unwrap();
+        let ba = b.connect(&a.address().unwrap()).unwrap();
+        let stage = Stage { ab, ba, a, b, at_a, at_b, world };
+        // Both have met: each knows the other by a number.
+        let _ = stage.finish(stage.ab.flush_messages().unwrap()).unwrap();
+        let back = pending(stage.ba.flush_messages());
+        assert!(stage.until(|| stage.b.test(&back) == Some(Ok(0))));
+        drop(back);
+        stage
+    }
+
+    /// Both make progress once.
+    pub(crate) fn turn(&self) -> usize {
+        self.a.progress() + self.b.progress()
+    }
+
+    /// Both make progress often enough for everything that is due.
+    pub(crate) fn settle(&self) {
+        for _ in 0..200 {
+            let _ = self.turn();
+        }
+    }
+
+    /// Until `done`; whether it came to that.
+    #[must_use]
+    pub(crate) fn until(&self, done: impl Fn() -> bool) -> bool {
+        for _ in 0..NEVER {
+            if done() {
+                return true;
+            }
+            let _ = self.turn();
+        }
+        done()
+    }
+
+    /// How an operation of `a` ends.
+    #[track_caller]
+    pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
+        let request = match outcome {
+            Outcome::Done(value) => return Ok(value),
+            Outcome::Pending(request) => request,
+        };
+        self.end_of(&request).expect("an operation that ends")
+    }
+
+    /// How a pending operation of `a` ends, if it does.
+    pub(crate) fn end_of(&self, request: &Request) -> Option<Result<u64, Error>> {
+        let result = RefCell::new(None);
+        let ended = self.until(|| {
+            *result.borrow_mut() = self.a.test(request);
+            result.borrow().is_some()
+        });
+        if ended { result.into_inner() } else { None }
+    }
+
+    /// A region of `b`'s that holds `bytes`, and its key at `a`.
+    pub(crate) fn target(&self, bytes: Vec<u8>) -> (Region, RemoteKey) {
+        let region = self.at_b.register_with(bytes, Access::ALL).unwrap();
+        let key = self.ab.import_key(&region.remote_key().unwrap()).unwrap();
+        (region, key)
+    }
+
+    /// A region of `a`'s.
+    pub(crate) fn local(&self, bytes: Vec<u8>) -> Region {
+        self.at_a.register(bytes).unwrap()
+    }
+
+    /// The core kept to the rules of the binary interface.
+    #[track_caller]
+    pub(crate) fn assert_no_faults(&self) {
+        assert_eq!(self.world.faults(), Vec::<String>::new());
+    }
+
+    /// Headers of the messages of `id` that arrive at `b`.
+    pub(crate) fn log_at_b(&self, id: u16) -> Rc<RefCell<Vec<u64>>> {
+        let log: Rc<RefCell<Vec<u64>>> = Rc::default();
+        let seen = log.clone();
+        self.b.on_message(id, move |m| seen.borrow_mut().push(m.header())).unwrap();
+        log
+    }
+}
+
+/// The request of an operation that must not have ended.
+#[track_caller]
+pub(crate) fn pending(outcome: Result<Outcome, Error>) -> Request {
+    match outcome.unwrap() {
+        Outcome::Pending(request) => request,
+        Outcome::Done(_) => panic!("the operation ended at once, although the provider has it"),
+    }
+}
+
+/// Posts until the answer is `Again`; how many were taken, if it comes to that before `most`.
+pub(crate) fn posts_until_again(
+    most: usize,
+    mut post: impl FnMut() -> Result<Outcome, Error>,
+) -> (Option<usize>, Vec<Request>) {
+    let mut requests = Vec::new();
+    for taken in 0..most {
+        match post() {
+            Ok(Outcome::Pending(request)) => requests.push(request),
+            Ok(Outcome::Done(_)) => {}
+            Err(error) if error.status() == Status::Again => return (Some(taken), requests),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (None, requests)
+}

@@ -1,0 +1,181 @@
+//! Workers: whose requests are whose, flushing all at once, what a handler may do, and the end.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{Outcome, Status};
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+cases! {
+    fn a_worker_does_not_take_another_workers_request() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let other = stage.at_a.worker().unwrap();
+        let back = other.connect(&stage.b.address().unwrap()).unwrap();
+        // Both have done the same so far, so that the next operations of the two have one number.
+        let met = pending(back.flush_messages());
+        assert!(stage.until(|| { let _ = other.progress(); other.test(&met) == Some(Ok(0)) }));
+        drop(met);
+        let (target, key) = stage.target(vec![0; 64]);
+        let theirs = back.import_key(&target.remote_key().unwrap()).unwrap();
+        stage.world.hold(Slot::Atomic);
+        // Two operations with one number, of which the other worker's has ended with 0, this one's with 5.
+        let mine = pending(stage.ab.fetch_add(&key, 0, 5));
+        let not_mine = pending(back.fetch_add(&theirs, 0, 5));
+        stage.world.forget_rules();
+        stage.world.release_held();
+        assert!(stage.until(|| { let _ = other.progress(); stage.a.test(&mine).is_some() && other.test(&not_mine).is_some() }));
+        assert!(!matches!(stage.a.test(&not_mine), Some(Ok(_))), "it returned the value of another operation");
+        let finished = stage.a.finish(Outcome::Pending(not_mine));
+        assert!(finished.is_err(), "it returned the value of another operation");
+    }
+
+    fn a_dead_endpoint_does_not_spoil_a_workers_flush() {
+        let stage = Stage::new(vec![Lane::whole("all").late(3)]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let ac = stage.a.connect(&c.address().unwrap()).unwrap();
+        let _ = ac.send(1, 0, b"hello").unwrap();
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.break_endpoints(a, b, Status::PeerFailed, "it died");
+        assert!(stage.until(|| stage.ab.error().is_some()));
+        let (target, local) = (third.register(vec![0; 8]).unwrap(), stage.local(vec![1; 8]));
+        let key = ac.import_key(&target.remote_key().unwrap()).unwrap();
+        // Whether it tells of the death once is its own affair.
+        let _ = stage.a.flush();
+        drop(ac.put(&local, 0..8, &key, 0).unwrap());
+        assert_eq!(stage.a.flush(), Ok(()));
+        assert_eq!(target.to_vec(0..8).unwrap(), [1; 8], "it flushed nothing");
+    }
+
+    /// One flush of all endpoints asks all of them before it waits for one.
+    fn a_workers_flush_waits_for_all_endpoints_at_once() {
+        let stage = Stage::new(vec![Lane::whole("all").late(5)]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let ac = stage.a.connect(&c.address().unwrap()).unwrap();
+        let (target, key) = stage.target(vec![0; 8]);
+        let far = third.register(vec![0; 8]).unwrap();
+        let far_key = ac.import_key(&far.remote_key().unwrap()).unwrap();
+        let local = stage.local(vec![1; 8]);
+        // The first put never ends before the other endpoint's flush was posted.
+        drop(stage.ab.put(&local, 0..8, &key, 0).unwrap());
+        drop(ac.put(&local, 0..8, &far_key, 0).unwrap());
+        assert_eq!(stage.a.flush(), Ok(()));
+        assert_eq!((target.to_vec(0..8).unwrap(), far.to_vec(0..8).unwrap()), (vec![1; 8], vec![1; 8]));
+        let flushes = stage.world.calls(Slot::Flush);
+        assert!(flushes.len() >= 2);
+        stage.assert_no_faults();
+    }
+
+    /// What a handler may call does not depend on how fast the lane is.
+    fn what_a_handler_may_wait_for_does_not_depend_on_the_provider() {
+        let results = |lane: Lane| {
+            let stage = Stage::new(vec![lane]);
+            let said: Rc<RefCell<Vec<Option<Status>>>> = Rc::default();
+            let target = stage.at_b.register(vec![0; 8]).unwrap();
+            let a = Rc::new(stage.at_a.worker().unwrap());
+            let end = a.connect(&stage.b.address().unwrap()).unwrap();
+            let key = end.import_key(&target.remote_key().unwrap()).unwrap();
+            let to_a = stage.b.connect(&a.address().unwrap()).unwrap();
+            let (log, worker) = (said.clone(), Rc::downgrade(&a));
+            a.on_message(5, move |_| {
+                let Some(worker) = worker.upgrade() else { return };
+                let status = |result: Result<u64, tieline::Error>| result.err().map(|e| e.status());
+                let mut log = log.borrow_mut();
+                log.push(status(worker.flush().map(|()| 0)));
+                log.push(status(end.put_bytes(&[1; 8], &key, 0).and_then(|put| worker.finish(put))));
+                log.push(status(end.flush().and_then(|flush| worker.finish(flush))));
+            }).unwrap();
+            let _ = to_a.send(5, 0, b"").unwrap();
+            assert!(stage.until(|| { let _ = a.progress(); !said.borrow().is_empty() }));
+            said.take()
+        };
+        let (quick, slow) = (results(Lane::whole("all").synchronous()), results(Lane::whole("all").late(9)));
+        assert_eq!(quick, slow);
+    }
+
+    /// Done means that the message is in the transport's hands, and closing loses nothing of that.
+    fn a_worker_that_is_dropped_has_lost_nothing_that_was_done() {
+        let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
+        let stage = Stage::new(vec![lane]);
+        let log = stage.log_at_b(5);
+        let mut done = Vec::new();
+        let mut open = Vec::new();
+        for i in 0..60 {
+            match stage.ab.send(5, i, b"12345678").unwrap() {
+                Outcome::Done(_) => done.push(i),
+                Outcome::Pending(request) => open.push((i, request)),
+            }
+            let _ = stage.a.progress();
+        }
+        done.extend(open.iter().filter(|(_, r)| stage.a.test(r).is_some()).map(|(i, _)| *i));
+        drop(open);
+        let Stage { ab, ba, a, b, .. } = stage;
+        drop((ab, a));
+        for _ in 0..500 {
+            let _ = b.progress();
+        }
+        done.retain(|i| !log.borrow().contains(i));
+        assert_eq!(done, Vec::<u64>::new(), "these said Done");
+        drop((ba, b));
+    }
+
+    fn nothing_is_left_when_everything_is_dropped() {
+        let world = {
+            let stage = Stage::new(vec![Lane::messages("am").late(3), Lane::memory("rma").late(3)]);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 64]);
+            let mut open = Vec::new();
+            for i in 0..20 {
+                open.push(stage.ab.put(&local, 0..8, &key, 8 * (i % 8)).unwrap());
+                open.push(stage.ab.fetch_add(&key, 0, 1).unwrap());
+                open.push(stage.ab.send(5, i, b"nobody listens").unwrap());
+                open.push(stage.ab.get(&local, 8..16, &key, 0).unwrap());
+                let _ = stage.turn();
+            }
+            let world = stage.world;
+            drop(open);
+            drop((key, local, _target));
+            drop(stage);
+            world
+        };
+        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
+    fn an_endpoint_that_is_dropped_ends_what_it_had() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        let worker = stage.at_a.worker().unwrap();
+        let end = worker.connect(&stage.b.address().unwrap()).unwrap();
+        let own = end.import_key(&target.remote_key().unwrap()).unwrap();
+        let put = pending(end.put(&local, 0..8, &own, 0));
+        drop((own, end));
+        let ended = worker.test(&put).expect("its endpoint is gone");
+        assert_eq!(ended.unwrap_err().status(), Status::Canceled);
+        assert_eq!(worker.pending(), 0);
+        drop((local, key));
+        stage.world.release_held();
+        stage.settle();
+        stage.assert_no_faults();
+    }
+
+    /// A connection that finds no room is tried again, and what waits for it goes in order.
+    fn a_connection_without_room_is_made_later() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let log = stage.log_at_b(5);
+        let worker = stage.at_a.worker().unwrap();
+        stage.world.rule(Rule { times: 20, ..Rule::every(Slot::Connect, Act::Refuse(Status::Again)) });
+        let end = worker.connect(&stage.b.address().unwrap()).unwrap();
+        let outcomes: Vec<Outcome> = (0..5).map(|i| end.send(5, i, b"waits").unwrap()).collect();
+        assert!(stage.until(|| { let _ = worker.progress(); log.borrow().len() == 5 }));
+        assert_eq!(*log.borrow(), [0, 1, 2, 3, 4]);
+        for outcome in outcomes {
+            assert_eq!(worker.finish(outcome), Ok(0));
+        }
+        stage.assert_no_faults();
+    }
+}
