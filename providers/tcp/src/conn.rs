@@ -81,6 +81,9 @@ pub(crate) struct Inner {
     /// When something came last, on whichever stream.
     pub(crate) heard_ms: u64,
     pub(crate) flagged: Cell<bool>,
+    /// It waits for its turn to be read; when that comes, so many slots are left for other connections' events.
+    pub(crate) queued: Cell<bool>,
+    pub(crate) floor: usize,
     pub(crate) timed: Cell<bool>,
     /// Something was sent, and nobody has looked yet whether it was answered; when that began.
     pub(crate) expects: Cell<bool>,
@@ -121,6 +124,8 @@ impl Conn {
             ack_stream: 0,
             heard_ms: 0,
             flagged: Cell::new(false),
+            queued: Cell::new(false),
+            floor: 0,
             timed: Cell::new(false),
             expects: Cell::new(false),
             expects_since: Cell::new(Instant::now()),
@@ -150,6 +155,15 @@ impl Inner {
             Phase::Waiting | Phase::Linking => Err(Status::Again),
             Phase::Closing => Err(Status::Closed),
             Phase::Failed(status) => Err(status),
+        }
+    }
+
+    /// The same whatever fence there is: for what began before it.
+    pub(crate) fn is_open(&self) -> Result<(), Status> {
+        match self.phase {
+            Phase::Open => Ok(()),
+            Phase::Failed(status) => Err(status),
+            _ => Err(Status::Closed),
         }
     }
 

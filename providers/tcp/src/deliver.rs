@@ -6,7 +6,7 @@ use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::{Inner, Phase};
 use crate::frame::{Head, KeyPart, Kind, Malformed, word_status};
-use crate::ops::{MAX_GETS, MAX_PUTS, Serve, not_after};
+use crate::ops::{MAX_GETS, MAX_PUTS, PutOp, Serve, not_after};
 use crate::receive::Item;
 use crate::shared::Shared;
 use crate::stream::Broke;
@@ -42,10 +42,13 @@ impl Inner {
                 Some(Item::Message { id, header, data }) => {
                     self.held_bytes = self.held_bytes.saturating_sub(data.len());
                     let (id, header, at, len) = (*id, *header, data.as_ptr(), data.len());
-                    if !self.abandoned && !events.push_message(self.cookie, id, header, at, len) {
-                        self.held_bytes += len;
-                        self.call_attention();
-                        return Ok(false);
+                    if !self.abandoned {
+                        if events.room() <= self.floor {
+                            self.held_bytes += len;
+                            self.queue_up();
+                            return Ok(false);
+                        }
+                        let _ = events.push_message(self.cookie, id, header, at, len);
                     }
                     if let Some(Item::Message { data, .. }) = self.window.take_ready() {
                         shared.told.borrow_mut().push(data);
@@ -100,9 +103,12 @@ impl Inner {
                 }
                 Ok(())
             }
-            Item::GetLanded { number, len } => {
-                if let Some(get) = self.ops().gets.iter_mut().find(|get| get.number == number) {
-                    get.landed += u64::from(len);
+            Item::GetLanded { number, at, len } => {
+                let get = self.ops().gets.iter_mut().find(|get| get.number == number);
+                match get {
+                    Some(get) if get.landed == at => get.landed += u64::from(len),
+                    Some(_) => return Err("data of a get twice, or not in order"),
+                    None => return Err("data that nothing asked for"),
                 }
                 Ok(())
             }
@@ -119,22 +125,16 @@ impl Inner {
         let number = head.number;
         match head.kind {
             Kind::PutDone => {
-                let ops = self.ops();
-                while ops.puts.front().is_some_and(|put| not_after(put.number, number)) {
-                    if let Some(put) = ops.puts.pop_front() {
-                        shared.completed(put.cookie, Ok(0));
-                    }
+                self.ops().puts_ended(number)?;
+                while let Some(put) = self.ops().next_put_done(number) {
+                    self.end_put(&put, Ok(0))?;
                 }
             }
             Kind::PutFailed => {
                 let status = word_status(head.word).err().unwrap_or(Status::Io);
-                let ops = self.ops();
-                ops.note_failure(Some(number), None, status);
-                if let Some(at) = ops.puts.iter().position(|put| put.number == number) {
-                    if let Some(put) = ops.puts.remove(at) {
-                        shared.completed(put.cookie, Err(status));
-                    }
-                }
+                let put = self.ops().put_refused(number)?;
+                self.end_put(&put, Err(status))?;
+                self.ops().note_failure(Some(number), None, status);
             }
             Kind::Get => {
                 let Some(key) = key else { return Err("a get without a key") };
@@ -154,26 +154,23 @@ impl Inner {
                 });
             }
             Kind::GetDone => {
+                let result = word_status(head.word);
                 let ops = self.ops();
-                let mut result = word_status(head.word);
-                if let Some(at) = ops.gets.iter().position(|get| get.number == number) {
-                    let get = ops.gets.swap_remove(at);
-                    if result.is_ok() && get.landed != get.len {
-                        return Err("the end of a get whose data did not come");
-                    }
-                    if let Err(status) = result {
-                        ops.note_failure(None, Some(number), status);
-                        result = Err(status);
-                    }
-                    shared.completed(get.cookie, result.map(|()| 0));
+                let at = ops.gets.iter().position(|get| get.number == number);
+                let at = at.ok_or("the end of a get that is not under way")?;
+                if result.is_ok() && ops.gets[at].landed != ops.gets[at].len {
+                    return Err("the end of a get whose data did not come");
                 }
+                let get = ops.gets.swap_remove(at);
+                if let Err(status) = result {
+                    ops.note_failure(None, Some(number), status);
+                }
+                shared.completed(get.cookie, result.map(|()| 0));
                 self.end_flushes(shared);
             }
             Kind::Flush => self.ops().flush_asked = Some(number),
             Kind::FlushDone => {
-                for flush in &mut self.ops().flushes {
-                    flush.answered |= not_after(flush.number, number);
-                }
+                self.ops().flushes_ended(number)?;
                 self.end_flushes(shared);
             }
             Kind::Goodbye => {
@@ -182,6 +179,14 @@ impl Inner {
             _ => return Err("a frame that cannot come here"),
         }
         Ok(())
+    }
+
+    /// A put has ended over there: from here on nobody touches its memory.
+    fn end_put(&mut self, put: &PutOp, result: Result<u64, Status>) -> Result<(), Malformed> {
+        let sent = !put.bulk || self.outbox.end_put(put.number);
+        // Told in any case: the peer's word is not believed, and the endpoint fails.
+        self.shared.completed(put.cookie, if sent { result } else { Err(Status::BadData) });
+        if sent { Ok(()) } else { Err("the end of a put that was not sent yet") }
     }
 
     /// Completes flushes whose answer has come and whose gets are done.

@@ -99,18 +99,21 @@ impl Endpoint for StreamEndpoint {
             if !inner.outbox.has_room(LONG_HEAD + max) {
                 return Err(Status::Again);
             }
+            inner.outbox.reserve(LONG_HEAD + max);
         }
-        // Nothing is borrowed while the application packs.
+        // Nothing is borrowed while the application packs, and the room stays: it packs once.
         let mut scratch = self.shared.scratch.take();
         scratch.resize(MAX_MESSAGE, 0);
-        let packed = packer.pack(&mut scratch[..max]).and_then(|len| {
-            let mut inner = self.conn.inner.borrow_mut();
-            inner.ready()?;
+        let packed = packer.pack(&mut scratch[..max]);
+        let mut inner = self.conn.inner.borrow_mut();
+        inner.outbox.unreserve(LONG_HEAD + max);
+        let sent = packed.and_then(|len| {
+            inner.is_open()?;
             inner.submit(Head::bare(Kind::Message, id, header), None, &scratch[..len])?;
             Ok(len)
         });
         let _ = self.shared.scratch.replace(scratch);
-        packed
+        sent
     }
 
     fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], _cookie: u64) -> Posted {
@@ -136,7 +139,8 @@ impl Endpoint for StreamEndpoint {
             return Err(Status::Again);
         }
         let number = ops.last_put.wrapping_add(1);
-        if op.len <= SMALL && ops.bulk.is_empty() {
+        let bulk = op.len > SMALL || !ops.bulk.is_empty();
+        if !bulk {
             let mut head = Head::bare(Kind::Put, number, op.offset);
             head.last = true;
             StreamEndpoint::put_small(&mut inner, head, key, op)?;
@@ -152,7 +156,7 @@ impl Endpoint for StreamEndpoint {
         }
         let ops = inner.ops();
         ops.last_put = number;
-        ops.puts.push_back(PutOp { number, cookie: op.cookie });
+        ops.puts.push_back(PutOp { number, cookie: op.cookie, bulk });
         inner.flush();
         Ok(Posting::Pending)
     }

@@ -2,9 +2,13 @@
 //!
 //! ```text
 //!  0    1      2      4        8      12     16       20      24     32        40    48      52     56      64
-//!  kind flags  magic  length   seq    ack    number   zero    word | domain    tag   index   zero   total |
+//!  kind flags  magic  length   seq    ack    number   sum     word | domain    tag   index   sum    total |
 //!  `------------------------- every frame ------------------------' `------- PUT and GET: the key ---------'
 //! ```
+//!
+//! The sums are no protection from forgers. They end a stream whose bytes were damaged on the way at once, where a
+//! changed length, kind or number would leave somebody waiting for what never comes. Payloads have none: TCP's own
+//! checksum and the link's are what guards them.
 
 use tieline_plugin_api::Status;
 
@@ -17,7 +21,7 @@ pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// The longest payload of a piece of a put or get.
 pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
 
-const MAGIC: u16 = 0x7e1b;
+const MAGIC: u16 = 0x7e1c;
 const FLAG_LAST: u8 = 1;
 
 macro_rules! kinds {
@@ -132,23 +136,21 @@ impl Head {
         out[12..16].copy_from_slice(&self.ack.to_le_bytes());
         out[16..20].copy_from_slice(&self.number.to_le_bytes());
         out[24..32].copy_from_slice(&self.word.to_le_bytes());
+        seal(&mut out);
         out
     }
 
     pub(crate) fn pack_with(&self, key: &KeyPart) -> [u8; LONG_HEAD] {
         let mut out = [0; LONG_HEAD];
         out[..HEAD].copy_from_slice(&self.pack());
-        out[32..40].copy_from_slice(&key.domain.to_le_bytes());
-        out[40..48].copy_from_slice(&key.tag.to_le_bytes());
-        out[48..52].copy_from_slice(&key.index.to_le_bytes());
-        out[56..64].copy_from_slice(&key.total.to_le_bytes());
+        out[HEAD..].copy_from_slice(&key.pack());
         out
     }
 
     #[inline]
     pub(crate) fn parse(bytes: &[u8; HEAD]) -> Result<Head, Malformed> {
         let kind = Kind::from_byte(bytes[0]).ok_or("a frame of a kind that does not exist")?;
-        if bytes[1] & !FLAG_LAST != 0 || u16_at(bytes, 2) != MAGIC || u32_at(bytes, 20) != 0 {
+        if bytes[1] & !FLAG_LAST != 0 || u16_at(bytes, 2) != MAGIC || !is_sealed(bytes) {
             return Err("bytes that are no frame");
         }
         let head = Head {
@@ -177,8 +179,18 @@ impl Head {
 }
 
 impl KeyPart {
+    fn pack(&self) -> [u8; HEAD] {
+        let mut out = [0; HEAD];
+        out[..8].copy_from_slice(&self.domain.to_le_bytes());
+        out[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        out[16..20].copy_from_slice(&self.index.to_le_bytes());
+        out[24..].copy_from_slice(&self.total.to_le_bytes());
+        seal(&mut out);
+        out
+    }
+
     pub(crate) fn parse(bytes: &[u8; HEAD]) -> Result<KeyPart, Malformed> {
-        if u32_at(bytes, 20) != 0 {
+        if !is_sealed(bytes) {
             return Err("bytes that are no key");
         }
         Ok(KeyPart {
@@ -204,14 +216,49 @@ pub(crate) fn word_status(word: u64) -> Result<(), Status> {
     }
 }
 
+/// Where the sum of a head or key stands.
+const SUM: core::ops::Range<usize> = 20..24;
+
+/// A sum of everything but the sum.
+#[inline]
+fn sum(bytes: &[u8; HEAD]) -> u32 {
+    let word = |at: usize| u64_at(bytes, at);
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        product as u64 ^ (product >> 64) as u64
+    };
+    // Odd constants with bits all over; the halves are independent of each other, so the processor does both at once.
+    let first = fold(word(0) ^ 0x9e37_79b9_7f4a_7c15, word(8) ^ 0xc2b2_ae3d_27d4_eb4f);
+    let second = fold(
+        u64::from(u32_at(bytes, 16)) ^ 0x1656_67b1_9e37_79f9,
+        word(24) ^ 0x27d4_eb2f_1656_67c5,
+    );
+    let all = fold(first ^ 0x8564_2a7d_9b1c_e3f7, second ^ 0xd6e8_feb8_6659_fd93);
+    (all ^ all >> 32) as u32
+}
+
+#[inline]
+fn seal(bytes: &mut [u8; HEAD]) {
+    let sum = sum(bytes);
+    bytes[SUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[inline]
+fn is_sealed(bytes: &[u8; HEAD]) -> bool {
+    u32_at(bytes, SUM.start) == sum(bytes)
+}
+
+#[inline]
 fn u16_at(bytes: &[u8; HEAD], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
+#[inline]
 fn u32_at(bytes: &[u8; HEAD], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+#[inline]
 fn u64_at(bytes: &[u8; HEAD], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
@@ -255,12 +302,26 @@ mod tests {
         }
 
         #[test]
-        fn no_change_of_a_byte_makes_a_frame_longer_than_any_may_be(head in a_head(), at in 0..HEAD, to: u8) {
+        fn a_head_or_key_with_a_byte_changed_is_none(head in a_head(), key: [u64; 3], at in 0..HEAD, by in 1u8..) {
             let mut bytes = head.pack();
-            bytes[at] = to;
-            if let Ok(head) = Head::parse(&bytes) {
-                prop_assert!(head.len as usize <= MAX_FRAGMENT);
-            }
+            bytes[at] ^= by;
+            prop_assert!(Head::parse(&bytes).is_err());
+            let mut bytes = KeyPart { domain: key[0], tag: key[1], index: key[2] as u32, total: key[2] }.pack();
+            bytes[at] ^= by;
+            prop_assert!(KeyPart::parse(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_sealed_head_that_is_longer_than_any_may_be_is_refused() {
+        for &kind in Kind::ALL {
+            let mut head = Head::bare(kind, 0, 0);
+            head.len = kind.longest() as u32;
+            assert_eq!(Head::parse(&head.pack()), Ok(head));
+            head.len += 1;
+            assert!(Head::parse(&head.pack()).is_err(), "{kind:?}");
+            (head.len, head.last) = (0, true);
+            assert_eq!(Head::parse(&head.pack()).is_ok(), kind == Kind::Put);
         }
     }
 

@@ -62,10 +62,11 @@ impl StreamInterface {
             expecting: RefCell::default(),
             looked: Cell::new(now),
             hot: RefCell::default(),
+            readers: RefCell::default(),
+            received: Cell::new(0),
             notices: RefCell::default(),
             told: RefCell::default(),
-            cooling: RefCell::default(),
-            spare: RefCell::default(),
+            pool: RefCell::default(),
             gathered: RefCell::default(),
             pieces: RefCell::default(),
             scratch: RefCell::default(),
@@ -82,9 +83,15 @@ impl StreamInterface {
             asked: now,
             ticked: now,
             turn: 0,
+            kept: Vec::new(),
             quiet: 0,
         };
         Ok(StreamInterface { state: RefCell::new(state), shared: Rc::new(shared) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 }
 
@@ -155,8 +162,9 @@ impl Drop for StreamInterface {
             state.begin(&self.shared);
             self.shared.now.set(Instant::now());
             let mut none = Events::new(&mut []);
-            state.attend(&self.shared, &mut none);
-            state.ask_kernel(&self.shared, &mut none, Some(Duration::from_millis(5)));
+            state.attend(&self.shared);
+            state.ask_kernel(&self.shared, Some(Duration::from_millis(5)));
+            state.serve(&self.shared, &mut none);
             state.tick(&self.shared, Instant::now());
         }
         for conn in state.conns.iter().flatten() {

@@ -68,6 +68,7 @@ mod loopback_tests;
 mod ops;
 mod outbox;
 mod poll;
+mod pool;
 mod provider;
 mod receive;
 mod regions;

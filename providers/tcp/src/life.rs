@@ -112,7 +112,7 @@ impl Inner {
             stream.discard();
         }
         if let Some(buffer) = stream.buffer.take() {
-            self.shared.cooling.borrow_mut().push(buffer);
+            self.shared.pool.borrow_mut().give(buffer);
         }
         if stream.hot {
             self.shared.cool(self.index, number);
@@ -273,7 +273,7 @@ impl Inner {
     /// Memory of this connection: of its state, and of buffers.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
-        let buffers = streams.clone().filter(|stream| stream.buffer.is_some()).count();
+        let received: usize = streams.clone().map(|stream| stream.committed()).sum();
         let state = size_of::<Conn>()
             + self.links.capacity() * size_of::<Link>()
             + streams.count() * size_of::<Stream>()
@@ -281,7 +281,7 @@ impl Inner {
                 size_of::<Peer>() + peer.contact.places.capacity() * size_of::<tieline_net::Place>()
             })
             + self.ops.as_ref().map_or(0, |_| size_of::<Ops>());
-        let held = self.outbox.committed() + self.held_bytes + buffers * crate::stream::BUFFER;
+        let held = self.outbox.committed() + self.held_bytes + received;
         (state, held)
     }
 }

@@ -3,7 +3,9 @@
 
 mod breaking;
 mod connecting;
+mod hostile;
 mod moving;
+mod sharing;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::Iov;
 
-use crate::frame::KeyPart;
+use crate::frame::{KeyPart, Malformed};
 use crate::regions::Region;
 
 /// The most puts, gets and flushes of one endpoint that are under way.
@@ -19,6 +19,8 @@ pub(crate) const MAX_FLUSHES: usize = 64;
 pub(crate) struct PutOp {
     pub(crate) number: u32,
     pub(crate) cookie: u64,
+    /// Its data is sent from where it lies.
+    pub(crate) bulk: bool,
 }
 
 /// A get whose data has not all come.
@@ -87,6 +89,9 @@ pub(crate) struct Ops {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
     pub(crate) last_flush: u32,
+    /// The last put and the last flush that the peer has said to have ended.
+    ended_put: u32,
+    ended_flush: u32,
     /// The put of the peer that is arriving and was refused.
     pub(crate) failing: Option<(u32, Status)>,
     /// Puts of the peer that were refused, not told yet.
@@ -101,6 +106,15 @@ pub(crate) struct Ops {
 /// Whether `a` is not after `b`, as numbers that wrap.
 pub(crate) fn not_after(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) < 1 << 31
+}
+
+/// Moves `before` on to `number`, which must be after it, not after `last`, and before the first that waits to be
+/// sent.
+fn ended(before: &mut u32, last: u32, waiting: Option<u32>, number: u32) -> Option<()> {
+    let step = number.wrapping_sub(*before);
+    let sent = waiting.is_none_or(|waiting| !not_after(waiting, number));
+    let valid = step >= 1 && step <= last.wrapping_sub(*before) && sent;
+    valid.then(|| *before = number)
 }
 
 impl Ops {
@@ -127,6 +141,50 @@ impl Ops {
         let turn = serves && (self.serve_next || self.bulk.is_empty());
         self.serve_next = !turn;
         turn
+    }
+
+    /// The get of that number, while it is under way.
+    pub(crate) fn get(&self, number: u32) -> Option<&GetOp> {
+        self.gets.iter().find(|get| get.number == number)
+    }
+
+    /// The peer says that every put up to that number has ended: the next of them.
+    pub(crate) fn next_put_done(&mut self, number: u32) -> Option<PutOp> {
+        let put = self.puts.front().filter(|put| not_after(put.number, number));
+        put.is_some().then(|| self.puts.pop_front()).flatten()
+    }
+
+    /// The peer says that every put up to that number has ended.
+    pub(crate) fn puts_ended(&mut self, number: u32) -> Result<(), Malformed> {
+        let waiting = self.bulk.iter().find_map(|op| match op {
+            BulkOp::Put { number, .. } => Some(*number),
+            BulkOp::Flush { .. } => None,
+        });
+        ended(&mut self.ended_put, self.last_put, waiting, number)
+            .ok_or("the end of a put that has not begun, or has ended")
+    }
+
+    /// The peer says that every flush up to that number is answered.
+    pub(crate) fn flushes_ended(&mut self, number: u32) -> Result<(), Malformed> {
+        let waiting = self.bulk.iter().find_map(|op| match op {
+            BulkOp::Flush { number } => Some(*number),
+            BulkOp::Put { .. } => None,
+        });
+        ended(&mut self.ended_flush, self.last_flush, waiting, number)
+            .ok_or("the end of a flush that has not begun, or has ended")?;
+        for flush in &mut self.flushes {
+            flush.answered |= not_after(flush.number, number);
+        }
+        Ok(())
+    }
+
+    /// Takes a put out that the peer has refused.
+    pub(crate) fn put_refused(&mut self, number: u32) -> Result<PutOp, Malformed> {
+        let cut = |op: &BulkOp| !matches!(op, BulkOp::Put { number: n, .. } if *n == number);
+        let at = self.puts.iter().position(|put| put.number == number);
+        at.filter(|_| self.bulk.iter().all(cut))
+            .and_then(|at| self.puts.remove(at))
+            .ok_or("the refusal of a put that has not begun, or has ended")
     }
 
     /// An operation failed: flushes that wait for it say so.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tieline_plugin_api::abi::Iov;
 
-use crate::frame::{HEAD, Head, KeyPart, LONG_HEAD, Malformed};
+use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
 use crate::regions::{Pin, Region};
 use crate::ring::Ring;
 use crate::sys;
@@ -40,8 +40,12 @@ struct Bulk {
     pieces: Vec<Iov>,
     /// Whose memory it is, unless it is an operation's own.
     region: Option<Arc<Region>>,
+    /// The put that it is a piece of.
+    put: Option<u32>,
     owned: Box<[u8]>,
     begun: bool,
+    /// All of it was with the kernel once.
+    sent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +143,8 @@ pub(crate) struct Outbox {
     waiting: usize,
     /// A region was deregistered that must be sent once more.
     lost: bool,
+    /// Bytes and frames that messages are just being packed for.
+    reserved: (usize, u32),
 }
 
 impl Outbox {
@@ -154,6 +160,7 @@ impl Outbox {
             next_seq: 0,
             waiting: 0,
             lost: false,
+            reserved: (0, 0),
         }
     }
 
@@ -185,8 +192,19 @@ impl Outbox {
     /// Whether a message of this length, head included, can be taken.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        len + RESERVE <= self.ring.room()
-            && !(self.retain && self.frames.len() as u32 >= WINDOW - 64)
+        let (bytes, frames) = self.reserved;
+        len + RESERVE + bytes <= self.ring.room()
+            && !(self.retain && self.frames.len() as u32 + frames >= WINDOW - 64)
+    }
+
+    /// Keeps room for a message from other messages; the caller has seen that there is some.
+    pub(crate) fn reserve(&mut self, len: usize) {
+        self.reserved = (self.reserved.0 + len, self.reserved.1 + 1);
+    }
+
+    /// The room may be used.
+    pub(crate) fn unreserve(&mut self, len: usize) {
+        self.reserved = (self.reserved.0.saturating_sub(len), self.reserved.1.saturating_sub(1));
     }
 
     /// The same for an answer, for which room was reserved.
@@ -269,6 +287,7 @@ impl Outbox {
         region: Option<Arc<Region>>,
     ) -> u64 {
         let payload: usize = pieces.iter().map(|piece| piece.len).sum();
+        let put = (head.kind == Kind::Put).then_some(head.number);
         head.seq = self.take_seq();
         head.len = payload as u32;
         let (mut bytes, head_len) = ([0; LONG_HEAD], head.head_len());
@@ -276,8 +295,9 @@ impl Outbox {
             Some(key) => bytes = head.pack_with(key),
             None => bytes[..HEAD].copy_from_slice(&head.pack()),
         }
+        let owned = Box::default();
         let bulk =
-            Bulk { head: bytes, head_len, pieces, region, owned: Box::default(), begun: false };
+            Bulk { head: bytes, head_len, pieces, region, put, owned, begun: false, sent: false };
         let len = head_len + payload;
         self.waiting += len;
         let body = Body::Bulk(Box::new(bulk));
@@ -385,10 +405,11 @@ impl Outbox {
         now_ms: u64,
     ) -> usize {
         let Some(frame) = self.frames.get_mut((number - self.first) as usize) else { return 0 };
+        let rest = frame.len - at;
         if let Body::Bulk(bulk) = &mut frame.body {
             bulk.begun = true;
+            bulk.sent |= count >= rest;
         }
-        let rest = frame.len - at;
         frame.since_ms = now_ms;
         if count >= rest {
             frame.state = State::Sent(track.number);
@@ -474,6 +495,21 @@ impl Outbox {
                 }
             }
         }
+    }
+
+    /// A put has ended: what is kept of it is not read from its memory any more, should it be sent again. `false`: it
+    /// cannot have ended, since not all of it was sent.
+    pub(crate) fn end_put(&mut self, number: u32) -> bool {
+        let puts = self.frames.iter_mut().filter_map(|frame| match &mut frame.body {
+            Body::Bulk(bulk) if bulk.put == Some(number) => Some(bulk),
+            _ => None,
+        });
+        let mut sent = true;
+        for bulk in puts {
+            sent &= bulk.sent;
+            bulk.forget(); // the peer has it, so whatever comes a second time is thrown away there
+        }
+        sent
     }
 
     /// Gives memory back that nothing lies in.

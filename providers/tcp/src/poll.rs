@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tieline_net::{Mailbox, Ready, Timer};
 use tieline_plugin_api::{Armed, Events, MemoryReport};
 
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Inner, Phase};
 use crate::link::{Greeting, PURPOSE, turn_away};
-use crate::receive::{Read, recycled};
+use crate::receive::Read;
 use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
 
 /// The most streams that are read without asking epoll first, and how often epoll is asked all the same.
@@ -17,8 +17,12 @@ const MAX_HOT: usize = 4;
 const ASK_EVERY: Duration = Duration::from_micros(50);
 /// Streams without news for this many polls are left to epoll.
 const COOL_AFTER: u32 = 100_000;
-/// Receive buffers that are kept for the next stream.
-const MAX_SPARE: usize = 4;
+/// The most connections that one poll reads, and the bytes after which it reads no further one.
+pub(crate) const MOST_VISITS: usize = 64;
+const MOST_BYTES: usize = 4 << 20;
+/// Of an event array, what a connection may fill at least before it is the next one's turn.
+const LEAST_SHARE: usize = 4;
+
 /// The connections of an interface, and where it is in serving them.
 pub(crate) struct State {
     pub(crate) conns: Vec<Option<Rc<Conn>>>,
@@ -32,6 +36,8 @@ pub(crate) struct State {
     pub(crate) asked: Instant,
     pub(crate) ticked: Instant,
     pub(crate) turn: usize,
+    /// Connections that keep their place in the queue.
+    pub(crate) kept: Vec<u32>,
     pub(crate) quiet: u32,
 }
 
@@ -42,24 +48,34 @@ impl State {
 
     pub(crate) fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.begin(shared);
-        self.tell(shared, events);
+        // What streams bring has room as well.
+        self.tell(shared, events, events.room() / 2);
         let now = Instant::now();
         shared.now.set(now);
         // One or the other: epoll names the active streams too.
         let hot = shared.hot.borrow().len();
         let since = now.duration_since(self.asked);
-        if hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY {
+        let asks = hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY;
+        if asks {
             self.asked = now;
-            self.ask_kernel(shared, events, Some(Duration::ZERO));
+            self.ask_kernel(shared, Some(Duration::ZERO));
+        }
+        let queue = !shared.readers.borrow().is_empty();
+        if queue && !asks {
+            self.queue_hot(shared);
+        }
+        if queue || asks {
+            self.serve(shared, events);
         } else {
             self.read_hot(shared, events);
         }
         if now.duration_since(self.ticked) >= TICK {
             self.ticked = now;
             self.tick(shared, now);
+            shared.pool.borrow_mut().trim();
         }
-        self.attend(shared, events);
-        self.tell(shared, events);
+        self.attend(shared);
+        self.tell(shared, events, 0);
     }
 
     /// What the events of the poll before pointed to is free again.
@@ -68,17 +84,14 @@ impl State {
         shared.round.set(shared.round.get() + 1);
         self.told.clear();
         shared.told.borrow_mut().clear();
-        let mut cooling = shared.cooling.borrow_mut();
-        if !cooling.is_empty() {
-            let mut spare = shared.spare.borrow_mut();
-            spare.extend(cooling.drain(..).map(recycled));
-            spare.truncate(MAX_SPARE);
-        }
+        shared.received.set(0);
+        shared.pool.borrow_mut().begin();
     }
 
-    fn tell(&mut self, shared: &Shared, events: &mut Events<'_>) {
+    /// Hands over what waits to be told, but for so much room.
+    fn tell(&mut self, shared: &Shared, events: &mut Events<'_>, leave: usize) {
         let mut notices = shared.notices.borrow_mut();
-        while events.room() > 0 {
+        while events.room() > leave {
             let Some(Notice { mut event, data }) = notices.pop_front() else { return };
             if !data.is_empty() {
                 event.data = data.as_ptr();
@@ -89,25 +102,83 @@ impl State {
         }
     }
 
-    /// Reads one of the streams that were active lately.
+    /// The next of the streams that were active lately.
+    fn next_hot(&mut self, shared: &Shared) -> Option<(u32, usize)> {
+        let hot = shared.hot.borrow();
+        let next = hot.get(self.turn).or(hot.first()).copied();
+        self.turn = if self.turn + 1 < hot.len() { self.turn + 1 } else { 0 };
+        next
+    }
+
+    /// Reads one of them; nobody waits for a turn.
     fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) {
-        let (count, (index, number)) = {
-            let hot = shared.hot.borrow();
-            if hot.is_empty() || hot.len() > MAX_HOT || events.room() == 0 {
+        let Some((index, number)) = self.next_hot(shared) else { return };
+        let Some(conn) = self.conn(index) else { return };
+        {
+            let mut inner = conn.inner.borrow_mut();
+            inner.floor = 0;
+            if inner.read(number, events) == Read::Some {
+                self.quiet = 0;
                 return;
             }
-            (hot.len(), hot[self.turn % hot.len()])
-        };
-        let Some(conn) = self.conn(index) else { return };
-        if conn.inner.borrow_mut().read(number, events) == Read::Some {
-            self.quiet = 0;
-            return;
         }
-        self.turn = (self.turn + 1) % count;
         self.quiet += 1;
         if self.quiet > COOL_AFTER {
             self.quiet = 0;
             self.cool_down(shared, index, number);
+        }
+    }
+
+    /// One of them waits for its turn like all others.
+    fn queue_hot(&mut self, shared: &Shared) {
+        let Some((index, number)) = self.next_hot(shared) else { return };
+        if let Some(conn) = self.conn(index) {
+            conn.inner.borrow_mut().fall_behind(number);
+        }
+    }
+
+    /// Reads the connections whose turn it is. Each fills its share of the events and reads so many bytes, then the
+    /// next one does; one that found no room for its first message is the first of the next poll. What needs no event
+    /// is taken all the same.
+    pub(crate) fn serve(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let mut kept = std::mem::take(&mut self.kept);
+        // What the first round leaves goes to who has more.
+        for _ in 0..2 {
+            let mut waiting = shared.readers.borrow().len().min(MOST_VISITS);
+            while waiting > 0 && shared.received.get() < MOST_BYTES {
+                let before = events.room();
+                let share = before.div_ceil(waiting).max(LEAST_SHARE);
+                let Some(index) = shared.readers.borrow_mut().pop_front() else { break };
+                self.visit(shared, events, index, before.saturating_sub(share));
+                waiting -= 1;
+                let mut readers = shared.readers.borrow_mut();
+                if before == 0 && readers.back() == Some(&index) {
+                    kept.extend(readers.pop_back());
+                }
+            }
+            if events.room() == 0 {
+                break;
+            }
+        }
+        let mut readers = shared.readers.borrow_mut();
+        kept.drain(..).rev().for_each(|index| readers.push_front(index));
+        self.kept = kept;
+    }
+
+    /// Reads one connection until only `floor` slots are left for events.
+    fn visit(&mut self, shared: &Shared, events: &mut Events<'_>, index: u32, floor: usize) {
+        let Some(conn) = self.conn(index) else { return };
+        let mut inner = conn.inner.borrow_mut();
+        inner.queued.set(false);
+        inner.floor = floor;
+        inner.drain_held(events);
+        for number in 0..inner.links.len() {
+            let (read, hot) = inner.read_behind(number, events);
+            if read == Read::Some && !hot {
+                drop(inner);
+                self.warm_up(shared, index, number);
+                inner = conn.inner.borrow_mut();
+            }
         }
     }
 
@@ -119,9 +190,7 @@ impl State {
         inner.outbox.trim();
         if let Some(stream) = inner.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
             stream.hot = false;
-            if stream.buffer.as_ref().is_some_and(|buffer| buffer.is_empty()) {
-                shared.cooling.borrow_mut().extend(stream.buffer.take());
-            }
+            stream.put_away(&shared.pool);
         }
     }
 
@@ -138,13 +207,8 @@ impl State {
         }
     }
 
-    /// Asks epoll, and serves what it names.
-    pub(crate) fn ask_kernel(
-        &mut self,
-        shared: &Shared,
-        events: &mut Events<'_>,
-        timeout: Option<Duration>,
-    ) {
+    /// Asks epoll, and queues what can be read.
+    pub(crate) fn ask_kernel(&mut self, shared: &Shared, timeout: Option<Duration>) {
         let mut ready = std::mem::take(&mut self.ready);
         if shared.poller.wait(&mut ready, timeout).is_err() {
             ready.clear();
@@ -163,7 +227,7 @@ impl State {
                     self.tick(shared, shared.now.get());
                 }
                 MAILBOX => arrivals = true,
-                token => self.serve(shared, events, token, *at),
+                token => self.ready(token, *at),
             }
         }
         self.ready = ready;
@@ -179,7 +243,7 @@ impl State {
         }
     }
 
-    fn serve(&mut self, shared: &Shared, events: &mut Events<'_>, token: u64, ready: Ready) {
+    fn ready(&mut self, token: u64, ready: Ready) {
         let (index, number) = ((token >> 16) as u32, (token >> 8 & 0xff) as usize);
         let Some(conn) = self.conn(index) else { return };
         let mut inner = conn.inner.borrow_mut();
@@ -191,22 +255,15 @@ impl State {
                     inner.unblock(number);
                     inner.flush_stream(number);
                 }
-                if !ready.readable || events.room() == 0 && inner.phase == Phase::Open {
-                    return;
-                }
-                let read = inner.read(number, events);
-                let stream = inner.links.get_mut(number).and_then(|link| link.stream.as_mut());
-                if let Some(stream) = stream.filter(|stream| read == Read::Some && !stream.hot) {
-                    stream.hot = true;
-                    drop(inner);
-                    self.warm_up(shared, index, number);
+                if ready.readable {
+                    inner.fall_behind(number);
                 }
             }
         }
     }
 
     /// Looks at connections that asked for it.
-    pub(crate) fn attend(&mut self, shared: &Shared, events: &mut Events<'_>) {
+    pub(crate) fn attend(&mut self, shared: &Shared) {
         if shared.attention.borrow().is_empty() {
             return;
         }
@@ -215,7 +272,7 @@ impl State {
             let Some(conn) = self.conn(index) else { continue };
             let mut inner = conn.inner.borrow_mut();
             inner.flagged.set(false);
-            inner.attend(events);
+            inner.attend();
             if inner.is_over() {
                 drop(inner);
                 self.remove(&conn);
@@ -263,6 +320,7 @@ impl State {
 
     pub(crate) fn arm(&mut self, shared: &Shared) -> Armed {
         let busy = !shared.attention.borrow().is_empty()
+            || !shared.readers.borrow().is_empty()
             || !shared.notices.borrow().is_empty()
             || !self.mailbox.is_empty();
         if busy {
@@ -272,6 +330,7 @@ impl State {
         while let Some((index, number)) = shared.hot.borrow_mut().pop() {
             self.cool_down(shared, index, number);
         }
+        shared.pool.borrow_mut().clear();
         let ticks = !shared.timed.borrow().is_empty();
         let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_look() };
         if next != self.timer_at {
@@ -282,14 +341,13 @@ impl State {
     }
 
     pub(crate) fn memory(&self, shared: &Shared) -> MemoryReport {
-        let spare = shared.spare.borrow().len() + shared.cooling.borrow().len();
         let mut report = MemoryReport {
             base_bytes: (size_of::<State>()
                 + size_of::<Shared>()
                 + self.conns.capacity() * size_of::<Option<Rc<Conn>>>()
                 + self.by_id.capacity() * (size_of::<(u64, u32)>() + 1)
                 + shared.scratch.borrow().capacity()) as u64,
-            buffer_bytes: (spare * crate::stream::BUFFER) as u64,
+            buffer_bytes: shared.pool.borrow().committed() as u64,
             ..MemoryReport::default()
         };
         for conn in self.conns.iter().flatten() {
@@ -302,24 +360,39 @@ impl State {
     }
 }
 
-impl crate::conn::Inner {
-    /// What was put off: reading that found no room for events, answers, acknowledgements, the end.
-    fn attend(&mut self, events: &mut Events<'_>) {
-        self.drain_held(events);
+impl Inner {
+    /// Reads a stream if there may be something to read; also whether its buffer is kept.
+    fn read_behind(&mut self, number: usize, events: &mut Events<'_>) -> (Read, bool) {
+        let behind = |inner: &Inner| {
+            let stream = inner.links.get(number).and_then(|link| link.stream.as_ref());
+            stream.is_some_and(|stream| stream.behind)
+        };
+        if !behind(self) {
+            return (Read::Quiet, true);
+        }
+        let read = self.read(number, events);
+        let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
+            return (Read::Quiet, true);
+        };
+        let (hot, failed) = (stream.hot, stream.error.is_some());
+        if read == Read::Some {
+            stream.hot = true;
+            if failed {
+                self.fall_behind(number);
+            }
+        } else {
+            stream.put_away(&self.shared.pool);
+            self.fail_stream(number);
+        }
+        (read, hot)
+    }
+
+    /// What was put off: answers, acknowledgements, the end.
+    fn attend(&mut self) {
         for number in 0..self.links.len() {
-            let Some(stream) = self.links.get(number).and_then(|link| link.stream.as_ref()) else {
-                continue;
-            };
-            if stream.behind || stream.error.is_some() {
-                if events.room() > 0 || self.phase != Phase::Open {
-                    let failed = stream.error.is_some();
-                    let read = self.read(number, events);
-                    if failed && read == Read::Quiet {
-                        self.fail_stream(number);
-                    }
-                } else {
-                    self.call_attention();
-                }
+            let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
+            if stream.is_some_and(|stream| stream.error.is_some()) {
+                self.fall_behind(number); // what came before is still to be read
             }
         }
         if self.phase == Phase::Closing {

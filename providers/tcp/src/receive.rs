@@ -8,17 +8,19 @@ use tieline_plugin_api::{Events, Status, access};
 use crate::conn::{ANSWER, Inner};
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
 use crate::shared::Shared;
-use crate::stream::{Broke, Buffer, Landing, Place};
+use crate::stream::{Broke, Landing, Place};
 use crate::sys;
 use crate::window::Verdict;
 
-/// The most system calls for one stream in one poll.
+/// The most system calls, bytes and frames of one stream until it is another one's turn.
 const MOST_CALLS: usize = 16;
-/// Bytes of messages that may be held because others before them are missing.
-const MAX_HELD: usize = 64 << 20;
+const MOST_BYTES: usize = 1 << 20;
+const MOST_FRAMES: u32 = 1024;
 /// Acknowledge at the latest after this many frames or bytes.
 const ACK_FRAMES: u32 = 64;
 const ACK_BYTES: usize = 64 << 10;
+
+const OUT_OF_ORDER: Malformed = "a frame out of order";
 
 /// What is held of a frame that came too early or could not be delivered yet.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) enum Item {
     /// Data of a get is in place.
     GetLanded {
         number: u32,
+        at: u64,
         len: u32,
     },
     Control(Head, Option<KeyPart>),
@@ -54,7 +57,7 @@ pub(crate) enum Read {
 /// Why parsing stopped.
 enum Parsed {
     NeedMore,
-    /// No room for events.
+    /// No room for events, or it is another stream's turn.
     Full,
 }
 
@@ -79,6 +82,7 @@ impl Inner {
     ) -> Result<Read, Broke> {
         let mut read = Read::Quiet;
         let round = shared.round.get();
+        let upto = shared.received.get() + MOST_BYTES;
         for call in 0..MOST_CALLS {
             let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
             else {
@@ -91,7 +95,7 @@ impl Inner {
             if call == 0 {
                 stream.behind = false;
             }
-            let buffer = stream.buffer.get_or_insert_with(|| shared.buffer());
+            let buffer = stream.buffer(&shared.pool);
             buffer.refresh(round);
             if !buffer.is_empty() {
                 match self.parse(number, shared, events)? {
@@ -117,8 +121,10 @@ impl Inner {
             if got < wanted {
                 break;
             }
-            if call + 1 == MOST_CALLS {
+            // A buffer whose room was used up is empty again when what it told was looked at.
+            if call + 1 == MOST_CALLS || wanted == 0 || shared.received.get() >= upto {
                 self.fall_behind(number);
+                break;
             }
         }
         if read == Read::Some {
@@ -127,12 +133,12 @@ impl Inner {
         Ok(read)
     }
 
-    /// The stream is looked at in the next poll, whether or not something more comes.
-    fn fall_behind(&mut self, number: usize) {
+    /// The stream is read when it is its turn, whether or not something more comes.
+    pub(crate) fn fall_behind(&mut self, number: usize) {
         if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
             stream.behind = true;
+            self.queue_up();
         }
-        self.call_attention();
     }
 
     fn after_reading(&mut self, shared: &Shared) {
@@ -192,7 +198,9 @@ impl Inner {
             None => std::os::fd::AsRawFd::as_raw_fd(&stream.socket),
         };
         let room = buffer.room();
-        let (result, wanted) = if direct == 0 {
+        let (result, wanted) = if direct == 0 && room.is_empty() {
+            (Ok(0), 0)
+        } else if direct == 0 {
             (sys::receive(fd, room), room.len())
         } else {
             // Behind the payload only the next head: what follows that may have a place of its own.
@@ -212,6 +220,7 @@ impl Inner {
                 return Err(Broke::error(&peer, &error));
             }
         };
+        self.shared.received.set(self.shared.received.get() + got);
         buffer.received(got.saturating_sub(direct));
         stream.heard_ms = self.shared.now_ms();
         self.heard_ms = stream.heard_ms;
@@ -255,19 +264,14 @@ impl Inner {
                     landing.result = Err(Status::KeyRejected);
                 }
             },
-            Place::Get => {
-                let number = landing.head.number;
-                let get =
-                    self.ops.as_ref().and_then(|ops| ops.gets.iter().find(|g| g.number == number));
-                match get {
-                    Some(get) => {
-                        let at = landing.head.word as usize + landing.at;
-                        sys::cut(&get.pieces, at, landing.left(), pieces);
-                        pieces.truncate(512);
-                    }
-                    None => landing.place = Place::Nowhere,
+            Place::Get => match self.ops.as_ref().and_then(|ops| ops.get(landing.head.number)) {
+                Some(get) => {
+                    let at = landing.head.word as usize + landing.at;
+                    sys::cut(&get.pieces, at, landing.left(), pieces);
+                    pieces.truncate(512);
                 }
-            }
+                None => landing.place = Place::Nowhere,
+            },
             Place::Nowhere => {}
         }
         None
@@ -287,7 +291,7 @@ impl Inner {
         let Landing { head, result, .. } = *landing;
         let item = match head.kind {
             Kind::Put => Item::PutLanded { number: head.number, last: head.last, result },
-            _ => Item::GetLanded { number: head.number, len: head.len },
+            _ => Item::GetLanded { number: head.number, at: head.word, len: head.len },
         };
         self.arrived(head.seq, item, LONG_HEAD + head.len as usize)
             .map_err(|why| self.malformed(number, why))
@@ -318,10 +322,12 @@ impl Inner {
         shared: &Shared,
         events: &mut Events<'_>,
     ) -> Result<Parsed, Failed> {
+        let mut frames = 0;
         loop {
-            if self.window.has_gap() && !self.drain(shared, events)? {
+            if self.window.has_gap() && !self.drain(shared, events)? || frames == MOST_FRAMES {
                 return Ok(Parsed::Full);
             }
+            frames += 1;
             let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
             else {
                 return Ok(Parsed::NeedMore);
@@ -347,19 +353,16 @@ impl Inner {
                 match self.window.judge(head.seq)? {
                     Verdict::Next if self.abandoned => self.window.advance(),
                     Verdict::Next => {
-                        let data = buffer.unread()[HEAD..].as_ptr();
-                        if !events.push_message(self.cookie, head.number, head.word, data, len) {
+                        if events.room() <= self.floor {
                             return Ok(Parsed::Full);
                         }
+                        let data = buffer.unread()[HEAD..].as_ptr();
+                        let _ = events.push_message(self.cookie, head.number, head.word, data, len);
                         self.window.advance();
                     }
+                    _ if !self.outbox.retains() => return Err(Failed::Malformed(OUT_OF_ORDER)),
                     Verdict::Ahead => {
-                        self.held_bytes += len;
-                        if self.held_bytes > MAX_HELD {
-                            return Err(Failed::Malformed(
-                                "more ahead of its turn than can be held",
-                            ));
-                        }
+                        self.held_bytes += len; // at most the window of them
                         let data = buffer.unread()[HEAD..HEAD + len].into();
                         let item = Item::Message { id: head.number, header: head.word, data };
                         self.window.hold(head.seq, item);
@@ -396,7 +399,7 @@ impl Inner {
     fn require_retaining_order(&self, head: &Head) -> Result<(), Failed> {
         let retains = self.outbox.retains();
         if !retains && head.kind.is_sequenced() && head.seq != self.window.expected() {
-            return Err(Failed::Malformed("a frame out of order"));
+            return Err(Failed::Malformed(OUT_OF_ORDER));
         }
         Ok(())
     }
@@ -414,13 +417,13 @@ impl Inner {
                 }
                 self.call_attention();
             }
-            Kind::Start => {}
+            Kind::Start => return Err(Failed::Malformed("a second beginning")),
             Kind::Gone => {
                 let text = "the peer's endpoint is not there any more".to_string();
                 return Err(Failed::Broke(Broke { status: Status::Closed, text }));
             }
             Kind::Put | Kind::GetData => {
-                let (place, result) = self.place_of(&head, key);
+                let (place, result) = self.place_of(&head, key)?;
                 let landing = Landing { head, at: 0, place, result };
                 if let Some(stream) =
                     self.links.get_mut(number).and_then(|link| link.stream.as_mut())
@@ -437,24 +440,29 @@ impl Inner {
     }
 
     /// Where the payload of this frame goes.
-    fn place_of(&self, head: &Head, key: Option<KeyPart>) -> (Place, Result<(), Status>) {
-        if self.abandoned || self.window.judge(head.seq) == Ok(Verdict::Duplicate) {
-            return (Place::Nowhere, Ok(()));
+    #[allow(clippy::type_complexity)]
+    fn place_of(
+        &self,
+        head: &Head,
+        key: Option<KeyPart>,
+    ) -> Result<(Place, Result<(), Status>), Malformed> {
+        if self.abandoned || self.window.judge(head.seq)? == Verdict::Duplicate {
+            return Ok((Place::Nowhere, Ok(())));
         }
         let Some(key) = key else {
-            let number = head.number;
-            let get =
-                self.ops.as_ref().and_then(|ops| ops.gets.iter().find(|g| g.number == number));
-            let fits = get.is_some_and(|get| {
-                head.word.checked_add(u64::from(head.len)).is_some_and(|end| end <= get.len)
-            });
-            return (if fits { Place::Get } else { Place::Nowhere }, Ok(()));
+            let get = self.ops.as_ref().and_then(|ops| ops.get(head.number));
+            let end = head.word.checked_add(u64::from(head.len));
+            return match (get, end) {
+                (Some(get), Some(end)) if end <= get.len => Ok((Place::Get, Ok(()))),
+                (Some(_), _) => Err("more data than a get asked for"),
+                (None, _) => Err("data that nothing asked for"),
+            };
         };
         let regions = &self.shared.domain.regions;
-        match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
+        Ok(match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
             Ok(region) => (Place::Region(region, head.word), Ok(())),
             Err(status) => (Place::Nowhere, Err(status)),
-        }
+        })
     }
 
     /// Moves what is in the buffer to where it belongs.
@@ -496,10 +504,4 @@ impl From<Malformed> for Failed {
     fn from(why: Malformed) -> Failed {
         Failed::Malformed(why)
     }
-}
-
-/// A buffer that may be used again.
-pub(crate) fn recycled(mut buffer: Buffer) -> Buffer {
-    buffer.recycle();
-    buffer
 }

@@ -27,6 +27,13 @@ impl Inner {
         }
     }
 
+    /// Asks to be read, behind all who asked before.
+    pub(crate) fn queue_up(&self) {
+        if !self.queued.replace(true) {
+            self.shared.readers.borrow_mut().push_back(self.index);
+        }
+    }
+
     /// The kernel takes no more from a stream for now.
     pub(crate) fn block(&mut self, number: usize) {
         let index = self.index;

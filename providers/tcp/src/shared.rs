@@ -14,7 +14,8 @@ use crate::config::Settings;
 use crate::domain::DomainState;
 use crate::link::What;
 use crate::outbox::Gathered;
-use crate::stream::{Buffer, Stream};
+use crate::pool::Pool;
+use crate::stream::Stream;
 
 /// How often connections that are being formed, closed or waited for are visited.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
@@ -61,11 +62,14 @@ pub(crate) struct Shared {
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) looked: Cell<Instant>,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
+    /// Connections that wait for their turn to be read, in that order.
+    pub(crate) readers: RefCell<VecDeque<u32>>,
+    /// Bytes that came in this poll.
+    pub(crate) received: Cell<usize>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
     /// What events of this round point to.
     pub(crate) told: RefCell<Vec<Box<[u8]>>>,
-    pub(crate) cooling: RefCell<Vec<Buffer>>,
-    pub(crate) spare: RefCell<Vec<Buffer>>,
+    pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
     pub(crate) pieces: RefCell<Vec<Iov>>,
     /// Where messages are packed and gathered.
@@ -110,11 +114,6 @@ impl Shared {
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let every = (self.settings.failure_timeout / 8).max(TICK);
         (!self.expecting.borrow().is_empty()).then(|| self.looked.get() + every)
-    }
-
-    /// An empty receive buffer.
-    pub(crate) fn buffer(&self) -> Buffer {
-        self.spare.borrow_mut().pop().unwrap_or_else(Buffer::new)
     }
 
     pub(crate) fn watch_for(

@@ -1,5 +1,6 @@
 //! One TCP connection of an endpoint: its socket, what it is in the middle of, and the buffer it receives into.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,6 +11,7 @@ use tieline_plugin_api::abi::Iov;
 
 use crate::frame::{HEAD, Head, MAX_MESSAGE};
 use crate::outbox::Track;
+use crate::pool::Pool;
 use crate::regions::Region;
 use crate::silence::Silence;
 use crate::sys;
@@ -74,6 +76,12 @@ impl Buffer {
         self.end += len;
     }
 
+    /// Puts what another buffer held to the front of this empty one.
+    pub(crate) fn refill(&mut self, unread: &[u8]) {
+        self.bytes[..unread.len()].copy_from_slice(unread);
+        self.end = unread.len();
+    }
+
     /// A buffer that another stream may use.
     pub(crate) fn recycle(&mut self) {
         (self.start, self.end, self.round) = (0, 0, 0);
@@ -115,10 +123,12 @@ pub(crate) struct Stream {
     pub(crate) track: Track,
     /// The kernel takes no more until the descriptor is writable.
     pub(crate) blocked: bool,
-    /// There is more to read, but there was no room for events.
+    /// There may be something to read: the kernel says so, or it was another one's turn.
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,
+    /// The beginning of a frame whose end is awaited without a buffer.
+    pub(crate) rest: Box<[u8]>,
     pub(crate) landing: Option<Box<Landing>>,
     /// Why sending failed: what had arrived before is still to be read.
     pub(crate) error: Option<io::Error>,
@@ -141,6 +151,7 @@ impl Stream {
             behind: false,
             hot: false,
             buffer: None,
+            rest: Box::default(),
             landing: None,
             error: None,
             heard_ms: 0,
@@ -194,6 +205,33 @@ impl Stream {
     /// Writes pieces.
     pub(crate) fn write(&self, pieces: &[Iov]) -> io::Result<usize> {
         sys::send_pieces(self.sender(), pieces)
+    }
+
+    /// The buffer to read into.
+    #[inline]
+    pub(crate) fn buffer(&mut self, pool: &RefCell<Pool>) -> &mut Buffer {
+        let rest = &mut self.rest;
+        self.buffer.get_or_insert_with(|| {
+            let mut buffer = pool.borrow_mut().take();
+            buffer.refill(&std::mem::take(rest));
+            buffer
+        })
+    }
+
+    /// Gives the buffer back unless whole frames are in it.
+    pub(crate) fn put_away(&mut self, pool: &RefCell<Pool>) {
+        if self.behind || self.hot {
+            return;
+        }
+        if let Some(buffer) = self.buffer.take() {
+            self.rest = buffer.unread().into();
+            pool.borrow_mut().give(buffer);
+        }
+    }
+
+    /// Bytes of memory that what was received takes.
+    pub(crate) fn committed(&self) -> usize {
+        self.rest.len() + self.buffer.as_ref().map_or(0, |_| BUFFER)
     }
 
     /// Throws away what has arrived, so that closing sends no reset after what was sent.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::frame::Malformed;
 
-/// The most frames that are on their way at once; what is further ahead breaks the protocol.
+/// The most frames that are on their way at once; what is further ahead breaks the protocol. So a peer can make this
+/// side hold as many of the longest messages, 64 MiB, and no more: as much as the largest send buffer.
 pub(crate) const WINDOW: u32 = 1024;
 
 /// What to do with a frame.

@@ -1,0 +1,224 @@
+//! Many peers on one interface: floods, and who is heard all the same.
+
+use super::*;
+use tieline_plugin_api::Events;
+
+/// An interface that many peers send to; the cookie of each is its place in `senders`.
+struct Crowd {
+    receiver: StreamInterface,
+    _ends: Vec<StreamEndpoint>,
+    sender: StreamInterface,
+    senders: Vec<StreamEndpoint>,
+    until: Instant,
+}
+
+impl Crowd {
+    fn new(domain: &TcpDomain, count: usize) -> Crowd {
+        let open = || domain.open_interface(MODULE, [0; 16]).unwrap();
+        let (receiver, sender) = (open(), open());
+        let (mut ends, mut senders) = (Vec::new(), Vec::new());
+        for n in 0..count {
+            let here = receiver.connect(&[], &[], n as u64).unwrap();
+            let there = sender.connect(&[], &[], n as u64).unwrap();
+            here.connect(&there.address()).unwrap();
+            there.connect(&here.address()).unwrap();
+            ends.push(here);
+            senders.push(there);
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut crowd = Crowd { receiver, _ends: ends, sender, senders, until };
+        for n in 0..count {
+            while crowd.senders[n].am_short(7, 0, b"").is_err() {
+                let _ = crowd.turn();
+            }
+            while !crowd.turn().contains(&n) {}
+        }
+        crowd
+    }
+
+    /// Polls once; whose messages came.
+    fn turn(&mut self) -> Vec<usize> {
+        assert!(Instant::now() < self.until, "it hangs");
+        let _ = sys::poll(&self.sender);
+        let told = sys::poll(&self.receiver);
+        told.into_iter()
+            .map(|(event, _)| {
+                assert_eq!(event.kind, event::MESSAGE, "{event:?}");
+                event.peer as usize
+            })
+            .collect()
+    }
+
+    /// Sends from this peer until no more is taken.
+    fn flood(&mut self, n: usize, payload: &[u8]) {
+        while self.senders[n].am_short(7, 0, payload).is_ok() {}
+    }
+}
+
+/// `flooders` peers send all that is taken, and one sends a message when its last one has arrived: the polls in which
+/// a message of each came, of so many.
+fn polls_with_a_message(flooders: usize, payload: &[u8], polls: usize) -> Vec<usize> {
+    let mut crowd = Crowd::new(&domain(&[]), flooders + 1);
+    let (honest, mut waits) = (flooders, false);
+    let mut shares = vec![0; flooders + 1];
+    for _ in 0..polls {
+        for n in 0..flooders {
+            crowd.flood(n, payload);
+        }
+        if !waits {
+            waits = crowd.senders[honest].am_short(7, 0, b"a word").is_ok();
+        }
+        let mut came = crowd.turn();
+        came.sort_unstable();
+        came.dedup();
+        waits &= !came.contains(&honest);
+        came.into_iter().for_each(|n| shares[n] += 1);
+    }
+    shares
+}
+
+#[test]
+fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
+    for flooders in [1, 2, 3] {
+        let polls = 300;
+        let shares = polls_with_a_message(flooders, &[1; 100], polls);
+        // Its message waits while one other peer fills the events of a poll, at the most.
+        assert!(shares[flooders] >= polls / 4, "{shares:?} of {polls}");
+    }
+}
+
+#[test]
+fn of_many_peers_that_flood_each_has_its_turn_and_one_that_says_little_has_more() {
+    let (flooders, polls) = (24, 400);
+    let shares = polls_with_a_message(flooders, &[1; 1000], polls);
+    // Four of them are heard in a poll.
+    let turns = polls / (flooders + 1) * 4;
+    for (n, share) in shares.iter().enumerate() {
+        assert!(*share >= turns / 2, "peer {n}: {shares:?} of {polls}");
+    }
+}
+
+#[test]
+fn what_needs_no_event_is_read_though_all_events_are_taken() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 1 << 20];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    let mut source = pattern(target.len(), 4);
+    rma(&mut sides, true, &key, &mut source, 0, 5);
+    // The target has no room for a single event.
+    while sides[0].completions.is_empty() {
+        sides[0].turn();
+        sides[1].interface.poll(&mut Events::new(&mut [])).unwrap();
+    }
+    assert_eq!((sides[0].completions[0], target == source), ((5, 0), true));
+    domain.deregister(region).unwrap();
+}
+
+#[test]
+fn a_message_that_found_no_room_is_the_first_of_the_next_poll() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    send(&mut sides, 3, b"it waits");
+    for _ in 0..1000 {
+        sides[1].interface.poll(&mut Events::new(&mut [])).unwrap();
+    }
+    sides[1].turn();
+    assert_eq!(sides[1].messages.pop_front(), Some((7, 3, b"it waits".to_vec())));
+}
+
+#[test]
+fn completions_and_messages_share_the_events_of_a_poll() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 8];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    let mut source = vec![7u8; 8];
+    for cookie in 0..200 {
+        rma(&mut sides, true, &key, &mut source, 0, cookie);
+    }
+    // All of them have ended over there before this side looks again.
+    while sides[0].completions.is_empty() {
+        (0..50).for_each(|_| sides[1].turn());
+        sides[0].turn();
+    }
+    assert_eq!(sides[1].endpoint().am_short(7, 1, b"between"), Ok(Posting::Done));
+    while sides[0].messages.is_empty() {
+        sides[0].turn();
+    }
+    assert!(sides[0].completions.len() < 200, "the message came behind all completions");
+    domain.deregister(region).unwrap();
+}
+
+#[test]
+fn streams_beyond_those_that_keep_their_buffers_share_what_is_there() {
+    let mut crowd = Crowd::new(&domain(&[]), 40);
+    let made = |crowd: &Crowd| crowd.receiver.shared().pool.borrow().made();
+    let round = |crowd: &mut Crowd| {
+        let mut missing: Vec<usize> = (0..crowd.senders.len()).collect();
+        for sender in &crowd.senders {
+            while sender.am_short(7, 0, &[1; 60_000]).is_err() {
+                let _ = sys::poll(&crowd.sender);
+            }
+        }
+        while !missing.is_empty() {
+            let came = crowd.turn();
+            missing.retain(|n| !came.contains(n));
+        }
+    };
+    (0..5).for_each(|_| round(&mut crowd));
+    let before = made(&crowd);
+    (0..50).for_each(|_| round(&mut crowd));
+    assert_eq!(made(&crowd), before, "buffers were made though others were free");
+    let buffer = crate::stream::BUFFER as u64;
+    let memory = crowd.receiver.memory();
+    assert!(memory.buffer_bytes >= 16 * buffer, "those are there, and told: {memory:?}");
+    assert!(memory.buffer_bytes <= (40 + 64) * buffer, "{memory:?}");
+    // Nothing more comes: what is left is what idle connections take.
+    while crowd.receiver.arm().unwrap() == Armed::Ready {
+        let _ = crowd.turn();
+    }
+    let _ = crowd.turn();
+    while crowd.receiver.arm().unwrap() == Armed::Ready {}
+    let memory = crowd.receiver.memory();
+    assert!(memory.buffer_bytes < 2 * buffer, "{memory:?}");
+}
+
+#[test]
+fn the_beginning_of_a_message_holds_no_more_memory_than_it_has_bytes() {
+    let count = 50;
+    let mut crowd = Crowd::new(&domain(&[]), count);
+    for sender in &crowd.senders {
+        let mut head = crate::frame::Head::bare(crate::frame::Kind::Message, 7, 0);
+        let inner = &mut sender.conn().inner.borrow_mut();
+        head.seq = inner.outbox.take_seq();
+        head.len = 60_000;
+        let stream = inner.links[0].stream.as_ref().unwrap();
+        assert_eq!(sys::send(stream.sender(), &head.pack()).unwrap(), 32);
+        assert_eq!(sys::send(stream.sender(), &[1; 100]).unwrap(), 100);
+    }
+    let bytes = |crowd: &Crowd| {
+        let shared = crowd.receiver.shared();
+        let pooled = shared.pool.borrow().committed() as u64;
+        crowd.receiver.memory().buffer_bytes - pooled
+    };
+    (0..1000).for_each(|_| assert!(crowd.turn().is_empty()));
+    assert!(bytes(&crowd) >= 16 * crate::stream::BUFFER as u64, "the active ones keep theirs");
+    assert!(bytes(&crowd) < 20 * crate::stream::BUFFER as u64, "{}", bytes(&crowd));
+    // The rest of them comes.
+    for sender in &crowd.senders {
+        let inner = sender.conn().inner.borrow();
+        let stream = inner.links[0].stream.as_ref().unwrap();
+        assert_eq!(sys::send(stream.sender(), &[1; 59_900]).unwrap(), 59_900);
+    }
+    let mut came = Vec::new();
+    while came.len() < count {
+        came.extend(crowd.turn());
+    }
+    came.sort_unstable();
+    assert_eq!(came, (0..count).collect::<Vec<_>>());
+}

@@ -1,0 +1,81 @@
+//! Receive buffers. A stream has one while something that it brought is unread, the few that were active last keep
+//! theirs, and the others share what is here: in a steady state none is made and none is given back.
+
+use crate::stream::{BUFFER, Buffer};
+
+/// The most buffers that wait for a stream: as many as one poll can ask for.
+const MOST: usize = crate::poll::MOST_VISITS;
+
+/// The buffers that no stream has.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    spare: Vec<Buffer>,
+    /// Events of this poll may still point into these.
+    cooling: Vec<Buffer>,
+    /// Of the spare ones, how many nobody has asked for since the last [`Pool::trim`].
+    unused: usize,
+    /// Nobody reads for a while: what is given back is not kept.
+    rests: bool,
+    /// How many were ever made.
+    #[cfg(test)]
+    made: u64,
+}
+
+impl Pool {
+    /// An empty buffer.
+    pub(crate) fn take(&mut self) -> Buffer {
+        if let Some(buffer) = self.spare.pop() {
+            self.unused = self.unused.min(self.spare.len());
+            return buffer;
+        }
+        #[cfg(test)]
+        {
+            self.made += 1;
+        }
+        Buffer::new()
+    }
+
+    /// Takes a buffer back; it is used again in the next poll.
+    pub(crate) fn give(&mut self, buffer: Buffer) {
+        self.cooling.push(buffer);
+    }
+
+    /// A new poll: nothing points into what was given back in the one before.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        if self.cooling.is_empty() {
+            return;
+        }
+        if std::mem::take(&mut self.rests) {
+            self.cooling.clear();
+        }
+        for mut buffer in self.cooling.drain(..) {
+            if self.spare.len() < MOST {
+                buffer.recycle();
+                self.spare.push(buffer);
+            }
+        }
+    }
+
+    /// Now and then: gives the memory back that was not needed since the last time.
+    pub(crate) fn trim(&mut self) {
+        self.spare.truncate(self.spare.len() - self.unused);
+        self.unused = self.spare.len();
+    }
+
+    /// Gives all back: nobody reads for a while.
+    pub(crate) fn clear(&mut self) {
+        self.spare = Vec::new();
+        (self.unused, self.rests) = (0, true);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn committed(&self) -> usize {
+        (self.spare.len() + self.cooling.len()) * BUFFER
+    }
+
+    #[cfg(test)]
+    pub(crate) fn made(&self) -> u64 {
+        self.made
+    }
+}
