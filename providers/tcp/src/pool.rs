@@ -6,6 +6,9 @@ use crate::stream::{BUFFER, Buffer};
 /// The most buffers that wait for a stream: as many as one poll can ask for.
 const MOST: usize = crate::poll::MOST_VISITS;
 
+/// Of so many calls, one gives memory back.
+const TRIM_EVERY: u32 = 64;
+
 /// The buffers that no stream has.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
@@ -14,6 +17,7 @@ pub(crate) struct Pool {
     cooling: Vec<Buffer>,
     /// Of the spare ones, how many nobody has asked for since the last [`Pool::trim`].
     unused: usize,
+    visits: u32,
     /// Nobody reads for a while: what is given back is not kept.
     rests: bool,
     /// How many were ever made.
@@ -57,8 +61,12 @@ impl Pool {
         }
     }
 
-    /// Now and then: gives the memory back that was not needed since the last time.
+    /// Called regularly: now and then it gives the memory back that was not needed since the last time.
     pub(crate) fn trim(&mut self) {
+        self.visits += 1;
+        if self.visits % TRIM_EVERY > 0 {
+            return;
+        }
         self.spare.truncate(self.spare.len() - self.unused);
         self.unused = self.spare.len();
     }

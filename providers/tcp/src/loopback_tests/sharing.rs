@@ -173,7 +173,8 @@ fn streams_beyond_those_that_keep_their_buffers_share_what_is_there() {
     (0..5).for_each(|_| round(&mut crowd));
     let before = made(&crowd);
     (0..50).for_each(|_| round(&mut crowd));
-    assert_eq!(made(&crowd), before, "buffers were made though others were free");
+    let made = made(&crowd) - before;
+    assert!(made <= 100, "{made} buffers were made for 2000 messages though others were free");
     let buffer = crate::stream::BUFFER as u64;
     let memory = crowd.receiver.memory();
     assert!(memory.buffer_bytes >= 16 * buffer, "those are there, and told: {memory:?}");
