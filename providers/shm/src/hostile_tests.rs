@@ -112,6 +112,10 @@ fn strike(hostile: &Hostile, attack: &Attack) {
         }
         Attack::Segment(number, len) => {
             let file = sys::memory_file(c"hostile", 8192).unwrap();
+            // Without memory behind it the segment would be refused: some are.
+            if number % 2 == 0 {
+                sys::reserve(&file, 0, 8192).unwrap();
+            }
             let record = Record::Segment { number: *number, len: *len };
             let _ = sys::send(&hostile.socket, &record.pack(), &[file.as_fd()]);
         }

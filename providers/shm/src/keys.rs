@@ -148,7 +148,7 @@ impl Exports {
             Some(slot) => slot,
             None if table.used < ENTRIES => {
                 if table.used > 0 && table.used % PER_PAGE == 0 {
-                    sys::reserve(&table.fd, table.used * ENTRY, sys::PAGE)?;
+                    table.map.populate(table.used * ENTRY, sys::PAGE)?;
                 }
                 table.used += 1;
                 table.used as u32 - 1
@@ -248,7 +248,7 @@ impl Imports {
         let table = match known {
             Some(table) => Some(table),
             None if table_len == TABLE_LEN as u64 => {
-                sys::map_peer(table, TABLE_LEN, false).map(Arc::new)
+                sys::map_peer_control(table, TABLE_LEN, false).map(Arc::new)
             }
             None => None,
         };
@@ -302,6 +302,8 @@ impl ImportedKey {
             domain.imports.get(&key).ok_or(Status::Again)?
         };
         let this = ImportedKey { key, import, domain: domain.clone() };
+        // The owner has given its entry memory; a forged key may name one that has none.
+        this.import.table.populate(key.entry() / sys::PAGE * sys::PAGE, sys::PAGE)?;
         let inside = this.import.map.holds(0, key.len);
         if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
     }

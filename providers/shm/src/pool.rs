@@ -17,7 +17,8 @@ pub(crate) const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 1
 /// The largest chunk, and with it the longest message.
 pub(crate) const MAX_CHUNK: usize = CLASSES[CLASSES.len() - 1];
 const FIRST_SEGMENT: usize = 256 << 10;
-const LARGEST_SEGMENT: usize = 8 << 20;
+/// A peer refuses to map a longer one.
+pub(crate) const LARGEST_SEGMENT: usize = 8 << 20;
 /// Most segments of one pool; a peer refuses to map more.
 pub(crate) const MAX_SEGMENTS: usize = 4096;
 

@@ -2,7 +2,7 @@
 //!
 //! Every byte here was written by a peer. What makes no sense ends this channel, and nothing else.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,7 +11,7 @@ use tieline_plugin_api::{Events, Status};
 use crate::channel::{self, kind};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
 use crate::interface::Shared;
-use crate::pool::{MAX_CHUNK, MAX_SEGMENTS};
+use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
 use crate::ring::{INLINE, Peek, RecvRing};
 use crate::sender::word;
 use crate::sys::{self, Mapping};
@@ -71,7 +71,7 @@ impl RecvChannel {
         if !valid || sys::sealed_len(memory) != Some(channel::memory_len(fastbox)) {
             return Err((socket, Refusal::Malformed));
         }
-        let Ok(map) = Mapping::new(memory.as_fd(), channel::memory_len(fastbox), true) else {
+        let Some(map) = sys::map_peer_control(memory, channel::memory_len(fastbox), true) else {
             return Err((socket, Refusal::Resources));
         };
         let map = Rc::new(map);
@@ -187,7 +187,11 @@ impl RecvChannel {
             }
             kind::SWITCH if !self.fast => {
                 self.ring.advance();
-                if !self.ring.switch(channel::fast(self.fastbox)) {
+                // The sender has done so, unless it means harm.
+                let len = self.map.len() - sys::PAGE;
+                if self.map.populate(sys::PAGE, len).is_err()
+                    || !self.ring.switch(channel::fast(self.fastbox))
+                {
                     return Some(Drained::Broken);
                 }
                 self.fast = true;
@@ -291,14 +295,13 @@ impl RecvChannel {
                 }
                 let expected = self.segments.len();
                 let len = usize::try_from(len).unwrap_or(0);
-                let (Some(fd), true) =
-                    (fds.pop(), number as usize == expected && expected < MAX_SEGMENTS)
-                else {
+                let fits = expected < MAX_SEGMENTS && len <= LARGEST_SEGMENT;
+                let (Some(fd), true) = (fds.pop(), number as usize == expected && fits) else {
                     return Err(nonsense);
                 };
                 match sys::map_peer(&fd, len, false) {
                     Some(map) => self.segments.push(map),
-                    None if sys::sealed_len(&fd).is_some_and(|real| real >= len && len > 0) => {
+                    None if sys::backed_len(&fd).is_some_and(|real| real >= len && len > 0) => {
                         return Err((Status::NoMemory as i32, Some(Refusal::Resources)));
                     }
                     None => return Err(nonsense),

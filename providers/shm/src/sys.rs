@@ -1,249 +1,21 @@
-//! The kernel: memory files, mappings, sockets that carry descriptors, epoll, membarrier.
+//! The kernel: sockets that carry descriptors, epoll, membarrier; memory files come from a crate of their own.
 //!
-//! Everything else in this crate (but the ring) is safe code over what is here. A [`Mapping`] hands out
-//! nothing but atomics and checked copies, because its bytes belong to other processes as well.
+//! Everything else in this crate (but the ring) is safe code over what is here.
 #![allow(unsafe_code)] // this file is the crate's one door to libc
 
-use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+pub(crate) use tieline_memory_file::{
+    Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
+    memory_file, reserve, seal, sealed_len,
+};
 use tieline_plugin_api::{Failure, Status};
-
-/// The size of the pages that this crate reserves memory in.
-pub(crate) const PAGE: usize = 4096;
-const F_SEAL_FUTURE_WRITE: i32 = 0x10;
-const MADV_POPULATE_WRITE: i32 = 23;
-
-/// What is asked of [`seal`].
-pub(crate) const SEAL_SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// Only the mappings that exist already may write.
-pub(crate) const SEAL_WRITERS: i32 = F_SEAL_FUTURE_WRITE;
 
 fn last() -> io::Error {
     io::Error::last_os_error()
-}
-
-/// Makes an anonymous memory file of `len` bytes that can never change its size.
-pub(crate) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
-    let failed =
-        |what: &str| Failure::last_os_error(&format!("{what} a memory file of {len} bytes"));
-    let size =
-        i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
-    // Beyond RLIMIT_FSIZE ftruncate would not only fail but also send a signal.
-    // SAFETY: `limit` is a plain record that getrlimit fills.
-    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
-        && (size as u64) > limit.rlim_cur
-    {
-        return Err(Failure::new(
-            Status::NoMemory,
-            format!("a memory file of {len} bytes is beyond the limit on file sizes (ulimit -f)"),
-        ));
-    }
-    // SAFETY: a zero-terminated name.
-    let fd =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if fd < 0 {
-        return Err(failed("creating"));
-    }
-    // SAFETY: a descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an open descriptor.
-    if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
-        return Err(failed("sizing"));
-    }
-    seal(&fd, SEAL_SIZE)?;
-    Ok(fd)
-}
-
-/// Commits memory to a range of the file, so that touching it cannot fail later.
-pub(crate) fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
-    loop {
-        // SAFETY: an open descriptor.
-        if unsafe { libc::fallocate(fd.as_raw_fd(), 0, offset as i64, len as i64) } == 0 {
-            return Ok(());
-        }
-        let error = last();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(Failure::from_io(
-                &format!("reserving {len} bytes of shared memory"),
-                &error,
-            ));
-        }
-    }
-}
-
-/// Adds seals. A kernel that does not know one of them leaves the file as it is.
-pub(crate) fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
-    // SAFETY: an open descriptor.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
-        return Ok(());
-    }
-    let error = last();
-    if seals == SEAL_WRITERS && error.raw_os_error() == Some(libc::EINVAL) {
-        return Ok(()); // before Linux 5.1
-    }
-    Err(Failure::from_io("sealing a memory file", &error))
-}
-
-/// Whether a file takes no new writable mappings.
-pub(crate) fn is_write_sealed(fd: &OwnedFd) -> bool {
-    // SAFETY: an open descriptor.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & SEAL_WRITERS != 0
-}
-
-/// The length of a memory file from a peer, if it is one that cannot change its size under us.
-pub(crate) fn sealed_len(fd: &OwnedFd) -> Option<usize> {
-    // SAFETY: an open descriptor; not a memory file: an error.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
-        return None;
-    }
-    // SAFETY: `stat` is a plain record that fstat fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
-        return None;
-    }
-    usize::try_from(stat.st_size).ok()
-}
-
-/// A shared mapping of a memory file, not inherited over fork.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    at: NonNull<u8>,
-    len: usize,
-    writable: bool,
-}
-
-// SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps the first `len` bytes of `fd`, whose size the caller has checked to be at least that.
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping, Failure> {
-        let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(Failure::last_os_error(&format!("mapping {len} bytes of shared memory")));
-        }
-        // SAFETY: the range that was just mapped. A kernel that refuses only costs a forked child the range.
-        let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
-        let at = NonNull::new(at.cast()).ok_or(Status::Io)?;
-        Ok(Mapping { at, len, writable })
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.at.as_ptr()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn is_writable(&self) -> bool {
-        self.writable
-    }
-
-    /// Whether `len` bytes at `offset` lie inside.
-    #[inline]
-    pub(crate) fn holds(&self, offset: u64, len: u64) -> bool {
-        offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
-    }
-
-    /// The 64-bit word at `offset`; `None` when it lies outside or is misaligned.
-    #[inline]
-    pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        if offset % 8 != 0 || !self.holds(offset as u64, 8) {
-            return None;
-        }
-        // SAFETY: inside the mapping, aligned, and shared bytes are only touched by atomics and raw copies.
-        Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) })
-    }
-
-    /// The 32-bit word at `offset`; `None` when it lies outside or is misaligned.
-    #[inline]
-    pub(crate) fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
-        if offset % 4 != 0 || !self.holds(offset as u64, 4) {
-            return None;
-        }
-        // SAFETY: as in `word`.
-        Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
-    }
-
-    /// Copies `len` bytes from `from` to `offset`. `from` is readable by the ABI's contract (an iov piece,
-    /// a payload). `false`: nothing was done, the range is outside or the mapping is read-only.
-    #[inline]
-    pub(crate) fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> bool {
-        if !self.writable || !self.holds(offset, len as u64) {
-            return false;
-        }
-        // SAFETY: the range lies inside; the caller of the provider vouches for `from`. A peer that reads or
-        // writes the same bytes meanwhile gets a mix of both, which is what remote memory access promises.
-        unsafe {
-            let to = self.at.as_ptr().add(offset as usize);
-            if len == 8 {
-                // One store: somebody who polls this word must not see half of it.
-                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-            } else {
-                std::ptr::copy(from, to, len);
-            }
-        }
-        true
-    }
-
-    /// Copies `len` bytes at `offset` to `to`, which is writable by the ABI's contract.
-    #[inline]
-    pub(crate) fn copy_out(&self, offset: u64, to: *mut u8, len: usize) -> bool {
-        if !self.holds(offset, len as u64) {
-            return false;
-        }
-        // SAFETY: as in `copy_in`.
-        unsafe {
-            let from = self.at.as_ptr().add(offset as usize);
-            if len == 8 {
-                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-            } else {
-                std::ptr::copy(from, to, len);
-            }
-        }
-        true
-    }
-
-    /// Commits memory to a range, so that touching it cannot fail later. A kernel without this (before
-    /// Linux 5.14) commits at the first touch.
-    pub(crate) fn populate(&self, offset: usize, len: usize) -> Result<(), Failure> {
-        if !self.holds(offset as u64, len as u64) {
-            return Err(Status::Invalid.into());
-        }
-        // SAFETY: a range inside the mapping.
-        let done =
-            unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, MADV_POPULATE_WRITE) };
-        let error = last();
-        if done == 0 || error.raw_os_error() == Some(libc::EINVAL) {
-            Ok(())
-        } else {
-            Err(Failure::from_io("reserving shared memory", &error))
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; whoever holds pointers into it holds the `Mapping` too.
-        let _ = unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
-    }
 }
 
 /// Copies an iov piece to `to`: both are good for `len` bytes by the ABI's contract.
@@ -589,14 +361,6 @@ impl Ticker {
         let _ =
             unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
-}
-
-/// Opens a memory file from a peer: sealed, of at least `len` bytes.
-pub(crate) fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
-    if len == 0 || sealed_len(fd)? < len {
-        return None;
-    }
-    Mapping::new(fd.as_fd(), len, writable).ok()
 }
 
 /// Ends this process as abruptly as the kernel can.

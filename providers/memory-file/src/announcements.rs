@@ -1,0 +1,125 @@
+//! The owner's side: who is inside which region?
+//!
+//! A provider that copies from and to another process's memory checks the region's key there and then copies.
+//! Between the two the owner may revoke the key, and whoever revoked a key wants to free the memory. So the
+//! accessor announces itself first, as readers announce hazard pointers: it writes the region's *token* (a number that
+//! is never used twice) into a word that the owner can read, fences, checks the key, copies, and clears the word. The
+//! owner revokes the key, fences, and reads the words. Either the accessor finds the key revoked, or the owner finds
+//! the token.
+//!
+//! The words lie in a memory file of the owner's. An accessor takes its descriptor out of the owner's process, which
+//! needs the right that copying needs as well, claims a slot and locks the slot's byte of the file. The kernel gives
+//! such a lock up when the process has ended, whatever ended it, and not before its last thread is through: so a
+//! token whose slot is not locked belongs to nobody, and nobody needs to be trusted for the owner to get on. An accessor
+//! that keeps its token there, because it was stopped or is hostile, keeps the owner waiting and no more.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use tieline_plugin_api::Failure;
+
+use crate::sys::{self, Mapping, PAGE};
+
+/// One cache line for each accessor; the first one is the header.
+const SLOT: usize = 64;
+/// Most accessors at a time.
+pub(crate) const SLOTS: usize = 4096;
+pub(crate) const PER_PAGE: usize = PAGE / SLOT;
+/// The length of the file. Its pages get memory when the first slot in them is claimed.
+pub(crate) const LEN: usize = SLOT * SLOTS;
+
+/// In the header: slots from this number on were never claimed.
+const USED: usize = 0;
+/// In the header: two words that tell the file from every other.
+const NONCE: usize = 8;
+
+/// A random number that tells one owner from another.
+pub type Nonce = [u8; 16];
+
+static NOWHERE: AtomicU64 = AtomicU64::new(0);
+
+#[inline(always)]
+fn word(map: &Mapping, at: usize) -> &AtomicU64 {
+    map.word(at).unwrap_or(&NOWHERE) // all of them lie inside: `slot` is below SLOTS everywhere
+}
+
+/// The token of the region that the slot's accessor is inside; 0: of none.
+#[inline(always)]
+pub(crate) fn inside(map: &Mapping, slot: usize) -> &AtomicU64 {
+    word(map, slot * SLOT)
+}
+
+/// The number of the process that claimed the slot; 0: nobody did.
+pub(crate) fn claim(map: &Mapping, slot: usize) -> &AtomicU64 {
+    word(map, slot * SLOT + 8)
+}
+
+pub(crate) fn used(map: &Mapping) -> &AtomicU64 {
+    word(map, USED)
+}
+
+pub(crate) fn nonce_words(nonce: &Nonce) -> [u64; 2] {
+    let half = |at: usize| nonce[at..at + 8].iter().fold(0, |sum, &b| sum << 8 | u64::from(b));
+    [half(0), half(8)]
+}
+
+pub(crate) fn has_nonce(map: &Mapping, nonce: &Nonce) -> bool {
+    let [a, b] = nonce_words(nonce);
+    word(map, NONCE).load(Ordering::Relaxed) == a
+        && word(map, NONCE + 8).load(Ordering::Relaxed) == b
+}
+
+/// Where the accessors of one owner's regions announce themselves. Any thread.
+#[derive(Debug)]
+pub struct Announcements {
+    fd: OwnedFd,
+    map: Mapping,
+}
+
+impl Announcements {
+    /// Makes the file. Accessors know it by its descriptor and by `nonce`, which nobody else has.
+    ///
+    /// # Errors
+    /// Memory files are forbidden here, or there is no memory or descriptor.
+    pub fn new(nonce: &Nonce) -> Result<Announcements, Failure> {
+        let fd = sys::memory_file(c"tieline-announcements", LEN)?;
+        sys::reserve(&fd, 0, PAGE)?;
+        let map = Mapping::new(fd.as_fd(), LEN, true)?;
+        used(&map).store(1, Ordering::Relaxed);
+        for (n, half) in nonce_words(nonce).into_iter().enumerate() {
+            word(&map, NONCE + n * 8).store(half, Ordering::Release);
+        }
+        Ok(Announcements { fd, map })
+    }
+
+    /// The number of the descriptor, for [`Accessor::open`](crate::Accessor::open).
+    #[must_use]
+    pub fn descriptor(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Whether somebody who may have found `token` valid is still inside. The caller has made the key invalid *before*;
+    /// while this says `true`, call again later.
+    #[must_use]
+    pub fn is_inside(&self, token: u64) -> bool {
+        fence(Ordering::SeqCst);
+        let used = usize::try_from(used(&self.map).load(Ordering::SeqCst)).unwrap_or(SLOTS);
+        (1..used.min(SLOTS)).any(|slot| self.holds(slot, token))
+    }
+
+    fn holds(&self, slot: usize, token: u64) -> bool {
+        let place = inside(&self.map, slot);
+        if token == 0 || place.load(Ordering::SeqCst) != token {
+            return false;
+        }
+        // Locks say nothing about one's own process, which is alive.
+        let own = claim(&self.map, slot).load(Ordering::Relaxed) == sys::own_pid() as u64;
+        if own || sys::is_locked(&self.fd, slot) {
+            // It may have left meanwhile.
+            return place.load(Ordering::SeqCst) == token;
+        }
+        // Its process is gone. Whoever gets the slot next finds the key revoked.
+        let _ = place.compare_exchange(token, 0, Ordering::SeqCst, Ordering::SeqCst);
+        false
+    }
+}

@@ -1,0 +1,490 @@
+//! The kernel: memory files, mappings, locks that tell who is alive, another process's descriptors.
+//!
+//! A [`Mapping`] hands out nothing but atomics and checked copies, because its bytes belong to other processes
+//! as well.
+#![allow(unsafe_code)] // this file is the crate's one door to libc
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use tieline_plugin_api::{Failure, Status};
+
+/// The size of the pages that memory is reserved in.
+pub const PAGE: usize = 4096;
+const F_SEAL_FUTURE_WRITE: i32 = 0x10;
+const MADV_POPULATE_READ: i32 = 22;
+const MADV_POPULATE_WRITE: i32 = 23;
+
+const SEAL_SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+/// For [`seal`]: only the mappings that exist already may write.
+pub const SEAL_WRITERS: i32 = F_SEAL_FUTURE_WRITE;
+
+fn last() -> io::Error {
+    io::Error::last_os_error()
+}
+
+/// Whether an error says that this process may not make the call at all: a seccomp filter, or an old kernel.
+fn is_forbidden(error: &io::Error) -> bool {
+    let codes = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Makes an anonymous memory file of `len` bytes that can never change its size.
+///
+/// # Errors
+/// [`Status::Unsupported`] where memory files are forbidden, [`Status::NoMemory`] beyond a limit.
+pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
+    let size =
+        i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
+    // Beyond RLIMIT_FSIZE ftruncate would not only fail but also send a signal.
+    // SAFETY: `limit` is a plain record that getrlimit fills.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
+        && (size as u64) > limit.rlim_cur
+    {
+        return Err(Failure::new(
+            Status::NoMemory,
+            format!("a memory file of {len} bytes is beyond the limit on file sizes (ulimit -f)"),
+        ));
+    }
+    // SAFETY: a zero-terminated name.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        let error = last();
+        if is_forbidden(&error) {
+            let text =
+                format!("memfd_create is forbidden here, by a seccomp filter perhaps: {error}");
+            return Err(Failure::new(Status::Unsupported, text));
+        }
+        return Err(Failure::from_io(&format!("creating a memory file of {len} bytes"), &error));
+    }
+    // SAFETY: a descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an open descriptor.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
+        return Err(Failure::last_os_error(&format!("sizing a memory file of {len} bytes")));
+    }
+    seal(&fd, SEAL_SIZE)?;
+    Ok(fd)
+}
+
+/// Commits memory to a range of a new file, so that touching it cannot fail later. The range holds zeros still, and
+/// the file is not sealed against writing.
+///
+/// # Errors
+/// There is not as much memory.
+pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
+    let failed =
+        |error| Err(Failure::from_io(&format!("reserving {len} bytes of shared memory"), error));
+    loop {
+        // SAFETY: an open descriptor.
+        if unsafe { libc::fallocate(fd.as_raw_fd(), 0, offset as i64, len as i64) } == 0 {
+            return Ok(());
+        }
+        match last() {
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error if is_forbidden(&error) => break,
+            error => return failed(&error),
+        }
+    }
+    // A byte written to every page does the same, and fails in the same way.
+    let mut at = offset;
+    while at < offset + len {
+        // SAFETY: one byte of a static, to an open descriptor.
+        let wrote = unsafe { libc::pwrite(fd.as_raw_fd(), [0u8].as_ptr().cast(), 1, at as i64) };
+        if wrote == 1 {
+            at = (at / PAGE + 1) * PAGE;
+            continue;
+        }
+        let error = last();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return failed(&error);
+        }
+    }
+    Ok(())
+}
+
+/// Adds seals. A kernel that does not know one of them leaves the file as it is.
+///
+/// # Errors
+/// What the kernel says.
+pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
+    // SAFETY: an open descriptor.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
+        return Ok(());
+    }
+    let error = last();
+    if seals == SEAL_WRITERS && error.raw_os_error() == Some(libc::EINVAL) {
+        return Ok(()); // before Linux 5.1
+    }
+    Err(Failure::from_io("sealing a memory file", &error))
+}
+
+/// Whether a file takes no new writable mappings.
+#[must_use]
+pub fn is_write_sealed(fd: &OwnedFd) -> bool {
+    // SAFETY: an open descriptor.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & SEAL_WRITERS != 0
+}
+
+/// The length of a memory file from a peer and the bytes of memory behind it, if it is one of ordinary pages that
+/// cannot change its size under us. One of huge pages can be such that an access ends the process: where a page
+/// was given back there need not be another.
+fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
+    // SAFETY: an open descriptor; not a memory file: an error.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
+        return None;
+    }
+    // SAFETY: a plain record that fstatfs fills.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut system) } != 0
+        || system.f_type as i64 != libc::TMPFS_MAGIC
+    {
+        return None;
+    }
+    // SAFETY: `stat` is a plain record that fstat fills.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
+        return None;
+    }
+    Some((usize::try_from(stat.st_size).ok()?, (stat.st_blocks as u64).saturating_mul(512)))
+}
+
+/// The length of a memory file from a peer, if it is one of ordinary pages that cannot change its size under us.
+#[must_use]
+pub fn sealed_len(fd: &OwnedFd) -> Option<usize> {
+    examined(fd).map(|(len, _)| len)
+}
+
+/// How many bytes of such a file have memory behind them.
+#[must_use]
+pub fn backed_len(fd: &OwnedFd) -> Option<usize> {
+    examined(fd).map(|(len, committed)| len.min(usize::try_from(committed).unwrap_or(len)))
+}
+
+/// Maps a memory file from a peer: sealed, of at least `len` bytes, and with as much memory behind it, so that a peer
+/// can neither make us touch pages that are not there nor map more than it has paid for.
+#[must_use]
+pub fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
+    if len == 0 || backed_len(fd)? < len {
+        return None;
+    }
+    Mapping::new(fd.as_fd(), len, writable).ok()
+}
+
+/// The same for a file that grows by pages as it is used: only the first has memory now. Whoever touches another one
+/// [populates](Mapping::populate) it first.
+#[must_use]
+pub fn map_peer_control(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
+    if len == 0 || sealed_len(fd)? < len {
+        return None;
+    }
+    let map = Mapping::new(fd.as_fd(), len, writable).ok()?;
+    map.populate(0, PAGE.min(len)).ok()?;
+    Some(map)
+}
+
+/// A shared mapping of a memory file, not inherited over fork.
+#[derive(Debug)]
+pub struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, whose size the caller has checked to be at least that.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping, Failure> {
+        let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(Failure::last_os_error(&format!("mapping {len} bytes of shared memory")));
+        }
+        // SAFETY: the range that was just mapped. A kernel that refuses only costs a forked child the range.
+        let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
+        let at = NonNull::new(at.cast()).ok_or(Status::Io)?;
+        Ok(Mapping { at, len, writable })
+    }
+
+    /// The first byte. Other processes write behind it.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at.as_ptr()
+    }
+
+    /// Length in bytes.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // there is no empty mapping
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether this process may write.
+    #[inline]
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
+    }
+
+    /// The 64-bit word at `offset`; `None` when it lies outside or is misaligned. Words of a read-only mapping are
+    /// only for loads.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        if offset % 8 != 0 || !self.holds(offset as u64, 8) {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned, and shared bytes are only touched by atomics and raw copies.
+        Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) })
+    }
+
+    /// The 32-bit word at `offset`; `None` when it lies outside or is misaligned.
+    #[inline]
+    #[must_use]
+    pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
+        if offset % 4 != 0 || !self.holds(offset as u64, 4) {
+            return None;
+        }
+        // SAFETY: as in `word`.
+        Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
+    }
+
+    /// Copies `len` bytes from `from` to `offset`. `from` is readable by the provider ABI's contract (an iov piece,
+    /// a payload). `false`: nothing was done, the range is outside or the mapping is read-only.
+    #[inline]
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // the ABI's contract, upheld by whoever calls a provider
+    pub fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> bool {
+        if !self.writable || !self.holds(offset, len as u64) {
+            return false;
+        }
+        // SAFETY: the range lies inside; the caller of the provider vouches for `from`. A peer that reads or
+        // writes the same bytes meanwhile gets a mix of both, which is what remote memory access promises.
+        unsafe {
+            let to = self.at.as_ptr().add(offset as usize);
+            if len == 8 {
+                // One store: somebody who polls this word must not see half of it.
+                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+            } else {
+                std::ptr::copy(from, to, len);
+            }
+        }
+        true
+    }
+
+    /// Copies `len` bytes at `offset` to `to`, which is writable by the provider ABI's contract.
+    #[inline]
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // as in `copy_in`
+    pub fn copy_out(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+        if !self.holds(offset, len as u64) {
+            return false;
+        }
+        // SAFETY: as in `copy_in`.
+        unsafe {
+            let from = self.at.as_ptr().add(offset as usize);
+            if len == 8 {
+                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+            } else {
+                std::ptr::copy(from, to, len);
+            }
+        }
+        true
+    }
+
+    /// Commits memory to a range of whole pages, so that touching it cannot fail. A kernel without this (before Linux
+    /// 5.14) and a seccomp filter that forbids it leave that to the first touch.
+    ///
+    /// # Errors
+    /// There is not as much memory, or the range lies outside.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<(), Failure> {
+        if !self.holds(offset as u64, len as u64) {
+            return Err(Status::Invalid.into());
+        }
+        let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+        // SAFETY: a range inside the mapping.
+        let done = unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, advice) };
+        let error = last();
+        if done == 0 || error.raw_os_error() == Some(libc::EINVAL) || is_forbidden(&error) {
+            Ok(())
+        } else {
+            Err(Failure::from_io("reserving shared memory", &error))
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; whoever holds pointers into it holds the `Mapping` too.
+        let _ = unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+// ---- who is alive ----
+
+/// One byte of a file, for a lock. Such locks belong to a process: the kernel gives them up when it has ended, and
+/// when it closes *any* descriptor of the file.
+fn one_byte(at: usize) -> libc::flock {
+    // SAFETY: a plain record; all zero is a value of it.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = at as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+/// Locks a byte for this process; `false` while another one has it.
+pub(crate) fn lock(fd: &OwnedFd, at: usize) -> bool {
+    // SAFETY: an initialised record.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &one_byte(at)) == 0 }
+}
+
+/// Gives up what [`lock`] took.
+pub(crate) fn unlock(fd: &OwnedFd, at: usize) {
+    let mut byte = one_byte(at);
+    byte.l_type = libc::F_UNLCK as libc::c_short;
+    // SAFETY: an initialised record.
+    let _ = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &byte) };
+}
+
+/// Whether another process has the byte locked. One that cannot be asked about counts as locked.
+pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> bool {
+    let mut byte = one_byte(at);
+    // SAFETY: a record that the kernel changes.
+    let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &mut byte) };
+    asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK
+}
+
+/// This process's number.
+pub(crate) fn own_pid() -> i32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getpid() }
+}
+
+/// A descriptor of our own for what process `pid` has open as `number`. The kernel asks for the same right as for
+/// reading that process's memory.
+pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
+    let owned = |fd: RawFd| {
+        // SAFETY: a new descriptor that nobody else owns.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    };
+    // SAFETY: takes numbers only.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let mut error = last();
+    if process >= 0 {
+        let process = owned(process as RawFd);
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+        if fd >= 0 {
+            return Ok(owned(fd as RawFd));
+        }
+        error = last();
+    }
+    // Before Linux 5.6, or where a filter forbids these calls.
+    if !is_forbidden(&error) {
+        return Err(error);
+    }
+    let path = format!("/proc/{pid}/fd/{number}");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    file.map(OwnedFd::from).map_err(|_| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A memory file as `flags` say, sealed against changes of its size.
+    fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {
+        // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
+        unsafe {
+            let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_ALLOW_SEALING);
+            if fd < 0 {
+                return Err(last());
+            }
+            let fd = OwnedFd::from_raw_fd(fd);
+            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len as i64), 0);
+            seal(&fd, SEAL_SIZE).unwrap();
+            Ok(fd)
+        }
+    }
+
+    #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        let huge = match file(libc::MFD_HUGETLB | libc::MFD_CLOEXEC, 2 << 20) {
+            Ok(huge) => huge,
+            Err(error) => return println!("skipped: no files of huge pages: {error}"),
+        };
+        assert_eq!(sealed_len(&huge), None);
+        assert!(map_peer(&huge, PAGE, true).is_none());
+        assert!(map_peer_control(&huge, PAGE, true).is_none());
+    }
+
+    #[test]
+    fn a_file_without_memory_behind_it_is_refused_whatever_its_length() {
+        for len in [PAGE, 1 << 30, 1 << 45] {
+            let sparse = file(libc::MFD_CLOEXEC, len).unwrap();
+            assert_eq!(sealed_len(&sparse), Some(len));
+            assert!(map_peer(&sparse, len, true).is_none(), "{len}");
+        }
+        let file = memory_file(c"test", 3 * PAGE).unwrap();
+        reserve(&file, 0, 2 * PAGE).unwrap();
+        assert!(map_peer(&file, 3 * PAGE, true).is_none());
+        assert!(map_peer(&file, 2 * PAGE, false).is_some());
+        reserve(&file, 2 * PAGE, PAGE).unwrap();
+        assert!(map_peer(&file, 3 * PAGE, true).is_some());
+        assert!(map_peer(&file, 3 * PAGE + 1, true).is_none());
+    }
+
+    #[test]
+    fn a_file_that_can_shrink_is_refused() {
+        // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
+            OwnedFd::from_raw_fd(fd)
+        };
+        reserve(&file, 0, PAGE).unwrap();
+        assert!(map_peer(&file, PAGE, true).is_none());
+        seal(&file, libc::F_SEAL_GROW).unwrap();
+        assert!(map_peer(&file, PAGE, true).is_none());
+        seal(&file, libc::F_SEAL_SHRINK).unwrap();
+        assert!(map_peer(&file, PAGE, true).is_some());
+    }
+
+    #[test]
+    fn pages_of_a_peers_file_are_populated_before_they_are_touched() {
+        let sparse = file(libc::MFD_CLOEXEC, 4 * PAGE).unwrap();
+        let map = map_peer_control(&sparse, 4 * PAGE, false).unwrap();
+        assert_eq!(examined(&sparse), Some((4 * PAGE, PAGE as u64)));
+        map.populate(2 * PAGE, 2 * PAGE).unwrap();
+        assert_eq!(examined(&sparse), Some((4 * PAGE, 3 * PAGE as u64)));
+        assert_eq!(map.populate(3 * PAGE, 2 * PAGE).unwrap_err().status, Status::Invalid);
+    }
+}
