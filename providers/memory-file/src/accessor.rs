@@ -28,6 +28,7 @@ fn files() -> MutexGuard<'static, Option<Files>> {
 }
 
 /// An owner's file.
+#[derive(Debug)]
 struct PeerFile {
     fd: OwnedFd,
     map: Mapping,
@@ -94,6 +95,7 @@ impl PeerFile {
 }
 
 /// The right to access one owner's regions, for one thread at a time.
+#[derive(Debug)]
 pub struct Accessor {
     /// `None` only while it is dropped.
     file: Option<Arc<PeerFile>>,

@@ -1,18 +1,24 @@
 //! The domain: registers memory in the process's key table.
 
 use crate::interface::CmaInterface;
-use crate::keys::{self, Cookie, Registration};
+use crate::keys::{self, Card, Cookie, Registration};
 use crate::probe::{ADDRESS_LEN, Address, Facts};
 use crate::{MODULE, endpoint};
+use std::sync::Arc;
+use tieline_memory_file::Announcements;
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
-use tieline_plugin_api::{Absent, Domain, Failure, Status, caps, connects, cost_class, role};
+use tieline_plugin_api::{
+    Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
+};
 
 /// The memory of this process, as one context offers it to its peers.
 pub struct CmaDomain {
     cookie: Cookie,
     facts: Facts,
-    /// An entry of the key table that holds only the cookie, for peers to read.
+    /// An entry of the key table for peers to read before the first access.
     card: Registration,
+    /// Where peers announce their accesses; `None` where memory files are forbidden, and then they have none.
+    announcements: Option<Arc<Announcements>>,
     may_set_ptracer: bool,
 }
 
@@ -24,10 +30,17 @@ impl CmaDomain {
     /// The kernel has no random numbers.
     pub fn new(may_set_ptracer: bool) -> Result<CmaDomain, Failure> {
         let cookie = keys::cookie()?;
+        let announcements = match Announcements::new(&cookie) {
+            Ok(announcements) => Some(Arc::new(announcements)),
+            Err(failure) if failure.status == Status::Unsupported => None,
+            Err(failure) => return Err(failure),
+        };
+        let card = Card { descriptor: announcements.as_ref().map(|all| all.descriptor()) };
         Ok(CmaDomain {
             cookie,
             facts: Facts::of_this_process(),
-            card: Registration::new(&cookie, 0, 0, 0),
+            card: card.register(&cookie),
+            announcements,
             may_set_ptracer,
         })
     }
@@ -83,7 +96,12 @@ impl Domain for CmaDomain {
                 format!("{len} bytes at address {start:#x} are no memory of this process"),
             ));
         }
-        Ok(Registration::new(&self.cookie, start, len as u64, access))
+        let announcements = self.announcements.clone();
+        Ok(Registration::new(&self.cookie, start, len as u64, access, announcements))
+    }
+
+    fn revoke(&self, region: &Registration) -> Revoked {
+        region.revoke()
     }
 
     fn pack_key(&self, region: &Registration, out: &mut [u8]) -> Result<usize, Failure> {

@@ -3,10 +3,14 @@
 //! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call,
 //! the entry *behind* the data, and succeeds only if that entry, read last, still matches the key: measured, one
 //! call with two pieces costs two thirds of two calls. After a failed get the local buffer holds anything.
+//!
+//! Either announces itself before it looks at the entry, and until its last byte is copied: the owner of a region that
+//! was revoked in between waits for it.
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
 use crate::sys::{self, Direction, Errno};
+use tieline_memory_file::Accessor;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
@@ -30,12 +34,14 @@ const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
 /// A peer process.
 pub struct CmaEndpoint {
     peer: Address,
+    /// Our place among the peer's accessors.
+    accessor: Accessor,
     limits: Limits,
 }
 
 impl CmaEndpoint {
-    pub(crate) fn new(peer: Address) -> CmaEndpoint {
-        CmaEndpoint { peer, limits: KERNEL }
+    pub(crate) fn new(peer: Address, accessor: Accessor) -> CmaEndpoint {
+        CmaEndpoint { peer, accessor, limits: KERNEL }
     }
 
     /// Checks what can be checked here, and returns the remote address.
@@ -120,13 +126,17 @@ impl Endpoint for CmaEndpoint {
 
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = self.admit(key, op, access::REMOTE_WRITE)?;
+        let _inside = self.accessor.enter(key.generation);
         self.verify(key)?;
+        #[cfg(feature = "test-hooks")]
+        crate::hooks::between_check_and_copy();
         self.copy(Direction::Put, key, op, target)?;
         Ok(Posting::Done)
     }
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = self.admit(key, op, access::REMOTE_READ)?;
+        let _inside = self.accessor.enter(key.generation);
         if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
             let mut image = [0u8; IMAGE_LEN];
             let mut local = [Iov { base: core::ptr::null_mut(), len: 0 }; FEW + 1];
@@ -148,6 +158,8 @@ impl Endpoint for CmaEndpoint {
             }
         }
         self.verify(key)?;
+        #[cfg(feature = "test-hooks")]
+        crate::hooks::between_check_and_copy();
         self.copy(Direction::Get, key, op, target)?;
         // What was read is the region's only if it was still registered after the last byte.
         self.verify(key)?;

@@ -29,7 +29,7 @@ impl Interface for CmaInterface {
     }
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        probe::reach(&self.address.facts, &Address::decode(address)?)
+        probe::reach(&self.address.facts, &Address::decode(address)?).map(drop)
     }
 
     fn connect(
@@ -39,8 +39,8 @@ impl Interface for CmaInterface {
         _cookie: u64,
     ) -> Result<CmaEndpoint, Failure> {
         let peer = Address::decode(address)?;
-        probe::reach(&self.address.facts, &peer)?;
-        Ok(CmaEndpoint::new(peer))
+        let accessor = probe::reach(&self.address.facts, &peer)?;
+        Ok(CmaEndpoint::new(peer, accessor))
     }
 
     fn poll(&self, _events: &mut Events<'_>) -> Result<(), Status> {

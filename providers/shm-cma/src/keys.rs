@@ -3,12 +3,13 @@
 //! Peers read an entry straight out of this process's memory before they touch a region. So an entry stays
 //! at its address, mapped, for the life of the process; only its contents change. An entry and the key made
 //! from it hold the same 48 bytes, its *image*; they match only while that very registration lives, because
-//! no generation is given out twice.
+//! no generation is given out twice. The generation is also the token of an announced access.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
-use tieline_plugin_api::{Failure, Status};
+use std::sync::{Arc, Mutex, PoisonError};
+use tieline_memory_file::Announcements;
+use tieline_plugin_api::{Failure, Revoked, Status};
 
 /// Bytes that tell a registration: cookie, generation, base, length, access.
 pub(crate) const IMAGE_LEN: usize = 48;
@@ -56,10 +57,19 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 pub struct Registration {
     entry: &'static Entry,
     image: [u8; IMAGE_LEN],
+    generation: u64,
+    /// Where peers say that they are inside; `None`: they have no way in.
+    announcements: Option<Arc<Announcements>>,
 }
 
 impl Registration {
-    pub(crate) fn new(cookie: &Cookie, base: u64, len: u64, access: u64) -> Registration {
+    pub(crate) fn new(
+        cookie: &Cookie,
+        base: u64,
+        len: u64,
+        access: u64,
+        announcements: Option<Arc<Announcements>>,
+    ) -> Registration {
         let entry = {
             let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
             if free.is_empty() {
@@ -81,7 +91,16 @@ impl Registration {
         for (bytes, field) in image.chunks_exact_mut(8).zip(fields) {
             bytes.copy_from_slice(&field.to_ne_bytes());
         }
-        Registration { entry, image }
+        Registration { entry, image, generation, announcements }
+    }
+
+    /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
+    pub(crate) fn revoke(&self) -> Revoked {
+        self.entry.generation.store(0, Ordering::SeqCst);
+        match &self.announcements {
+            Some(all) if all.is_inside(self.generation) => Revoked::Busy,
+            _ => Revoked::Quiet,
+        }
     }
 
     /// Where peers read the entry.
@@ -106,7 +125,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // The generation goes first: from here on no image matches.
+        // The generation goes first, if it has not gone already: from here on no image matches.
         self.entry.generation.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
@@ -119,6 +138,26 @@ impl Drop for Registration {
     }
 }
 
+/// What the entry that an interface's address names holds besides the cookie. It gives no right to anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// The file descriptor on which accesses are announced; `None`: there is none, and no access.
+    pub(crate) descriptor: Option<i32>,
+}
+
+impl Card {
+    pub(crate) fn register(self, cookie: &Cookie) -> Registration {
+        let descriptor = self.descriptor.map_or(u64::MAX, |number| number as u64);
+        Registration::new(cookie, descriptor, 0, 0, None)
+    }
+
+    /// `None`: the image is that of another domain.
+    pub(crate) fn read(image: &[u8; IMAGE_LEN], cookie: &Cookie) -> Option<Card> {
+        let descriptor = i32::try_from(half(image, 24)).ok();
+        (image[..16] == cookie[..]).then_some(Card { descriptor })
+    }
+}
+
 /// A peer's key after import: where the peer's entry lies, and what must stand there.
 pub struct RemoteKey {
     pub(crate) entry: u64,
@@ -126,6 +165,7 @@ pub struct RemoteKey {
     pub(crate) base: u64,
     pub(crate) len: u64,
     pub(crate) access: u64,
+    pub(crate) generation: u64,
 }
 
 impl RemoteKey {
@@ -151,9 +191,10 @@ impl RemoteKey {
             base: half(&image, 24),
             len: half(&image, 32),
             access: half(&image, 40),
+            generation: half(&image, 16),
             image,
         };
-        if half(&image, 16) == 0 || key.base.checked_add(key.len).is_none() {
+        if key.generation == 0 || key.base.checked_add(key.len).is_none() {
             return Err(rejected("describes no region"));
         }
         Ok(key)
@@ -202,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_key_matches_its_entry_until_it_is_revoked() {
-        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let key = RemoteKey::unpack(&packed(&registration), &COOKIE).unwrap();
         assert_eq!((key.base, key.len, key.access), (0x1000, 64, 3));
         assert_eq!(entry_bytes(key.entry), key.image);
@@ -213,12 +254,12 @@ mod tests {
     #[test]
     fn a_reused_entry_does_not_match_the_old_key() {
         // Other tests take entries, too: hold on to new ones until the old one comes round.
-        let first = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let first = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let old = RemoteKey::unpack(&packed(&first), &COOKIE).unwrap();
         drop(first);
         let mut held = Vec::new();
         while held.last().is_none_or(|r: &Registration| r.address() != old.entry) {
-            held.push(Registration::new(&COOKIE, 0x1000, 64, 3));
+            held.push(Registration::new(&COOKIE, 0x1000, 64, 3, None));
             assert!(held.len() < 10_000, "the entry never came back");
         }
         assert_ne!(entry_bytes(old.entry), old.image);
@@ -226,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_short_buffer_and_malformed_keys_are_refused() {
-        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         assert_eq!(registration.pack(&mut [0; 63]).unwrap_err().status, Status::TooLarge);
         let good = packed(&registration);
         for bytes in [&good[..63], &[], &[0; PACKED_LEN]] {
@@ -238,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_range_that_overflows_is_out_of_range() {
-        let registration = Registration::new(&COOKIE, 0x1000, 64, 3);
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let key = RemoteKey::unpack(&packed(&registration), &COOKIE).unwrap();
         assert_eq!(key.range(0, 64), Ok(0x1000));
         assert_eq!(key.range(64, 0), Ok(0x1040));
@@ -256,7 +297,8 @@ mod tests {
                     scope.spawn(move || {
                         let mut kept = Vec::new();
                         for i in 0..500u64 {
-                            let registration = Registration::new(&COOKIE, t * 10_000 + i, 1, 1);
+                            let registration =
+                                Registration::new(&COOKIE, t * 10_000 + i, 1, 1, None);
                             if i % 3 == 0 {
                                 kept.push(registration);
                             }

@@ -7,6 +7,8 @@
 //! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
 //! * Every operation is checked against the target's own key table, in the target's memory: a forged,
 //!   foreign or revoked key is [`tieline_plugin_api::Status::KeyRejected`].
+//! * Whoever copies announces it to the owner first ([`tieline_memory_file::Announcements`]). A region is gone, and
+//!   its memory free, once no access that passed the check is left: until then `deregister` says `AGAIN`.
 //! * A peer counts as reachable only after a real copy of its cookie. What the kernel refuses is said in
 //!   words: Yama, another user, a namespace, a seccomp filter.
 //!
@@ -27,6 +29,8 @@
 
 mod domain;
 mod endpoint;
+#[cfg(feature = "test-hooks")]
+mod hooks;
 mod interface;
 mod keys;
 mod probe;

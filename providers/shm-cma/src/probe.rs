@@ -3,16 +3,18 @@
 //! Facts (boot, namespaces, user) are for the words. What decides is a copy of the peer's cookie: 16 bytes
 //! that were chosen at random, so that a process that merely has the same number cannot pass for the peer.
 
-use crate::keys::{Cookie, half};
+use crate::keys::{Card, Cookie, IMAGE_LEN, half};
 use crate::sys;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use tieline_memory_file::Accessor;
 use tieline_plugin_api::{Failure, Status};
 
 /// Length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 76;
 
-const MAGIC: [u8; 4] = *b"cma\x01";
+/// The last byte is the version: 2 announces its accesses, and is not accessed by those who do not.
+const MAGIC: [u8; 4] = *b"cma\x02";
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// What a process knows about itself. Zero stands for what could not be found out.
@@ -117,8 +119,9 @@ pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     })
 }
 
-/// Copies the peer's cookie and compares it; on failure says why in words.
-pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<(), Failure> {
+/// Copies the peer's cookie and compares it, and takes a place among those who may access its memory; on failure says
+/// why in words.
+pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     let differ = |a: u64, b: u64| a != 0 && b != 0 && a != b;
     let them = &peer.facts;
     if me.boot_id != them.boot_id && me.boot_id != [0; 16] && them.boot_id != [0; 16] {
@@ -137,8 +140,17 @@ pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<(), Failure> {
             ),
         ));
     }
-    match check(peer) {
-        Ok(()) => Ok(()),
+    match look(peer) {
+        Ok(Card { descriptor: Some(number) }) => Accessor::open(them.pid, number, &peer.cookie)
+            .map_err(|failure| match failure.status {
+                Status::PeerFailed | Status::NoMemory => failure,
+                _ => Failure::new(Status::Unreachable, failure.text),
+            }),
+        Ok(Card { descriptor: None }) => Err(Failure::new(
+            Status::Unreachable,
+            "the peer could not make the memory file on which accesses are announced: a seccomp filter there \
+             forbids memfd_create",
+        )),
         Err(Miss::Refused) => {
             Err(Failure::new(Status::Permission, why_refused(me, them, yama_scope())))
         }
@@ -171,10 +183,15 @@ pub(crate) enum Miss {
 
 /// Copies the peer's cookie and compares it.
 pub(crate) fn check(peer: &Address) -> Result<(), Miss> {
-    let mut cookie = Cookie::default();
-    match sys::read(peer.facts.pid, peer.cookie_at, &mut cookie) {
-        Ok(()) if cookie == peer.cookie => Ok(()),
-        Ok(()) | Err(libc::EFAULT) => Err(Miss::Stranger),
+    look(peer).map(|_| ())
+}
+
+/// Copies what stands beside the peer's cookie.
+fn look(peer: &Address) -> Result<Card, Miss> {
+    let mut image = [0; IMAGE_LEN];
+    match sys::read(peer.facts.pid, peer.cookie_at, &mut image) {
+        Ok(()) => Card::read(&image, &peer.cookie).ok_or(Miss::Stranger),
+        Err(libc::EFAULT) => Err(Miss::Stranger),
         Err(libc::EPERM | libc::EACCES) => Err(Miss::Refused),
         Err(libc::ENOSYS) => Err(Miss::Missing),
         Err(libc::ESRCH) => Err(Miss::Gone),

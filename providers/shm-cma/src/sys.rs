@@ -103,3 +103,10 @@ pub(crate) fn let_anyone_attach() {
     // SAFETY: the option takes one number; a kernel without Yama answers EINVAL and changes nothing.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
+
+/// Stops this process until somebody continues it.
+#[cfg(feature = "test-hooks")]
+pub(crate) fn stop_self() {
+    // SAFETY: takes numbers only.
+    let _ = unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}

@@ -2,12 +2,16 @@
 //!
 //! `cargo test -p tieline-provider-shm-cma --test processes [-- NAME]`
 
+#[path = "common/sys.rs"]
+mod sys;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use sys::Change;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 use tieline_provider_shm_cma::{CmaDomain, CmaEndpoint, MODULE, RemoteKey};
 
 /// Bytes of the peer's buffer; the region is its middle, the rest guards.
@@ -30,6 +34,9 @@ const TESTS: &[Test] = &[
     ("a_killed_peer_is_a_failed_peer", a_killed_peer_is_a_failed_peer),
     ("a_peer_that_called_exec_is_a_failed_peer", a_peer_that_called_exec_has_failed),
     ("a_reused_process_number_does_not_pass_for_the_peer", a_reused_number_is_found_out),
+    ("memory_is_not_free_while_a_peer_is_between_check_and_copy", an_access_is_waited_for),
+    ("a_peer_that_is_killed_between_check_and_copy_is_not_waited_for", a_killed_access_is_over),
+    ("a_peer_that_closes_or_ends_leaves_nothing_to_wait_for", closed_accessors_are_forgotten),
     ("another_users_process_is_refused_in_words", another_user_is_refused),
     ("another_pid_namespace_is_named", another_pid_namespace_is_named),
 ];
@@ -39,6 +46,10 @@ fn main() -> ExitCode {
     match arguments.next().as_deref() {
         Some("peer") => {
             serve();
+            return ExitCode::SUCCESS;
+        }
+        Some("accessor") => {
+            access(&unhex(&arguments.next().unwrap()), &unhex(&arguments.next().unwrap()));
             return ExitCode::SUCCESS;
         }
         Some("sleeper") => {
@@ -107,6 +118,119 @@ fn serve() {
             other => panic!("no such command: {other}"),
         }
     }
+}
+
+/// The other way round: puts 8 bytes into the region, gets them again, and prints how both went, until its standard
+/// input closes.
+fn access(address: &[u8], key: &[u8]) {
+    let domain = CmaDomain::new(false).unwrap();
+    let interface = domain.open_interface(MODULE, [3; 16]).unwrap();
+    let endpoint = interface.connect(address, b"", 0).unwrap();
+    let key = endpoint.import_key(key).unwrap();
+    loop {
+        let put = endpoint.put(&key, &op(&[piece(&mut [0x77; 8])], 0));
+        let get = endpoint.get(&key, &op(&[piece(&mut [0; 8])], 0));
+        println!("{put:?} {get:?}");
+        if std::io::stdin().lock().read_line(&mut String::new()).unwrap() == 0 {
+            return;
+        }
+    }
+}
+
+/// A region of this process, and how a child finds it.
+struct Offered {
+    domain: CmaDomain,
+    memory: Vec<u8>,
+    region: tieline_provider_shm_cma::Registration,
+}
+
+impl Offered {
+    fn new() -> Offered {
+        let domain = CmaDomain::new(true).unwrap();
+        let mut memory = vec![FILL; 4096];
+        let rights = access::REMOTE_READ | access::REMOTE_WRITE;
+        let region = domain.register(memory.as_mut_ptr(), memory.len(), rights).unwrap();
+        Offered { domain, memory, region }
+    }
+
+    /// Starts a child that stops itself in its first put when `stops`.
+    fn accessor(&self, stops: bool) -> Child {
+        let interface = self.domain.open_interface(MODULE, [1; 16]).unwrap();
+        let mut key = [0; 64];
+        let len = self.domain.pack_key(&self.region, &mut key).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if stops {
+            let _ = command.env("TIELINE_SHM_CMA_TEST_STOP_AT", "1");
+        }
+        let arguments = ["accessor", &hex(&interface.address()), &hex(&key[..len])];
+        let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// As `volatile` reads: the child writes behind the compiler's back.
+    fn first_bytes(&self) -> [u8; 8] {
+        std::hint::black_box(&self.memory)[..8].try_into().unwrap()
+    }
+}
+
+fn needs_hooks() -> Verdict {
+    if cfg!(feature = "test-hooks") { Ok(()) } else { Err("needs --features test-hooks".into()) }
+}
+
+fn an_access_is_waited_for() -> Verdict {
+    needs_hooks()?;
+    let offered = Offered::new();
+    let mut beside = vec![0u8; 64];
+    let other = offered.domain.register(beside.as_mut_ptr(), 64, access::REMOTE_WRITE).unwrap();
+    let mut child = offered.accessor(true);
+    assert_eq!(sys::wait_for(child.id()), Change::Stopped);
+    // It has found the key valid and will write as soon as it is continued.
+    for _ in 0..3 {
+        assert_eq!(offered.domain.revoke(&offered.region), Revoked::Busy);
+    }
+    assert_eq!(offered.domain.revoke(&other), Revoked::Quiet, "nobody is in that one");
+    assert_eq!(offered.first_bytes(), [FILL; 8]);
+    sys::signal(child.id(), libc::SIGCONT);
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let _ = output.read_line(&mut line).unwrap();
+    // The put was under way before; the get came after the key was revoked.
+    assert_eq!(line.trim_end(), "Ok(Done) Err(KeyRejected)");
+    assert_eq!(offered.first_bytes(), [0x77; 8]);
+    assert_eq!(offered.domain.revoke(&offered.region), Revoked::Quiet);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    Ok(())
+}
+
+fn a_killed_access_is_over() -> Verdict {
+    needs_hooks()?;
+    let offered = Offered::new();
+    let mut killed = offered.accessor(true);
+    assert_eq!(sys::wait_for(killed.id()), Change::Stopped);
+    assert_eq!(offered.domain.revoke(&offered.region), Revoked::Busy);
+    sys::signal(killed.id(), libc::SIGKILL);
+    assert_eq!(sys::wait_for(killed.id()), Change::Ended);
+    // Dead, though nobody has waited for it yet.
+    assert_eq!(offered.domain.revoke(&offered.region), Revoked::Quiet);
+    assert_eq!(offered.first_bytes(), [FILL; 8]);
+    let _ = killed.wait().unwrap();
+    Ok(())
+}
+
+fn closed_accessors_are_forgotten() -> Verdict {
+    let offered = Offered::new();
+    for _ in 0..3 {
+        let mut child = offered.accessor(false);
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let _ = output.read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end(), "Ok(Done) Ok(Done)");
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(offered.domain.revoke(&offered.region), Revoked::Quiet);
+    Ok(())
 }
 
 /// A peer process and our endpoint to it. Killed when dropped.

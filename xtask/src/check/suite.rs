@@ -4,8 +4,8 @@ use super::{Count, quiet};
 use crate::sh::{cargo, command, lines, root, target, which};
 use std::process::Command;
 
-/// The places where tests end a process.
-const HOOKS: &str = "tieline-provider-shm/test-hooks";
+/// The places where tests end or stop a process.
+const HOOKS: &str = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks";
 
 /// Everything that tests run: the command, the provider files, the examples.
 pub(super) fn build() -> Count {

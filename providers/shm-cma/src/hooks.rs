@@ -1,0 +1,18 @@
+//! A place where tests stop a process: after it has found a key valid and before it copies.
+//!
+//! `TIELINE_SHM_CMA_TEST_STOP_AT=3`: the process stops itself (SIGSTOP) in its third put or get. Only with the
+//! feature `test-hooks`, which nothing but the project's tests turns on.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) fn between_check_and_copy() {
+    static AT: OnceLock<Option<u64>> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let at = AT.get_or_init(|| std::env::var("TIELINE_SHM_CMA_TEST_STOP_AT").ok()?.parse().ok());
+    if let Some(at) = at {
+        if COUNT.fetch_add(1, Ordering::Relaxed) + 1 == *at {
+            crate::sys::stop_self();
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Waiting for what a child does, without taking it off the list of children.
+#![allow(unsafe_code, unreachable_pub)] // one system call for a test
+
+/// What has become of a child.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Change {
+    Stopped,
+    Ended,
+}
+
+/// Waits until the child stops or ends. One that has ended stays a zombie.
+pub fn wait_for(child: u32) -> Change {
+    // SAFETY: a plain record that waitid fills.
+    let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: as above.
+    let done = unsafe { libc::waitid(libc::P_PID, child, &mut about, what) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    if about.si_code == libc::CLD_STOPPED { Change::Stopped } else { Change::Ended }
+}
+
+pub fn signal(child: u32, signal: i32) {
+    // SAFETY: takes numbers only.
+    assert_eq!(unsafe { libc::kill(child as i32, signal) }, 0);
+}
