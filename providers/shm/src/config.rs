@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
+use crate::directory::Bases;
+
 /// Every variable, for `tieline config`.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc {
         name: "TIELINE_SHM_DIR",
         default: "",
         kind: "text",
-        doc: "Directory for the sockets over which memory files are passed, for processes that do not share \
-              a network namespace; empty: abstract socket names, which need no directory.",
+        doc: "Directory of mode 0700 for the sockets over which memory files are passed, for processes that \
+              share no other one; empty: tieline in XDG_RUNTIME_DIR or /run/user/UID, else tieline-UID in \
+              TMPDIR or /tmp.",
     },
     ConfigDoc {
         name: "TIELINE_SHM_FASTBOX_THRESHOLD",
@@ -49,6 +52,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: Option<PathBuf>,
+    /// Where a directory may be made when none is given.
+    pub(crate) bases: Bases,
     pub(crate) threshold: u64,
     pub(crate) fastbox_max: u64,
     pub(crate) fastbox_size: usize,
@@ -90,6 +95,7 @@ impl Settings {
         let dir = text("TIELINE_SHM_DIR");
         Ok(Settings {
             dir: (!dir.is_empty()).then(|| PathBuf::from(dir)),
+            bases: Bases::of_this_process(),
             threshold: number("TIELINE_SHM_FASTBOX_THRESHOLD", 0, u64::MAX)?,
             fastbox_max: number("TIELINE_SHM_FASTBOX_MAX", 0, u64::MAX)?,
             fastbox_size,

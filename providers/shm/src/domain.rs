@@ -1,10 +1,11 @@
 //! The domain `shm`: memory that other processes of this host reach by load and store.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
-    Absent, Allocation, Domain, Failure, Status, caps, connects, cost_class, role,
+    Absent, Allocation, Domain, Failure, HostHandle, Status, caps, connects, cost_class, log_level,
+    role,
 };
 
 use crate::config::Settings;
@@ -26,6 +27,20 @@ pub(crate) struct DomainState {
     pub(crate) host: HostFacts,
     pub(crate) exports: Exports,
     pub(crate) imports: Imports,
+    /// For what an operator should know; a test has none.
+    pub(crate) log: Option<HostHandle>,
+    pub(crate) warned: Once,
+}
+
+impl DomainState {
+    /// Says something in the report, once.
+    pub(crate) fn warn(&self, text: &str) {
+        self.warned.call_once(|| {
+            if let Some(log) = &self.log {
+                log.log(log_level::WARN, text);
+            }
+        });
+    }
 }
 
 /// An open domain.
@@ -35,12 +50,14 @@ pub struct ShmDomain {
 }
 
 impl ShmDomain {
-    pub(crate) fn open(settings: Settings) -> Result<ShmDomain, Failure> {
+    pub(crate) fn open(settings: Settings, log: HostHandle) -> Result<ShmDomain, Failure> {
         let state = DomainState {
             id: sys::random()?,
             host: HostFacts::read(),
             exports: Exports::default(),
             imports: Imports::default(),
+            log: Some(log),
+            warned: Once::new(),
         };
         Ok(ShmDomain { state: Arc::new(state), settings })
     }

@@ -6,7 +6,7 @@
 use tieline_plugin_api::{Failure, Status};
 
 /// Raised whenever a record or the layout of a channel changes.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// The longest identity that a connection carries.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// Room for the longest record.
@@ -51,10 +51,14 @@ impl<'a> Reader<'a> {
 pub(crate) struct Address {
     /// Must be presented by whoever connects.
     pub(crate) cookie: Id,
-    /// Which boot of which kernel.
+    /// Which boot of which kernel; all zero when it is not known.
     pub(crate) boot: Id,
     /// The inode of the network namespace; 0 when it is not known.
     pub(crate) network: u64,
+    /// The inode of the mount namespace; 0 when it is not known.
+    pub(crate) mount: u32,
+    /// Its process, as it numbers itself; 0 when it is not told.
+    pub(crate) process: u32,
     /// The domain, for remote keys.
     pub(crate) domain: Id,
     /// `sun_path`: with a leading zero an abstract name.
@@ -67,6 +71,8 @@ impl Address {
         out.extend(self.cookie);
         out.extend(self.boot);
         out.extend(self.network.to_le_bytes());
+        out.extend(self.mount.to_le_bytes());
+        out.extend(self.process.to_le_bytes());
         out.extend(self.domain);
         out.push(self.socket.len() as u8);
         out.extend(&self.socket);
@@ -89,6 +95,8 @@ impl Address {
                 cookie: r.array()?,
                 boot: r.array()?,
                 network: r.u64()?,
+                mount: r.u32()?,
+                process: r.u32()?,
                 domain: r.array()?,
                 socket: {
                     let len = r.u8()?;
@@ -305,6 +313,8 @@ mod tests {
             cookie: [1; 16],
             boot: [2; 16],
             network: 3,
+            mount: 6,
+            process: 5,
             domain: [4; 16],
             socket: b"\0tieline-x".to_vec(),
         }

@@ -1,5 +1,6 @@
-//! Which kernel and network namespace this process lives in, and whether a peer shares them.
+//! Which kernel and namespaces this process lives in, and whether a peer shares them.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -11,10 +12,12 @@ use crate::listener;
 /// Facts of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFacts {
-    /// Differs between kernels, and between boots of one.
+    /// Differs between kernels, and between boots of one; all zero: unknown.
     pub(crate) boot: Id,
     /// The inode of the network namespace; 0: unknown.
     pub(crate) network: u64,
+    /// The inode of the mount namespace; 0: unknown.
+    pub(crate) mount: u32,
 }
 
 impl HostFacts {
@@ -26,14 +29,18 @@ impl HostFacts {
         for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
             *byte = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
         }
-        let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
-        HostFacts { boot: id, network }
+        let inode = |of: &str| {
+            std::fs::metadata(format!("/proc/self/ns/{of}")).map_or(0, |about| about.ino())
+        };
+        HostFacts { boot: id, network: inode("net"), mount: inode("mnt") as u32 }
     }
 
-    /// Whether a peer can be reached from here.
+    /// Whether a peer can be reached from here. What is not known (without /proc) speaks against nobody: its
+    /// socket is found or not, and holds 64 random bits in its name.
     pub(crate) fn can_reach(&self, peer: &Address, own_dir: Option<&Path>) -> Result<(), Failure> {
         let no = |text: &str| Err(Failure::new(Status::Unreachable, text));
-        if peer.boot != self.boot {
+        let known = peer.boot != Id::default() && self.boot != Id::default();
+        if known && peer.boot != self.boot {
             return no("the peer runs under another kernel: shared memory reaches one host only");
         }
         if peer.socket[0] == 0 {
@@ -41,16 +48,29 @@ impl HostFacts {
             if known && peer.network != self.network {
                 return no(
                     "the peer lives in another network namespace, where its abstract socket cannot be seen: \
-                     set TIELINE_SHM_DIR to a directory that both sides share",
+                     set TIELINE_SHM_DIR on both sides to a directory that they share",
                 );
             }
-        } else if !listener::is_visible(&peer.socket, own_dir) {
-            return no(
-                "the peer's socket cannot be seen from here: set TIELINE_SHM_DIR on both sides to the same \
-                 directory, or the peer has exited",
-            );
+            return Ok(());
         }
-        Ok(())
+        let name = String::from_utf8_lossy(&peer.socket);
+        match listener::look(peer, own_dir) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Failure::new(
+                Status::Permission,
+                format!(
+                    "the peer's socket {name} cannot be entered: the peer belongs to another user"
+                ),
+            )),
+            Err(_) if self.mount != 0 && self.mount == peer.mount => Err(Failure::new(
+                Status::PeerFailed,
+                format!("the peer's socket {name} is gone: the peer has exited"),
+            )),
+            Err(_) => no(&format!(
+                "the peer's socket {name} cannot be seen from here: the peer has exited, or it lives in another \
+                 mount namespace: then set TIELINE_SHM_DIR on both sides to a directory that they share"
+            )),
+        }
     }
 }
 
@@ -63,6 +83,8 @@ mod tests {
             cookie: [0; 16],
             boot: [1; 16],
             network,
+            mount: 9,
+            process: 0,
             domain: [0; 16],
             socket: socket.to_vec(),
         }
@@ -70,14 +92,29 @@ mod tests {
 
     #[test]
     fn a_peer_elsewhere_is_refused_with_the_reason() {
-        let here = HostFacts { boot: [1; 16], network: 7 };
+        let here = HostFacts { boot: [1; 16], network: 7, mount: 8 };
         assert!(here.can_reach(&address(7, b"\0x"), None).is_ok());
         assert!(here.can_reach(&address(0, b"\0x"), None).is_ok());
         let why = |facts: &HostFacts, peer: &Address| facts.can_reach(peer, None).unwrap_err().text;
         assert!(why(&here, &address(8, b"\0x")).contains("network namespace"));
         assert!(why(&here, &address(8, b"/nonexistent/x")).contains("TIELINE_SHM_DIR"));
+        let same = Address { mount: 8, ..address(8, b"/nonexistent/x") };
+        assert_eq!(here.can_reach(&same, None).unwrap_err().status, Status::PeerFailed);
         let elsewhere = HostFacts { boot: [2; 16], ..here };
         assert!(why(&elsewhere, &address(7, b"\0x")).contains("another kernel"));
+    }
+
+    #[test]
+    fn a_kernel_that_either_side_does_not_know_is_not_another_one() {
+        let here = HostFacts { boot: [1; 16], network: 7, mount: 8 };
+        let unknown = HostFacts { boot: [0; 16], network: 0, mount: 0 };
+        let theirs = Address { boot: [0; 16], ..address(0, b"\0x") };
+        assert!(unknown.can_reach(&address(7, b"\0x"), None).is_ok());
+        assert!(here.can_reach(&theirs, None).is_ok());
+        assert!(unknown.can_reach(&theirs, None).is_ok());
+        // What is not there is not reached.
+        let gone = Address { socket: b"/nonexistent/x".to_vec(), ..theirs };
+        assert!(unknown.can_reach(&gone, None).is_err());
     }
 
     #[test]

@@ -26,6 +26,8 @@ fn interface() -> RingInterface {
         host: HostFacts::read(),
         exports: Exports::default(),
         imports: Imports::default(),
+        log: None,
+        warned: std::sync::Once::new(),
     };
     RingInterface::open(Arc::new(domain), Settings::defaults()).unwrap()
 }

@@ -171,13 +171,21 @@ impl RingInterface {
         settings: Settings,
     ) -> Result<RingInterface, Failure> {
         let epoll = Epoll::new()?;
-        let listener = Listener::open(settings.dir.as_deref())?;
+        let (listener, nowhere) = Listener::open(&settings)?;
+        if let Some(why) = nowhere {
+            domain.warn(&format!(
+                "no directory for sockets that other users cannot enter ({why}): their names are abstract, and \
+                 every user of this host can connect to them; set TIELINE_SHM_DIR to a directory of mode 0700"
+            ));
+        }
         epoll.add(listener.socket(), token::LISTENER)?;
         let _ = sys::asymmetric();
         let address = Address {
             cookie: sys::random()?,
             boot: domain.host.boot,
             network: domain.host.network,
+            mount: domain.host.mount,
+            process: std::process::id(),
             domain: domain.id,
             socket: listener.name().to_vec(),
         };
@@ -275,7 +283,7 @@ impl Interface for RingInterface {
         let index = vacancy(&mut state.outbound);
         let channel = SendChannel::open(
             &self.shared,
-            crate::listener::targets(&peer.socket, own_dir),
+            crate::listener::targets(&peer, own_dir),
             peer.cookie,
             peer.domain,
             identity,

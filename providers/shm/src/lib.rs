@@ -1,8 +1,9 @@
 //! Provider `shm`: messages, put, get and atomics between processes of one host.
 //!
-//! One domain, `shm`, with one module, `ring`. Nothing in it is left behind in a file system, needs ptrace
-//! rights, or asks for a common PID namespace or /dev/shm: memory is anonymous files (memfd), sealed against
-//! shrinking, and passed over a Unix socket whose peer is checked by user and by a random cookie.
+//! One domain, `shm`, with one module, `ring`. Nothing in it needs ptrace rights, or asks for a common PID
+//! namespace or /dev/shm: memory is anonymous files (memfd), sealed against shrinking, and passed over a Unix
+//! socket whose peer is checked by user and by a random cookie. The sockets lie in a directory that no other
+//! user can enter (see `directory.rs`); what a killed process leaves there the next one removes.
 //!
 //! # A channel
 //!
@@ -51,6 +52,8 @@
 mod channel;
 #[cfg(not(loom))]
 mod config;
+#[cfg(not(loom))]
+mod directory;
 #[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]

@@ -1,61 +1,126 @@
-//! The listening socket of an interface, by abstract name or in a directory.
+//! The listening socket of an interface: in a directory that no other user can enter, or by abstract name.
 //!
-//! Without `TIELINE_SHM_DIR` the name is abstract: 128 random bits, nothing in the file system, gone with
-//! the process. With it, the socket lies in that directory, for processes that share the directory but no
-//! network namespace. Its file is removed by its owner, and if that was killed by the next one who comes
-//! or goes: a socket that nobody listens on refuses connections.
+//! The file of a socket is removed by its owner, and if that was killed by the next one who comes or goes. A
+//! socket is dead when the kernel knows nobody who has it open, which it says without telling the owner of a
+//! live one. Without any directory the name is abstract: 128 random bits, nothing in the file system, gone
+//! with the process; but everybody in the network namespace can connect to it.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::Failure;
 
+use crate::config::Settings;
+use crate::directory::Directory;
+use crate::hello::Address;
 use crate::sys;
 
 const PREFIX: &str = "tieline-";
 const SUFFIX: &str = ".sock";
 const STARTING: &str = ".new";
+/// Where the system shows its processes.
+const PROC: &[u8] = b"/proc/";
 /// A socket that was bound but never came into use is removed after so long.
 const STARTING_DEADLINE: Duration = Duration::from_secs(60);
+/// Sockets that one sweep looks at: a thousand processes that start together do not look at a million. What a
+/// sweep passes over is found by one of the next, since each begins somewhere else.
+const MOST_SWEPT: usize = 64;
+/// How often a directory is made again that somebody removes because it is empty.
+const ATTEMPTS: usize = 100;
 
 /// A socket that listens, and its name.
 pub(crate) struct Listener {
     socket: OwnedFd,
     name: Vec<u8>,
-    file: Option<PathBuf>,
+    place: Option<Place>,
+}
+
+/// Where the file of a socket is.
+struct Place {
+    file: PathBuf,
+    /// Its directory was made by this provider.
+    made: bool,
+    /// Its directory belongs to this host alone.
+    local: bool,
 }
 
 impl Listener {
-    pub(crate) fn open(dir: Option<&Path>) -> Result<Listener, Failure> {
+    /// Binds a socket and listens. The text says why its name is abstract, when it is.
+    pub(crate) fn open(settings: &Settings) -> Result<(Listener, Option<String>), Failure> {
+        let Some(dir) = &settings.dir else {
+            return match Listener::somewhere(settings) {
+                Ok(listener) => Ok((listener, None)),
+                Err(error) if sys::is_exhaustion(&error) => {
+                    Err(Failure::from_io("a directory for sockets", &error))
+                }
+                Err(why) => Ok((Listener::without_directory()?, Some(why.to_string()))),
+            };
+        };
+        let directory = Directory::given(dir)?;
+        let text = |error: io::Error| {
+            let failure = Failure::from_io("a socket cannot be made there", &error);
+            Failure {
+                text: format!("TIELINE_SHM_DIR={}: {}", dir.display(), failure.text),
+                ..failure
+            }
+        };
+        Listener::within(directory).map(|listener| (listener, None)).map_err(text)
+    }
+
+    fn somewhere(settings: &Settings) -> io::Result<Listener> {
+        let mut attempts = 0;
+        loop {
+            let directory = Directory::found(&settings.bases)?;
+            let path = directory.path().to_path_buf();
+            attempts += 1;
+            match Listener::within(directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => {}
+                Err(error) if !sys::is_exhaustion(&error) => {
+                    return Err(io::Error::other(format!("{}: {error}", path.display())));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn without_directory() -> Result<Listener, Failure> {
         let number: String =
             sys::random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
-        let Some(dir) = dir else {
-            let mut name = vec![0];
-            name.extend(PREFIX.bytes());
-            name.extend(number.bytes());
-            return Ok(Listener { socket: sys::listen(&name)?, name, file: None });
-        };
-        prepare(dir)?;
-        sweep(dir);
-        let file = dir.join(format!("{PREFIX}{number}{SUFFIX}"));
-        let starting = dir.join(format!("{PREFIX}{number}{STARTING}"));
+        let mut name = vec![0];
+        name.extend(PREFIX.bytes());
+        name.extend(number.bytes());
+        let fail = |error| Failure::from_io("an abstract socket", &error);
+        let socket = sys::bind(&name).map_err(fail)?;
+        sys::listen(&socket).map_err(fail)?;
+        Ok(Listener { socket, name, place: None })
+    }
+
+    /// A socket in the directory. It begins under another name: in the moment between the file and the
+    /// kernel's knowing whose it is, a sweeper would take it for a dead one.
+    fn within(directory: Directory) -> io::Result<Listener> {
+        let local = !directory.is_remote();
+        if local {
+            sweep(directory.path());
+        }
+        let number = sys::random::<8>().map_err(|failure| io::Error::other(failure.text))?;
+        let number: String = number.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (starting, last) =
+            (format!("{PREFIX}{number}{STARTING}"), format!("{PREFIX}{number}{SUFFIX}"));
+        let file = directory.path().join(&last);
+        let early = directory.path().join(&starting);
+        let socket = sys::bind(early.as_os_str().as_bytes())?;
+        if let Err(error) = directory.rename(&starting, &last).and_then(|()| sys::listen(&socket)) {
+            let _ = fs::remove_file(&early);
+            return Err(error);
+        }
         let name = file.as_os_str().as_bytes().to_vec();
-        let advise = |failure: Failure| Failure {
-            text: format!("TIELINE_SHM_DIR={}: {}", dir.display(), failure.text),
-            ..failure
-        };
-        // Nobody sees the final name before the socket listens: a sweeper would take it for a dead one.
-        let socket = sys::listen(starting.as_os_str().as_bytes()).map_err(advise)?;
-        fs::rename(&starting, &file).map_err(|error| {
-            let _ = fs::remove_file(&starting);
-            advise(Failure::from_io("naming the socket", &error))
-        })?;
-        Ok(Listener { socket, name, file: Some(file) })
+        Ok(Listener { socket, name, place: Some(Place { file, made: directory.is_made(), local }) })
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -70,28 +135,44 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            let _ = fs::remove_file(file);
-            // Who is last to leave finds the sockets of those that were killed, and whom nobody else buried:
-            // a dying process may have closed its channels before its listening socket.
-            if let Some(dir) = file.parent() {
-                sweep(dir);
-            }
+        let Some(Place { file, made, local }) = &self.place else { return };
+        let _ = fs::remove_file(file);
+        let Some(directory) = file.parent() else { return };
+        // Who is last to leave finds the sockets of those that were killed, and whom nobody else buried:
+        // a dying process may have closed its channels before its listening socket.
+        if *local {
+            sweep(directory);
+        }
+        if *made {
+            let _ = fs::remove_dir(directory); // when it is empty
         }
     }
 }
 
 /// The names to try for a peer's socket: our own view of the directory first, because the peer's path may
-/// lead elsewhere here.
-pub(crate) fn targets(socket: &[u8], own_dir: Option<&Path>) -> Vec<Vec<u8>> {
-    let mut names = Vec::with_capacity(2);
-    if let (Some(dir), Some(file)) = (own_dir, file_name(socket)) {
+/// lead elsewhere here; last the peer's, where the system lets us look.
+pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
+    let mut names = Vec::with_capacity(3);
+    if let (Some(dir), Some(file)) = (own_dir, file_name(&peer.socket)) {
         names.push(dir.join(file).into_os_string().into_encoded_bytes());
     }
-    if !names.iter().any(|name| name == socket) {
-        names.push(socket.to_vec());
+    if !names.contains(&peer.socket) {
+        names.push(peer.socket.clone());
+    }
+    if peer.socket[0] == b'/' {
+        names.extend(in_the_root_of(peer.process, &peer.socket));
     }
     names
+}
+
+/// The path as a process of the same user sees it, which may live in another mount namespace.
+fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
+    let number = process.to_string();
+    let own = [PROC, number.as_bytes()].concat();
+    let about = fs::metadata(OsStr::from_bytes(&own));
+    let theirs = process != 0 && about.is_ok_and(|about| about.uid() == sys::user());
+    let name = [&own, b"/root".as_slice(), path].concat();
+    (theirs && name.len() < sys::MAX_NAME).then_some(name)
 }
 
 /// The file's name when the socket lies in a directory and is one of ours.
@@ -102,81 +183,66 @@ fn file_name(socket: &[u8]) -> Option<&OsStr> {
     Path::new(OsStr::from_bytes(socket)).file_name()
 }
 
-/// Whether one of the names is there.
-pub(crate) fn is_visible(socket: &[u8], own_dir: Option<&Path>) -> bool {
-    targets(socket, own_dir).iter().any(|name| Path::new(OsStr::from_bytes(name)).exists())
-}
-
-/// Makes the directory, or checks that it is ours alone.
-fn prepare(dir: &Path) -> Result<(), Failure> {
-    let name = dir.display();
-    if !dir.is_absolute() {
-        let text = format!("TIELINE_SHM_DIR={name} is not an absolute path");
-        return Err(Failure::new(Status::Invalid, text));
-    }
-    match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(Failure::from_io(&format!("creating TIELINE_SHM_DIR={name}"), &error));
+/// Whether one of the names is there. The error is [`io::ErrorKind::PermissionDenied`] where this process may not
+/// look, and [`io::ErrorKind::NotFound`] where there is nothing.
+pub(crate) fn look(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
+    let mut outcome = Err(io::ErrorKind::NotFound.into());
+    for name in targets(peer, own_dir) {
+        match fs::symlink_metadata(OsStr::from_bytes(&name)) {
+            Ok(_) => return Ok(()),
+            // What the system does not show of another process says nothing about the socket.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && !name.starts_with(PROC) =>
+            {
+                outcome = Err(error);
+            }
+            Err(_) => {}
         }
-        _ => {}
     }
-    let about = fs::symlink_metadata(dir)
-        .map_err(|error| Failure::from_io(&format!("reading TIELINE_SHM_DIR={name}"), &error))?;
-    let fault = if !about.is_dir() {
-        "is not a directory".to_string()
-    } else if about.uid() != sys::user() {
-        format!("belongs to user {}, not to {}", about.uid(), sys::user())
-    } else if about.mode() & 0o077 != 0 {
-        format!("is open to others (mode {:o}): chmod 700 it", about.mode() & 0o777)
-    } else {
-        return Ok(());
-    };
-    Err(Failure::new(Status::Permission, format!("TIELINE_SHM_DIR={name} {fault}")))
+    outcome
 }
 
 /// Removes the sockets of processes that were killed.
-fn sweep(dir: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        let Ok(about) = entry.metadata() else { continue };
-        if !about.file_type().is_socket() {
-            continue;
-        }
+fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes());
+    let mut entries: Vec<fs::DirEntry> = entries.flatten().filter(ours).collect();
+    if entries.len() > MOST_SWEPT {
+        let start = sys::random::<8>().map_or(0, u64::from_le_bytes) % entries.len() as u64;
+        entries.rotate_left(start as usize);
+    }
+    for entry in entries.into_iter().take(MOST_SWEPT) {
         let path = entry.path();
-        let dead = if name.ends_with(SUFFIX) {
+        if path.as_os_str().as_bytes().ends_with(SUFFIX.as_bytes()) {
             remove_if_dead(&path);
-            continue;
-        } else if name.ends_with(STARTING) {
-            let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-            age.is_some_and(|age| age > STARTING_DEADLINE)
-        } else {
-            false
-        };
-        if dead {
-            let _ = fs::remove_file(&path);
+        } else if path.as_os_str().as_bytes().ends_with(STARTING.as_bytes()) {
+            let about = entry.metadata().ok();
+            let age = about.and_then(|about| about.modified().ok()?.elapsed().ok());
+            if age.is_some_and(|age| age > STARTING_DEADLINE) {
+                remove_if_dead(&path);
+            }
         }
     }
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket that nobody has open.
 fn remove_if_dead(path: &Path) {
-    let refused = |failure: Failure| failure.status == Status::PeerFailed;
-    if sys::connect(path.as_os_str().as_bytes()).is_err_and(refused) {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
+    if is_socket && sys::is_dead(path.as_os_str().as_bytes()) {
         let _ = fs::remove_file(path);
     }
 }
 
 /// Removes the socket file of a peer that was seen to be dead.
 pub(crate) fn bury(names: &[Vec<u8>]) {
-    for name in names.iter().filter(|name| file_name(name).is_some()) {
+    for name in names {
+        let Some(file) = file_name(name).and_then(OsStr::to_str) else { continue };
         let path = Path::new(OsStr::from_bytes(name));
-        let ours = path
-            .file_name()
-            .and_then(OsStr::to_str)
-            .is_some_and(|file| file.starts_with(PREFIX) && file.ends_with(SUFFIX));
-        if ours {
+        let remote = || {
+            let parent = path.parent().and_then(|parent| fs::File::open(parent).ok());
+            parent.is_none_or(|parent| sys::is_remote(&parent))
+        };
+        if file.starts_with(PREFIX) && file.ends_with(SUFFIX) && !remote() {
             remove_if_dead(path);
         }
     }

@@ -13,13 +13,14 @@ const DOMAIN: &str = "shm";
 /// The provider shm.
 pub struct Shm {
     settings: Settings,
+    host: HostHandle,
 }
 
 impl Provider for Shm {
     type Domain = ShmDomain;
 
     fn open(host: HostHandle) -> Result<Shm, Failure> {
-        Ok(Shm { settings: Settings::from_host(&host)? })
+        Ok(Shm { settings: Settings::from_host(&host)?, host })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -40,6 +41,6 @@ impl Provider for Shm {
         if name != DOMAIN {
             return Err(Failure::new(Status::NoDevice, format!("there is no domain {name:?}")));
         }
-        ShmDomain::open(self.settings.clone())
+        ShmDomain::open(self.settings.clone(), self.host)
     }
 }

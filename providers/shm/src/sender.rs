@@ -180,6 +180,7 @@ impl SendChannel {
             match sys::connect(target) {
                 Ok(socket) => return Ok(Some(socket)),
                 Err(f) if f.status == Status::Again => return Ok(None),
+                Err(_) if failure.status == Status::PeerFailed => {}
                 Err(f) => failure = f,
             }
         }

@@ -3,6 +3,8 @@
 //! Everything else in this crate (but the ring) is safe code over what is here.
 #![allow(unsafe_code)] // this file is the crate's one door to libc
 
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -69,7 +71,59 @@ pub(crate) fn barrier() {
     }
 }
 
+// ---- files ----
+
+/// Whether the kernel marked this process as one that must not trust its environment (set-uid, set-gid
+/// or file capabilities).
+pub(crate) fn raised_rights() -> bool {
+    // SAFETY: takes a number and reads the process's own auxiliary vector.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Whether a file lies on a file system that other hosts can have mounted as well.
+pub(crate) fn is_remote(file: &File) -> bool {
+    /// NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
+    const REMOTE: [i64; 16] = [
+        0x6969,
+        0x5346_414f,
+        0x6b41_4653,
+        0x7375_7245,
+        0x517b,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0bd0_0bd0,
+        0x4750_4653,
+        0x00c3_6400,
+        0x0102_1997,
+        0x6573_5546,
+        0x1983_0326,
+        0x7461_636f,
+        0x0116_1970,
+        0xaad7_aaea,
+    ];
+    // SAFETY: a plain record; all zero is a value of it.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor and a writable record.
+    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut about) };
+    done == 0 && REMOTE.contains(&(about.f_type as i64 & 0xffff_ffff))
+}
+
+/// Gives an entry of an open directory another name there.
+pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Result<()> {
+    let at = directory.as_raw_fd();
+    let (from, to) = (CString::new(from)?, CString::new(to)?);
+    // SAFETY: an open descriptor and two zero-terminated names.
+    if unsafe { libc::renameat(at, from.as_ptr(), at, to.as_ptr()) } == 0 {
+        Ok(())
+    } else {
+        Err(last())
+    }
+}
+
 // ---- sockets ----
+
+/// A socket's name is shorter than this.
+pub(crate) const MAX_NAME: usize = 108;
 
 /// Where a listener is: bytes of `sun_path`, of which the first is zero for an abstract name.
 fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), Failure> {
@@ -90,43 +144,77 @@ fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), F
     Ok((address, len as libc::socklen_t))
 }
 
-fn socket() -> Result<OwnedFd, Failure> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+fn socket(kind: i32) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
-        return Err(Failure::last_os_error("creating a socket"));
+        return Err(last());
     }
     // SAFETY: a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Listens at `path` (see [`connect`]).
-pub(crate) fn listen(path: &[u8]) -> Result<OwnedFd, Failure> {
-    let (address, len) = socket_address(path)?;
-    let fd = socket()?;
+/// A socket of that name (see [`connect`]), on which nobody listens yet.
+pub(crate) fn bind(name: &[u8]) -> io::Result<OwnedFd> {
+    let (address, len) =
+        socket_address(name).map_err(|failure| io::Error::other(failure.text.to_string()))?;
+    let fd = socket(libc::SOCK_SEQPACKET)?;
     // SAFETY: a filled address of that length.
     if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(Failure::last_os_error(&format!("binding {}", String::from_utf8_lossy(path))));
-    }
-    // SAFETY: an open descriptor.
-    if unsafe { libc::listen(fd.as_raw_fd(), 4096) } != 0 {
-        return Err(Failure::last_os_error("listening"));
+        return Err(last());
     }
     Ok(fd)
+}
+
+/// From now on peers can connect.
+pub(crate) fn listen(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an open descriptor.
+    if unsafe { libc::listen(fd.as_raw_fd(), 4096) } == 0 { Ok(()) } else { Err(last()) }
 }
 
 /// Connects without waiting; a leading zero byte makes the name abstract. [`Status::Again`]: the
 /// listener's queue is full.
 pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     let (address, len) = socket_address(path)?;
-    let fd = socket()?;
+    let fd = socket(libc::SOCK_SEQPACKET)
+        .map_err(|error| Failure::from_io("creating a socket", &error))?;
     // SAFETY: a filled address of that length.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
         let error = last();
         return Err(Failure::from_io("connecting to the peer's socket", &error));
     }
     Ok(fd)
+}
+
+/// Whether nobody has the socket of that name open. A live one is refused to the datagram socket that asks
+/// because it is of another type, so its owner notices nothing; one that is not there at all is not dead.
+pub(crate) fn is_dead(name: &[u8]) -> bool {
+    let refused = |kind| {
+        let (Ok((address, len)), Ok(fd)) = (socket_address(name), socket(kind)) else {
+            return false;
+        };
+        // SAFETY: a filled address of that length.
+        let done = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
+        done != 0 && last().raw_os_error() == Some(libc::ECONNREFUSED)
+    };
+    // Not every system asks for the type first: what is removed is refused in both ways.
+    refused(libc::SOCK_DGRAM) && refused(libc::SOCK_SEQPACKET)
+}
+
+/// Closing this descriptor does not wait until what was written to it has left, as its sender may have asked.
+fn do_not_linger(fd: RawFd) {
+    let off = libc::linger { l_onoff: 0, l_linger: 0 };
+    // SAFETY: a readable record; what is no socket is left alone.
+    let _ = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const off).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
 }
 
 /// The next connection, if one waits.
@@ -161,9 +249,11 @@ pub(crate) fn peer_user(fd: &OwnedFd) -> Option<u32> {
     (done == 0).then_some(who.uid)
 }
 
-/// The most descriptors in one record.
+/// The most descriptors that we send in one record.
 pub(crate) const MAX_FDS: usize = 2;
-const CONTROL: usize = 64; // cmsghdr (16) and two descriptors (8), with room
+/// The most that the kernel carries in one: those without room here it would close by itself, and wait for it.
+const MAX_RECEIVED: usize = 253;
+const CONTROL: usize = 16 + (MAX_RECEIVED * size_of::<RawFd>()).next_multiple_of(8);
 
 /// Buffer of a control message, aligned as its header wants.
 #[repr(C, align(8))]
@@ -238,6 +328,7 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
                 let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
                 for i in 0..bytes / size_of::<RawFd>() {
                     let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned();
+                    do_not_linger(fd);
                     fds.push(OwnedFd::from_raw_fd(fd));
                 }
             }

@@ -550,13 +550,13 @@ fn memory_stays_small_until_a_peer_talks() {
 
 #[test]
 fn a_socket_directory_is_checked_swept_and_left_clean() {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     let dir = std::env::temp_dir().join(format!("tieline-shm-test-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
     let text = dir.to_str().unwrap();
     let provider = Provider::open(&[("TIELINE_SHM_DIR", text)]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
-    assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
     let endpoint = a.connect(&b.address(), b"", 0).unwrap();
     assert_eq!(endpoint.short(1, 42, b""), Ok(0));
     assert_eq!(poll_until(&b, |s| s.kind == event::MESSAGE).header, 42);
@@ -577,4 +577,8 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     assert_eq!(error.status, Status::Permission);
     assert!(error.text.contains("chmod 700"), "{}", error.text);
     std::fs::remove_dir_all(&dir).unwrap();
+    // A name that may be misspelt is not made.
+    let error = domain.interface().err().unwrap();
+    assert!(error.text.contains("TIELINE_SHM_DIR") && error.text.contains("does not exist"));
+    assert!(!dir.exists());
 }

@@ -27,26 +27,36 @@ pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
     forged
 }
 
-/// Where shm's secret lies in a worker's address.
+/// Where the part of one provider's interface lies in a worker's address.
 ///
 /// # Panics
-/// When the address has no candidate of shm.
+/// When the address has no candidate of that provider.
 #[must_use]
-pub fn secret(address: &[u8]) -> Range<usize> {
+pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     let candidates = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]) + WORKER;
     let mut at = candidates + 1;
     for _ in 0..address[candidates] {
-        let provider = at + 1..at + 1 + usize::from(address[at]);
+        let name = at + 1..at + 1 + usize::from(address[at]);
         for _ in 0..3 {
             at += 1 + usize::from(address[at]);
         }
         at += 4; // priority
         let len = usize::from(u16::from_le_bytes([address[at], address[at + 1]]));
         at += 2;
-        if &address[provider] == b"shm" {
-            return at + 1..at + 17; // behind the version
+        if &address[name] == provider {
+            return at..at + len;
         }
         at += len;
     }
-    panic!("no candidate of shm");
+    panic!("no candidate of {}", String::from_utf8_lossy(provider));
+}
+
+/// Where shm's secret lies in a worker's address.
+///
+/// # Panics
+/// When the address has no candidate of shm.
+#[must_use]
+pub fn secret(address: &[u8]) -> Range<usize> {
+    let shm = candidate(address, b"shm");
+    shm.start + 1..shm.start + 17 // behind the version
 }

@@ -1,8 +1,9 @@
 //! What a test must not leave behind: processes, hosts, and files in the places where Tieline could make some.
 
-use crate::hosts;
+use crate::{Node, hosts};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ impl Before {
         let folder = std::env::temp_dir().join(format!("processes-{pid}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("tmp")).expect("a folder for the test");
+        let own = folder.join("run");
+        fs::DirBuilder::new().mode(0o700).create(&own).expect("a folder for sockets");
         *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some((mark.clone(), folder.clone()));
         Before { mark, folder, files: files() }
     }
@@ -57,6 +60,12 @@ impl Before {
         assert!(new.is_empty(), "files are left: {new:?}");
         let mut own = Vec::new();
         walk(&self.folder, &mut own);
+        if !own.is_empty() {
+            // What killed processes leave the next one of their user removes.
+            Node::start("sweeper").end();
+            own.clear();
+            walk(&self.folder, &mut own);
+        }
         assert!(own.is_empty(), "files are left: {own:?}");
         let _ = fs::remove_dir_all(&self.folder);
     }

@@ -92,6 +92,7 @@ impl Launch {
             .env(runner::ROLE, &self.role)
             .env(leftovers::MARK, mark)
             .env("TMPDIR", folder.join("tmp"))
+            .env("XDG_RUNTIME_DIR", folder.join("run"))
             .envs(self.environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -197,5 +198,168 @@ impl Drop for Epoll {
     fn drop(&mut self) {
         // SAFETY: made by `over`, closed once.
         let _ = unsafe { libc::close(self.0) };
+    }
+}
+
+// ---- what a hostile peer of shm needs ----
+
+fn done(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a descriptor that the caller has just made, and nobody else owns.
+    done(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Connects to a Unix socket of records; a leading zero byte makes the name abstract.
+///
+/// # Errors
+/// Those of the system; [`io::ErrorKind::InvalidInput`] when the name is too long.
+pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
+    // SAFETY: a plain record; all zero is a value of it.
+    let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= to.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    to.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, &byte) in to.sun_path.iter_mut().zip(name) {
+        *place = byte as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len();
+    let len = len + usize::from(name[0] != 0);
+    // SAFETY: takes numbers only.
+    let socket = owned(unsafe {
+        libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
+    })?;
+    // SAFETY: a filled address of that length.
+    let _ = done(unsafe { libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len as u32) })?;
+    Ok(socket)
+}
+
+/// Sends a record with descriptors, without waiting.
+///
+/// # Errors
+/// Those of the system.
+pub fn send_record(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut piece =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; 256];
+    // SAFETY: a plain record; all zero is a value of it.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut piece;
+    message.msg_iovlen = 1;
+    assert!(fds.len() <= 253, "more than the system takes");
+    if !fds.is_empty() {
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: the macros compute within `control`, which has room for 253 descriptors.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(size_of_val(fds) as u32) as usize;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of_val(fds) as u32) as usize;
+            for (i, fd) in fds.iter().enumerate() {
+                libc::CMSG_DATA(header).cast::<i32>().add(i).write_unaligned(fd.as_raw_fd());
+            }
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message points to live buffers.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
+    done(sent as i32).map(|_| ())
+}
+
+/// Whether the other side has not closed a socket. Records that wait are dropped.
+#[must_use]
+pub fn is_open(socket: &OwnedFd) -> bool {
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: writes at most one byte.
+        let got = unsafe {
+            libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT)
+        };
+        if got <= 0 {
+            return got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        }
+    }
+}
+
+/// Memory that is shared with whoever gets its file.
+pub struct Memory {
+    file: OwnedFd,
+    base: *mut u8,
+    len: usize,
+}
+
+impl Memory {
+    /// A memory file that cannot change its size, mapped.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn sealed(len: usize) -> io::Result<Memory> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a name that ends with a zero; numbers.
+        let file = owned(unsafe { libc::memfd_create(c"hostile".as_ptr(), flags) })?;
+        // SAFETY: an open descriptor and numbers.
+        unsafe {
+            let _ = done(libc::ftruncate(file.as_raw_fd(), len as i64))?;
+            let _ = done(libc::fallocate(file.as_raw_fd(), 0, 0, len as i64))?;
+            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+            let _ = done(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
+        }
+        Memory::over(file, len)
+    }
+
+    /// Maps `len` bytes of a file that is at least that long.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn over(file: OwnedFd, len: usize) -> io::Result<Memory> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping at an address of the system's choice.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Memory { file, base: base.cast(), len })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn word(&self, at: usize) -> &std::sync::atomic::AtomicU64 {
+        assert!(at % 8 == 0 && at + 8 <= self.len, "outside");
+        // SAFETY: inside the mapping and aligned; both sides touch it by atomics.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// The word at a place.
+    ///
+    /// # Panics
+    /// When it lies outside.
+    #[must_use]
+    pub fn load(&self, at: usize) -> u64 {
+        self.word(at).load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Changes the word at a place.
+    ///
+    /// # Panics
+    /// When it lies outside.
+    pub fn store(&self, at: usize, value: u64) {
+        self.word(at).store(value, std::sync::atomic::Ordering::Release);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; nobody holds a reference into it any more.
+        let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

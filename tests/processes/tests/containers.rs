@@ -7,10 +7,15 @@ use tieline_processes::{Launch, Node, Test, Verdict, leftovers, named};
 pub(crate) const TESTS: &[Test] = named![
     messages_and_memory_cross_a_pid_namespace,
     a_private_empty_or_full_dev_shm_does_not_matter,
-    a_network_namespace_needs_the_socket_directory_and_says_so,
+    messages_and_memory_cross_a_network_namespace,
+    messages_and_memory_cross_a_mount_namespace_without_a_common_directory,
+    a_peer_that_shares_neither_files_nor_process_numbers_is_told_what_it_needs,
     messages_and_memory_cross_a_user_namespace,
     everything_at_once_as_in_a_container,
     a_socket_directory_is_empty_again_when_a_process_in_it_was_killed,
+    what_killed_processes_left_the_next_one_of_their_user_removes,
+    a_directory_that_does_not_exist_is_an_error_and_is_not_made,
+    a_process_that_does_not_know_its_kernel_reaches_its_peers,
     an_exhausted_address_space_is_an_error_of_the_call_that_needs_it,
     an_exhausted_descriptor_table_is_an_error_that_says_so,
 ];
@@ -135,25 +140,54 @@ fn socket_directory() -> String {
     format!("TIELINE_SHM_DIR={}", directory.display())
 }
 
-fn a_network_namespace_needs_the_socket_directory_and_says_so() -> Verdict {
+fn messages_and_memory_cross_a_network_namespace() -> Verdict {
     if let Err(why) = can(&["--net"]) {
         return Verdict::Skipped(why);
     }
-    let launch = || Launch::new("inside", "node").through(&["unshare", "--net"]);
     let mut outside = Node::start("outside");
-    let mut inside = Node::open(launch(), &[]);
-    let address = inside.must("address");
-    let failed = outside.ask(&format!("connect inside {address}")).expect_err("no common names");
-    println!("    {}", failed.text);
-    assert_eq!(failed.status, "Unreachable");
-    assert!(failed.text.contains("TIELINE_SHM_DIR"), "{}", failed.text);
-    let _ = end([outside, inside]);
-
-    let directory = socket_directory();
-    let mut outside = Node::with("outside", &[&directory]);
-    let mut inside = Node::open(launch(), &[&directory]);
+    let launch = Launch::new("inside", "node").through(&["unshare", "--net"]);
+    let mut inside = Node::open(launch, &[]);
     let paths = everything_works_between(&mut outside, &mut inside);
     assert_eq!(paths, ["shm-cma/copy", "shm-cma/copy"]);
+    end([outside, inside])
+}
+
+/// Hides the test's folder: nothing that lies there outside is seen inside.
+fn with_a_folder_of_its_own(own: &[&str]) -> Launch {
+    let folder = leftovers::current().1;
+    let mount = format!("mount -t tmpfs none {}", folder.display());
+    let make = format!("mkdir -m 700 {}/run {}/tmp", folder.display(), folder.display());
+    let script = format!("{mount} && {make} && exec \"$0\"");
+    let mut words = wrapped(own);
+    words.extend(["sh", "-c", &script]);
+    Launch::new("inside", "node").through(&words)
+}
+
+fn messages_and_memory_cross_a_mount_namespace_without_a_common_directory() -> Verdict {
+    let own = ["--mount", "--net"];
+    if let Err(why) = can(&own) {
+        return Verdict::Skipped(why);
+    }
+    let mut outside = Node::start("outside");
+    let mut inside = Node::open(with_a_folder_of_its_own(&own), &[]);
+    let paths = everything_works_between(&mut outside, &mut inside);
+    assert_eq!(paths, ["shm-cma/copy", "shm-cma/copy"]);
+    end([outside, inside])
+}
+
+fn a_peer_that_shares_neither_files_nor_process_numbers_is_told_what_it_needs() -> Verdict {
+    let own = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if let Err(why) = can(&own) {
+        return Verdict::Skipped(why);
+    }
+    let mut outside = Node::with("outside", &["TIELINE_PROVIDERS=shm"]);
+    let mut inside = Node::open(with_a_folder_of_its_own(&own), &["TIELINE_PROVIDERS=shm"]);
+    let address = inside.must("address");
+    let failed = outside.ask(&format!("connect inside {address}")).expect_err("nothing in common");
+    println!("    {}", failed.text);
+    assert_eq!(failed.status, "Unreachable");
+    assert!(failed.text.contains("mount namespace"), "{}", failed.text);
+    assert!(failed.text.contains("TIELINE_SHM_DIR"), "{}", failed.text);
     end([outside, inside])
 }
 
@@ -230,6 +264,60 @@ fn a_socket_directory_is_empty_again_when_a_process_in_it_was_killed() -> Verdic
     // The survivor removes its own, and nothing is left: that is checked after every test.
     survivor.end();
     Verdict::Passed
+}
+
+/// Sockets in the directory that is used without TIELINE_SHM_DIR.
+fn sockets() -> usize {
+    let directory = leftovers::current().1.join("run").join("tieline");
+    std::fs::read_dir(directory).map_or(0, Iterator::count)
+}
+
+fn what_killed_processes_left_the_next_one_of_their_user_removes() -> Verdict {
+    let mut living = Node::start("living");
+    let mut killed: Vec<Node> = (0..5).map(|n| Node::start(&format!("killed-{n}"))).collect();
+    assert_eq!(sockets(), 6);
+    for node in &mut killed {
+        let _ = node.kill();
+    }
+    assert_eq!(sockets(), 6, "nobody was there to remove them");
+    // A living one is not taken for dead, even one that is stopped.
+    tieline_processes::sys::signal(living.peer.pid(), tieline_processes::sys::Signal::Stop);
+    let mut next = Node::start("next");
+    assert_eq!(sockets(), 2);
+    tieline_processes::sys::signal(living.peer.pid(), tieline_processes::sys::Signal::Continue);
+    next.connect(&mut living);
+    let _ = next.must("ping living");
+    end([living, next])
+}
+
+fn a_directory_that_does_not_exist_is_an_error_and_is_not_made() -> Verdict {
+    let missing = leftovers::current().1.join("misspelt");
+    let mut node = Node::bare(Launch::new("node", "node"));
+    let failed = node
+        .ask(&format!("open TIELINE_PROVIDERS=shm TIELINE_SHM_DIR={}", missing.display()))
+        .expect_err("there is no such directory");
+    println!("    {}", failed.text);
+    assert!(failed.text.contains("TIELINE_SHM_DIR"), "{}", failed.text);
+    assert!(failed.text.contains("does not exist"), "{}", failed.text);
+    assert!(!missing.exists());
+    node.end();
+    Verdict::Passed
+}
+
+fn a_process_that_does_not_know_its_kernel_reaches_its_peers() -> Verdict {
+    if let Err(why) = can(&["--mount"]) {
+        return Verdict::Skipped(why);
+    }
+    // Where /proc hides what it usually tells.
+    let script = "mount -t tmpfs none /proc/sys/kernel/random && exec \"$0\"";
+    let launch = Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", script]);
+    let mut outside = Node::with("outside", &["TIELINE_PROVIDERS=shm"]);
+    let mut inside = Node::open(launch, &["TIELINE_PROVIDERS=shm"]);
+    outside.connect(&mut inside);
+    inside.connect(&mut outside);
+    let _ = outside.must("ping inside");
+    let _ = inside.must("ping outside");
+    end([outside, inside])
 }
 
 fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict {

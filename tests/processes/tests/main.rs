@@ -3,6 +3,7 @@
 mod composition;
 mod connecting;
 mod containers;
+mod hostile_shm;
 mod hosts;
 mod jobs;
 mod killed;
@@ -18,9 +19,10 @@ mod settings;
 mod strangers;
 
 use std::process::ExitCode;
-use tieline_processes::{Role, interpreter, runner, stranger};
+use tieline_processes::{Role, hostile, interpreter, runner, stranger};
 
-const ROLES: &[Role] = &[("node", interpreter::node), ("stranger", stranger::stranger)];
+const ROLES: &[Role] =
+    &[("node", interpreter::node), ("stranger", stranger::stranger), ("hostile", hostile::hostile)];
 
 fn main() -> ExitCode {
     runner::main(
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
             killed::TESTS,
             random_kills::TESTS,
             strangers::TESTS,
+            hostile_shm::TESTS,
             misuse::TESTS,
             progress::TESTS,
             containers::TESTS,

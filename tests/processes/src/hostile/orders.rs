@@ -1,0 +1,111 @@
+//! What a hostile peer can be told.
+
+use super::wire::{self, Channel, Target, slot};
+use crate::interpreter::unhex;
+use crate::parent::Parent;
+use crate::sys;
+use std::io;
+use std::os::fd::OwnedFd;
+
+#[derive(Default)]
+struct Hostile {
+    target: Option<Target>,
+    channels: Vec<Channel>,
+    /// Connections that said nothing, or something that is no greeting.
+    strangers: Vec<OwnedFd>,
+}
+
+/// The role.
+pub fn hostile(parent: Parent) {
+    let mut hostile = Hostile::default();
+    while let Some(order) = parent.hear() {
+        let words: Vec<&str> = order.split(' ').collect();
+        let answer = hostile.obey(&words, &parent);
+        let now = sys::now_ns();
+        match answer {
+            Ok(text) => parent.say(&format!("ok {now} {text}")),
+            Err(e) => parent.say(&format!("error {now} {:?} System {e}", e.kind())),
+        }
+    }
+}
+
+fn number(word: &str) -> usize {
+    word.parse().unwrap_or_else(|_| panic!("`{word}` is no number"))
+}
+
+impl Hostile {
+    fn target(&self) -> &Target {
+        self.target.as_ref().expect("`aim` comes first")
+    }
+
+    fn obey(&mut self, words: &[&str], parent: &Parent) -> io::Result<String> {
+        Ok(match words {
+            ["become", user] => sys::become_user(number(user) as u32).to_string(),
+            // Everything that follows is against this worker. Says whether its socket has an abstract name.
+            ["aim", address] => {
+                let target = Target::of(&unhex(address));
+                let named = if target.is_abstract() { "abstract" } else { "in a directory" };
+                self.target = Some(target);
+                named.to_string()
+            }
+            // Connections with a proper greeting, and a channel each.
+            ["greet", count] => {
+                for _ in 0..number(count) {
+                    let channel = self.target().greet(b"nobody you know")?;
+                    self.channels.push(channel);
+                }
+                self.channels.len().to_string()
+            }
+            // Connections without a word.
+            ["silent", count] => {
+                for _ in 0..number(count) {
+                    let socket = self.target().connect()?;
+                    self.strangers.push(socket);
+                }
+                self.strangers.len().to_string()
+            }
+            // How many of the greeted connections the victim has not closed.
+            ["open"] => {
+                let open = |c: &&Channel| c.socket().is_some_and(sys::is_open);
+                self.channels.iter().filter(open).count().to_string()
+            }
+            // Hangs up, and keeps the rings.
+            ["hang-up"] => {
+                self.channels.iter_mut().for_each(Channel::hang_up);
+                self.strangers.clear();
+                String::new()
+            }
+            // Moves every channel into its fast box.
+            ["switch"] => {
+                let moved =
+                    self.channels.iter_mut().filter_map(|c| c.switch().then_some(())).count();
+                moved.to_string()
+            }
+            // The same record on every channel, as often as it takes it up to so many times: how many in all.
+            ["say", record, times] => self.say(&unhex(record), number(times)).to_string(),
+            // Messages into every ring, for as long as nothing else is ordered: how many in all.
+            ["write"] => {
+                parent.say("streaming");
+                let mut written = 0u64;
+                while !parent.wants_something() {
+                    for channel in &mut self.channels {
+                        while channel.push(slot::INLINE, 8, &[0, 0]) {
+                            written += 1;
+                        }
+                    }
+                }
+                written.to_string()
+            }
+            // Ends `write`.
+            ["stop"] => String::new(),
+            _ => panic!("{words:?} is no order"),
+        })
+    }
+
+    fn say(&self, record: &[u8], times: usize) -> usize {
+        let sent = |channel: &Channel| {
+            (0..times).take_while(|_| channel.say(record, &wire::borrowed(&[])).is_ok()).count()
+        };
+        self.channels.iter().map(sent).sum()
+    }
+}

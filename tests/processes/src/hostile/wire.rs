@@ -1,0 +1,169 @@
+//! The wire of shm, written down a second time: an attacker does not link the victim's code.
+
+use crate::forge;
+use crate::sys::{self, Memory};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+const PAGE: usize = 4096;
+/// The fast box that its channels have.
+const FAST_BOX: usize = 4096;
+/// A slot, and where those of the cold ring and of the fast box begin.
+const SLOT: usize = 64;
+const COLD: (usize, usize) = (512, 32);
+const FAST: (usize, usize) = (PAGE, FAST_BOX / SLOT);
+/// Where the receiver says how many slots it has consumed.
+const TAIL: usize = 128;
+
+/// The first byte of each record.
+pub mod record {
+    /// The greeting.
+    pub const HELLO: u8 = 1;
+    /// Look at your rings.
+    pub const WAKE: u8 = 4;
+    /// The segment of a remote key, please.
+    pub const KEY_REQUEST: u8 = 7;
+}
+
+/// What a slot is.
+pub mod slot {
+    /// A message whose payload lies in the slot.
+    pub const INLINE: u8 = 1;
+    /// A message whose payload lies in the pool.
+    pub const POOLED: u8 = 2;
+    /// From here on the sender rings the doorbell.
+    pub const BELL_ON: u8 = 3;
+    /// The sender asks for a fast box.
+    pub const WANT_FAST: u8 = 4;
+    /// The sender goes on in the fast box.
+    pub const SWITCH: u8 = 5;
+}
+
+/// An interface of shm, as its address describes it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    version: u8,
+    /// The secret that a greeting must show.
+    pub cookie: [u8; 16],
+    /// The domain that its keys belong to.
+    pub domain: [u8; 16],
+    /// `sun_path`: with a leading zero an abstract name.
+    pub socket: Vec<u8>,
+}
+
+impl Target {
+    /// Takes it out of a worker's address.
+    ///
+    /// # Panics
+    /// When the address has no candidate of shm.
+    #[must_use]
+    pub fn of(address: &[u8]) -> Target {
+        let shm = &address[forge::candidate(address, b"shm")];
+        // version, cookie, boot, two namespaces, process, domain, length of the name, name
+        let id = |at: usize| <[u8; 16]>::try_from(&shm[at..at + 16]).expect("16 bytes");
+        Target { version: shm[0], cookie: id(1), domain: id(49), socket: shm[66..].to_vec() }
+    }
+
+    /// Whether the name of the socket is abstract.
+    #[must_use]
+    pub fn is_abstract(&self) -> bool {
+        self.socket[0] == 0
+    }
+
+    /// A connection that has said nothing.
+    ///
+    /// # Errors
+    /// When nobody takes it.
+    pub fn connect(&self) -> io::Result<OwnedFd> {
+        sys::connect_unix(&self.socket)
+    }
+
+    /// The greeting of somebody who has the address.
+    #[must_use]
+    pub fn hello(&self, identity: &[u8]) -> Vec<u8> {
+        let mut out = vec![record::HELLO, self.version];
+        out.extend(self.cookie);
+        out.push(1); // ordered by membarrier: no matter for who attacks
+        out.extend((FAST_BOX as u32).to_le_bytes());
+        out.extend((identity.len() as u32).to_le_bytes());
+        out.extend(identity);
+        out
+    }
+
+    /// A channel that is greeted as it should be.
+    ///
+    /// # Errors
+    /// When nobody takes it.
+    pub fn greet(&self, identity: &[u8]) -> io::Result<Channel> {
+        let memory = Memory::sealed(PAGE + FAST_BOX)?;
+        let socket = self.connect()?;
+        sys::send_record(&socket, &self.hello(identity), &[memory.file()])?;
+        Ok(Channel { socket: Some(socket), memory, position: 0, fast: false })
+    }
+}
+
+/// A connection with its ring.
+pub struct Channel {
+    socket: Option<OwnedFd>,
+    /// Shared with the victim.
+    pub memory: Memory,
+    position: u64,
+    fast: bool,
+}
+
+impl Channel {
+    /// Its socket, until it has hung up.
+    #[must_use]
+    pub fn socket(&self) -> Option<&OwnedFd> {
+        self.socket.as_ref()
+    }
+
+    /// Hangs up. The ring stays, and can be written to.
+    pub fn hang_up(&mut self) {
+        self.socket = None;
+    }
+
+    /// Says something over the socket.
+    ///
+    /// # Errors
+    /// When the socket is full, or closed on either side.
+    pub fn say(&self, record: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        sys::send_record(socket, record, descriptors)
+    }
+
+    /// Writes one slot where the victim looks next, if it has passed what was there; whether it had.
+    pub fn push(&mut self, kind: u8, len: u8, body: &[u64]) -> bool {
+        let (start, count) = if self.fast { FAST } else { COLD };
+        let count = count as u64;
+        if self.position >= self.memory.load(TAIL) + count {
+            return false;
+        }
+        let at = start + (self.position % count) as usize * SLOT;
+        for (i, word) in body.iter().enumerate().take(7) {
+            self.memory.store(at + 8 + i * 8, *word);
+        }
+        let lap = self.position / count + 1;
+        let head = 1 | u64::from(len) << 16 | u64::from(kind) << 24;
+        self.memory.store(at, lap << 32 | head);
+        self.position += 1;
+        true
+    }
+
+    /// Goes on in the fast box, which the victim looks at in every poll.
+    pub fn switch(&mut self) -> bool {
+        let count = FAST.1 as u64;
+        let switched = self.push(slot::SWITCH, 0, &[]);
+        if switched {
+            self.position = self.position.next_multiple_of(count);
+            self.fast = true;
+        }
+        switched
+    }
+}
+
+/// A descriptor to send, borrowed.
+#[must_use]
+pub fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(AsFd::as_fd).collect()
+}
