@@ -133,6 +133,7 @@ pub(crate) struct State {
     pub(crate) rules: Vec<Rule>,
     pub(crate) calls: Vec<Call>,
     pub(crate) faults: Vec<String>,
+    pub(crate) meanwhile: Option<fn()>,
 }
 
 /// What stands in memory whose time is over.
@@ -157,6 +158,7 @@ impl State {
             rules: Vec::new(),
             calls: Vec::new(),
             faults: Vec::new(),
+            meanwhile: None,
         }
     }
 
@@ -266,8 +268,11 @@ impl State {
         if !std::mem::replace(&mut self.endpoints[endpoint].open, false) {
             self.fault("an endpoint was closed twice");
         }
-        // From here on nothing touches the application's memory.
+        // From here on nothing touches the application's memory, and nothing is told of it.
         self.endpoints[endpoint].ops.clear();
+        let at = self.endpoints[endpoint].interface;
+        let of_it = |p: &Parcel| p.kind == event::ENDPOINT_FAILED && p.peer == endpoint as u64;
+        self.interfaces[at].injected.retain(|parcel| !of_it(parcel));
         if self.endpoints[endpoint].failed.is_none() {
             self.send(endpoint, event::PEER_LEFT, 0, 0, &[]);
         }
@@ -287,8 +292,8 @@ impl State {
             endpoint.wire.clear();
             (endpoint.interface, endpoint.cookie)
         };
-        let kind = event::ENDPOINT_FAILED;
-        self.inject(interface, kind, 0, status as i32, 0, 0, cookie, words.as_bytes());
+        let (kind, number) = (event::ENDPOINT_FAILED, endpoint as u64);
+        self.inject(interface, kind, 0, status as i32, number, 0, cookie, words.as_bytes());
     }
 
     pub(crate) fn break_endpoints(&mut self, from: usize, to: usize, status: Status, words: &str) {

@@ -205,6 +205,10 @@ impl Interface for FakeInterface {
 
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         ask(self.world, self.lane, self.number, Slot::Poll)?;
+        let meanwhile = self.world.state().meanwhile;
+        if let Some(call) = meanwhile {
+            call();
+        }
         self.world.state().poll(self.number, events);
         Ok(())
     }

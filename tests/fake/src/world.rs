@@ -191,9 +191,38 @@ impl World {
     /// # Panics
     /// When that peer never connected there.
     pub fn forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) {
+        assert!(self.try_forge(from, at, id, header, payload), "that peer never connected");
+    }
+
+    /// [`World::forge`], if that peer ever connected there.
+    pub fn try_forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) -> bool {
         let mut state = self.state();
-        let peer = state.peer_number(from, at).expect("a peer that has connected");
-        state.inject(at, event::MESSAGE, id, 0, peer, header, 0, payload);
+        let peer = state.peer_number(from, at);
+        if let Some(peer) = peer {
+            state.inject(at, event::MESSAGE, id, 0, peer, header, 0, payload);
+        }
+        peer.is_some()
+    }
+
+    /// `call` is called in every poll: while one worker of a thread waits, the others go on.
+    pub fn meanwhile(&self, call: fn()) {
+        self.state().meanwhile = Some(call);
+    }
+
+    /// The names of its lanes.
+    #[must_use]
+    pub fn lanes(&self) -> Vec<&'static str> {
+        self.state().lanes.iter().map(|lane| lane.name).collect()
+    }
+
+    /// The numbers of the operations that providers have of the `nth` worker, on any lane.
+    #[must_use]
+    pub fn cookies(&self, nth: usize) -> Vec<u64> {
+        let of_worker: Vec<usize> =
+            self.lanes().iter().map(|lane| self.interface(nth, lane)).collect();
+        let state = self.state();
+        let endpoints = state.endpoints.iter().filter(|e| of_worker.contains(&e.interface));
+        endpoints.flat_map(|endpoint| endpoint.ops.iter().map(|op| op.cookie)).collect()
     }
 
     /// A completion arrives at an interface.

@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{Completion, Outcome, Status};
+use tieline::{AtomicOp, Completion, Outcome, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// `tieline_plugin_api::op_flags::REMOTE_COMPLETION`
@@ -232,5 +232,15 @@ cases! {
         assert_eq!(stage.world.calls(Slot::Put).len(), before);
         assert_eq!(stage.a.pending(), 0);
         stage.assert_no_faults();
+    }
+
+    /// `Done` carries the value of a fetching atomic, otherwise 0, whoever carries it out.
+    fn an_atomic_without_a_result_brings_none() {
+        for lane in [Lane::whole("all").late(2), Lane::whole("all").synchronous(), Lane::messages("all")] {
+            let stage = Stage::new(vec![lane]);
+            let (_target, key) = stage.target(vec![7; 64]);
+            let atomic = stage.ab.atomic(AtomicOp::Add, Width::Bits64, &key, 0, 1).unwrap();
+            assert_eq!(stage.finish(atomic), Ok(0));
+        }
     }
 }

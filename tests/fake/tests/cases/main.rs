@@ -66,6 +66,11 @@ const KNOWN: &[(&str, &str)] = &[
         "what_a_handler_may_wait_for_does_not_depend_on_the_provider",
         "a handler may wait for what is done at once and for nothing else",
     ),
+    ("an_atomic_without_a_result_brings_none", "an emulated one brings the value from before"),
+    (
+        "the_failure_of_an_endpoint_that_is_gone_is_not_the_next_ones",
+        "the cookie of a lane is a place that is used again",
+    ),
 ];
 
 /// Runs a case; one of [`KNOWN`] has to fail.

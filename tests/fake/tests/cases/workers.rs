@@ -178,4 +178,33 @@ cases! {
         }
         stage.assert_no_faults();
     }
+
+    /// A handler drops an endpoint and connects another, and the same poll brought the failure of the first.
+    fn the_failure_of_an_endpoint_that_is_gone_is_not_the_next_ones() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let a = Rc::new(stage.at_a.worker().unwrap());
+        let address = stage.b.address().unwrap();
+        let old = a.connect(&address).unwrap();
+        let _ = old.send(1, 0, b"").unwrap();
+        let ends = Rc::new(RefCell::new((Some(old), None)));
+        let back = stage.b.connect(&a.address().unwrap()).unwrap();
+        let _ = back.send(1, 0, b"").unwrap();
+        let _ = (stage.turn(), a.progress());
+        let (worker, kept) = (Rc::downgrade(&a), ends.clone());
+        a.on_message(5, move |_| {
+            let Some(worker) = worker.upgrade() else { return };
+            drop(kept.borrow_mut().0.take());
+            let next = worker.connect(&address).unwrap();
+            let _ = next.send(1, 0, b"").unwrap();
+            kept.borrow_mut().1 = Some(next);
+        }).unwrap();
+        let (at, b) = (stage.world.interface(2, "all"), stage.world.interface(1, "all"));
+        stage.world.forge(b, at, 5, 0, b"");
+        stage.world.break_endpoints(at, b, Status::TimedOut, "the cable is cut");
+        let _ = a.progress();
+        let ends = ends.borrow();
+        let next = ends.1.as_ref().expect("the handler ran");
+        assert!(next.error().is_none(), "{:?}", next.error());
+        assert!(next.send(1, 0, b"").is_ok());
+    }
 }

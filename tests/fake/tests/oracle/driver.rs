@@ -1,0 +1,677 @@
+//! Runs a program over a set of providers, and holds every answer against the oracle.
+
+use crate::model::{Kind, Model, place_of};
+use crate::program::{CELL, ENDS, FIRST_CELL, Handler, Program, Put, Send, Step, TARGET};
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::{Rc, Weak};
+use tieline::{
+    Access, AtomicOp, Completion, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request,
+    Status, Width, Worker,
+};
+use tieline_fake::World;
+
+/// Which providers a program runs over.
+pub(crate) struct Providers {
+    /// What contexts are told.
+    pub(crate) settings: Vec<(&'static str, String)>,
+    /// The fake that is among them.
+    pub(crate) world: Option<&'static World>,
+    /// The target's memory is of `Context::alloc`.
+    pub(crate) alloc: bool,
+}
+
+/// Polls after which something is taken to never happen.
+const NEVER: usize = 4_000;
+/// The most operations of one program: a put writes its number as a byte.
+const MOST: usize = 240;
+/// Messages by what their handler does.
+const IDS: [u16; 4] = [10, 11, 12, 13];
+const ANSWER: u16 = 20;
+
+thread_local! {
+    /// The workers of the program that runs, for whoever waits inside a call.
+    static WORKERS: RefCell<Vec<Weak<Worker>>> = const { RefCell::new(Vec::new()) };
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Called by the fake in each poll: while one worker waits, the others go on.
+pub(crate) fn meanwhile() {
+    if !WAITING.replace(false) {
+        return;
+    }
+    let workers: Vec<Rc<Worker>> =
+        WORKERS.with_borrow(|workers| workers.iter().filter_map(Weak::upgrade).collect());
+    for worker in workers {
+        let _ = progress(&worker);
+    }
+    WAITING.set(true);
+}
+
+/// Progress, whatever handlers do.
+fn progress(worker: &Worker) -> usize {
+    catch_unwind(AssertUnwindSafe(|| worker.progress())).unwrap_or(1)
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Memory(usize),
+    Message,
+    Flush { end: usize, posted: u64 },
+    FlushMessages { sent: usize },
+}
+
+struct Open {
+    what: What,
+    request: Request,
+    /// Where a get lands: its range has a guard on either side.
+    landing: Option<Region>,
+    /// Where a put comes from, to be overwritten when it has ended.
+    source: Option<Region>,
+}
+
+/// An endpoint, and what goes with it.
+struct End {
+    number: usize,
+    endpoint: Endpoint,
+    key: RemoteKey,
+    open: Vec<Open>,
+    /// Messages that were taken, and the length of each.
+    sent: Vec<(u64, usize)>,
+    broken: bool,
+}
+
+/// What the handlers at the target have seen.
+#[derive(Default)]
+struct Heard {
+    /// Headers, in order, whoever sent them.
+    headers: Vec<u64>,
+    trouble: Option<String>,
+    /// Answers that were taken, by the number of the end's worker.
+    answered: [Vec<u64>; ENDS],
+}
+
+struct Run {
+    model: Model,
+    world: Option<&'static World>,
+    ends: Vec<Option<End>>,
+    /// The target's endpoints to the workers of the ends.
+    back: Vec<Endpoint>,
+    /// Messages of ends that are gone: what of them may still arrive.
+    past: Vec<(usize, Vec<(u64, usize)>)>,
+    /// Operations of ends that are gone.
+    leaving: Vec<(usize, Open)>,
+    serial: u64,
+    heard: Rc<RefCell<Heard>>,
+    answers: Rc<RefCell<[Vec<u64>; ENDS]>>,
+    target: Region,
+    workers: Vec<Rc<Worker>>,
+    b: Rc<Worker>,
+    at_a: Context,
+    _at_b: Context,
+    steps: usize,
+}
+
+/// Runs one program; why it is a failure.
+pub(crate) fn run(program: &Program, providers: &Providers) -> Result<(), String> {
+    let world = providers.world;
+    let mut run = Run::open(program, providers).map_err(|error| format!("opening: {error}"))?;
+    for (at, step) in program.steps.iter().enumerate() {
+        run.steps = at;
+        let result = run.step(*step).and_then(|()| run.look());
+        result.map_err(|why| format!("step {at}, {step:?}: {why}"))?;
+    }
+    run.finish().map_err(|why| format!("in the end: {why}"))?;
+    drop(run);
+    let Some(world) = world else { return Ok(()) };
+    if !world.faults().is_empty() {
+        return Err(format!("rules of the binary interface: {:?}", world.faults()));
+    }
+    match world.left() {
+        [0, 0, 0, 0, 0] => Ok(()),
+        left => {
+            Err(format!("left open: interfaces, endpoints, keys, registrations, lent: {left:?}"))
+        }
+    }
+}
+
+fn payload(serial: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (serial as usize).wrapping_mul(31).wrapping_add(at) as u8).collect()
+}
+
+impl Run {
+    fn open(program: &Program, providers: &Providers) -> Result<Run, Error> {
+        let context = || {
+            let mut builder = Context::builder();
+            for (name, value) in &providers.settings {
+                builder = builder.set(name, value);
+            }
+            builder.set("TIELINE_QUEUE_BYTES", &format!("{}k", program.queue_kib)).open()
+        };
+        let (at_a, at_b) = (context()?, context()?);
+        let b = Rc::new(at_b.worker()?);
+        let target = match providers.alloc {
+            true => at_b.alloc(TARGET)?,
+            false => at_b.register_with(vec![0; TARGET], Access::ALL)?,
+        };
+        let heard: Rc<RefCell<Heard>> = Rc::default();
+        let answers: Rc<RefCell<[Vec<u64>; ENDS]>> = Rc::default();
+        for (handler, id) in
+            [Handler::Listens, Handler::Answers, Handler::Connects, Handler::Panics]
+                .into_iter()
+                .zip(IDS)
+        {
+            let (log, worker) = (heard.clone(), Rc::downgrade(&b));
+            b.on_message(id, move |message| {
+                let serial = message.header();
+                {
+                    let mut log = log.borrow_mut();
+                    log.headers.push(serial);
+                    if message.payload() != payload(serial, message.payload().len()) {
+                        log.trouble =
+                            Some(format!("message {serial:#x} has other bytes than were sent"));
+                    }
+                }
+                let Some(worker) = worker.upgrade() else { return };
+                match handler {
+                    Handler::Listens => {}
+                    Handler::Answers => {
+                        let kept = message.keep();
+                        let sent = worker
+                            .endpoint_to(message.peer())
+                            .and_then(|back| back.send(ANSWER, serial, kept.payload()));
+                        if sent.is_ok() {
+                            log.borrow_mut().answered[(serial >> 56) as usize].push(serial);
+                        }
+                    }
+                    Handler::Connects => {
+                        drop(worker.address().and_then(|own| worker.connect(&own)))
+                    }
+                    Handler::Panics => resume_unwind(Box::new("a handler that panics")),
+                }
+            })?;
+        }
+        let mut workers = Vec::new();
+        for end in 0..ENDS {
+            let worker = at_a.worker()?;
+            let log = answers.clone();
+            worker.on_message(ANSWER, move |m| log.borrow_mut()[end].push(m.header()))?;
+            workers.push(Rc::new(worker));
+        }
+        WORKERS.set(workers.iter().chain([&b]).map(Rc::downgrade).collect());
+        let mut run = Run {
+            model: Model::new(program.wants.values),
+            world: providers.world,
+            ends: Vec::new(),
+            back: Vec::new(),
+            past: Vec::new(),
+            leaving: Vec::new(),
+            serial: 0,
+            heard,
+            answers,
+            target,
+            workers,
+            b,
+            at_a,
+            _at_b: at_b,
+            steps: 0,
+        };
+        for end in 0..ENDS {
+            let opened = run.connect(end)?;
+            run.ends.push(Some(opened));
+            run.meet(end)?;
+        }
+        Ok(run)
+    }
+
+    fn connect(&mut self, end: usize) -> Result<End, Error> {
+        let endpoint = self.workers[end].connect(&self.b.address()?)?;
+        let key = endpoint.import_key(&self.target.remote_key()?)?;
+        let number = self.model.open_end();
+        Ok(End { number, endpoint, key, open: Vec::new(), sent: Vec::new(), broken: false })
+    }
+
+    /// The target knows the worker of an end, and has a connection to it.
+    fn meet(&mut self, end: usize) -> Result<(), Error> {
+        let back = self.b.connect(&self.workers[end].address()?)?;
+        if let Outcome::Pending(request) = back.flush_messages()? {
+            while self.b.test(&request).is_none() {
+                let _ = (progress(&self.b), progress(&self.workers[end]));
+            }
+        }
+        self.back.push(back);
+        Ok(())
+    }
+
+    fn end(&mut self, end: usize) -> &mut End {
+        self.ends[end].as_mut().expect("an end is there between steps")
+    }
+
+    /// Takes what a posting call said: an operation of the model's, or a message.
+    fn posted(
+        &mut self,
+        end: usize,
+        what: What,
+        result: Result<Outcome, Error>,
+        landing: Option<Region>,
+        source: Option<Region>,
+    ) -> Result<bool, String> {
+        match result {
+            Ok(Outcome::Done(value)) => {
+                self.ended(end, what, Ok(value), landing.as_ref(), source.as_ref())?;
+                Ok(true)
+            }
+            Ok(Outcome::Pending(request)) => {
+                self.end(end).open.push(Open { what, request, landing, source });
+                Ok(true)
+            }
+            Err(error) => {
+                if let What::Memory(op) = what {
+                    self.model.refuse(op);
+                }
+                let broken = self.end(end).broken;
+                match error.status() {
+                    Status::Again if !broken => Ok(false),
+                    Status::TimedOut if broken => Ok(false),
+                    _ => Err(format!("{error} ({:?})", error.status())),
+                }
+            }
+        }
+    }
+
+    /// An operation has ended, one way or the other.
+    fn ended(
+        &mut self,
+        end: usize,
+        what: What,
+        result: Result<u64, Error>,
+        landing: Option<&Region>,
+        source: Option<&Region>,
+    ) -> Result<(), String> {
+        let broken = self.ends[end].as_ref().is_some_and(|end| end.broken);
+        let value = match result {
+            Ok(value) => value,
+            Err(error) if broken && error.status() == Status::TimedOut => {
+                if let What::Memory(op) = what {
+                    self.model.lose(op);
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(format!("{what:?} failed: {error} ({:?})", error.status())),
+        };
+        match what {
+            What::Memory(op) => {
+                self.model.end(op, value)?;
+                if let Some(region) = landing {
+                    let bytes = region.to_vec(0..region.len()).map_err(|e| e.to_string())?;
+                    let inner = &bytes[8..bytes.len() - 8];
+                    if bytes[..8] != [0xee; 8] || bytes[bytes.len() - 8..] != [0xee; 8] {
+                        return Err(format!("get {op} wrote beside its range"));
+                    }
+                    self.model.check_got(op, inner)?;
+                }
+                if let Some(region) = source {
+                    // It is the application's again.
+                    region.write(0, &vec![0xff; region.len()]).map_err(|e| e.to_string())?;
+                }
+                Ok(())
+            }
+            What::Message => Ok(()),
+            What::Flush { end: number, posted } => {
+                self.model.flushed(number, posted);
+                Ok(())
+            }
+            What::FlushMessages { sent } => self.arrived(end, sent),
+        }
+    }
+
+    /// The first `sent` messages of an end have been handled.
+    fn arrived(&mut self, end: usize, sent: usize) -> Result<(), String> {
+        let heard = self.heard.borrow();
+        let own = self.ends[end].as_ref().expect("an end");
+        match own.sent[..sent].iter().find(|(serial, _)| !heard.headers.contains(serial)) {
+            Some((serial, _)) => {
+                Err(format!("message {serial:#x} was flushed and has not arrived"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Asks after everything that is pending.
+    fn ask(&mut self) -> Result<(), String> {
+        for end in 0..ENDS {
+            let open = std::mem::take(&mut self.end(end).open);
+            for operation in open {
+                match self.workers[end].test(&operation.request) {
+                    None => self.end(end).open.push(operation),
+                    Some(result) => {
+                        let Open { what, landing, source, request } = operation;
+                        // It stays what it is until it is dropped.
+                        if self.workers[end].test(&request).as_ref() != Some(&result) {
+                            return Err(format!("{what:?} ended in two ways"));
+                        }
+                        drop(request);
+                        self.ended(end, what, result, landing.as_ref(), source.as_ref())?;
+                    }
+                }
+            }
+        }
+        self.ask_leaving()
+    }
+
+    /// Asks after what ends that are gone had begun.
+    fn ask_leaving(&mut self) -> Result<(), String> {
+        let leaving = std::mem::take(&mut self.leaving);
+        for (end, open) in leaving {
+            match self.workers[end].test(&open.request) {
+                None => self.leaving.push((end, open)),
+                Some(Ok(_)) => {}
+                Some(Err(error))
+                    if matches!(error.status(), Status::Canceled | Status::TimedOut) => {}
+                Some(Err(error)) => {
+                    return Err(format!("{:?} of an end that is gone: {error}", open.what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be seen from outside agrees with the oracle.
+    fn look(&mut self) -> Result<(), String> {
+        self.ask()?;
+        let memory = self.target.to_vec(0..TARGET).map_err(|e| e.to_string())?;
+        self.model.look(&memory)?;
+        let heard = self.heard.borrow();
+        if let Some(trouble) = &heard.trouble {
+            return Err(trouble.clone());
+        }
+        // Each end's messages arrive once, in order, without a gap.
+        let current = self.ends.iter().flatten().map(|end| (end.number, &end.sent));
+        for (number, sent) in self.past.iter().map(|(number, sent)| (*number, sent)).chain(current)
+        {
+            let own = |serial: &&u64| (**serial >> 32) as usize & 0xff_ffff == number;
+            let arrived: Vec<u64> = heard.headers.iter().filter(own).copied().collect();
+            let expected: Vec<u64> =
+                sent.iter().map(|(serial, _)| *serial).take(arrived.len()).collect();
+            if arrived != expected {
+                return Err(format!(
+                    "end {number} sent {sent:x?}, and what arrived is {arrived:x?}"
+                ));
+            }
+        }
+        for (end, arrived) in self.answers.borrow().iter().enumerate() {
+            if !heard.answered[end].starts_with(arrived) {
+                return Err(format!("answers {:x?} arrived as {arrived:x?}", heard.answered[end]));
+            }
+        }
+        if self.world.is_some_and(|world| !world.faults().is_empty()) {
+            return Err(format!("{:?}", self.world.map(World::faults)));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        let words = |error: Error| error.to_string();
+        match step {
+            Step::Put { end, how, cell, len } => self.put(end, how, cell, len),
+            Step::Get { end, cell, len } => {
+                if self.model.len() >= MOST {
+                    return Ok(());
+                }
+                let landing = self.at_a.register(vec![0xee; len + 16]).map_err(words)?;
+                let number = self.end(end).number;
+                let op = self.model.post(number, Kind::Get { cell, len });
+                let own = self.end(end);
+                let at = (FIRST_CELL + cell * CELL) as u64;
+                let got = own.endpoint.get(&landing, 8..8 + len, &own.key, at);
+                self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
+            }
+            Step::Atomic { end, word, fetch, how } => {
+                let Some(bit) = self.model.bit(word).filter(|_| self.model.len() < MOST) else {
+                    return Ok(());
+                };
+                let number = self.end(end).number;
+                let op = self.model.post(number, Kind::Atomic { word, bit, fetch });
+                let (at, width) = place_of(word);
+                let width = if width == 8 { Width::Bits64 } else { Width::Bits32 };
+                let which = [AtomicOp::Add, AtomicOp::Or, AtomicOp::Xor][how];
+                let own = self.end(end);
+                let posted = match fetch {
+                    true => own.endpoint.fetch(which, width, &own.key, at as u64, bit),
+                    false => own.endpoint.atomic(which, width, &own.key, at as u64, bit),
+                };
+                self.posted(end, What::Memory(op), posted, None, None).map(|_| ())
+            }
+            Step::Send { end, how, len, handler } => self.send(end, how, len, handler),
+            Step::Flush { end } => {
+                let posted = self.model.now();
+                let number = self.end(end).number;
+                let flush = self.end(end).endpoint.flush();
+                self.posted(end, What::Flush { end: number, posted }, flush, None, None).map(|_| ())
+            }
+            Step::FlushMessages { end } => {
+                let sent = self.end(end).sent.len();
+                let flush = self.end(end).endpoint.flush_messages();
+                self.posted(end, What::FlushMessages { sent }, flush, None, None).map(|_| ())
+            }
+            Step::FlushWorker { end } => {
+                let (posted, number) = (self.model.now(), self.end(end).number);
+                WAITING.set(true);
+                let flushed = self.workers[end].flush();
+                WAITING.set(false);
+                let broken = self.end(end).broken;
+                match flushed {
+                    Ok(()) if !broken => self.model.flushed(number, posted),
+                    Err(error) if !broken => return Err(format!("the flush failed: {error}")),
+                    // It tells of the endpoint that broke or leaves it out.
+                    Ok(()) | Err(_) => {}
+                }
+                Ok(())
+            }
+            Step::Fence { end } => {
+                let fenced = self.end(end).endpoint.fence();
+                let broken = self.end(end).broken;
+                match fenced {
+                    Ok(()) if !broken => {
+                        let number = self.end(end).number;
+                        self.model.fence(number);
+                    }
+                    Err(error) if error.status() == Status::Again && !broken => {}
+                    Err(error) if error.status() == Status::TimedOut && broken => {}
+                    said => return Err(format!("{said:?}")),
+                }
+                Ok(())
+            }
+            Step::Turn { who, times } => {
+                for _ in 0..times {
+                    let _ = progress(self.workers.get(who).unwrap_or(&self.b));
+                    self.look()?;
+                }
+                Ok(())
+            }
+            Step::Forget { end } => {
+                let open = std::mem::take(&mut self.end(end).open);
+                drop(open);
+                Ok(())
+            }
+            Step::Reconnect { end } => self.reconnect(end),
+            Step::Break { end } => self.break_end(end),
+            Step::Lie { end, id, of, status } => {
+                self.lie(end, id, of, status);
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, end: usize, how: Put, cell: usize, len: usize) -> Result<(), String> {
+        if self.model.len() >= MOST {
+            return Ok(());
+        }
+        let number = self.end(end).number;
+        let op = self.model.post(number, Kind::Put { cell, len, local: how == Put::Local });
+        let at = (FIRST_CELL + cell * CELL) as u64;
+        let bytes = vec![op as u8 + 1; len];
+        if how == Put::Bytes {
+            let own = self.end(end);
+            let put = own.endpoint.put_bytes(&bytes, &own.key, at);
+            return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
+        }
+        let source = self.at_a.register(bytes).map_err(|error| error.to_string())?;
+        let own = self.end(end);
+        let completion = if how == Put::Local { Completion::Local } else { Completion::Remote };
+        let put = own.endpoint.put_with(&source, 0..len, &own.key, at, completion);
+        // Every third one is given up at once: the library keeps it as long as it needs it.
+        let kept = (op % 3 != 0).then_some(source);
+        self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
+    }
+
+    fn send(&mut self, end: usize, how: Send, len: usize, handler: Handler) -> Result<(), String> {
+        self.serial += 1;
+        let own = self.ends[end].as_mut().expect("an end");
+        let serial = (end as u64) << 56 | (own.number as u64) << 32 | self.serial;
+        let (id, bytes) = (IDS[handler as usize], payload(serial, len));
+        let sent = match how {
+            Send::Plain => own.endpoint.send(id, serial, &bytes),
+            Send::Packed => own.endpoint.send_packed(id, serial, len + 5, |buffer| {
+                buffer[..len].copy_from_slice(&bytes);
+                len
+            }),
+            Send::Regions => {
+                let (first, second) = bytes.split_at(len / 3);
+                let first = self.at_a.register(first.to_vec()).map_err(|e| e.to_string())?;
+                let second = self.at_a.register(second.to_vec()).map_err(|e| e.to_string())?;
+                let pieces = [(&first, 0..first.len()), (&second, 0..second.len())];
+                own.endpoint.send_regions(id, serial, &pieces)
+            }
+        };
+        if self.posted(end, What::Message, sent, None, None)? {
+            self.end(end).sent.push((serial, len));
+        }
+        Ok(())
+    }
+
+    /// Drops an end with all that it has, and opens the next one.
+    fn reconnect(&mut self, end: usize) -> Result<(), String> {
+        let Some(gone) = self.ends[end].take() else { return Ok(()) };
+        let End { number, endpoint, key, open, sent, .. } = gone;
+        drop((key, endpoint));
+        self.model.lose_end(number);
+        // What waits in its queue may go on without it, and ends one way or the other.
+        self.leaving.extend(open.into_iter().map(|open| (end, open)));
+        // What was queued and not sent may be lost with it, from some message on.
+        self.past.push((number, sent));
+        let fresh = self.connect(end).map_err(|error| error.to_string())?;
+        self.ends[end] = Some(fresh);
+        Ok(())
+    }
+
+    fn break_end(&mut self, end: usize) -> Result<(), String> {
+        let Some(world) = self.world else { return Ok(()) };
+        if self.end(end).broken {
+            return Ok(());
+        }
+        // Workers were opened in this order: the target's, then the ends'.
+        for lane in world.lanes() {
+            let (from, to) = (world.interface(end + 1, lane), world.interface(0, lane));
+            world.break_endpoints(from, to, Status::TimedOut, "the cable is cut");
+        }
+        for _ in 0..NEVER {
+            if self.end(end).endpoint.error().is_some() {
+                break;
+            }
+            let _ = progress(&self.workers[end]);
+        }
+        let own = self.end(end);
+        own.broken = own.endpoint.error().is_some();
+        let (broken, number) = (own.broken, own.number);
+        if broken {
+            self.model.lose_end(number);
+        }
+        Ok(())
+    }
+
+    /// An answer arrives that nobody gave: of each kind, to the numbers that operations have, with any status.
+    fn lie(&mut self, end: usize, id: u32, of: usize, status: bool) {
+        let Some(world) = self.world else { return };
+        let lane = world.lanes()[0];
+        let (at, from) = (world.interface(end + 1, lane), world.interface(0, lane));
+        let cookies = world.cookies(end + 1);
+        let cookie = cookies.iter().rev().nth(of).copied().unwrap_or(of as u64);
+        let code = if status { Status::PeerFailed as i32 } else { 0 };
+        let reply: Vec<u8> = [&code.to_le_bytes()[..], &77u64.to_le_bytes()].concat();
+        let data: Vec<u8> =
+            [&(of as u64).to_le_bytes()[..], &code.to_le_bytes(), &[0; 4], &[0xfe; 5]].concat();
+        let lie = match id {
+            0xf004 => reply,
+            0xf002 => data,
+            _ => vec![of as u8; 8 * of],
+        };
+        // Only what the peer said before may be forged: it has to be known there.
+        let _ = world.try_forge(from, at, id, cookie, &lie);
+    }
+
+    /// Everything ends, and nothing is left.
+    fn finish(&mut self) -> Result<(), String> {
+        for _ in 0..NEVER {
+            for who in 0..=ENDS {
+                let _ = progress(self.workers.get(who).unwrap_or(&self.b));
+            }
+            self.ask()?;
+            let quiet = self.ends.iter().flatten().all(|end| end.open.is_empty());
+            if quiet && self.workers.iter().all(|worker| worker.pending() == 0) {
+                break;
+            }
+        }
+        if let Some(end) = self.ends.iter().flatten().find(|end| !end.open.is_empty()) {
+            let open: Vec<What> = end.open.iter().map(|open| open.what).collect();
+            return Err(format!("these never end: {open:?}"));
+        }
+        if let Some((_, open)) = self.leaving.first() {
+            return Err(format!("{:?} of an end that is gone never ends", open.what));
+        }
+        for worker in &self.workers {
+            if worker.pending() > 0 {
+                return Err(format!("{} operations that nobody has are pending", worker.pending()));
+            }
+        }
+        // A last flush of each, and a look at what it promises.
+        for end in 0..ENDS {
+            if self.end(end).broken {
+                continue;
+            }
+            for flush in [Step::Flush { end }, Step::FlushMessages { end }] {
+                let mut tries = 0;
+                loop {
+                    let before = self.end(end).open.len();
+                    self.step(flush)?;
+                    let taken = self.end(end).open.len() > before;
+                    for _ in 0..NEVER {
+                        if self.end(end).open.is_empty() {
+                            break;
+                        }
+                        let _ = (progress(&self.workers[end]), progress(&self.b));
+                        self.ask()?;
+                    }
+                    tries += 1;
+                    if taken || tries > 50 {
+                        break;
+                    }
+                }
+            }
+            if !self.end(end).open.is_empty() {
+                return Err("a flush of an idle endpoint never ends".into());
+            }
+        }
+        self.look()?;
+        let heard = self.heard.borrow();
+        for end in self.ends.iter().flatten().filter(|end| !end.broken) {
+            if let Some((serial, _)) =
+                end.sent.iter().find(|(serial, _)| !heard.headers.contains(serial))
+            {
+                return Err(format!("message {serial:#x} was lost"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! What the promises mean: the oracle. It knows what was posted and what has ended, and from that, at any moment, what
+//! the target's memory may hold.
+//!
+//! * `Done` of a put with remote completion, of an atomic and of a get: it has been carried out.
+//! * `Done` of a put with local completion: only that its bytes were read.
+//! * A flush that has ended well: everything posted on that endpoint before it has been carried out.
+//! * A fence: what was posted before it is carried out before what is posted after it.
+//! * An operation that failed, or whose endpoint was dropped or broke: it may have been carried out or not, once.
+
+use crate::program::{CELL, CELLS, FIRST_CELL, WORDS};
+use std::collections::BTreeSet;
+
+/// What an operation does to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Fills the first `len` bytes of a cell with its own number.
+    Put { cell: usize, len: usize, local: bool },
+    /// Reads the first `len` bytes of a cell.
+    Get { cell: usize, len: usize },
+    /// Sets a bit of its own in a word.
+    Atomic { word: usize, bit: u64, fetch: bool },
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    kind: Kind,
+    end: usize,
+    epoch: u64,
+    posted: u64,
+    ended: bool,
+    /// From when on it is known to have been carried out.
+    complete: Option<u64>,
+    /// Nobody knows whether it has been, or will be.
+    unknown: bool,
+    /// Something that was carried out later says so.
+    implied: bool,
+    /// The provider said that there was no room: it must never be seen.
+    refused: bool,
+}
+
+/// The oracle of one program.
+#[derive(Default)]
+pub(crate) struct Model {
+    ops: Vec<Op>,
+    clock: u64,
+    epochs: Vec<u64>,
+    bits: [u32; WORDS],
+    /// Whether what has no value has to bring 0.
+    values: bool,
+}
+
+impl Model {
+    pub(crate) fn new(values: bool) -> Model {
+        Model { values, ..Model::default() }
+    }
+
+    /// A new endpoint, by its number.
+    pub(crate) fn open_end(&mut self) -> usize {
+        self.epochs.push(0);
+        self.epochs.len() - 1
+    }
+
+    pub(crate) fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A bit that no other operation on that word has: every other one, so that adding it twice shows.
+    pub(crate) fn bit(&mut self, word: usize) -> Option<u64> {
+        let most = if word % 2 == 0 { 31 } else { 15 };
+        let next = self.bits[word];
+        self.bits[word] += u32::from(next < most);
+        (next < most).then(|| 1 << (2 * next))
+    }
+
+    /// How many operations there were: a put writes the number of its own as a byte.
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// An operation is about to be posted; its number.
+    pub(crate) fn post(&mut self, end: usize, kind: Kind) -> usize {
+        let posted = self.now();
+        let epoch = self.epochs[end];
+        self.ops.push(Op {
+            kind,
+            end,
+            epoch,
+            posted,
+            ended: false,
+            complete: None,
+            unknown: false,
+            implied: false,
+            refused: false,
+        });
+        self.ops.len() - 1
+    }
+
+    /// It was not taken.
+    pub(crate) fn refuse(&mut self, op: usize) {
+        (self.ops[op].refused, self.ops[op].ended) = (true, true);
+    }
+
+    /// It ended well.
+    pub(crate) fn end(&mut self, op: usize, value: u64) -> Result<(), String> {
+        let now = self.now();
+        let this = &mut self.ops[op];
+        if std::mem::replace(&mut this.ended, true) {
+            return Err(format!("operation {op} ended twice"));
+        }
+        if !matches!(this.kind, Kind::Put { local: true, .. }) {
+            this.complete = Some(now);
+        }
+        match this.kind {
+            Kind::Atomic { word, bit, fetch: true } => self.check_fetched(op, word, bit, value),
+            _ if value != 0 && self.values => {
+                Err(format!("operation {op} brought the value {value:#x}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// It failed, or nobody looks how it ended.
+    pub(crate) fn lose(&mut self, op: usize) {
+        let this = &mut self.ops[op];
+        if this.complete.is_none() && !this.refused {
+            (this.unknown, this.ended) = (true, true);
+        }
+    }
+
+    pub(crate) fn fence(&mut self, end: usize) {
+        self.epochs[end] += 1;
+    }
+
+    /// A flush of that endpoint, posted at `posted`, has ended well.
+    pub(crate) fn flushed(&mut self, end: usize, posted: u64) {
+        let now = self.now();
+        for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
+            if !op.refused && !op.unknown && op.complete.is_none() {
+                op.complete = Some(now);
+            }
+        }
+    }
+
+    /// An endpoint is gone, or has broken: what is open may happen or not.
+    pub(crate) fn lose_end(&mut self, end: usize) {
+        for op in 0..self.ops.len() {
+            if self.ops[op].end == end && !self.ops[op].ended {
+                self.lose(op);
+            }
+        }
+        // What had ended locally may never arrive.
+        let local = |op: &&mut Op| op.end == end && op.complete.is_none() && !op.refused;
+        self.ops.iter_mut().filter(local).for_each(|op| op.unknown = true);
+    }
+
+    /// Whether `x` was certainly carried out before `y`, if both are.
+    fn before(&self, x: usize, y: usize) -> bool {
+        let (x, y) = (&self.ops[x], &self.ops[y]);
+        x.end == y.end && x.epoch < y.epoch || x.complete.is_some_and(|done| done < y.posted)
+    }
+
+    fn is_known(&self, op: usize) -> bool {
+        let op = &self.ops[op];
+        (op.complete.is_some() || op.implied) && !op.refused
+    }
+
+    /// The value from before holds the bits of what came before and of nothing else.
+    fn check_fetched(&self, op: usize, word: usize, own: u64, value: u64) -> Result<(), String> {
+        if value & own != 0 {
+            return Err(format!("operation {op} found its own bit: it was carried out twice"));
+        }
+        let mut left = value;
+        for (other, that) in self.ops.iter().enumerate() {
+            let Kind::Atomic { word: at, bit, .. } = that.kind else { continue };
+            if at != word || other == op {
+                continue;
+            }
+            let there = value & bit != 0;
+            left &= !bit;
+            if there && that.refused {
+                return Err(format!("operation {op} saw operation {other}, which was not taken"));
+            }
+            if there && self.before(op, other) {
+                return Err(format!("operation {op} saw operation {other}, which comes behind it"));
+            }
+            if !there && !that.unknown && !that.refused && self.before(other, op) {
+                return Err(format!("operation {op} did not see operation {other} before it"));
+            }
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(format!("operation {op} saw bits of nobody: {left:#x}")),
+        }
+    }
+
+    /// What a get has brought.
+    pub(crate) fn check_got(&self, op: usize, bytes: &[u8]) -> Result<(), String> {
+        let Kind::Get { cell, .. } = self.ops[op].kind else { return Ok(()) };
+        for (at, &byte) in bytes.iter().enumerate() {
+            self.check_byte(cell, at, byte, &|x| self.before(x, op))
+                .map_err(|why| format!("get {op} brought at byte {at} of cell {cell}: {why}"))?;
+            if let Some(put) = self.put_of(byte).filter(|&put| self.before(op, put)) {
+                return Err(format!("get {op} saw put {put}, which comes behind it"));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_of(&self, byte: u8) -> Option<usize> {
+        (byte != 0).then(|| usize::from(byte) - 1)
+    }
+
+    fn covers(&self, op: usize, cell: usize, at: usize) -> bool {
+        matches!(self.ops[op].kind, Kind::Put { cell: c, len, .. } if c == cell && at < len)
+    }
+
+    /// Whether a byte may hold what it holds, when `certain` says which puts have certainly been carried out.
+    fn check_byte(
+        &self,
+        cell: usize,
+        at: usize,
+        byte: u8,
+        certain: &dyn Fn(usize) -> bool,
+    ) -> Result<(), String> {
+        let writer = self.put_of(byte);
+        if let Some(put) = writer {
+            if put >= self.ops.len() || !self.covers(put, cell, at) {
+                return Err(format!("{byte:#x}, which no put has written there"));
+            }
+            if self.ops[put].refused {
+                return Err(format!("put {put}, which was not taken"));
+            }
+        }
+        for x in 0..self.ops.len() {
+            let gone = self.ops[x].refused || self.ops[x].unknown;
+            if gone || !self.covers(x, cell, at) || !certain(x) {
+                continue;
+            }
+            let over = match writer {
+                None => true,
+                Some(put) => put != x && self.before(put, x),
+            };
+            if over {
+                let what = writer.map_or("nothing".to_string(), |put| format!("put {put}"));
+                return Err(format!("{what}, although put {x} has certainly written over it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the target's memory.
+    pub(crate) fn look(&mut self, memory: &[u8]) -> Result<(), String> {
+        let cell = |n: usize| &memory[FIRST_CELL + n * CELL..][..CELL];
+        // Whatever is seen says that what certainly came before it was carried out.
+        let mut seen: BTreeSet<usize> = (0..CELLS)
+            .flat_map(|n| cell(n).iter().filter_map(|&byte| self.put_of(byte)).collect::<Vec<_>>())
+            .filter(|&put| put < self.ops.len())
+            .collect();
+        for word in 0..WORDS {
+            let value = word_of(memory, word);
+            let mut left = value;
+            for (op, this) in self.ops.iter().enumerate() {
+                let Kind::Atomic { word: at, bit, .. } = this.kind else { continue };
+                if at != word {
+                    continue;
+                }
+                left &= !bit;
+                if value & bit != 0 {
+                    if this.refused {
+                        return Err(format!(
+                            "atomic {op} was carried out, although it was not taken"
+                        ));
+                    }
+                    let _ = seen.insert(op);
+                }
+            }
+            if left != 0 {
+                return Err(format!("word {word} has bits of nobody, or twice: {value:#x}"));
+            }
+        }
+        for x in 0..self.ops.len() {
+            let early = |y: &usize| self.before(x, *y);
+            if !self.ops[x].unknown && !self.ops[x].implied && seen.iter().any(early) {
+                self.ops[x].implied = true;
+            }
+        }
+        for op in 0..self.ops.len() {
+            if let (Kind::Atomic { word, bit, .. }, true) = (self.ops[op].kind, self.is_known(op)) {
+                if word_of(memory, word) & bit == 0 && !self.ops[op].unknown {
+                    return Err(format!(
+                        "atomic {op} has certainly been carried out, and is not seen"
+                    ));
+                }
+            }
+        }
+        for n in 0..CELLS {
+            for (at, &byte) in cell(n).iter().enumerate() {
+                self.check_byte(n, at, byte, &|x| self.is_known(x))
+                    .map_err(|why| format!("byte {at} of cell {n} holds {why}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a word lies, and its width.
+pub(crate) fn place_of(word: usize) -> (usize, usize) {
+    (16 * word, if word % 2 == 0 { 8 } else { 4 })
+}
+
+fn word_of(memory: &[u8], word: usize) -> u64 {
+    let (at, width) = place_of(word);
+    let mut bytes = [0; 8];
+    bytes[..width].copy_from_slice(&memory[at..at + width]);
+    u64::from_ne_bytes(bytes)
+}

@@ -1,0 +1,369 @@
+//! Programs: what two workers of one context do to a third one of another, and over which lanes.
+
+use proptest::prelude::*;
+use tieline_fake::Lane;
+
+/// Words for atomics, each of its own width, and cells for puts and gets behind them.
+pub(crate) const WORDS: usize = 4;
+/// Cells.
+pub(crate) const CELLS: usize = 3;
+/// Bytes of a cell; odd, so that they lie anywhere.
+pub(crate) const CELL: usize = 301;
+/// Where the cells begin.
+pub(crate) const FIRST_CELL: usize = 64;
+/// Bytes of the target.
+pub(crate) const TARGET: usize = FIRST_CELL + CELLS * CELL;
+/// The workers that post; each has one endpoint at a time.
+pub(crate) const ENDS: usize = 2;
+
+/// Where a put comes from, and what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Region,
+    Local,
+    Bytes,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Send {
+    Plain,
+    Packed,
+    Regions,
+}
+
+/// What the handler of a message does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handler {
+    Listens,
+    Answers,
+    Connects,
+    Panics,
+}
+
+/// One step of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Put {
+        end: usize,
+        how: Put,
+        cell: usize,
+        len: usize,
+    },
+    Get {
+        end: usize,
+        cell: usize,
+        len: usize,
+    },
+    Atomic {
+        end: usize,
+        word: usize,
+        fetch: bool,
+        how: usize,
+    },
+    Send {
+        end: usize,
+        how: Send,
+        len: usize,
+        handler: Handler,
+    },
+    Flush {
+        end: usize,
+    },
+    FlushMessages {
+        end: usize,
+    },
+    FlushWorker {
+        end: usize,
+    },
+    Fence {
+        end: usize,
+    },
+    /// Progress of one worker: the ends' first, then the target's.
+    Turn {
+        who: usize,
+        times: usize,
+    },
+    /// The requests that this end has are dropped, pending or not.
+    Forget {
+        end: usize,
+    },
+    /// The endpoint and its keys are dropped, and connected anew.
+    Reconnect {
+        end: usize,
+    },
+    /// Its lanes break.
+    Break {
+        end: usize,
+    },
+    /// What the target sends back is followed by lies.
+    Lie {
+        end: usize,
+        id: u32,
+        of: usize,
+        status: bool,
+    },
+}
+
+impl Step {
+    /// The same memory operation of this end.
+    fn of(self, end: usize) -> Step {
+        match self {
+            Step::Put { how, cell, len, .. } => Step::Put { end, how, cell, len },
+            Step::Get { cell, len, .. } => Step::Get { end, cell, len },
+            Step::Atomic { word, fetch, how, .. } => Step::Atomic { end, word, fetch, how },
+            other => other,
+        }
+    }
+}
+
+/// How a lane behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    pub(crate) again: u32,
+    pub(crate) at_once: u32,
+    pub(crate) delay: u64,
+    pub(crate) report: u64,
+    pub(crate) batch: usize,
+    pub(crate) lends: bool,
+    pub(crate) max_put: usize,
+    pub(crate) max_get: usize,
+    pub(crate) max_short: usize,
+    pub(crate) max_packed: usize,
+}
+
+impl Manner {
+    fn of(self, lane: Lane) -> Lane {
+        let messages = lane.max_packed > 0;
+        Lane {
+            again: self.again,
+            at_once: self.at_once,
+            delay: self.delay,
+            report: self.report,
+            batch: self.batch,
+            lends: self.lends && messages,
+            max_put: self.max_put,
+            max_get: self.max_get,
+            max_short: if messages { self.max_short } else { 0 },
+            max_packed: if messages { self.max_packed } else { 0 },
+            ..lane
+        }
+    }
+}
+
+/// Which lanes there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shape {
+    Whole,
+    Messages,
+    Two,
+    TwoWithoutAtomics,
+    Synchronous,
+    TwoProviders,
+}
+
+/// A program, and the network that it runs over.
+#[derive(Clone)]
+pub(crate) struct Program {
+    pub(crate) wants: Wants,
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    pub(crate) manners: [Manner; 2],
+    pub(crate) queue_kib: usize,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl std::fmt::Debug for Program {
+    /// A line for each lane and each step.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Program { seed, shape, queue_kib, .. } = self;
+        writeln!(f, "seed {seed}, {shape:?}, queues of {queue_kib} KiB")?;
+        for manner in &self.manners {
+            writeln!(f, "  {manner:?}")?;
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            writeln!(f, "  {at:3} {step:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    /// The lanes that it runs over, where the network is a fake.
+    pub(crate) fn lanes(&self) -> Vec<Lane> {
+        let [first, second] = self.manners;
+        match self.shape {
+            Shape::Whole => vec![first.of(Lane::whole("all"))],
+            Shape::Messages => vec![first.of(Lane::messages("am"))],
+            Shape::Two => vec![first.of(Lane::messages("am")), second.of(Lane::memory("rma"))],
+            Shape::TwoWithoutAtomics => {
+                let memory = Lane::memory("rma").without_atomics();
+                vec![first.of(Lane::messages("am")), second.of(memory)]
+            }
+            Shape::Synchronous => {
+                let memory = Lane::memory("rma").synchronous();
+                vec![first.of(Lane::messages("am")), second.of(memory)]
+            }
+            Shape::TwoProviders => {
+                let memory = Lane::memory("rma").of_the_other();
+                vec![first.of(Lane::messages("am")), second.of(memory)]
+            }
+        }
+    }
+}
+
+fn manner() -> impl Strategy<Value = Manner> {
+    let chance = || prop_oneof![3 => Just(0u32), 1 => 1..800u32];
+    let polls = || prop_oneof![1 => Just(0u64), 1 => 1..6u64, 1 => 6..30u64];
+    let limit = || prop_oneof![2 => Just(0usize), 1 => Just(97usize), 1 => Just(256usize)];
+    let sizes = (
+        limit(),
+        limit(),
+        prop_oneof![Just(8usize), Just(64)],
+        prop_oneof![Just(200usize), Just(2048)],
+    );
+    let times = (chance(), chance(), polls(), polls());
+    (times, prop_oneof![Just(1usize), Just(16)], any::<bool>(), sizes).prop_map(
+        |(
+            (again, at_once, delay, report),
+            batch,
+            lends,
+            (max_put, max_get, max_short, max_packed),
+        )| {
+            Manner {
+                again,
+                at_once,
+                delay,
+                report,
+                batch,
+                lends,
+                max_put,
+                max_get,
+                max_short,
+                max_packed,
+            }
+        },
+    )
+}
+
+/// Which kinds of step there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wants {
+    /// Things that only a fake can do: break, lie, wait for a worker that one drives oneself.
+    pub(crate) fake: bool,
+    /// Handlers that panic.
+    pub(crate) panics: bool,
+    /// Answers that nobody gave.
+    pub(crate) lies: bool,
+    /// Lanes that end later and take only so much at once.
+    pub(crate) limits: bool,
+    /// Fences where operations take more than one lane.
+    pub(crate) fences: bool,
+    /// A worker's flush is not spoiled by an endpoint that broke before.
+    pub(crate) spoils: bool,
+    /// What has no value brings none.
+    pub(crate) values: bool,
+}
+
+impl Wants {
+    /// Everything.
+    pub(crate) const ALL: Wants = Wants {
+        fake: true,
+        panics: true,
+        lies: true,
+        limits: true,
+        fences: true,
+        spoils: true,
+        values: true,
+    };
+
+    fn allows(self, shape: Shape, step: &Step) -> bool {
+        match step {
+            Step::Send { handler: Handler::Panics, .. } => self.panics,
+            Step::Lie { .. } => self.fake && self.lies,
+            Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
+            Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
+            _ => true,
+        }
+    }
+
+    fn apply(self, mut program: Program) -> Program {
+        let shape = program.shape;
+        program.steps.retain(|step| self.allows(shape, step));
+        let breaks = program.steps.iter().any(|step| matches!(step, Step::Break { .. }));
+        if !self.spoils && breaks {
+            program.steps.retain(|step| !matches!(step, Step::FlushWorker { .. }));
+        }
+        if !self.limits {
+            for manner in &mut program.manners {
+                (manner.max_put, manner.max_get) = (0, 0);
+            }
+        }
+        program
+    }
+}
+
+fn memory_step() -> impl Strategy<Value = Step> {
+    let end = || 0..ENDS;
+    let len = || prop_oneof![1 => Just(0usize), 3 => 1..9usize, 3 => 9..CELL];
+    let put = prop_oneof![Just(Put::Region), Just(Put::Local), Just(Put::Bytes)];
+    prop_oneof![
+        6 => (end(), put, 0..CELLS, len()).prop_map(|(end, how, cell, len)| Step::Put { end, how, cell, len }),
+        3 => (end(), 0..CELLS, len()).prop_map(|(end, cell, len)| Step::Get { end, cell, len }),
+        5 => (end(), 0..WORDS, any::<bool>(), 0..3usize)
+            .prop_map(|(end, word, fetch, how)| Step::Atomic { end, word, fetch, how }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let end = || 0..ENDS;
+    let send = prop_oneof![Just(Send::Plain), Just(Send::Packed), Just(Send::Regions)];
+    let handler = prop_oneof![
+        3 => Just(Handler::Listens),
+        1 => Just(Handler::Answers),
+        1 => Just(Handler::Connects),
+        1 => Just(Handler::Panics),
+    ];
+    prop_oneof![
+        14 => memory_step(),
+        5 => (end(), send, 0..190usize, handler)
+            .prop_map(|(end, how, len, handler)| Step::Send { end, how, len, handler }),
+        2 => end().prop_map(|end| Step::Flush { end }),
+        2 => end().prop_map(|end| Step::FlushMessages { end }),
+        1 => end().prop_map(|end| Step::FlushWorker { end }),
+        3 => end().prop_map(|end| Step::Fence { end }),
+        8 => (0..=ENDS, 1..8usize).prop_map(|(who, times)| Step::Turn { who, times }),
+        1 => end().prop_map(|end| Step::Forget { end }),
+        1 => end().prop_map(|end| Step::Reconnect { end }),
+        1 => end().prop_map(|end| Step::Break { end }),
+        2 => (end(), 0xf000..0xf009u32, 0..12usize, any::<bool>())
+            .prop_map(|(end, id, of, status)| Step::Lie { end, id, of, status }),
+    ]
+}
+
+/// One step, or two memory operations of one end with a fence between them.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let ordered = (0..ENDS, memory_step(), memory_step())
+        .prop_map(|(end, first, second)| vec![first.of(end), Step::Fence { end }, second.of(end)]);
+    prop_oneof![8 => step().prop_map(|step| vec![step]), 1 => ordered]
+}
+
+/// Programs of up to so many steps, or threes of them.
+pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Program> {
+    let shape = prop_oneof![
+        Just(Shape::Whole),
+        Just(Shape::Messages),
+        Just(Shape::Two),
+        Just(Shape::TwoWithoutAtomics),
+        Just(Shape::Synchronous),
+        Just(Shape::TwoProviders),
+    ];
+    let queue = prop_oneof![Just(2usize), Just(256)];
+    let steps = prop::collection::vec(steps(), 1..most)
+        .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<Step>>());
+    (any::<u64>(), shape, [manner(), manner()], queue, steps).prop_map(
+        move |(seed, shape, manners, queue_kib, steps)| {
+            wants.apply(Program { wants, seed, shape, manners, queue_kib, steps })
+        },
+    )
+}
