@@ -1,31 +1,29 @@
 //! Two workers of one process that reach each other over TCP alone, as two hosts would.
-//!
-//! The provider files lie beside the test when they were built:
-//! `cargo build -p tieline-provider-tcp-plugin -p tieline-provider-tcp-connect-plugin`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tieline::{
     AtomicOp, Completion, Context, ContextBuilder, Outcome, ServiceAnswer, Status, Width,
 };
 use tieline::{Endpoint, Worker};
+use tieline_testing::{Wait, built};
 
 const LOOPBACK: &str = "127.0.0.0/8";
 
 /// Where the provider files are, or why there is no test.
 fn providers() -> Option<PathBuf> {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
-    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
-        if !folder.join(file).exists() {
-            println!("skipped: {} is not built", folder.join(file).display());
-            return None;
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match FOLDER.get_or_init(|| built::folder(&built::TCP)) {
+        Ok(folder) => Some(folder.clone()),
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
         }
     }
-    Some(folder)
 }
 
 fn over_tcp(folder: &std::path::Path) -> ContextBuilder {
@@ -39,8 +37,11 @@ fn open(folder: &std::path::Path) -> Context {
     over_tcp(folder).open().unwrap()
 }
 
+#[track_caller]
 fn until(workers: &[&Worker], done: impl Fn() -> bool) {
+    let wait = Wait::new("what the test waits for");
     while !done() {
+        wait.goes_on();
         for worker in workers {
             let _ = worker.progress();
         }
@@ -48,10 +49,13 @@ fn until(workers: &[&Worker], done: impl Fn() -> bool) {
 }
 
 /// Waits for an operation of the first worker while all of them make progress.
+#[track_caller]
 fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, tieline::Error> {
+    let wait = Wait::new("the end of an operation");
     match outcome {
         Outcome::Done(value) => Ok(value),
         Outcome::Pending(request) => loop {
+            wait.goes_on();
             if let Some(result) = workers[0].test(&request) {
                 return result;
             }
@@ -62,8 +66,11 @@ fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, tieline::Error> 
     }
 }
 
+#[track_caller]
 fn retried<T>(workers: &[&Worker], mut post: impl FnMut() -> Result<T, tieline::Error>) -> T {
+    let wait = Wait::new("room for one more operation");
     loop {
+        wait.goes_on();
         match post() {
             Err(error) if error.status() == Status::Again => {
                 for worker in workers {

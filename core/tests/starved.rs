@@ -8,13 +8,10 @@ use tieline::{Context, Outcome, Status};
 
 #[test]
 fn a_connection_without_a_descriptor_fails_with_that_reason_and_the_next_one_stands() {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
-    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
-        if !folder.join(file).exists() {
-            return println!("skipped: {} is not built", folder.join(file).display());
-        }
-    }
+    let folder = match tieline_testing::built::folder(&tieline_testing::built::TCP) {
+        Ok(folder) => folder,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
     let open = || {
         let context = Context::builder()
             .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())

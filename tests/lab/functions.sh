@@ -81,6 +81,15 @@ gives_up_soon() {
     export TIELINE_VERBS_ACK_TIMEOUT=$((130 * SLOWNESS))ms TIELINE_FAILURE_TIMEOUT=$((4 * SLOWNESS))s
 }
 
+# conformance MODULE: everything that a provider must do, of a module of verbs.
+conformance() {
+    need tieline-conformance
+    built libtieline_verbs.so
+    # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not.
+    export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s
+    tieline-conformance "$TARGET/debug/libtieline_verbs.so" --module "$1"
+}
+
 # traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when
 # all came, 3 when the connection failed; keeps what was said in the file `words`, and signals `running`.
 traffic() {

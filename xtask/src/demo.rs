@@ -11,6 +11,9 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
         Some(name) => absolute(name)?,
         None => largest_of_rust()?,
     };
+    println!(
+        "building the command, the library and the providers in the release profile: a minute or two when nothing is there"
+    );
     step("Build", || {
         if sh::which("cc").is_none() {
             setup::install(setup::DEMO)?;
@@ -45,6 +48,11 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     );
     println!("By hand: {} --help", tieline.display());
     Ok(())
+}
+
+/// The demo as one step of `cargo xtask test`: everything that it moves is verified.
+pub(crate) fn check() -> crate::check::Count {
+    crate::check::Count::one(run(None))
 }
 
 /// What to measure, in words, and how.

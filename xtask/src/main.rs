@@ -1,9 +1,8 @@
-//! The project's own commands: `cargo xtask demo | test | bench | setup | header`.
+//! The project's own commands: `cargo xtask demo | test | bench | setup | header | mutants`.
 
 mod bench;
 mod check;
 mod demo;
-pub mod header;
 mod lab;
 mod setup;
 mod sh;
@@ -14,7 +13,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   demo [FILE]       build, show what was found and why, and move FILE between two processes
-  test              every check that a change has to pass; ends with `N passed, N failed, N skipped`
+  test [FILTER...]  every check that a change has to pass, or those whose names contain a filter; ends with
+                    `N passed, N failed, N skipped`
   bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
@@ -24,21 +24,29 @@ cargo xtask COMMAND
                     count the instructions of posting and polling, and compare or accept them
 ";
 
+/// Builds and runs one of the programs beside this one, which are compiled when they are used.
+fn tool(package: &str, words: &[&str]) -> sh::Outcome {
+    eprintln!("building {package}");
+    let args = ["run", "--quiet", "--locked", "--package", package, "--"];
+    sh::run(sh::cargo(&args).args(words))
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["demo"] => demo::run(None),
         ["demo", file] if !file.starts_with('-') => demo::run(Some(file)),
-        ["test"] => check::run(),
+        ["test", filters @ ..] if !filters.iter().any(|word| word.starts_with('-')) => {
+            check::run(filters)
+        }
         ["bench", words @ ..] => bench::run(words),
         ["setup"] => setup::install(setup::TEST),
         ["setup", "bench"] => {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
         }
         ["lab", words @ ..] => lab::run(words),
-        ["header"] => header::write().map_err(|e| format!("include/tieline_provider.h: {e}")),
-        ["header", "--check"] => header::check(),
+        ["header", words @ ..] => tool("xtask-header", words),
         ["instructions"] => check::instructions::run(false),
         ["instructions", "--accept"] => check::instructions::run(true),
         ["help" | "--help" | "-h"] => {

@@ -3,9 +3,11 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use tieline_testing::hang::{self, Limit};
 
 /// A failure, told in one line.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
@@ -40,34 +42,95 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// How long a command may take that is not part of anything with a limit of its own.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// When what runs now has to end.
+static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Does something whose commands have so long, all of them together.
+pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
+    let set = |deadline| {
+        let mut current = DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::replace(&mut *current, deadline)
+    };
+    let before = set(Some(Instant::now() + limit));
+    let result = body();
+    let _ = set(before);
+    result
+}
+
+/// A command that was started. One that does not end in time is ended, and what it waited for is told.
+struct Running {
+    child: Child,
+    limit: Option<Limit>,
+    expired: Arc<AtomicBool>,
+    name: String,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Outcome<Running> {
+        let name = show(command);
+        let child = command.spawn().map_err(|e| format!("cannot start {name}: {e}"))?;
+        let expired = Arc::new(AtomicBool::new(false));
+        let deadline = *DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let left = deadline.map_or(LIMIT, |at| at.saturating_duration_since(Instant::now()));
+        let (id, told, what) = (child.id(), expired.clone(), name.clone());
+        let limit = Limit::new(left, move || {
+            told.store(true, Ordering::Relaxed);
+            println!("{what} does not end; what waits for what:");
+            print!("{}", hang::told(id, &target()));
+            hang::end(id);
+            let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+        });
+        Ok(Running { child, limit: Some(limit), expired, name })
+    }
+
+    /// Waits for the end; the error says how it failed.
+    fn succeeded(mut self) -> Outcome<bool> {
+        let status = self.child.wait().map_err(|e| format!("{}: {e}", self.name))?;
+        drop(self.limit.take());
+        if self.expired.load(Ordering::Relaxed) {
+            return Err(format!("{} did not end and was ended: see above", self.name));
+        }
+        Ok(status.success())
+    }
+}
+
 /// Runs a command to its end; its output is the user's.
 pub(crate) fn run(command: &mut Command) -> Outcome {
-    let status = command.status().map_err(|e| format!("cannot start {}: {e}", show(command)))?;
-    if status.success() { Ok(()) } else { Err(format!("{} failed: {status}", show(command))) }
+    let running = Running::start(command)?;
+    if running.succeeded()? { Ok(()) } else { Err(format!("{} failed", show(command))) }
 }
 
 /// Runs a command and returns what it printed; its errors become ours.
 pub(crate) fn capture(command: &mut Command) -> Outcome<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("cannot start {}: {e}", show(command)))?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
+    let mut running =
+        Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let errors = running.child.stderr.take().map(|stream| std::thread::spawn(|| whole(stream)));
+    let said = running.child.stdout.take().map(whole).unwrap_or_default();
+    let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    if !running.succeeded()? {
         let last = errors.lines().last().unwrap_or("").to_owned();
-        return Err(format!("{} failed: {}: {last}", show(command), output.status));
+        return Err(format!("{} failed: {last}", show(command)));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(said)
+}
+
+fn whole(mut stream: impl Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes); // what was said until then
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Runs a command and hands over each line of both its streams as it comes; says whether it succeeded.
 pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcome<bool> {
-    let _ = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", show(command)))?;
+    let mut running =
+        Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let (sender, receiver) = mpsc::channel();
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|s| Box::new(s) as _),
-        child.stderr.take().map(|s| Box::new(s) as _),
+        running.child.stdout.take().map(|s| Box::new(s) as _),
+        running.child.stderr.take().map(|s| Box::new(s) as _),
     ];
     std::thread::scope(|scope| {
         for stream in streams.into_iter().flatten() {
@@ -83,8 +146,7 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
             each(String::from_utf8_lossy(&line).trim_end());
         }
     });
-    let status = child.wait().map_err(|e| format!("{}: {e}", show(command)))?;
-    Ok(status.success())
+    running.succeeded()
 }
 
 /// Where a program lies, if it is in PATH.

@@ -78,14 +78,13 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
 
 /// A context over the TCP provider, or why there is none.
 fn over_tcp() -> Option<Context> {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
-    for file in ["libtieline_tcp.so", "libtieline_tcp_connect.so"] {
-        if !folder.join(file).exists() {
-            println!("skipped: {} is not built", folder.join(file).display());
+    let folder = match tieline_testing::built::folder(&tieline_testing::built::TCP) {
+        Ok(folder) => folder,
+        Err(reason) => {
+            println!("skipped: {reason}");
             return None;
         }
-    }
+    };
     let context = Context::builder()
         .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
         .set("TIELINE_PROVIDERS", "tcp,tcp-connect")

@@ -3,8 +3,15 @@
 use crate::parent::Parent;
 use crate::{leftovers, peer};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tieline_testing::hang::{self, Limit};
+
+/// Several times what the longest test takes on a busy machine: what they wait for has shorter limits of its own.
+const LIMIT: Duration = Duration::from_secs(300);
+/// So long a test may take to fail once its processes were ended.
+const TO_FAIL: Duration = Duration::from_secs(30);
 
 /// Names the role of a process that a test started.
 pub const ROLE: &str = "PROCESSES_ROLE";
@@ -77,12 +84,19 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
     for (name, test) in tests {
         let before = leftovers::Before::look(name);
         let started = Instant::now();
+        let limit = Limit::new(LIMIT, move || expired(name));
         let outcome = catch_unwind(AssertUnwindSafe(test));
+        let in_time = started.elapsed() < LIMIT;
+        drop(limit);
         let seconds = started.elapsed().as_secs_f32();
         let outcome = outcome.and_then(|verdict| {
             catch_unwind(AssertUnwindSafe(|| before.check())).map(|()| verdict)
         });
         match outcome {
+            Ok(_) if !in_time => {
+                println!("test {name} ... FAILED");
+                failed.push(*name);
+            }
             Ok(Verdict::Passed) => {
                 passed += 1;
                 println!("test {name} ... ok");
@@ -107,6 +121,26 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
         failed.len()
     );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A test that hangs is named with what it waits for, and its processes are ended, so that it fails. One that goes on
+/// all the same ends the run.
+fn expired(name: &'static str) {
+    println!("test {name} does not end after {} s; what waits for what:", LIMIT.as_secs());
+    let built = std::env::current_exe().unwrap_or_default();
+    let built = built.ancestors().nth(2).unwrap_or(Path::new("/"));
+    print!("{}", hang::told(std::process::id(), built));
+    println!("{}", peer::what_was_said());
+    hang::end(std::process::id());
+    // The limit of this call is not waited for: the test may end meanwhile, and the next one begin.
+    let _ = std::thread::spawn(move || {
+        std::thread::sleep(TO_FAIL);
+        if leftovers::current().0.ends_with(name) {
+            println!("test {name} ... FAILED");
+            println!("test result: FAILED. {name} does not end; the tests behind it were not run");
+            std::process::exit(1);
+        }
+    });
 }
 
 fn run_role(role: fn(Parent)) -> ExitCode {

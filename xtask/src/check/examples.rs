@@ -1,7 +1,7 @@
 //! Every example of the library runs unchanged under every way to start a job: `tieline run`, a rendezvous by
 //! hand, and mpirun.
 
-use super::{Count, quiet, suite};
+use super::{Count, least, quiet, suite};
 use crate::sh::{command, root, target, which};
 use std::net::TcpListener;
 use std::path::Path;
@@ -16,8 +16,10 @@ const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 
 
 pub(super) fn run() -> Count {
     let mut total = Count::default();
-    let Ok(entries) = std::fs::read_dir(root().join("core/examples")) else {
-        return Count::skip("there are no examples yet");
+    let folder = root().join("core/examples");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(e) => return Count::one(Err(format!("{}: {e}", folder.display()))),
     };
     if which("mpirun").is_none() {
         total.add(Count::skip("under mpirun: it is not installed (openmpi-bin)"));
@@ -42,7 +44,7 @@ pub(super) fn run() -> Count {
             total.add(count);
         }
     }
-    total
+    least::or_failed("jobs", total)
 }
 
 /// The program as a job, each way that there is here.

@@ -5,13 +5,17 @@
 
 mod examples;
 pub(crate) mod instructions;
-mod suite;
+mod least;
+mod licences;
+mod oldest;
+mod rules;
+pub(crate) mod suite;
 mod words;
 
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, lines, show_time};
+use crate::sh::{Outcome, cargo, heading, lines, show_time, within};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How one check, or a whole suite of tests, ended.
 #[derive(Debug, Default)]
@@ -24,14 +28,14 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    fn one(outcome: Outcome) -> Count {
+    pub(crate) fn one(outcome: Outcome) -> Count {
         match outcome {
             Ok(()) => Count { passed: 1, ..Count::default() },
             Err(text) => Count { failed: vec![text], ..Count::default() },
         }
     }
 
-    fn skip(reason: impl Into<String>) -> Count {
+    pub(crate) fn skip(reason: impl Into<String>) -> Count {
         Count { skipped: vec![reason.into()], ..Count::default() }
     }
 
@@ -42,40 +46,57 @@ impl Count {
     }
 }
 
-type Check = (&'static str, fn() -> Count);
+/// A check: what it is, in how many minutes it has ended on a busy machine, and how it is done.
+type Check = (&'static str, u64, fn() -> Count);
 
 const CHECKS: &[Check] = &[
-    ("formatting", || quiet(&mut cargo(&["fmt", "--all", "--check"]))),
-    ("clippy", || {
-        let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-        quiet(&mut cargo(&args))
+    ("formatting", 2, || quiet(&mut cargo(&["fmt", "--all", "--check"]))),
+    ("rules of the house", 2, rules::check),
+    ("licences and sources of what is used", 3, licences::check),
+    ("clippy", 20, || {
+        let args = ["clippy", "--workspace", "--all-targets"];
+        quiet(cargo(&args).args(suite::HOOKS).args(["--", "-D", "warnings"]))
     }),
-    ("the generated header is fresh", words::header),
-    ("programs, providers and examples build", suite::build),
-    ("docs/configuration.md is fresh", words::configuration),
-    ("tests", suite::tests),
-    ("tests with real processes", suite::processes),
-    ("conformance of every provider", suite::conformance),
-    ("examples of the documentation", suite::doctests),
-    ("documentation has no warnings", || {
+    ("the library without its own providers", 10, || {
+        quiet(&mut cargo(&["check", "-p", "tieline", "--no-default-features"]))
+    }),
+    ("programs, providers, examples and tests build", 30, suite::build),
+    ("the generated header is fresh", 2, || suite::with_build(words::header)),
+    ("docs/configuration.md is fresh", 2, || suite::with_build(words::configuration)),
+    ("tests", 20, || suite::with_build(suite::tests)),
+    ("tests with real processes, and conformance of every provider", 25, || {
+        suite::with_build(suite::processes_and_conformance)
+    }),
+    ("examples of the documentation", 15, suite::doctests),
+    ("documentation has no warnings", 10, || {
         let args = ["doc", "--workspace", "--no-deps", "--document-private-items"];
         quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
-    ("examples, each as a job of processes", examples::run),
-    ("every order of the shared-memory ring (loom)", suite::loom),
-    ("instructions of posting and polling", instructions::check),
-    ("the lab: RDMA drivers and several hosts", crate::lab::check),
+    ("examples, each as a job of processes", 10, || suite::with_build(examples::run)),
+    ("every order of the shared-memory ring (loom)", 15, suite::loom),
+    ("instructions of posting and polling", 20, instructions::check),
+    ("the demo", 15, crate::demo::check),
+    ("the oldest Rust that is promised", 20, oldest::check),
+    ("the lab: RDMA drivers and several hosts", 90, || suite::with_build(crate::lab::check)),
 ];
 
-pub(crate) fn run() -> Outcome {
+/// `cargo xtask test [FILTER...]`: all checks, or those whose names contain a filter.
+pub(crate) fn run(filters: &[&str]) -> Outcome {
     let started = Instant::now();
+    let is_chosen =
+        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    let chosen: Vec<&Check> = CHECKS.iter().filter(|(name, ..)| is_chosen(name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = CHECKS.iter().map(|(name, ..)| *name).collect();
+        return Err(format!("no check has that in its name: they are {}", names.join(", ")));
+    }
     heading("setup");
     setup::install_or_say(setup::TEST);
     let mut total = Count::default();
-    for (name, check) in CHECKS {
+    for (name, minutes, check) in chosen {
         heading(name);
         let began = Instant::now();
-        let count = check();
+        let count = within(Duration::from_secs(minutes * 60), check);
         for text in &count.failed {
             println!("FAILED: {text}");
         }
@@ -83,7 +104,13 @@ pub(crate) fn run() -> Outcome {
             println!("skipped: {reason}");
         }
         let verdict = if count.failed.is_empty() { "ok" } else { "FAILED" };
-        println!("{verdict} ({})", show_time(began.elapsed()));
+        let Count { passed, failed, skipped } = &count;
+        println!(
+            "{verdict}: {passed} passed, {} failed, {} skipped in {}",
+            failed.len(),
+            skipped.len(),
+            show_time(began.elapsed())
+        );
         let named = |texts: &[String]| texts.iter().map(|text| format!("{name}: {text}")).collect();
         total.add(Count {
             passed: count.passed,
@@ -115,12 +142,16 @@ pub(crate) fn run() -> Outcome {
 fn quiet(command: &mut Command) -> Count {
     let mut said = Vec::new();
     let outcome = lines(command, |line| said.push(line.to_owned()));
-    let outcome = outcome.and_then(|ok| {
+    Count::one(told(outcome, &said))
+}
+
+/// How a command ended, which has said this.
+fn told(outcome: Outcome<bool>, said: &[String]) -> Outcome {
+    outcome.and_then(|ok| {
         if ok {
             return Ok(());
         }
         said.iter().for_each(|line| println!("{line}"));
         Err("see above".into())
-    });
-    Count::one(outcome)
+    })
 }

@@ -1,114 +1,171 @@
-//! The test suites: built once in the development profile, and counted test by test.
+//! The test suites: built once in the development profile, all of them with the same features, and counted test by test.
 
-use super::{Count, quiet};
-use crate::sh::{cargo, command, lines, root, target, which};
+use super::{Count, least};
+use crate::sh::{Outcome, cargo, command, lines, root, target, which};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
+use tieline_testing::{built, hang};
 
-/// The places where tests end or stop a process.
-const HOOKS: &str = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks";
+/// The places where tests end or stop a process. Every suite is built with them, so that nothing is built twice.
+pub(super) const HOOKS: [&str; 2] = [
+    "--features",
+    "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
+];
 
-/// Everything that tests run: the command, the provider files, the examples.
+/// A program that the build has made of a test's file.
+struct Program {
+    package: String,
+    name: String,
+    file: PathBuf,
+}
+
+/// Everything that tests run: the command, the provider files, the examples, the tests themselves.
 pub(super) fn build() -> Count {
-    quiet(&mut cargo(&[
-        "build",
-        "--workspace",
-        "--features",
-        HOOKS,
-        "--lib",
-        "--bins",
-        "--examples",
-    ]))
+    match built() {
+        Ok(_) => Count::one(Ok(())),
+        Err(text) => Count::one(Err(text.clone())),
+    }
 }
 
+/// What the build has made: the first who asks builds it.
+fn built() -> &'static Outcome<Vec<Program>> {
+    static BUILT: OnceLock<Outcome<Vec<Program>>> = OnceLock::new();
+    BUILT.get_or_init(build_all)
+}
+
+fn build_all() -> Outcome<Vec<Program>> {
+    println!(
+        "building the command, providers, examples and tests: some minutes when nothing is there"
+    );
+    let args = ["build", "--workspace", "--all-targets", "--message-format"];
+    let mut command = cargo(&args);
+    let (mut programs, mut said) = (Vec::new(), Vec::new());
+    let outcome = lines(command.arg("json-render-diagnostics").args(HOOKS), |line| {
+        match line.starts_with('{') {
+            true => programs.extend(Program::of(line)),
+            false => said.push(line.to_owned()),
+        }
+    });
+    super::told(outcome, &said).map(|()| programs)
+}
+
+/// Does a check that runs what is built, which is built before when it is run alone.
+pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
+    match built() {
+        Ok(_) => check(),
+        Err(text) => Count::one(Err(format!("it needs the build: {text}"))),
+    }
+}
+
+/// What the hosts of the lab run, for a lab that is run alone: the same files as [`build`] makes.
+pub(crate) fn build_for_the_lab() -> Count {
+    println!("building what the lab runs");
+    let args = ["build", "--workspace", "--lib", "--bins", "--examples"];
+    super::quiet(cargo(&args).args(HOOKS))
+}
+
+impl Program {
+    /// What cargo says of an artifact, when that is the program of a test.
+    fn of(line: &str) -> Option<Program> {
+        let said: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_test = said["reason"] == "compiler-artifact" && said["profile"]["test"] == true;
+        let file = said["executable"].as_str().filter(|_| is_test)?;
+        // `path+file:///tree/tests/processes#tieline-processes@0.1.0`, or without the name where the folder has it.
+        let id = said["package_id"].as_str()?;
+        let (path, id) = id.rsplit_once('#')?;
+        let package = match id.split_once('@') {
+            Some((package, _)) => package,
+            None => path.rsplit('/').next()?,
+        };
+        let name = said["target"]["name"].as_str()?;
+        Some(Program { package: package.into(), name: name.into(), file: file.into() })
+    }
+}
+
+/// Runs a test's program that the build has made, as cargo does: in its package's folder.
+fn built_test(package: &str, name: &str, folder: &str) -> Count {
+    let programs = built().as_deref().unwrap_or_default();
+    let found = programs.iter().find(|built| built.package == package && built.name == name);
+    let Some(program) = found else {
+        return Count::one(Err(format!("the build has made no {name} of {package}")));
+    };
+    let mut command = command(&program.file, &[]);
+    libtest(command.current_dir(root().join(folder)).env(built::GIVEN, target().join("debug")))
+}
+
+/// Tests that need nothing but their own process. Those of the two packages below bring runners of their own.
 pub(super) fn tests() -> Count {
+    let others = ["tieline-processes", "tieline-conformance"];
+    let given = target().join("debug");
     if which("cargo-nextest").is_some() {
-        let args = [
-            "nextest",
-            "run",
-            "--workspace",
-            "--exclude",
-            "tieline-processes",
-            "--exclude",
-            "tieline-conformance",
-            "--features",
-            HOOKS,
-            "--no-fail-fast",
-            "--color",
-            "never",
-        ];
+        let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--color", "never"];
         let output = ["--success-output", "immediate", "--failure-output", "immediate"];
-        return nextest(cargo(&args).args(output).env("NEXTEST_HIDE_PROGRESS_BAR", "1"));
+        let chosen = others.map(|package| format!("not package({package})")).join(" and ");
+        let mut nextest = cargo(&args);
+        let _ = nextest.args(HOOKS).args(output).args(["-E", &chosen]).env(built::GIVEN, given);
+        return run_nextest(nextest.env("NEXTEST_HIDE_PROGRESS_BAR", "1"));
     }
-    let args = [
-        "test",
-        "--workspace",
-        "--exclude",
-        "tieline-processes",
-        "--exclude",
-        "tieline-conformance",
-        "--features",
-        HOOKS,
-        "--lib",
-        "--bins",
-        "--tests",
-        "--no-fail-fast",
-        "--",
-    ];
-    libtest(cargo(&args).arg("--show-output"))
+    let mut command = cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]);
+    let _ = command.args(HOOKS).args(others.iter().flat_map(|package| ["--exclude", package]));
+    let _ = command.args(["--no-fail-fast", "--", "--show-output"]).env(built::GIVEN, given);
+    libtest(&mut command)
 }
 
-/// Tests with real processes bring their own runner: they are killed, locked away and counted by it.
-pub(super) fn processes() -> Count {
-    at_least(
-        20,
-        libtest(&mut cargo(&["test", "-p", "tieline-processes", "--features", "test-hooks"])),
-    )
-}
-
-/// Conformance over every provider of the workspace, in processes of its own.
-pub(super) fn conformance() -> Count {
-    at_least(8, libtest(&mut cargo(&["test", "-p", "tieline-conformance"])))
-}
-
-/// A suite whose tests were not found must not look like one that passed.
-fn at_least(tests: usize, mut count: Count) -> Count {
-    if count.failed.is_empty() && count.passed + count.skipped.len() < tests {
-        count.failed.push(format!("fewer than {tests} tests ran"));
-    }
-    count
+/// Tests with real processes, which their runner kills, locks away and counts, and beside them conformance over every
+/// provider of the workspace: either leaves the processors idle while it waits.
+pub(super) fn processes_and_conformance() -> Count {
+    let conformance = || {
+        let package = "tieline-conformance";
+        let mut count = built_test(package, "providers", "tests/conformance");
+        count.add(built_test(package, "networks", "tests/conformance"));
+        least::or_failed("conformance", count)
+    };
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(conformance);
+        let mut count = built_test("tieline-processes", "processes", "tests/processes");
+        count = least::or_failed("processes", count);
+        let conformance = beside.join();
+        count.add(conformance.unwrap_or_else(|_| Count::one(Err("conformance panicked".into()))));
+        count
+    })
 }
 
 pub(super) fn doctests() -> Count {
-    libtest(&mut cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]))
+    let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+    least::or_failed("doctests", libtest(command.args(HOOKS)))
 }
 
 /// Built with another standard of atomics, so in a directory of its own.
 pub(super) fn loom() -> Count {
-    let manifest = root().join("providers/shm/Cargo.toml");
-    if !std::fs::read_to_string(manifest).is_ok_and(|text| text.contains("loom")) {
-        return Count::skip("the provider shm has no loom tests yet");
-    }
     let args = ["test", "--release", "-p", "tieline-provider-shm", "--lib", "loom"];
     let mut command = cargo(&args);
     let _ = command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_TARGET_DIR", target().join("loom"));
-    let count = libtest(&mut command);
-    if count.passed == 0 && count.failed.is_empty() {
-        return Count::one(Err("no loom test ran".into()));
-    }
-    count
+    least::or_failed("loom", libtest(&mut command))
 }
 
-fn nextest(command: &mut Command) -> Count {
+fn run_nextest(command: &mut Command) -> Count {
     let mut told = Nextest::default();
     let outcome = lines(command, |line| {
         if told.hear(line) {
             println!("{}", line.trim_end());
         }
+        if told.is_slow(line) {
+            println!("what waits for what now:");
+            print!("{}", hang::told(std::process::id(), &target()));
+        }
     });
-    ended(told.count, outcome)
+    told.packages.iter().for_each(|(package, ran)| println!("{package}: {ran} tests ran"));
+    let missing = least::missing(&told.packages);
+    let mut count = ended(told.count, outcome);
+    if count.failed.is_empty() {
+        count.failed = missing;
+    }
+    count
 }
 
 /// Counts what nextest says, one test at a time. A test that prints `skipped: reason` counts as skipped.
@@ -119,6 +176,10 @@ struct Nextest {
     name: String,
     failing: bool,
     skipped: bool,
+    /// How many tests of each package ran, without those that said that they could not.
+    packages: BTreeMap<String, usize>,
+    /// Tests whose slowness was told.
+    slow: BTreeSet<String>,
 }
 
 impl Nextest {
@@ -132,6 +193,8 @@ impl Nextest {
                 self.skipped = true;
                 self.count.passed = self.count.passed.saturating_sub(1);
                 self.count.skipped.push(format!("{}: {reason}", self.name));
+                let ran = self.packages.entry(package(&self.name).to_owned()).or_default();
+                *ran = ran.saturating_sub(1);
             }
             return false;
         }
@@ -142,18 +205,32 @@ impl Nextest {
             || line.starts_with("warning")
     }
 
+    /// Whether a line says that a test takes long, which is then told once for it.
+    fn is_slow(&mut self, line: &str) -> bool {
+        let line = line.trim_start();
+        line.starts_with("SLOW")
+            && line.split_once(']').is_some_and(|(_, name)| self.slow.insert(name.trim().into()))
+    }
+
     fn ended(&mut self, passed: bool, name: &str) -> bool {
         if self.count.failed.iter().any(|failed| failed == name) {
             return false; // failures are listed once more at the end
         }
         name.clone_into(&mut self.name);
         (self.failing, self.skipped) = (!passed, false);
+        *self.packages.entry(package(name).to_owned()).or_default() += 1;
         match passed {
             true => self.count.passed += 1,
             false => self.count.failed.push(name.to_owned()),
         }
         true
     }
+}
+
+/// The package in `crate::binary test`.
+fn package(name: &str) -> &str {
+    let binary = name.split_whitespace().next().unwrap_or("");
+    binary.split("::").next().unwrap_or("")
 }
 
 /// `    PASS [   0.003s] (1/9) crate test`: how it ended, and what comes after the last bracket.
@@ -163,7 +240,7 @@ fn verdict(line: &str) -> Option<(bool, &str)> {
     let passed = match word {
         "PASS" | "LEAK" => true,
         "FAIL" | "TIMEOUT" => false,
-        _ if word.starts_with("SIG") => false,
+        _ if word.starts_with("SIG") || word.starts_with("FAIL") => false,
         _ => return None,
     };
     let name = rest.get(rest.find(']')? + 1..)?.trim_start();
@@ -203,7 +280,7 @@ fn libtest(command: &mut Command) -> Count {
             count.skipped.push(format!("{section}: {reason}"));
             section.clear();
         }
-        if line.starts_with("test result:") {
+        if line.starts_with("test result:") || line.contains(" has been running for over ") {
             println!("{line}");
         }
     });
@@ -264,6 +341,29 @@ mod tests {
             ]
         );
         assert!(told.count.failed.is_empty());
+        assert_eq!(told.packages["tieline"], 1, "those that were skipped did not run");
+        assert_eq!(told.packages["tieline-conformance"], 0);
+    }
+
+    #[test]
+    fn a_slow_test_is_told_once_and_fails_when_it_is_ended() {
+        let mut told = Nextest::default();
+        let line = "        SLOW [> 60.000s] (─────────) tieline::over_tcp hangs";
+        assert!(told.is_slow(line) && !told.is_slow(line));
+        let _ = told.hear("     TIMEOUT [ 180.004s] (2/3) tieline::over_tcp hangs");
+        assert_eq!(told.count.failed, ["tieline::over_tcp hangs"]);
+    }
+
+    #[test]
+    fn the_programs_of_tests_are_found_in_what_cargo_says() {
+        let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///t/tests/processes#tieline-processes@0.1.0",
+            "target":{"name":"processes"},"profile":{"test":true},"executable":"/t/debug/deps/processes-1"}"#;
+        let program = Program::of(line).unwrap();
+        assert_eq!((&*program.package, &*program.name), ("tieline-processes", "processes"));
+        let named_as_its_folder = line.replace("tieline-processes@", "");
+        assert_eq!(Program::of(&named_as_its_folder).unwrap().package, "processes");
+        assert!(Program::of(&line.replace("true", "false")).is_none());
+        assert!(Program::of("not JSON").is_none());
     }
 
     #[test]

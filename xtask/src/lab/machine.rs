@@ -48,6 +48,64 @@ pub(super) struct Lab {
     slowness: u32,
 }
 
+/// Emulated hosts that can work at once: each keeps a processor of this machine busy.
+const AT_ONCE: usize = 2;
+
+/// A test that runs.
+struct Going {
+    test: Test,
+    /// The first of its hosts.
+    first: usize,
+    logs: Vec<Growing>,
+    began: Instant,
+    story: Story,
+    /// How each host's part ended, if it has.
+    parts: Vec<Option<Result<i32, &'static str>>>,
+    deadline: Deadline,
+    /// The same from its beginning to its end, for how long it waited.
+    whole: Deadline,
+    /// The hosts that were told to end, once the time was over.
+    late: Option<Vec<usize>>,
+    /// It did not end even then.
+    hangs: bool,
+}
+
+impl Going {
+    fn is_over(&self) -> bool {
+        self.hangs || self.parts.iter().all(Option::is_some)
+    }
+
+    fn read_logs(&mut self, last: bool, each: &mut dyn FnMut(usize, &str)) {
+        let after = self.began.elapsed();
+        for (log, host) in self.logs.iter_mut().zip(self.first..) {
+            log.lines(last, |line| {
+                self.story.heard(after, host, line);
+                each(host, line);
+            });
+        }
+    }
+
+    /// Takes what a host says, when it is one of this test's.
+    fn hear(&mut self, host: usize, event: &Event) {
+        let part = host.checked_sub(self.first).and_then(|number| self.parts.get_mut(number));
+        match (event, part) {
+            (Event::Done(id, status), Some(part)) if *id == self.test.name => {
+                *part = Some(Ok(*status));
+                if *status != 0 && self.late.is_none() {
+                    self.deadline.bring_forward(AFTER_FAILURE);
+                }
+            }
+            (Event::Gone, part) => {
+                if let Some(part) = part {
+                    *part = Some(Err("the machine ended"));
+                }
+                self.deadline.bring_forward(AFTER_FAILURE);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A test that is over.
 pub(super) struct Ended {
     pub(super) verdict: Verdict,
@@ -165,87 +223,129 @@ impl Lab {
 
     /// Runs a test to its end on every host it asks for. What they print is handed over as it comes.
     pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
-        let hosts = test.hosts;
+        let mut going = self.begin(test, 0)?;
+        while !going.is_over() {
+            self.step(&mut [&mut going], each);
+        }
+        Ok(self.end(going))
+    }
+
+    /// Runs tests of one host each, one after another on as many hosts as this machine can emulate at once, and hands
+    /// over how each ended.
+    pub(super) fn run_alone(
+        &mut self,
+        tests: &[Test],
+        mut ended: impl FnMut(&Test, Ended),
+    ) -> Outcome {
+        let mut next = tests.iter();
+        let mut going: Vec<Option<Going>> = Vec::new();
+        for host in 0..self.hosts().min(AT_ONCE) {
+            going.push(next.next().map(|test| self.begin(test, host)).transpose()?);
+        }
+        while going.iter().any(Option::is_some) {
+            let mut all: Vec<&mut Going> = going.iter_mut().flatten().collect();
+            self.step(&mut all, &mut |_, _| {});
+            for (host, place) in going.iter_mut().enumerate() {
+                if place.as_ref().is_none_or(|going| !going.is_over()) {
+                    continue;
+                }
+                let Some(over) = place.take() else { continue };
+                let test = over.test.clone();
+                ended(&test, self.end(over));
+                // Who did not end a test is not trusted with another one.
+                if self.whole {
+                    *place = next.next().map(|test| self.begin(test, host)).transpose()?;
+                }
+            }
+        }
+        // Behind a host that was lost nothing was begun any more: what is left says so by not having ended.
+        for test in next {
+            let story = Story::new(&self.folder, &self.folder, 0, 0);
+            let verdict = Verdict::Failed("a host was lost before it could begin".into());
+            ended(test, Ended { verdict, time: Duration::ZERO, story });
+        }
+        Ok(())
+    }
+
+    /// Starts a test on so many hosts as it asks for, from `first` on.
+    fn begin(&mut self, test: &Test, first: usize) -> Outcome<Going> {
         let own = self.folder.join(&test.name);
         fs::create_dir_all(&own).map_err(|e| format!("{}: {e}", own.display()))?;
-        let mut logs: Vec<Growing> =
-            (0..hosts).map(|host| Growing::new(own.join(format!("h{host}.log")))).collect();
-        let began = Instant::now();
-        let mut story = Story::new(&self.folder, &own, hosts);
+        let hosts = first..first + test.hosts;
         let (file, slowness) = (test.file.display(), self.slowness);
-        for host in 0..hosts {
-            self.tell(host, &format!("test {} {} {slowness} {file}", test.name, test.devices));
+        let alone = if test.hosts == 1 { " alone" } else { "" };
+        let going = Going {
+            test: test.clone(),
+            first,
+            logs: hosts.clone().map(|h| Growing::new(own.join(format!("h{h}.log")))).collect(),
+            began: Instant::now(),
+            story: Story::new(&self.folder, &own, first, test.hosts),
+            parts: vec![None; test.hosts],
+            deadline: self.deadline(test.timeout),
+            whole: self.deadline(test.timeout),
+            late: None,
+            hangs: false,
+        };
+        for host in hosts {
+            self.tell(
+                host,
+                &format!("test {} {} {slowness} {file}{alone}", test.name, test.devices),
+            );
         }
-        let mut parts: Vec<Option<Result<i32, &str>>> = vec![None; hosts];
-        let mut deadline = self.deadline(test.timeout);
-        let whole = self.deadline(test.timeout);
-        let mut over = None;
-        while parts.iter().any(Option::is_none) {
-            let event = self.next(deadline.left().min(Duration::from_millis(100)));
-            for (host, log) in logs.iter_mut().enumerate() {
-                log.lines(false, |line| {
-                    story.heard(began.elapsed(), host, line);
-                    each(host, line);
-                });
-            }
-            match event {
-                Some((host, Event::Done(id, status))) if id == test.name && host < hosts => {
-                    parts[host] = Some(Ok(status));
-                    if status != 0 && over.is_none() {
-                        deadline.bring_forward(AFTER_FAILURE);
-                    }
-                }
-                Some((host, Event::Gone)) => {
+        Ok(going)
+    }
+
+    /// Hears what comes next, for a moment, and moves each test on.
+    fn step(&mut self, all: &mut [&mut Going], each: &mut dyn FnMut(usize, &str)) {
+        let left = all.iter().map(|going| going.deadline.left()).min().unwrap_or_default();
+        let event = self.next(left.min(Duration::from_millis(100)));
+        for going in all {
+            going.read_logs(false, each);
+            if let Some((host, event)) = &event {
+                if let Event::Gone = event {
                     self.whole = false;
-                    if host < hosts {
-                        parts[host] = Some(Err("the machine ended"));
+                }
+                going.hear(*host, event);
+            } else if going.deadline.left().is_zero() && !going.is_over() {
+                if going.late.is_none() {
+                    let hosts = going.first..going.first + going.test.hosts;
+                    let late: Vec<_> =
+                        hosts.filter(|host| going.parts[host - going.first].is_none()).collect();
+                    for host in &late {
+                        self.tell(*host, &format!("end {}", going.test.name));
                     }
-                    deadline.bring_forward(AFTER_FAILURE);
-                }
-                Some(_) => {}
-                None if !deadline.left().is_zero() => {}
-                None if over.is_none() => {
-                    let late: Vec<_> = (0..hosts).filter(|host| parts[*host].is_none()).collect();
-                    late.iter().for_each(|host| self.tell(*host, &format!("end {}", test.name)));
-                    over = Some(late);
-                    deadline = self.deadline(TO_END);
-                }
-                None => {
+                    going.late = Some(late);
+                    going.deadline = self.deadline(TO_END);
+                } else {
                     self.whole = false;
-                    break;
+                    going.hangs = true;
                 }
             }
         }
-        let time = began.elapsed();
-        for (host, log) in logs.iter_mut().enumerate() {
-            log.lines(true, |line| {
-                story.heard(time, host, line);
-                each(host, line);
-            });
-        }
-        let verdict = self.verdict(test, &parts, over.as_deref().unwrap_or(&[]), time);
-        story.ended(time, whole.waited(), slowness);
-        Ok(Ended { verdict, time, story })
+    }
+
+    /// The verdict on a test that is over.
+    fn end(&self, mut going: Going) -> Ended {
+        let time = going.began.elapsed();
+        going.read_logs(true, &mut |_, _| {});
+        let verdict = self.verdict(&going, time);
+        going.story.ended(time, going.whole.waited(), self.slowness);
+        Ended { verdict, time, story: going.story }
     }
 
     fn deadline(&self, length: Duration) -> Deadline {
         Deadline::new(length, self.slowness, self.hosts.iter().map(|host| host.qemu.id()))
     }
 
-    fn verdict(
-        &self,
-        test: &Test,
-        parts: &[Option<Result<i32, &str>>],
-        late: &[usize],
-        time: Duration,
-    ) -> Verdict {
+    fn verdict(&self, going: &Going, time: Duration) -> Verdict {
+        let Going { test, first, parts, late, .. } = going;
         let reason = fs::read_to_string(self.folder.join(&test.name).join("skipped"));
         let mut failures = Vec::new();
-        for (host, part) in parts.iter().enumerate() {
+        for (part, host) in parts.iter().zip(*first..) {
             let text = match part {
                 None => "does not end: the machine hangs".to_owned(),
                 Some(Err(text)) => (*text).to_owned(),
-                Some(Ok(_)) if late.contains(&host) => {
+                Some(Ok(_)) if late.as_ref().is_some_and(|late| late.contains(&host)) => {
                     format!("was ended after {:.0} s", time.as_secs_f64())
                 }
                 Some(Ok(77)) if reason.is_ok() => continue,

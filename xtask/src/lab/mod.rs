@@ -11,7 +11,7 @@ mod pace;
 mod show;
 mod test;
 
-use crate::check::Count;
+use crate::check::{Count, suite};
 use crate::setup;
 use crate::sh::{Outcome, root, target, which};
 pub(crate) use hosts::Hosts;
@@ -50,9 +50,14 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         return Ok(());
     }
     setup::install_or_say(setup::LAB);
+    let missing =
+        if wish.what.needs_build() { suite::build_for_the_lab() } else { Count::default() };
+    if !missing.failed.is_empty() {
+        return Err("what the lab runs does not build: see above".into());
+    }
     let count = match possible() {
         Ok(kernel) => wish.fulfil(&kernel)?,
-        Err(reason) => Count { skipped: vec![reason], ..Count::default() },
+        Err(reason) => none_ran(&reason),
     };
     for reason in &count.skipped {
         println!("skipped: {reason}");
@@ -71,10 +76,20 @@ pub(crate) fn check() -> Count {
     setup::install_or_say(setup::LAB);
     let kernel = match possible() {
         Ok(kernel) => kernel,
-        Err(reason) => return Count { skipped: vec![reason], ..Count::default() },
+        Err(reason) => return none_ran(&reason),
     };
     let all = Wish { what: What::Tests(Vec::new()), second_try: true, ..Wish::default() };
     all.fulfil(&kernel).unwrap_or_else(|text| Count { failed: vec![text], ..Count::default() })
+}
+
+/// Without a lab each of its tests is skipped, and counts as one.
+fn none_ran(reason: &str) -> Count {
+    let tests = match test::all() {
+        Ok(tests) => tests,
+        Err(text) => return Count { failed: vec![text], ..Count::default() },
+    };
+    let skipped = tests.iter().map(|test| format!("{}: {reason}", test.name)).collect();
+    Count { skipped, ..Count::default() }
 }
 
 /// The kernel to boot, or why there can be no lab here.
@@ -102,6 +117,13 @@ enum What {
     Commands(Vec<(Option<String>, String)>),
     Shell,
     List,
+}
+
+impl What {
+    /// Whether it runs the tests, whose programs have to be those of this tree.
+    fn needs_build(&self) -> bool {
+        matches!(self, What::Tests(_) | What::File(_))
+    }
 }
 
 struct Wish {
@@ -200,19 +222,20 @@ impl Wish {
             What::Commands(_) | What::Shell | What::List => Vec::new(),
         };
         let tests = repeated(tests, self.repeat);
-        let hosts = tests.iter().map(|test| test.hosts).max().unwrap_or(self.hosts);
         // Longer than everything in it may take, so that a machine whose lab was killed ends by itself.
         let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
             + self.timeout
             + Duration::from_secs(if matches!(self.what, What::Shell) { 7200 } else { 300 });
-        let boot = |cpus| Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus), deadline);
+        let boot =
+            |cpus, hosts| Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus), deadline);
         let mut count = match &self.what {
             What::Commands(commands) => {
                 let test = self.command_test(&folder, 0, commands)?;
-                let ended = boot(1)?.run(&test, &mut |host, line| println!("h{host}| {line}"))?;
+                let ended = boot(1, self.hosts)?
+                    .run(&test, &mut |host, line| println!("h{host}| {line}"))?;
                 Count::default().with(&test, &ended)
             }
-            What::Shell => self.shell(&mut boot(1)?, &folder)?,
+            What::Shell => self.shell(&mut boot(1, self.hosts)?, &folder)?,
             _ => self.tests(boot, &tests, started)?,
         };
         for reason in &left_out {
@@ -225,61 +248,75 @@ impl Wish {
 
     fn tests(
         &self,
-        boot: impl Fn(usize) -> Outcome<Lab>,
+        boot: impl Fn(usize, usize) -> Outcome<Lab>,
         tests: &[Test],
         started: Instant,
     ) -> Outcome<Count> {
-        let mut lab: Option<Lab> = None;
         let mut count = Count::default();
         let mut rows = Vec::new();
-        for (number, test) in tests.iter().enumerate() {
-            let mut running = match lab.take() {
-                Some(lab) => lab,
-                None => {
-                    let lab = boot(test.cpus)?;
-                    let name = format!("({} hosts start)", lab.hosts());
-                    rows.push(show::Row { name, time: lab.boot_time(), verdict: "" });
-                    lab
-                }
+        // Others are booted anew: rdma_rxe is not trusted to work on a second device after a run of tests on one, since
+        // messages were lost there for good.
+        for like in tests.chunk_by(|a, b| (a.cpus, a.devices) == (b.cpus, b.devices)) {
+            let (mut alone, together): (Vec<Test>, Vec<Test>) =
+                like.iter().cloned().partition(|test| test.hosts == 1);
+            // The longest first, so that none is left for the end.
+            alone.sort_by_key(|test| std::cmp::Reverse(test.timeout));
+            let hosts = like.iter().map(|test| test.hosts).max().unwrap_or(1);
+            let at_once = if alone.len() > 1 { hosts.max(2) } else { hosts };
+            let boot = |rows: &mut Vec<show::Row>| -> Outcome<Lab> {
+                let lab = boot(like.first().map_or(1, |test| test.cpus), at_once)?;
+                let name = format!("({} hosts start)", lab.hosts());
+                rows.push(show::Row { name, time: lab.boot_time(), verdict: "" });
+                Ok(lab)
             };
-            let mut ended = running.run(test, &mut |_, _| {})?;
-            if let (Verdict::Failed(reason), true) = (&ended.verdict, self.second_try) {
-                // It is shown as it failed; what passes then was the emulation's fault, or is unsteady.
-                println!(
-                    "test {} ... FAILED, and is tried again on new hosts: {reason}",
-                    test.name
-                );
-                ended.story.print_failure();
-                rows.push(show::Row {
-                    name: test.name.clone(),
-                    time: ended.time,
-                    verdict: "again",
-                });
-                drop(running);
-                running = boot(test.cpus)?;
-                let again = Test { name: format!("{}.again", test.name), ..test.clone() };
-                ended = running.run(&again, &mut |_, _| {})?;
-                if let Verdict::Passed = ended.verdict {
-                    println!("test {} passed at the second try: it is unsteady", test.name);
+            let mut lab = boot(&mut rows)?;
+            let mut again = Vec::new();
+            let mut over = |test: &Test, ended: Ended, count: &mut Count| {
+                if let (Verdict::Failed(reason), true) = (&ended.verdict, self.second_try) {
+                    // It is shown as it failed; what passes then was the emulation's fault, or is unsteady.
+                    println!("test {} ... FAILED, and is tried again: {reason}", test.name);
+                    ended.story.print_failure();
+                    again.push((test.clone(), reason.clone()));
+                } else {
+                    *count = std::mem::take(count).with(test, &ended);
+                    self.show(&ended);
                 }
+                let name = test.name.clone();
+                rows.push(show::Row { name, time: ended.time, verdict: ended.verdict.word() });
+            };
+            lab.run_alone(&alone, |test, ended| over(test, ended, &mut count))?;
+            let mut lab = Some(lab).filter(Lab::whole);
+            for test in &together {
+                let mut running = match lab.take() {
+                    Some(lab) => lab,
+                    None => boot(&mut Vec::new())?,
+                };
+                let ended = running.run(test, &mut |_, _| {})?;
+                over(test, ended, &mut count);
+                lab = Some(running).filter(Lab::whole);
             }
-            count = count.with(test, &ended);
-            if matches!(ended.verdict, Verdict::Failed(_)) {
-                ended.story.print_failure();
-            } else if self.log {
-                ended.story.print();
+            drop(lab);
+            for (test, reason) in again {
+                let mut lab = boot(&mut rows)?;
+                let again = Test { name: format!("{}.again", test.name), ..test.clone() };
+                let ended = lab.run(&again, &mut |_, _| {})?;
+                count = count.at_the_second_try(&test, &reason, &ended);
+                self.show(&ended);
+                let name = again.name.clone();
+                rows.push(show::Row { name, time: ended.time, verdict: ended.verdict.word() });
             }
-            let (name, verdict) = (test.name.clone(), ended.verdict.word());
-            rows.push(show::Row { name, time: ended.time, verdict });
-            // Hosts that did not end a test are not trusted with another one, and rdma_rxe is not trusted to
-            // work on a second device after a run of tests on one: messages were lost there for good.
-            let same = tests
-                .get(number + 1)
-                .is_none_or(|next| (next.cpus, next.devices) == (test.cpus, test.devices));
-            lab = (running.whole() && same).then_some(running);
         }
         show::table(&rows, started.elapsed());
         Ok(count)
+    }
+
+    /// What a test said, when somebody wants to read it.
+    fn show(&self, ended: &Ended) {
+        if matches!(ended.verdict, Verdict::Failed(_)) {
+            ended.story.print_failure();
+        } else if self.log {
+            ended.story.print();
+        }
     }
 
     /// A test from a file that the hosts may not see where it lies: /tmp, for example, is theirs.
@@ -366,6 +403,20 @@ impl Count {
                 self.failed.push(format!("{name}: {reason}"));
             }
         }
+        self
+    }
+
+    /// The same of a test that failed at its first try. When it passes now it is unsteady: that is neither a pass, which
+    /// nobody could rely on, nor a failure, so it is counted among what was not shown, with both.
+    fn at_the_second_try(mut self, test: &Test, reason: &str, ended: &Ended) -> Self {
+        if !matches!(ended.verdict, Verdict::Passed) {
+            return self.with(test, ended);
+        }
+        println!("test {} passed at the second try: it is unsteady", test.name);
+        self.skipped.push(format!(
+            "{}: unsteady: it passed at the second try and failed at the first: {reason}",
+            test.name
+        ));
         self
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ impl Growing {
 pub(super) struct Story {
     folder: PathBuf,
     own: PathBuf,
-    hosts: usize,
+    /// The hosts that it is of.
+    hosts: Range<usize>,
     lines: Vec<(Duration, usize, String)>,
     /// How much of each host's console belongs to the tests before.
     consoles: Vec<u64>,
@@ -69,14 +71,15 @@ const TROUBLE: &[&str] = &[
 const MOST: usize = 40;
 
 impl Story {
-    pub(super) fn new(folder: &Path, own: &Path, hosts: usize) -> Story {
+    pub(super) fn new(folder: &Path, own: &Path, first: usize, hosts: usize) -> Story {
+        let hosts = first..first + hosts;
         let size = |host| std::fs::metadata(console(folder, host)).map_or(0, |m| m.len());
         Story {
             folder: folder.to_path_buf(),
             own: own.to_path_buf(),
+            consoles: hosts.clone().map(size).collect(),
             hosts,
             lines: Vec::new(),
-            consoles: (0..hosts).map(size).collect(),
             machine: String::new(),
         }
     }
@@ -113,7 +116,7 @@ impl Story {
             trouble.iter().take(MOST).for_each(|line| print_line(line));
         }
         println!("  what the hosts said, with the seconds since the test began:");
-        let mut left_out = vec![0usize; self.hosts];
+        let mut left_out = vec![0usize; self.hosts.end];
         for (after, line) in lines.iter().enumerate() {
             if lines[after..].iter().filter(|later| later.1 == line.1).count() <= MOST {
                 print_line(line);
@@ -124,10 +127,10 @@ impl Story {
         for (host, count) in left_out.iter().enumerate().filter(|(_, count)| **count > 0) {
             println!("    h{host}| ({count} lines before these are in its log)");
         }
-        for host in 0..self.hosts {
+        for host in self.hosts.clone() {
             print_tail(&format!("state of h{host}"), &self.own.join(format!("h{host}.state")), 100);
             let mut kernel = Growing::new(console(&self.folder, host));
-            kernel.read = self.consoles.get(host).copied().unwrap_or(0);
+            kernel.read = self.consoles.get(host - self.hosts.start).copied().unwrap_or(0);
             let mut said = Vec::new();
             kernel.lines(true, |line| said.push(line.to_owned()));
             for line in &said[said.len().saturating_sub(MOST)..] {

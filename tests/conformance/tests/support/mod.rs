@@ -1,7 +1,11 @@
 //! What both suites of this package need: the program under test, shared objects, a runner that can skip.
 
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tieline_testing::hang::{self, Limit};
 
 /// `Ok`, or why the test cannot be run here. A failure panics.
 pub(crate) type Verdict = Result<(), String>;
@@ -9,24 +13,50 @@ pub(crate) type Verdict = Result<(), String>;
 /// Its name, and what it does.
 pub(crate) type Test = (&'static str, fn() -> Verdict);
 
-/// Runs those whose name contains a word of the command line, or all.
+/// Several times what the longest test takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Runs those whose name contains a word of the command line, or all, as many at once as there are processors.
 pub(crate) fn run_all(tests: &[Test]) -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let mut failed = 0;
-    for (name, test) in tests {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-            continue;
-        }
-        match std::panic::catch_unwind(test) {
-            Ok(Ok(())) => println!("test {name} ... ok"),
-            Ok(Err(reason)) => println!("test {name} ... skipped: {reason}"),
-            Err(_) => {
-                println!("test {name} ... FAILED");
-                failed += 1;
-            }
-        }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(*w));
+    let chosen: Vec<&Test> = tests.iter().filter(|(name, _)| is_wanted(name)).collect();
+    if words.iter().any(|word| word == "--list") {
+        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let at_once = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            let _ = scope.spawn(|| {
+                while let Some((name, test)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let name = *name;
+                    let limit = Limit::new(LIMIT, move || expired(name));
+                    match catch_unwind(test) {
+                        Ok(Ok(())) => println!("test {name} ... ok"),
+                        Ok(Err(reason)) => println!("test {name} ... skipped: {reason}"),
+                        Err(_) => {
+                            println!("test {name} ... FAILED");
+                            let _ = failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    drop(limit);
+                }
+            });
+        }
+    });
+    if failed.into_inner() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A test that hangs ends the whole run: others wait for the same processes.
+fn expired(name: &str) {
+    println!("test {name} does not end; what waits for what:");
+    print!("{}", hang::told(std::process::id(), &source().join("target")));
+    hang::end(std::process::id());
+    println!("test {name} ... FAILED");
+    std::process::exit(1);
 }
 
 /// The program under test; cargo puts shared objects beside it.
@@ -38,17 +68,8 @@ pub(crate) fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Builds a package's shared object with this test's own profile.
+/// A package's shared object, of this build.
 pub(crate) fn built(package: &str, library: &str) -> PathBuf {
-    let folder = binary().parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    let cargo = cargo
-        .current_dir(source())
-        .args(["build", "--quiet", "--package", package, "--target-dir"])
-        .arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
-        let _ = cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    folder.join(library)
+    let folder = tieline_testing::built::folder(&[(package, library)]);
+    folder.unwrap_or_else(|reason| panic!("{reason}")).join(library)
 }

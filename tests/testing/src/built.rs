@@ -1,0 +1,74 @@
+//! Provider files for tests: those of this build, never what an earlier one has left.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names the folder in which everything has been built already, as `cargo xtask test` does once for all suites.
+pub const GIVEN: &str = "TIELINE_BUILT";
+
+/// A package and the file that it makes.
+pub type Made<'a> = (&'a str, &'a str);
+
+/// The providers over TCP.
+pub const TCP: [Made<'static>; 2] = [
+    ("tieline-provider-tcp-plugin", "libtieline_tcp.so"),
+    ("tieline-provider-tcp-connect-plugin", "libtieline_tcp_connect.so"),
+];
+
+/// The folder that holds these files, built by cargo with the profile of the program that asks, unless [`GIVEN`] says
+/// that they are there.
+///
+/// # Errors
+/// Why they cannot be built here: the test is skipped.
+///
+/// # Panics
+/// When they do not compile, or [`GIVEN`] names a folder that lacks one.
+pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
+    if let Some(given) = std::env::var_os(GIVEN) {
+        let given = PathBuf::from(given);
+        for (_, file) in files {
+            assert!(given.join(file).exists(), "{GIVEN}: no {file} in {}", given.display());
+        }
+        return Ok(given);
+    }
+    let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
+    let profile = profile(&program).ok_or("this program lies nowhere")?;
+    let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let _ = cargo
+        .current_dir(source)
+        .args(["build", "--quiet", "--offline", "--locked", "--target-dir"])
+        .arg(profile.parent().ok_or("there is no target folder")?);
+    for (package, _) in files {
+        let _ = cargo.args(["--package", package]);
+    }
+    if profile.ends_with("release") {
+        let _ = cargo.arg("--release");
+    }
+    let built = cargo.status().map_err(|e| format!("cargo cannot be started: {e}"))?;
+    assert!(built.success(), "{cargo:?} failed");
+    Ok(profile.to_path_buf())
+}
+
+/// `target/debug` of a program in it, or in its `deps` or `examples`.
+fn profile(program: &Path) -> Option<&Path> {
+    let folder = program.parent()?;
+    if folder.ends_with("deps") || folder.ends_with("examples") {
+        folder.parent()
+    } else {
+        Some(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_is_the_folder_above_those_that_cargo_makes_in_it() {
+        let at = |path: &str| profile(Path::new(path)).map(|p| p.display().to_string());
+        assert_eq!(at("/t/debug/tieline").as_deref(), Some("/t/debug"));
+        assert_eq!(at("/t/debug/deps/over_tcp-1").as_deref(), Some("/t/debug"));
+        assert_eq!(at("/t/release/examples/ring").as_deref(), Some("/t/release"));
+    }
+}

@@ -1,0 +1,268 @@
+//! What processes wait for, told when a test or a command does not end: each descendant of a process, each of its
+//! threads, the system call it is in and on what, and the functions it is in where a debugger is installed.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The most processes whose functions are looked at: each takes a debugger a second or two.
+const MOST_DEBUGGED: usize = 4;
+/// The most lines of functions of one process.
+const MOST_FUNCTIONS: usize = 60;
+
+/// A limit: what is to be done once it has passed, unless it is dropped before.
+pub struct Limit {
+    /// Dropped first, which ends the thread's wait.
+    ended: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Limit {
+    /// Calls `expired` on a thread of its own after `length`.
+    pub fn new(length: Duration, expired: impl FnOnce() + Send + 'static) -> Limit {
+        let (ended, waits) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            if let Err(RecvTimeoutError::Timeout) = waits.recv_timeout(length) {
+                expired();
+            }
+        });
+        Limit { ended: Some(ended), thread: Some(thread) }
+    }
+}
+
+impl Drop for Limit {
+    /// Waits for `expired` where it has been called.
+    fn drop(&mut self) {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The descendants of a process, parents before children; itself is not among them.
+#[must_use]
+pub fn descendants(of: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some((_, parent)) = state_and_parent(id) {
+            children.entry(parent).or_default().push(id);
+        }
+    }
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(id) = found.get(next).copied() {
+        next += 1;
+        found.extend(children.remove(&id).unwrap_or_default());
+    }
+    let _ = found.remove(0);
+    found
+}
+
+/// The state and the parent in `/proc/ID/stat`: behind the name, which may hold anything.
+fn state_and_parent(id: u32) -> Option<(char, u32)> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// What the descendants of a process wait for, in lines for a person. `own` is where the programs lie whose functions
+/// are of interest, such as cargo's folder.
+#[must_use]
+pub fn told(of: u32, own: &Path) -> String {
+    let mut text = String::new();
+    let all = descendants(of);
+    for id in &all {
+        tell_process(&mut text, *id);
+    }
+    let is_own = |id: &&u32| {
+        let program = fs::read_link(format!("/proc/{id}/exe"));
+        program.is_ok_and(|program| program.starts_with(own))
+    };
+    // The last ones are those that the others wait for.
+    for id in all.iter().rev().filter(is_own).take(MOST_DEBUGGED) {
+        tell_functions(&mut text, *id);
+    }
+    if text.is_empty() {
+        text.push_str("no process is left\n");
+    }
+    text
+}
+
+fn tell_process(text: &mut String, id: u32) {
+    let command = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    let short: String = command.trim().chars().take(200).collect();
+    let state = state_and_parent(id).map_or('?', |(state, _)| state);
+    let _ = writeln!(text, "process {id} ({state}): {short}");
+    let mut threads: Vec<u32> = fs::read_dir(format!("/proc/{id}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    threads.sort_unstable();
+    for thread in threads {
+        let at = format!("/proc/{id}/task/{thread}");
+        let name = fs::read_to_string(format!("{at}/comm")).unwrap_or_default();
+        let channel = fs::read_to_string(format!("{at}/wchan")).unwrap_or_default();
+        let call = fs::read_to_string(format!("{at}/syscall")).unwrap_or_default();
+        let call = waits_for(call.trim(), |descriptor| {
+            let link = fs::read_link(format!("/proc/{id}/fd/{descriptor}"));
+            link.map_or(String::new(), |link| link.to_string_lossy().into_owned())
+        });
+        let channel = match channel.trim() {
+            "" | "0" => String::new(),
+            channel => format!(", {channel}"),
+        };
+        let _ = writeln!(text, "  thread {thread} {}: {call}{channel}", name.trim());
+    }
+}
+
+/// A line of `/proc/*/syscall` in words: the number of the call, its arguments.
+fn waits_for(line: &str, descriptor: impl Fn(u64) -> String) -> String {
+    let mut words = line.split_whitespace();
+    let number: i64 = match words.next() {
+        Some("running") => return "runs".into(),
+        Some(word) => match word.parse() {
+            Ok(number) => number,
+            Err(_) => return line.into(),
+        },
+        None => return "waits".into(),
+    };
+    let argument = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let first = words.next().and_then(argument).unwrap_or(0);
+    match call(number) {
+        Some((name, true)) => format!("in {name}({first} {})", descriptor(first)),
+        Some((name, false)) => format!("in {name}"),
+        None => format!("in system call {number}"),
+    }
+}
+
+/// The calls that wait, and whether they wait for a descriptor.
+fn call(number: i64) -> Option<(&'static str, bool)> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return None;
+    }
+    Some(match number {
+        0 => ("read", true),
+        1 => ("write", true),
+        7 => ("poll", false),
+        20 => ("writev", true),
+        23 => ("select", false),
+        35 => ("nanosleep", false),
+        43 => ("accept", true),
+        44 => ("sendto", true),
+        45 => ("recvfrom", true),
+        46 => ("sendmsg", true),
+        47 => ("recvmsg", true),
+        61 => ("wait4", false),
+        73 => ("flock", true),
+        202 => ("futex", false),
+        230 => ("clock_nanosleep", false),
+        232 | 281 => ("epoll_wait", true),
+        247 => ("waitid", false),
+        270 => ("pselect", false),
+        271 => ("ppoll", false),
+        288 => ("accept4", true),
+        _ => return None,
+    })
+}
+
+/// The functions that a process is in, by a debugger, where one is installed.
+fn tell_functions(text: &mut String, id: u32) {
+    let mut debugger = Command::new("timeout");
+    let _ = debugger
+        .args(["-s", "KILL", "20", "gdb", "-nx", "-batch", "-ex", "thread apply all bt 20", "-p"])
+        .arg(id.to_string())
+        .env("DEBUGINFOD_URLS", "")
+        .stdin(Stdio::null());
+    let Ok(output) = debugger.output() else { return };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let functions = said.lines().filter(|line| line.starts_with('#') || line.starts_with("Thread"));
+    let functions: Vec<&str> = functions.take(MOST_FUNCTIONS).collect();
+    if !functions.is_empty() {
+        let _ = writeln!(text, "functions of process {id}:");
+    }
+    for line in functions {
+        let short: String = line.chars().take(180).collect();
+        let _ = writeln!(text, "  {short}");
+    }
+}
+
+/// Ends every descendant of a process.
+pub fn end(of: u32) {
+    // Who was just started is found in the next round.
+    for _ in 0..10 {
+        let all = descendants(of);
+        let alive = |id: &u32| state_and_parent(*id).is_some_and(|(state, _)| state != 'Z');
+        let alive: Vec<String> = all.into_iter().filter(alive).map(|id| id.to_string()).collect();
+        if alive.is_empty() {
+            return;
+        }
+        // `kill` itself is a child of whoever calls this, and gone afterwards.
+        let _ = Command::new("kill").arg("-KILL").args(&alive).stderr(Stdio::null()).status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Child;
+
+    /// A shell whose child waits for a descriptor.
+    fn waiting() -> Child {
+        let mut shell = Command::new("sh");
+        let _ = shell.args(["-c", "sleep 1000; :"]).stdin(Stdio::piped());
+        let child = shell.spawn().unwrap();
+        while descendants(child.id()).is_empty() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    #[test]
+    fn descendants_are_found_told_and_ended_and_their_parent_is_left() {
+        let mut child = waiting();
+        let below = descendants(child.id());
+        assert_eq!(below.len(), 1);
+        let text = told(child.id(), Path::new("/nowhere"));
+        assert!(text.contains(&format!("process {} (", below[0])), "{text}");
+        assert!(!text.contains(&format!("process {} (", child.id())), "{text}");
+        end(child.id());
+        // The shell goes on behind the sleep that was ended.
+        assert!(child.wait().unwrap().success());
+        assert!(descendants(child.id()).is_empty());
+    }
+
+    #[test]
+    fn a_line_of_the_kernel_is_told_with_the_descriptor() {
+        let named = |descriptor: u64| format!("pipe:[{descriptor}]");
+        assert_eq!(waits_for("running", named), "runs");
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(waits_for("0 0x3 0x7ff 0x1 0x0", named), "in read(3 pipe:[3])");
+            assert_eq!(waits_for("202 0x7f 0x80", named), "in futex");
+        }
+        assert_eq!(waits_for("999 0x0", named), "in system call 999");
+        assert_eq!(waits_for("", named), "waits");
+    }
+
+    #[test]
+    fn a_limit_that_is_dropped_in_time_does_nothing_and_one_that_passes_does_it_once() {
+        let (sender, receiver) = channel();
+        let again = sender.clone();
+        drop(Limit::new(Duration::from_secs(1000), move || sender.send("never").unwrap()));
+        let limit = Limit::new(Duration::from_millis(1), move || again.send("passed").unwrap());
+        assert_eq!(receiver.recv(), Ok("passed"));
+        drop(limit);
+        assert!(receiver.recv().is_err());
+    }
+}

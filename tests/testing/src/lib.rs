@@ -1,0 +1,10 @@
+//! What tests and their runners share: limits, what processes wait for, loops that wait and end, and the files that this
+//! build has made.
+//!
+//! It depends on nothing, so that what runs tests can use it before anything else is built.
+
+pub mod built;
+pub mod hang;
+mod wait;
+
+pub use wait::Wait;

@@ -1,0 +1,77 @@
+//! How many tests of each suite run at least. A suite whose tests were not found must not look like one that passed, and a
+//! test that says that it cannot run here has not run.
+
+use super::Count;
+use std::collections::BTreeMap;
+
+/// The packages whose tests nextest runs. The numbers are what runs on a machine without root's rights, compilers or
+/// other programs; they are raised when tests are added in numbers, never lowered without a word in the commit.
+const PACKAGES: &[(&str, usize)] = &[
+    ("tieline", 270),
+    ("tieline-bad-providers", 36),
+    ("tieline-net", 48),
+    ("tieline-plugin-api", 3),
+    ("tieline-provider-shm", 48),
+    ("tieline-provider-shm-cma", 20),
+    ("tieline-provider-tcp", 38),
+    ("tieline-provider-tcp-connect", 16),
+    ("tieline-provider-verbs", 80),
+    ("tieline-testing", 4),
+    ("tieline-tools", 55),
+    ("xtask", 16),
+    ("xtask-header", 1),
+];
+
+/// Everything else.
+const SUITES: &[(&str, usize)] = &[
+    ("processes", 20),
+    ("conformance", 18),
+    ("doctests", 10),
+    ("loom", 2),
+    ("jobs", 4),
+    ("instructions", 4),
+];
+
+/// The count of a suite, which has failed when less of it ran than there is.
+pub(super) fn or_failed(suite: &str, mut count: Count) -> Count {
+    let least = SUITES.iter().find(|(name, _)| *name == suite).map_or(usize::MAX, |found| found.1);
+    if count.failed.is_empty() && count.passed < least {
+        count
+            .failed
+            .push(format!("{} tests of {suite} ran: there are at least {least}", count.passed));
+    }
+    count
+}
+
+/// The packages of which fewer tests ran than there are, in words.
+pub(super) fn missing(ran: &BTreeMap<String, usize>) -> Vec<String> {
+    let ran = |package: &str| ran.get(package).copied().unwrap_or(0);
+    let few = PACKAGES.iter().filter(|(package, least)| ran(package) < *least);
+    few.map(|(package, least)| {
+        format!("{} tests of {package} ran: there are at least {least}", ran(package))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_do_not_count_as_run() {
+        let skipped = vec!["needs root".to_owned(); 100];
+        let count = or_failed("processes", Count { passed: 19, skipped, ..Count::default() });
+        assert_eq!(count.failed, ["19 tests of processes ran: there are at least 20"]);
+        assert!(or_failed("processes", Count { passed: 20, ..Count::default() }).failed.is_empty());
+    }
+
+    #[test]
+    fn a_package_whose_tests_are_gone_is_named() {
+        let mut ran: BTreeMap<String, usize> =
+            PACKAGES.iter().map(|(package, least)| ((*package).to_owned(), *least)).collect();
+        assert!(missing(&ran).is_empty());
+        let _ = ran.remove("tieline-net");
+        assert_eq!(missing(&ran).len(), 1);
+        assert!(missing(&ran)[0].contains("tieline-net"));
+    }
+}

@@ -1,0 +1,199 @@
+//! The rules of CONTRIBUTING.md that a compiler does not see: how long a file is, that tests do not sleep, and which part
+//! uses which. An exception stands here with its reason, and one that is not needed any more fails.
+
+use super::Count;
+use crate::sh::{Outcome, root};
+use std::path::{Path, PathBuf};
+
+/// A file is one thing: "about" 500 lines.
+const LONGEST: usize = 550;
+
+/// Files that are longer, and how long they may be.
+const LONG: &[(&str, usize, &str)] = &[
+    ("core/src/assist.rs", 600, "both sides of shared copies"),
+    ("core/src/endpoint/mod.rs", 600, "the public face of an endpoint, half of it documentation"),
+    ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
+    ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
+    ("providers/shm/src/interface.rs", 700, "the progress of an interface"),
+    ("providers/shm/src/sender.rs", 800, "every way to send"),
+    ("providers/shm/src/sys.rs", 700, "every system call of the provider"),
+    ("providers/verbs/src/sys.rs", 650, "every function of libibverbs and librdmacm"),
+];
+
+/// Tests, and what only they use, that sleep: how often, and why there is nothing to wait for.
+const SLEEPS: &[(&str, usize, &str)] = &[
+    ("providers/tcp/src/loopback_tests/connecting.rs", 1, "between polls"),
+    ("tests/processes/src/runner.rs", 1, "the last resort against a test that hangs"),
+    ("tests/processes/tests/jobs.rs", 1, "until a moment that was agreed between processes"),
+    ("tools/tests/hosts.rs", 2, "sshd and its sessions have no event for outsiders"),
+    ("tools/tests/launchers.rs", 1, "mpirun has no event for outsiders"),
+    ("tools/tests/launchers/slurm.rs", 1, "Slurm has no event for outsiders"),
+    ("tools/tests/rendezvous.rs", 1, "between looks at a process"),
+];
+
+/// A folder of the core, and modules that come after it.
+const EARLIER: &[(&str, &[&str])] = &[
+    ("core/src/config", &["registry", "context", "wireup", "endpoint", "worker", "region"]),
+    ("core/src/registry", &["wireup", "endpoint", "worker", "region", "request", "emulate"]),
+    ("core/src/select", &["wireup", "endpoint", "worker", "region", "request"]),
+    ("core/src/compose", &["wireup", "endpoint", "worker", "region", "request"]),
+    ("core/src/wireup", &["registry", "context", "endpoint", "worker", "region", "request"]),
+    ("core/src/job", &["registry", "wireup", "endpoint", "worker", "region"]),
+];
+
+/// A package's folder, and what its `[dependencies]` may name of ours.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("plugin-api", &[]),
+    ("net", &[]),
+    ("providers/shm", &["plugin-api"]),
+    ("providers/shm-cma", &["plugin-api"]),
+    ("providers/tcp", &["plugin-api", "net"]),
+    ("providers/tcp-connect", &["plugin-api", "net"]),
+    ("providers/verbs", &["plugin-api", "net"]),
+    ("core", &["plugin-api", "net", "provider-shm", "provider-shm-cma"]),
+];
+
+const PLACES: &[&str] =
+    &["core", "net", "plugin-api", "providers", "tools", "tests", "docs/examples", "xtask"];
+
+pub(super) fn check() -> Count {
+    let mut files = Vec::new();
+    for place in PLACES {
+        sources(&root().join(place), &mut files);
+    }
+    let texts: Vec<(String, String)> = files
+        .iter()
+        .filter_map(|file| {
+            let name = file.strip_prefix(root()).ok()?.display().to_string();
+            Some((name, std::fs::read_to_string(file).ok()?))
+        })
+        .collect();
+    let mut count = Count::one(said(lengths(&texts)));
+    count.add(Count::one(said(sleeps(&texts))));
+    count.add(Count::one(said(directions(&texts))));
+    count.add(Count::one(said(dependencies())));
+    count
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn said(wrong: Vec<String>) -> Outcome {
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+fn lengths(texts: &[(String, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, text) in texts {
+        let lines = text.lines().count();
+        let exception = LONG.iter().find(|(file, ..)| file == name);
+        let most = exception.map_or(LONGEST, |(_, most, _)| *most);
+        if lines > most {
+            wrong.push(format!("{name} has {lines} lines, {most} are enough for one thing"));
+        }
+    }
+    wrong
+}
+
+/// Whether a file is a test, or something that only tests use.
+fn is_test(name: &str) -> bool {
+    name.starts_with("tests/")
+        || name.contains("/tests/")
+        || name.contains("tests.rs")
+        || name.contains("_tests/")
+        || name.contains("/double/")
+}
+
+fn sleeps(texts: &[(String, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, text) in texts.iter().filter(|(name, _)| !name.starts_with("xtask/")) {
+        // In other files the tests stand at the end.
+        let tests = match is_test(name) {
+            true => text.as_str(),
+            false => text.find("#[cfg(test)]").map_or("", |at| &text[at..]),
+        };
+        let found = tests.matches("thread::sleep(").count();
+        let allowed = SLEEPS.iter().find(|(file, ..)| file == name).map_or(0, |(_, n, _)| *n);
+        if found > allowed {
+            wrong.push(format!("{name} sleeps {found} times where it could wait for an event"));
+        }
+        if found < allowed {
+            wrong.push(format!("{name} sleeps {found} times: take it out of xtask's list"));
+        }
+    }
+    wrong
+}
+
+fn directions(texts: &[(String, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (folder, later) in EARLIER {
+        let within = |name: &str| {
+            name.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/') || rest == ".rs")
+        };
+        for (name, text) in texts.iter().filter(|(name, _)| within(name)) {
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            for line in code {
+                for module in *later {
+                    let after = line.split(&format!("crate::{module}")).nth(1);
+                    if after.is_some_and(|rest| {
+                        !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric())
+                    }) {
+                        wrong.push(format!("{name} uses crate::{module}, which comes after it"));
+                    }
+                }
+            }
+        }
+    }
+    wrong
+}
+
+fn dependencies() -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (folder, allowed) in MAY_USE {
+        let file = root().join(folder).join("Cargo.toml");
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let Some(section) = text.split("\n[dependencies]\n").nth(1) else {
+            wrong.push(format!("{folder}/Cargo.toml has no [dependencies]"));
+            continue;
+        };
+        for line in section.lines().take_while(|line| !line.starts_with('[')) {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or("");
+            let ours = name == "tieline" || name.starts_with("tieline-");
+            if ours && !allowed.contains(&name.trim_start_matches("tieline-")) {
+                wrong.push(format!("{folder} depends on {name}, which it must not know"));
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, text: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), text.to_owned())]
+    }
+
+    #[test]
+    fn a_file_that_grows_a_test_that_sleeps_and_an_import_backwards_are_named() {
+        assert_eq!(lengths(&file("core/src/new.rs", &"\n".repeat(551))).len(), 1);
+        assert!(lengths(&file("core/src/new.rs", &"\n".repeat(550))).is_empty());
+        let sleep = "std::thread::sleep(Duration::from_secs(1));";
+        assert_eq!(sleeps(&file("core/tests/new.rs", sleep)).len(), 1);
+        assert!(sleeps(&file("core/src/new.rs", sleep)).is_empty());
+        assert_eq!(sleeps(&file("core/src/new.rs", &format!("#[cfg(test)] {sleep}"))).len(), 1);
+        let uses = |line| directions(&file("core/src/registry/new.rs", line));
+        assert_eq!(uses("use crate::worker::Worker;").len(), 1);
+        assert!(uses("// as crate::worker::Worker does").is_empty());
+        assert!(uses("use crate::regions::Map;").is_empty());
+    }
+}
