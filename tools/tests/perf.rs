@@ -157,9 +157,10 @@ fn a_listener_serves_one_client_after_another_and_survives_those_that_vanish() {
     let output = listener.connect("sesame", &[]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("another secret") && errors.contains("TIELINE_SECRET"), "{errors}");
-    let endless = ["--test", "am_lat,am_lat", "--size", "8", "--seconds", "60"];
-    let mut child = listener.connect(&listener.secret, &endless).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300)); // somewhere in the middle
+    let long = ["--test", "am_lat", "--size", "8,9", "--seconds", "0.3"];
+    let mut child = listener.connect(&listener.secret, &long).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let _ = lines.next().unwrap().unwrap(); // the first one is measured, it is in the middle of the second
     child.kill().unwrap();
     let _ = child.wait();
 

@@ -20,6 +20,8 @@ cargo xtask COMMAND
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
   setup [bench]     install the system packages that test (and bench) need, or name them
   header [--check]  write include/tieline_provider.h, or see that it is fresh
+  mutants [--sample N] [--seed S] [--list] [FILTER...]
+                    change the source in small ways, and see which changes no test notices: an hour, on a quiet machine
   instructions [--accept]
                     count the instructions of posting and polling, and compare or accept them
 ";
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
         }
         ["lab", words @ ..] => lab::run(words),
+        ["mutants", words @ ..] => tool("xtask-mutants", words),
         ["header", words @ ..] => tool("xtask-header", words),
         ["instructions"] => check::instructions::run(false),
         ["instructions", "--accept"] => check::instructions::run(true),

@@ -229,7 +229,10 @@ mod tests {
 
     #[test]
     fn an_unused_pool_takes_no_memory() {
-        assert_eq!(Pool::new(1 << 30).committed(), 0);
+        let pool = Pool::new(1 << 30);
+        assert_eq!(pool.committed(), 0);
+        let _ = pool.take(100).unwrap();
+        assert!((100..1 << 30).contains(&pool.committed()), "{}", pool.committed());
     }
 
     #[derive(Clone, Debug)]

@@ -81,7 +81,7 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
     println!("running {} tests", tests.len());
     let (mut passed, mut skipped) = (0, 0);
     let mut failed = Vec::new();
-    for (name, test) in tests {
+    for &&(name, test) in tests {
         let before = leftovers::Before::look(name);
         let started = Instant::now();
         let limit = Limit::new(LIMIT, move || expired(name));
@@ -95,7 +95,7 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
         match outcome {
             Ok(_) if !in_time => {
                 println!("test {name} ... FAILED");
-                failed.push(*name);
+                failed.push(name);
             }
             Ok(Verdict::Passed) => {
                 passed += 1;
@@ -109,7 +109,7 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
             Err(_) => {
                 println!("{}", peer::what_was_said());
                 println!("test {name} ... FAILED");
-                failed.push(*name);
+                failed.push(name);
             }
         }
         println!("    {seconds:.1} s");

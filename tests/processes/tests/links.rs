@@ -4,7 +4,8 @@ use std::time::Duration;
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::interpreter::MIXED_REGION;
 use tieline_processes::node::milliseconds;
-use tieline_processes::{BOUND_MS, Failed, Hosts, Node, Test, Verdict, named, or_skip};
+use tieline_processes::{BOUND_MS, Failed, Host, Hosts, Node, Test, Verdict, named, or_skip};
+use tieline_testing::Wait;
 
 pub(crate) const TESTS: &[Test] = named![
     a_link_that_is_cut_in_silence_and_restored_in_time_loses_and_doubles_nothing,
@@ -71,12 +72,20 @@ fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     node.nothing_was_wrong();
 }
 
+/// Until the kernel of a host has tried to send something again and again, which nobody answers.
+fn retried_in_vain(hosts: &Hosts) {
+    let wait = Wait::new("a second try to send on the link that was cut");
+    let tries = |host: &Host| host.run(&["ss", "-Hti"]).unwrap_or_default().contains("backoff:");
+    while !hosts.iter().any(tries) {
+        wait.goes_on();
+    }
+}
+
 fn restored_in_time(hosts: &Hosts, cut: impl Fn(), restore: impl Fn()) {
     let (mut a, mut b) = pair(hosts, &[]);
     talk(&mut a, &mut b);
     cut();
-    // Nothing can be waited for: this is the time without a link.
-    std::thread::sleep(Duration::from_millis(700));
+    retried_in_vain(hosts);
     restore();
     stop(&mut a, &mut b);
     for (from, to) in [(&mut a, "b"), (&mut b, "a")] {

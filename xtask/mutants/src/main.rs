@@ -1,0 +1,150 @@
+//! What stands behind `cargo xtask mutants`: small changes to the source, and whether a test notices each.
+//!
+//! A sample of all mutants is compiled in at once, each behind a switch that an environment variable turns on: one build,
+//! and then a run of the suites for each. A mutant that a test fails on is caught; one that only makes a suite hang is not,
+//! since nobody can say from a hang what is wrong.
+
+mod find;
+mod suites;
+mod tree;
+
+use find::Mutant;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+use suites::Suites;
+
+/// What is mutated: the packages that carry the promises, and their folders.
+const PACKAGES: &[(&str, &str)] = &[
+    ("tieline", "core"),
+    ("tieline-plugin-api", "plugin-api"),
+    ("tieline-net", "net"),
+    ("tieline-provider-shm", "providers/shm"),
+    ("tieline-provider-shm-cma", "providers/shm-cma"),
+    ("tieline-provider-tcp", "providers/tcp"),
+    ("tieline-provider-tcp-connect", "providers/tcp-connect"),
+    ("tieline-provider-verbs", "providers/verbs"),
+];
+
+const HELP: &str = "\
+cargo xtask mutants [FILTER...]   mutates core, plugin-api, net and the providers, where `FILE:LINE KIND` has a FILTER
+
+  --sample N     so many, chosen at random (150)
+  --seed S       another choice (1)
+  --list         name them, and run nothing
+";
+
+struct Wish {
+    sample: usize,
+    seed: u64,
+    list: bool,
+    filters: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match wish().and_then(|wish| run(&wish)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask mutants: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wish() -> Result<Wish, String> {
+    let mut wish = Wish { sample: 150, seed: 1, list: false, filters: Vec::new() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut number = || {
+            let value = words.next().and_then(|value| value.parse::<u64>().ok());
+            value.ok_or_else(|| format!("{word} needs a number"))
+        };
+        match word.as_str() {
+            "--sample" => wish.sample = number()? as usize,
+            "--seed" => wish.seed = number()?,
+            "--list" => wish.list = true,
+            "--help" | "-h" => return Err(HELP.into()),
+            filter if !filter.starts_with('-') => wish.filters.push(word),
+            _ => return Err(HELP.into()),
+        }
+    }
+    Ok(wish)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn run(wish: &Wish) -> Result<(), String> {
+    let root = root().canonicalize().map_err(|e| format!("{}: {e}", root().display()))?;
+    let mut all = Vec::new();
+    for (package, folder) in PACKAGES {
+        find::in_package(&root, package, &format!("{folder}/src"), &mut all)?;
+    }
+    let there = all.len();
+    if !wish.filters.is_empty() {
+        let named = |m: &Mutant| m.to_string();
+        all.retain(|m| wish.filters.iter().any(|filter| named(m).contains(filter.as_str())));
+    }
+    shuffle(&mut all, wish.seed);
+    println!("{there} mutants; a sample of {} with seed {}", wish.sample.min(all.len()), wish.seed);
+    if wish.list {
+        all.iter().take(wish.sample).for_each(|mutant| println!("{mutant}"));
+        return Ok(());
+    }
+    let work = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) if !dir.is_empty() => root.join(dir),
+        _ => root.join("target"),
+    };
+    let work = work.join("mutants");
+    let chosen = tree::compiled_in(&root, &work, all, wish.sample)?;
+    let suites = Suites::build(&work)?;
+    let results = Mutex::new(Vec::new());
+    let began = Instant::now();
+    let next = Mutex::new(chosen.iter().enumerate());
+    let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            let _ = scope.spawn(|| {
+                loop {
+                    let one = locked(&next).next();
+                    let Some((id, mutant)) = one else { return };
+                    let verdict = suites.verdict(mutant.package, id as u32 + 1);
+                    println!("{verdict}: {mutant}");
+                    locked(&results).push((verdict, mutant));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    results.sort_by_key(|(verdict, mutant)| (verdict.rank(), mutant.file.clone(), mutant.line));
+    println!("\nafter {} s:", began.elapsed().as_secs());
+    for (verdict, mutant) in results.iter().filter(|(verdict, _)| verdict.rank() > 0) {
+        println!("{verdict}: {mutant}");
+    }
+    let count = |rank| results.iter().filter(|(verdict, _)| verdict.rank() == rank).count();
+    let (caught, hang, missed) = (count(0), count(1), count(2));
+    let percent = 100.0 * caught as f64 / results.len().max(1) as f64;
+    println!("{caught} caught by assertion ({percent:.0} %), {hang} by hang, {missed} missed");
+    Ok(())
+}
+
+fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Fisher and Yates, with numbers of splitmix64: the same seed is the same sample on every machine.
+fn shuffle<T>(all: &mut [T], seed: u64) {
+    let mut state = seed;
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    for end in (1..all.len()).rev() {
+        all.swap(end, (random() % (end as u64 + 1)) as usize);
+    }
+}
