@@ -78,7 +78,8 @@ impl Suites {
     pub(crate) fn build(work: &Path) -> Result<Suites, String> {
         println!("building the tests");
         let tree = work.join("tree");
-        let hooks = ["--features", "tieline-provider-shm/test-hooks"];
+        let hooks =
+            ["--features", "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks"];
         let others = ["--exclude", "tieline-processes", "--exclude", "tieline-tools"];
         let own = ["--exclude", "xtask", "--exclude", "xtask-mutants", "--exclude", "xtask-header"];
         let mut build = cargo(&tree, work, &["build", "--workspace", "--all-targets"]);

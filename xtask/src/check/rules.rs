@@ -25,6 +25,7 @@ const LONG: &[(&str, usize, &str)] = &[
 /// Tests, and what only they use, that sleep: how often, and why there is nothing to wait for.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("providers/tcp/src/loopback_tests/connecting.rs", 1, "between polls"),
+    ("providers/tcp/src/loopback_tests/hostile.rs", 1, "between polls"),
     ("tests/processes/src/runner.rs", 1, "the last resort against a test that hangs"),
     ("tests/processes/tests/jobs.rs", 1, "until a moment that was agreed between processes"),
     ("tools/tests/hosts.rs", 2, "sshd and its sessions have no event for outsiders"),
@@ -47,8 +48,8 @@ const EARLIER: &[(&str, &[&str])] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("plugin-api", &[]),
     ("net", &[]),
-    ("providers/shm", &["plugin-api"]),
-    ("providers/shm-cma", &["plugin-api"]),
+    ("providers/shm", &["plugin-api", "memory-file"]),
+    ("providers/shm-cma", &["plugin-api", "memory-file"]),
     ("providers/tcp", &["plugin-api", "net"]),
     ("providers/tcp-connect", &["plugin-api", "net"]),
     ("providers/verbs", &["plugin-api", "net"]),
