@@ -20,7 +20,10 @@
 pub mod golden;
 pub mod host;
 pub mod layout;
+mod rights;
 pub mod shims;
+
+pub use rights::raised_rights;
 
 use abi_stable::StableAbi;
 use core::ffi::c_void;

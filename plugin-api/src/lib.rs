@@ -40,6 +40,7 @@ pub mod provider;
 mod status;
 
 pub use abi::host::HostHandle;
+pub use abi::raised_rights;
 pub use flags::{
     Named, access, atomic_op, caps, connects, cost_class, event, event_flags, log_level,
     memory_caps, note_flags, op_flags, role, tables,

@@ -271,6 +271,8 @@ fn a_secret_from_a_file_is_the_same_as_one_from_the_variable() {
         let name = "a_secret_from_a_file_is_the_same_as_one_from_the_variable";
         let file = std::env::temp_dir().join(format!("tieline-secret-{}", std::process::id()));
         std::fs::write(&file, "sesame\n").unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
         ends_well(start(name, 0..2, 2, port(), |rank, command| {
             let _ = match rank {
                 0 => command.env("TIELINE_SECRET", "sesame"),

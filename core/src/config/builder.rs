@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 
-use tieline_plugin_api::Status;
+use tieline_plugin_api::{Status, raised_rights};
 
-use super::{Config, FileView, Known, Origin, Setting, files, sys, vars};
+use super::{Config, FileView, Known, Origin, Setting, files, vars};
 use crate::Error;
 
 /// Collects values before they are fixed. A fresh one reads neither the environment nor any file.
@@ -17,6 +17,8 @@ pub(crate) struct ConfigBuilder {
     environment: BTreeMap<String, String>,
     system_file: Option<PathBuf>,
     raised_rights: bool,
+    /// Names of the environment that were probably meant to begin with `TIELINE_`, and what was meant.
+    misspelt: Vec<(String, String)>,
 }
 
 impl ConfigBuilder {
@@ -31,7 +33,7 @@ impl ConfigBuilder {
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
         self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
             .system_file(Path::new("/etc/tieline/tieline.toml"))
-            .raised_rights(sys::runs_with_raised_rights())
+            .raised_rights(raised_rights())
     }
 
     /// Takes an environment.
@@ -39,6 +41,9 @@ impl ConfigBuilder {
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> ConfigBuilder {
+        let variables: Vec<_> = variables.into_iter().collect();
+        let misspelt = |name: &str| Some((name.to_owned(), vars::misspelt(name)?));
+        self.misspelt = variables.iter().filter_map(|(name, _)| misspelt(name)).collect();
         self.environment = variables
             .into_iter()
             .filter(|(name, value)| {
@@ -76,10 +81,13 @@ impl ConfigBuilder {
                 "see `tieline config` for the names",
             ));
         }
-        let mut warnings = Vec::new();
+        let is_misspelt = |(name, meant): &(String, String)| {
+            format!("{name} (environment) is read by nobody here; did you mean {meant}?")
+        };
+        let mut warnings: Vec<String> = self.misspelt.iter().map(is_misspelt).collect();
         if self.raised_rights {
             self.environment.retain(|name, _| {
-                let drop = vars::is_for_trusted_users_only(name);
+                let drop = vars::names_a_place(name);
                 if drop {
                     warnings
                         .push(format!("{name} is ignored: this process runs with raised rights"));
@@ -107,8 +115,8 @@ impl ConfigBuilder {
 
         let mut views = Vec::new();
         for (path, is_named) in self.files() {
-            let state = match std::fs::read_to_string(&path) {
-                Ok(text) => {
+            let state = match files::read_text(&path, files::MOST_BYTES) {
+                Ok((text, _)) => {
                     for line in files::parse(&path, &text)? {
                         let origin = Origin::File(path.clone(), line.line);
                         if line.name == vars::CONFIG {

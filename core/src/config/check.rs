@@ -5,6 +5,9 @@ use tieline_plugin_api::Status;
 use super::{Config, Kind, nearest, upper, vars};
 use crate::Error;
 
+/// As many unknown names are told one by one.
+const MOST_NAMES: usize = 32;
+
 impl Config {
     /// Checks every value against its variable's kind, and every name against those that are known.
     /// `idle` are providers that were found and not loaded: what they read is not known, so their names
@@ -15,6 +18,7 @@ impl Config {
     pub(crate) fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
         let strict = self.bool(vars::STRICT)?;
         let mut news = Vec::new();
+        let mut untold = 0;
         for name in self.set.keys() {
             let kind = self.kind_of(name);
             if kind == Kind::Selection {
@@ -23,6 +27,10 @@ impl Config {
                 return Err(self.not_a(name, kind));
             }
             if self.is_known(name, idle) {
+                continue;
+            }
+            if !strict && (news.len() == MOST_NAMES || self.known().reported.contains(name)) {
+                untold += usize::from(self.known_mut().reported.insert(name.clone()));
                 continue;
             }
             let near = self.nearest_name(name);
@@ -49,6 +57,9 @@ impl Config {
             if self.known_mut().reported.insert(name.clone()) {
                 news.push(format!("{} is not known; {hint}", self.cite(name)));
             }
+        }
+        if untold > 0 {
+            news.push(format!("{untold} more names are not known"));
         }
         self.known_mut().warnings.extend(news.iter().cloned());
         Ok(news)

@@ -9,6 +9,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::{Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -25,6 +28,44 @@ pub(super) struct Line {
     pub(super) line: usize,
 }
 
+/// The most that a file of settings may hold.
+pub(super) const MOST_BYTES: u64 = 1 << 20;
+
+/// The text of a regular file of at most that many bytes. Nothing else is waited for or read on: a FIFO would hang whoever
+/// opens a context, a device might never end.
+pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let _ = file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let text = format!("it has more than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))?;
+    Ok((text, meta))
+}
+
+/// Where the lines of a text begin.
+struct LineStarts(Vec<usize>);
+
+impl LineStarts {
+    fn of(text: &str) -> LineStarts {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        LineStarts(std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect())
+    }
+
+    /// The number, from 1, of the line that the byte stands on.
+    fn line_of(&self, at: usize) -> usize {
+        self.0.partition_point(|start| *start <= at)
+    }
+}
+
 /// Reads what a file's text sets. A variable that is set twice, under whichever spelling, is an error.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
     let malformed = |line: usize, why: String| {
@@ -35,9 +76,8 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
             "correct the line; a setting looks like `providers = \"shm\"`",
         )
     };
-    let line_of = |at: usize| {
-        1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count()
-    };
+    let starts = LineStarts::of(text);
+    let line_of = |at: usize| starts.line_of(at);
     let root: Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(span.start));
         malformed(line, error.message().trim().replace('\n', ", "))
@@ -189,6 +229,54 @@ mod tests {
                 ("TIELINE_A_B_C", "x,y", 9),
             ]
         );
+    }
+
+    #[test]
+    fn a_byte_stands_on_the_line_that_counting_would_find() {
+        for text in ["", "\n", "a", "a\nbc\n\n\nd", "\n\n"] {
+            let starts = LineStarts::of(text);
+            for at in 0..=text.len() {
+                let counted = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
+                assert_eq!(starts.line_of(at), counted, "{text:?} at {at}");
+            }
+        }
+    }
+
+    /// As many keys as there is room for. With work that grows as their square this takes minutes, and the limit that
+    /// every test has ends it.
+    #[test]
+    fn the_largest_file_is_read_in_time_that_grows_with_its_length() {
+        let mut text = String::new();
+        let mut keys = 0;
+        while text.len() as u64 + 16 < MOST_BYTES {
+            text.push_str(&format!("k{keys} = 1\n"));
+            keys += 1;
+        }
+        let lines = read(&text).unwrap();
+        assert_eq!(lines.len(), keys);
+        assert_eq!(lines.last().map(|line| line.line), Some(keys));
+    }
+
+    #[test]
+    fn only_a_regular_file_of_bounded_length_is_read() {
+        let path = std::env::temp_dir().join(format!("tieline-read-{}", std::process::id()));
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_text(&path, 5).unwrap().0, "12345");
+        let error = read_text(&path, 4).unwrap_err();
+        assert!(error.to_string().contains("more than 4 bytes"), "{error}");
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(read_text(&path, 4).unwrap_err().to_string().contains("UTF-8"));
+        std::fs::remove_file(&path).unwrap();
+        for odd in ["/dev/zero", "/dev/null", "/"] {
+            let error = read_text(Path::new(odd), 4).unwrap_err();
+            assert!(error.to_string().contains("not a regular file"), "{odd}: {error}");
+        }
+        // Of a length that it does not tell.
+        assert!(read_text(Path::new("/proc/self/maps"), 16).is_err());
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = read_text(&path, 4).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -92,9 +92,10 @@ The first of these that says something holds:
 6. the default
 
 An empty value counts as not set. The current directory never decides. A process that runs with raised rights (set-uid,
-set-gid, file capabilities) ignores `TIELINE_CONFIG`, `TIELINE_PROVIDER_PATH` and the user's file.
+set-gid, file capabilities) does not read the user's file, and ignores in its environment every variable that says where
+something lies: `TIELINE_CONFIG`, and all whose names end in `_PATH`, `_DIR` or `_FILE`.
 
-A file is TOML. Tables and keys join into the variable's name; the full name is good too:
+A file is a regular file of at most 1 MiB of TOML. Tables and keys join into the variable's name; the full name is good too:
 
 ```toml
 providers = "^shm-cma"        # TIELINE_PROVIDERS
@@ -106,7 +107,9 @@ shm-cma = 10                  # TIELINE_PRIORITY_SHM_CMA
 ```
 
 A name that nobody knows is a warning in the report, with the nearest name; `TIELINE_STRICT=1` makes it an error. Names of
-a provider that was found and not loaded pass. A value that makes no sense is an error that says where it was set.
+a provider that was found and not loaded pass. A value that makes no sense is an error that says where it was set, also one
+that a provider refuses which is to be used: leave that provider out, and its variables are not looked at. A name that
+nearly begins with `TIELINE_` (`TIELNE_PROVIDERS`) is a warning too.
 
 ## Kinds of value
 

@@ -4,7 +4,7 @@
 //! the variable's default, and knows which. Files are `/etc/tieline/tieline.toml`, the user's
 //! `tieline/tieline.toml` under `$XDG_CONFIG_HOME` or `~/.config`, and the one named by `TIELINE_CONFIG`;
 //! a later one beats an earlier one. An empty value counts as not set. A process that runs with raised
-//! rights reads no file of the user and ignores `TIELINE_CONFIG` and `TIELINE_PROVIDER_PATH`.
+//! rights reads no file of the user, and believes no variable of the environment that names a file or a directory.
 //!
 //! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
@@ -18,13 +18,14 @@ mod check;
 mod files;
 mod markdown;
 mod nearest;
+mod secret;
 pub(crate) mod sys;
 mod units;
 pub(crate) mod vars;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -201,7 +202,7 @@ impl Config {
     /// The job's secret, from its variable or else from the file that is named for it.
     ///
     /// # Errors
-    /// A file that cannot be read, or is empty.
+    /// A file that cannot be read, is empty, or that others than its owner can read.
     pub(crate) fn secret(&self) -> Result<Option<String>, Error> {
         if let Some(setting) = self.setting(vars::SECRET) {
             return Ok(Some(setting.value.clone()));
@@ -210,15 +211,36 @@ impl Config {
         if file.is_empty() {
             return Ok(None);
         }
-        let unusable = |why: String| {
-            let fix = "name a readable file that holds the secret, the same for all processes";
-            Error::new(Status::Invalid, self.cite(vars::SECRET_FILE), why, fix)
-        };
-        let text = std::fs::read_to_string(&file).map_err(|e| unusable(e.to_string()))?;
-        match text.trim() {
-            "" => Err(unusable("the file is empty".into())),
-            secret => Ok(Some(secret.to_owned())),
+        match secret::read(Path::new(&file)) {
+            Ok((secret, warning)) => {
+                let mut known = self.known_mut();
+                let news = warning.filter(|text| !known.warnings.contains(text));
+                known.warnings.extend(news);
+                Ok(Some(secret))
+            }
+            Err((why, fix)) => {
+                Err(Error::new(Status::Invalid, self.cite(vars::SECRET_FILE), why, fix))
+            }
         }
+    }
+
+    /// Every variable that has a value, with what [`Config::get`] answers.
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
+        let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
+        let names: BTreeSet<&str> = core.chain(self.set.keys().map(String::as_str)).collect();
+        names.into_iter().filter_map(|name| Some((name.to_owned(), self.get(name)?))).collect()
+    }
+
+    /// The error of a value that a provider refuses, when its words name a variable that somebody has set.
+    pub(crate) fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
+        let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let name = names.find(|name| self.setting(name).is_some())?;
+        Some(Error::new(
+            Status::Invalid,
+            format!("{} is not valid", self.cite(name)),
+            format!("provider {provider}: {words}"),
+            self.how_to_correct(name),
+        ))
     }
 
     /// One of the words that the variable's declaration lists, in lower case.
@@ -315,8 +337,9 @@ impl Config {
         for (provider, var) in declared {
             views.push(self.view(&var.name, &var.default, &var.kind, provider, &var.doc));
         }
+        let seen: BTreeSet<String> = views.iter().map(|view| view.name.clone()).collect();
         for name in self.set.keys() {
-            if !views.iter().any(|view| view.name == *name) {
+            if !seen.contains(name) {
                 let launcher = vars::is_of_the_launcher(name);
                 let owner = if launcher { "launcher" } else { "unknown" };
                 let doc = if launcher { "Set by `tieline run`." } else { "" };
@@ -382,18 +405,19 @@ impl Config {
     }
 
     fn not_a(&self, name: &str, kind: Kind) -> Error {
-        let default = self.default_of(name).unwrap_or_default();
-        let fix = if default.is_empty() {
-            "correct it or unset it".to_owned()
-        } else {
-            format!("correct it, or unset it for the default, {default}")
-        };
         Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
             kind.accepted(),
-            fix,
+            self.how_to_correct(name),
         )
+    }
+
+    fn how_to_correct(&self, name: &str) -> String {
+        match self.default_of(name).filter(|default| !default.is_empty()) {
+            None => "correct it or unset it".to_owned(),
+            Some(default) => format!("correct it, or unset it for the default, {default}"),
+        }
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {

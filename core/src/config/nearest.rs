@@ -17,7 +17,7 @@ pub(crate) fn nearest<'a>(
 }
 
 /// How many letters to add, drop, change or swap with their neighbour (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().flat_map(char::to_lowercase).collect();
     let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
     let mut before: Vec<usize> = Vec::new();

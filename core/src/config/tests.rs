@@ -99,12 +99,15 @@ fn an_empty_value_counts_as_not_set() {
 
 #[test]
 fn with_raised_rights_the_user_chooses_no_file() {
-    let system = Scratch::new("rights-system", "log = \"debug\"\n");
+    let system = Scratch::new("rights-system", "log = \"debug\"\nprovider_path = \"/of/root\"\n");
     let user = Scratch::new("rights-user", "probe = \"off\"\n");
     let config = env(&[
         ("XDG_CONFIG_HOME", user.0.to_str().unwrap()),
         ("TIELINE_CONFIG", "/does/not/exist"),
         ("TIELINE_PROVIDER_PATH", "/tmp/evil"),
+        ("TIELINE_SECRET_FILE", "/etc/shadow"),
+        ("TIELINE_SHM_DIR", "/etc/here"),
+        ("TIELINE_OF_A_PROVIDER_PATH", "/tmp/evil"),
         ("TIELINE_QUEUE_BYTES", "4k"),
     ])
     .system_file(&system.file())
@@ -113,9 +116,12 @@ fn with_raised_rights_the_user_chooses_no_file() {
     .unwrap();
     assert_eq!(config.text(vars::PROBE), "on");
     assert_eq!(config.text(vars::LOG), "debug");
-    assert_eq!(config.get(vars::PROVIDER_PATH), None);
+    assert_eq!(config.get(vars::PROVIDER_PATH).as_deref(), Some("/of/root"));
+    assert_eq!(config.get(vars::SECRET_FILE), None);
+    assert_eq!(config.get("TIELINE_SHM_DIR"), None);
+    assert_eq!(config.get("TIELINE_OF_A_PROVIDER_PATH"), None);
     assert_eq!(config.text(vars::QUEUE_BYTES), "4k");
-    assert_eq!(config.warnings().len(), 2, "{:?}", config.warnings());
+    assert_eq!(config.warnings().len(), 5, "{:?}", config.warnings());
 }
 
 #[test]
@@ -123,6 +129,18 @@ fn a_named_file_that_is_missing_is_an_error() {
     let error = env(&[("TIELINE_CONFIG", "/does/not/exist.toml")]).build().unwrap_err();
     assert!(error.what().contains("/does/not/exist.toml"), "{error}");
     assert!(error.fix().contains("TIELINE_CONFIG"), "{error}");
+}
+
+#[test]
+fn a_named_file_that_never_ends_is_an_error() {
+    for odd in ["/dev/zero", "/dev/tty", "/"] {
+        let error = env(&[("TIELINE_CONFIG", odd)]).build().unwrap_err();
+        assert!(error.what().contains(odd) && error.fix().contains("TIELINE_CONFIG"), "{error}");
+    }
+    let secret = env(&[("TIELINE_SECRET_FILE", "/dev/zero")]).build().unwrap();
+    let error = secret.secret().unwrap_err();
+    assert!(error.what().contains("TIELINE_SECRET_FILE=/dev/zero (environment)"), "{error}");
+    assert!(error.why().contains("not a regular file"), "{error}");
 }
 
 #[test]
@@ -188,6 +206,58 @@ fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
     );
     assert!(config.check(&[]).unwrap().is_empty());
     assert_eq!(config.warnings(), warnings);
+}
+
+#[test]
+fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
+    let config = env(&[
+        ("TIELNE_PROVIDERS", "shm"),
+        ("TIELLINE_X", "1"),
+        ("TIMELINE_QUEUE_BYTES", "1"),
+        ("TIMELINE_ZOOM", "1"),
+        ("TILE_SIZE", "1"),
+        ("PIPELINE_ID", "1"),
+        ("TIELINE_LOG", "info"),
+        ("TIELINE", "1"),
+        ("LINES", "24"),
+    ]);
+    let warnings = config.build().unwrap().warnings();
+    let meant = |name: &str| warnings.iter().filter(|text| text.contains(name)).count();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(
+        meant(
+            "TIELNE_PROVIDERS (environment) is read by nobody here; did you mean TIELINE_PROVIDERS?"
+        ),
+        1
+    );
+    assert_eq!((meant("TIELINE_X?"), meant("TIELINE_QUEUE_BYTES?")), (1, 1));
+}
+
+#[test]
+fn of_very_many_unknown_names_some_are_told_and_the_rest_is_counted() {
+    let text: String = (0..1000).map(|n| format!("zebra{n} = 1\n")).collect();
+    let file = Scratch::new("many", &text);
+    let config = env(&[("TIELINE_CONFIG", file.file().to_str().unwrap())]).build().unwrap();
+    let warnings = config.check(&[]).unwrap();
+    assert_eq!(warnings.len(), 33);
+    assert_eq!(warnings[32], "968 more names are not known");
+    assert!(config.check(&[]).unwrap().is_empty());
+    assert!(config.views().iter().filter(|view| view.owner == "unknown").count() == 1000);
+}
+
+#[test]
+fn a_value_that_a_provider_refuses_is_cited_when_somebody_set_it() {
+    let file = Scratch::new("refused", "\n[shm]\nfastbox_size = \"5k\"\n");
+    let path = file.file();
+    let config = env(&[("TIELINE_CONFIG", path.to_str().unwrap())]).build().unwrap();
+    let words = "TIELINE_SHM_FASTBOX_SIZE=\"5k\" is not a power of two";
+    let error = config.refused_by("shm", words).unwrap();
+    let what = format!("TIELINE_SHM_FASTBOX_SIZE=5k ({}:3) is not valid", path.display());
+    assert_eq!((error.status(), error.what()), (Status::Invalid, what.as_str()));
+    assert!(error.why().contains(words), "{error}");
+    // What nobody set is not the user's to correct.
+    assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_MAX=32 is odd"), None);
+    assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_SIZES are odd"), None);
 }
 
 #[test]
@@ -291,6 +361,7 @@ fn a_secret_is_read_from_its_file_and_never_shown() {
     std::fs::create_dir_all(&directory).unwrap();
     let file = directory.join("secret");
     std::fs::write(&file, "  open sesame\n").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let config = Config::builder().set(vars::SECRET_FILE, file.to_str().unwrap()).build().unwrap();
     assert_eq!(config.get(vars::SECRET).as_deref(), Some("open sesame"));
     std::fs::write(&file, "\n").unwrap();

@@ -1,5 +1,6 @@
 //! The core's own variables: one table that the code, `tieline config` and `docs/configuration.md` read.
 
+use super::nearest::distance;
 use super::units::Kind;
 
 /// One variable of the core.
@@ -43,7 +44,7 @@ core_vars! {
     PRIORITY = "TIELINE_PRIORITY_", "", Kind::Integer,
         "Priority of a provider (TIELINE_PRIORITY_SHM) or of one of its modules (TIELINE_PRIORITY_VERBS_RC) instead of its own; negative: not used.";
     PROVIDER_PATH = "TIELINE_PROVIDER_PATH", "", Kind::Path,
-        "Directories to look for providers in before the usual ones; ignored in a set-uid process.";
+        "Directories to look for providers in before the usual ones; the environment's is ignored under raised rights.";
     PROBE = "TIELINE_PROBE", "on", Kind::OneOf(&["on", "off", "nocache"]),
         "Try a provider from outside the system directory in a child process first; nocache: every time anew.";
     SELFTEST = "TIELINE_SELFTEST", "off", Kind::Bool,
@@ -51,7 +52,7 @@ core_vars! {
     STRICT = "TIELINE_STRICT", "off", Kind::Bool,
         "Take a TIELINE_ name that nobody knows as an error instead of a warning.";
     CONFIG = "TIELINE_CONFIG", "", Kind::Text,
-        "A file of settings that is read after the system's and the user's; ignored in a set-uid process.";
+        "A file of settings that is read after the system's and the user's, at most 1 MiB; the environment's is ignored under raised rights.";
     LOG = "TIELINE_LOG", "warn", Kind::OneOf(&["off", "error", "warn", "info", "debug"]),
         "Least severity of the lines that are collected for the report; the library never prints them.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::Bool,
@@ -67,7 +68,7 @@ core_vars! {
     SECRET = "TIELINE_SECRET", "", Kind::Text,
         "The job's secret: who connects over TCP has to prove that it knows it. Never shown.";
     SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::Text,
-        "A file that holds the secret, when TIELINE_SECRET is not set; blanks around it do not count.";
+        "A file that holds the secret, when TIELINE_SECRET is not set, readable by its owner alone (mode 600), at most 64 KiB; blanks around it do not count. The environment's is ignored under raised rights.";
     TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::List,
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::Text,
@@ -83,9 +84,23 @@ impl CoreVar {
     }
 }
 
-/// A variable that is believed only where the user and the process have the same rights.
-pub(crate) fn is_for_trusted_users_only(name: &str) -> bool {
-    [PROVIDER_PATH, CONFIG, SECRET_FILE].contains(&name)
+/// Whether a variable says where code, files or sockets lie, the core's or a provider's. Under raised rights the environment
+/// is not believed about these. A provider's variable is one by its name: nothing else is known before its code runs.
+pub(crate) fn names_a_place(name: &str) -> bool {
+    name == CONFIG || ["_PATH", "_DIR", "_FILE"].iter().any(|end| name.ends_with(end))
+}
+
+/// The variable that was meant by a name that nearly begins with `TIELINE_`: `TIELNE_PROVIDERS`. A name that is another
+/// word, one letter away, is only taken for a slip when its rest is a variable's.
+pub(crate) fn misspelt(name: &str) -> Option<String> {
+    const OTHER_WORDS: &[&str] = &["TIMELINE", "TIELINES"];
+    let (stem, rest) = name.split_once('_')?;
+    if stem == "TIELINE" || rest.is_empty() || distance(stem, "TIELINE") > 1 {
+        return None;
+    }
+    let meant = format!("TIELINE_{}", rest.to_ascii_uppercase());
+    let is_known = CORE.iter().any(|var| var.name == meant) || is_of_the_launcher(&meant);
+    (is_known || !OTHER_WORDS.contains(&stem)).then_some(meant)
 }
 
 /// What a launcher tells the processes it starts; no setting of the user.

@@ -7,7 +7,7 @@ use crate::config::{Config, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::region::Table;
-use crate::registry::{Builtin, Discovery, LoadedProvider, Settings, discover};
+use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
 use crate::selftest;
 use crate::sys::ForkGuard;
 use crate::worker::{Roles, carrier};
@@ -22,6 +22,10 @@ struct ConfigSettings(Arc<Config>);
 impl Settings for ConfigSettings {
     fn get(&self, name: &str) -> Option<String> {
         self.0.get(name)
+    }
+
+    fn all(&self) -> Vec<(String, String)> {
+        self.0.all()
     }
 }
 
@@ -98,6 +102,17 @@ impl Core {
         let discovery = discover(settings, &builtin(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
+        // A value that somebody set on purpose, and that does not hold, is no reason to go on without what it was for.
+        for record in &discovery.records {
+            if let Verdict::Refused { phase, found, .. } = &record.verdict {
+                let blamed = (phase == REFUSED_VALUE)
+                    .then(|| config.refused_by(&record.provider, found))
+                    .flatten();
+                if let Some(error) = blamed {
+                    return Err(error);
+                }
+            }
+        }
         let mut records = Vec::new();
         let seen: Vec<&str> = discovery.records.iter().map(|r| r.provider.as_str()).collect();
         records.extend(providers.unmatched(&seen, &discovery.looked));

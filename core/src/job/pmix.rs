@@ -13,6 +13,7 @@ use crate::{Error, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sys::{Failed, Library, Value};
+use tieline_plugin_api::raised_rights;
 
 /// How long to ask who is missing, once the deadline has passed.
 const ASK_WHO: Duration = Duration::from_secs(2);
@@ -40,7 +41,17 @@ pub(super) struct Pmix {
 
 impl Pmix {
     /// Joins; the place is the server's word.
+    ///
+    /// Under raised rights nobody joins: libpmix looks for code where the environment says (`PMIX_MCA_*`).
     pub(super) fn join(deadline: &Deadline) -> Result<(Place, Pmix), Error> {
+        if raised_rights() {
+            return Err(Error::new(
+                Status::Permission,
+                "cannot join the job that PMIx started",
+                "this process runs with raised rights, and libpmix loads what the environment names",
+                "unset PMIX_NAMESPACE and PMIX_RANK, or set TIELINE_RENDEZVOUS",
+            ));
+        }
         let library = Library::load().map_err(|why| {
             Error::new(
                 Status::NoDevice,

@@ -12,7 +12,9 @@ use super::abi::objects::{OpenDomain, listed};
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
 use super::identity::Refusal;
-use super::{Origin, Settings};
+use super::probe::FileKey;
+use super::search::Checked;
+use super::{Origin, REFUSED_VALUE, Settings, sys};
 use crate::Error;
 use crate::explain::Verdict;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -70,8 +72,34 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// Loads a file whose structure and note were checked. Its constructors run here.
-pub(super) fn open_file(path: &Path) -> Result<EntryFn, Refusal> {
+/// What this process has loaded: the files, as its mappings name them, and which version they said they were.
+static LOADED: Mutex<Vec<(sys::MappedFile, semver::Version)>> = Mutex::new(Vec::new());
+
+/// Whether the loader has an object of this path already: its constructors have run, and it would be the one that is used.
+pub(super) fn is_loaded(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
+        return false;
+    };
+    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs; the reference is given back at once. Where it was the
+    // last one the object stays: everything of ours is loaded with RTLD_NODELETE.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        !handle.is_null() && libc::dlclose(handle) == 0
+    }
+}
+
+/// Loads a file whose place, structure and note were checked. Its constructors run here.
+///
+/// By its path, and not by `/proc/self/fd`: debuggers, `$ORIGIN` and the loader's own list of what is loaded know objects by
+/// their names. That nobody can put another file there meanwhile is what [`super::trust`] is for; what was mapped is compared
+/// with what was checked all the same, for whoever may change that place: root and this user. That is too late for
+/// constructors, and early enough for everything else.
+pub(super) fn open_file(
+    path: &Path,
+    checked: &Checked,
+    version: &semver::Version,
+    warn: impl FnOnce(String),
+) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     // SAFETY: running the constructors of a file is what loading a provider means; the file lies where only
@@ -85,13 +113,55 @@ pub(super) fn open_file(path: &Path) -> Result<EntryFn, Refusal> {
     // Never closed: see the module's documentation.
     let handle = library.into_raw();
     match entry {
-        Ok(entry) if defined_in(handle, entry as *const c_void) => Ok(entry),
+        Ok(entry) if defined_in(handle, entry as *const c_void) => {
+            compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
+        }
         Ok(_) => refuse(
             "symbol",
             format!("{ENTRY_SYMBOL} in the file itself"),
             "one that belongs to another object that the file depends on",
         ),
         Err(_) => refuse("symbol", format!("the symbol {ENTRY_SYMBOL}"), "no such symbol"),
+    }
+}
+
+/// Whether what the loader mapped is the file that was checked.
+fn compare_files(
+    entry: *const c_void,
+    path: &Path,
+    checked: &Checked,
+    version: &semver::Version,
+    warn: impl FnOnce(String),
+) -> Result<(), Refusal> {
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (Some(mapped), Some(wanted)) = (sys::file_at(entry), sys::as_mapped(&checked.file)) else {
+        // Without /proc: the path still leads to what was checked.
+        let now = std::fs::metadata(path).map(|meta| FileKey::of(&meta));
+        return match now {
+            Ok(now) if now == FileKey::of(&checked.meta) => Ok(()),
+            _ => refuse("dlopen", "the file that was checked", "another one lies there now"),
+        };
+    };
+    if mapped == wanted {
+        if !loaded.iter().any(|(known, _)| *known == mapped) {
+            loaded.push((mapped, version.clone()));
+        }
+        return Ok(());
+    }
+    match loaded.iter().find(|(known, _)| *known == mapped) {
+        // The loader goes by names: once loaded, an object stays the one of its name.
+        Some((_, first)) => {
+            warn(format!(
+                "{} was replaced since this process loaded it: version {first} stays in use, {version} comes with the next start",
+                path.display()
+            ));
+            Ok(())
+        }
+        None => refuse(
+            "dlopen",
+            format!("the file that was checked, {wanted}"),
+            format!("another one was loaded, {mapped}"),
+        ),
     }
 }
 
@@ -146,9 +216,15 @@ pub(super) fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
 /// Room for the provider's table: larger than any minor's, so that a provider which ignores the size that
 /// it was given still writes inside.
 #[repr(C, align(64))]
-struct Room {
-    ops: ProviderOps,
+pub(super) struct Room {
+    pub(super) ops: ProviderOps,
     _slack: [u8; 4096],
+}
+
+impl Room {
+    pub(super) fn new() -> Box<Room> {
+        Box::new(Room { ops: ProviderOps::empty(), _slack: [0; 4096] })
+    }
 }
 
 /// Calls the entry function and makes a provider of what it wrote.
@@ -161,7 +237,7 @@ pub(super) fn start(
     log: Arc<LogRing>,
 ) -> Result<Arc<LoadedProvider>, Refusal> {
     let (services, host) = Services::open(name, log, settings);
-    let mut room = Box::new(Room { ops: ProviderOps::empty(), _slack: [0; 4096] });
+    let mut room = Room::new();
     // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is
     // set; `room` is larger than the record.
     let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
@@ -171,7 +247,8 @@ pub(super) fn start(
         services.close();
         let found =
             text.map_or_else(|| status.text().to_string(), |text| format!("{text} ({status})"));
-        return refuse("init", "a provider that starts", found);
+        let phase = if status == Status::Invalid { REFUSED_VALUE } else { "init" };
+        return refuse(phase, "a provider that starts", found);
     }
     // SAFETY: this is what the entry function wrote.
     let tables = unsafe { Tables::complete(&room.ops) };

@@ -3,8 +3,8 @@
 //! A file passes these steps, and each one that it fails is a line in the report: the directory's and the
 //! file's rights (`search`, `permissions`), its structure (`elf`), its identity (`note`, `abi`), whether it is
 //! wanted at all, a trial in a child process (`probe`), the loader (`dlopen`, `symbol`), its entry function
-//! (`init`), its tables (`tables`) and its layouts (`layout`). No code of a file runs before `probe`, and what
-//! a filter leaves out is never opened. The first of a name that passes wins; when a file fails, the next one
+//! (`init`, or `value` where it refuses a setting), its tables (`tables`) and its layouts (`layout`). No code of a file runs before `probe`, what is loaded is
+//! the file that was checked, and what a filter leaves out is never opened. The first of a name that passes wins; when a file fails, the next one
 //! of its name is tried, and last the one that is built in.
 
 pub(crate) mod abi;
@@ -16,6 +16,7 @@ mod search;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub(crate) use abi::host::LogRing;
 pub(crate) use load::LoadedProvider;
@@ -32,6 +33,9 @@ use tieline_plugin_api::log_level;
 pub(crate) trait Settings: Send + Sync {
     /// The value of a variable, when somebody has set it.
     fn get(&self, name: &str) -> Option<String>;
+
+    /// Everything that [`Settings::get`] answers, for a child process that can ask nobody.
+    fn all(&self) -> Vec<(String, String)>;
 }
 
 /// A provider that is linked into the core.
@@ -58,6 +62,9 @@ impl std::fmt::Display for Origin {
         }
     }
 }
+
+/// The step at which a provider refuses to start because of a value that it was given.
+pub(crate) const REFUSED_VALUE: &str = "value";
 
 /// What was found.
 pub(crate) struct Discovery {
@@ -105,11 +112,15 @@ pub(crate) fn discover_in(
         };
         let (name, version) = (&examined.identity.name, &examined.identity.version);
         let origin = Origin::File(candidate.path.clone());
+        let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
-            if !candidate.system {
-                probe::check(&candidate.path, &examined.meta, mode)?;
+            // What this process runs already is not asked for a trial: a child would call into a copy of it.
+            if !candidate.system && !load::is_loaded(&candidate.path) {
+                probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
             }
-            load::open_file(&candidate.path)
+            load::open_file(&candidate.path, &examined.checked, version, |text| {
+                log.push(name, log_level::WARN, text);
+            })
         });
         if examined.identity.aborts && search.providers.iter().any(|it| it.origin == origin) {
             let text = "built with panic=abort: a panic in it would end the process".to_string();
@@ -149,8 +160,12 @@ impl Search<'_> {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);
             let rule = match origin {
-                Origin::BuiltIn => "a file takes the place of what is built in".to_string(),
-                Origin::File(path) => format!("first of its name; not opened: {}", path.display()),
+                Origin::BuiltIn => {
+                    format!("a file takes the place of what is built in, {name} {version}")
+                }
+                Origin::File(path) => {
+                    format!("first of its name; not opened: {name} {version} ({})", path.display())
+                }
             };
             self.records.push(Record::provider(name, Verdict::OutrankedBy { winner, rule }));
             return;

@@ -1,17 +1,25 @@
-//! Tries a provider file in a child process first, so that a constructor that crashes or hangs costs a line
-//! of text and not the process; and remembers the answer.
+//! Tries a provider file in a child process first, so that a constructor or an entry function that crashes, hangs or ends
+//! the process costs a line of text and not the process; and remembers the answer.
+//!
+//! The child loads the file, calls its entry function with the settings of this process, and lets go of what that made. What
+//! a provider does later, when its domains are listed and opened and data moves, no trial covers.
 //!
 //! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and
 //! in `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only
-//! ever a shortcut: one that cannot be read or written, or that somebody else could have written, is not
+//! ever a shortcut: one that cannot be read or written, or that somebody else could have written or put there, is not
 //! used and not mentioned. "No" is believed for a day, because what made a constructor crash may be mended
 //! without touching the file; what the loader itself refuses is cheap to ask again, and not kept.
 //!
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
 
+use super::Settings;
+use super::abi::host::{LogRing, Services};
 use super::elf::Unfit;
 use super::identity::Refusal;
-use super::sys::{self, Trial};
+use super::load::Room;
+use super::sys::{self, Call, Step, Trial};
+use super::trust::Trust;
+use crate::config::sys::effective_uid;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
@@ -20,11 +28,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tieline_plugin_api::abi::ENTRY_SYMBOL;
+use tieline_plugin_api::raised_rights;
 
-/// How long a constructor may take.
+/// How long constructors and entry function may take together.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long a "no" is believed.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
@@ -71,51 +80,41 @@ impl FileKey {
 /// An answer that is worth keeping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Why not; `None`: it loads.
+    /// Why not; `None`: it loads and starts.
     pub(super) fault: Option<String>,
     /// When it was found, seconds since 1970.
     pub(super) at: u64,
 }
 
-/// Asks whether this process would survive loading `path`.
-pub(super) fn check(path: &Path, meta: &fs::Metadata, mode: Mode) -> Result<(), Refusal> {
+impl Answer {
+    /// Whether it is still believed: "no" for a day, and none that was found in the future.
+    pub(super) fn holds(&self, now: u64) -> bool {
+        self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
+    }
+}
+
+/// Asks whether this process would survive loading and starting `path`.
+pub(super) fn check(
+    path: &Path,
+    meta: &fs::Metadata,
+    mode: Mode,
+    settings: &dyn Settings,
+) -> Result<(), Refusal> {
     static ANSWERS: Mutex<Option<HashMap<FileKey, Answer>>> = Mutex::new(None);
     if mode == Mode::Off {
         return Ok(());
     }
     let key = FileKey::of(meta);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let kept = |answer: &Answer| {
-        answer.fault.is_none() || now.saturating_sub(answer.at) < NO_LASTS_SECONDS
-    };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
         let answers =
             answers.get_or_insert_with(|| cache_file().map_or_else(HashMap::new, |f| read(&f)));
-        if let Some(answer) = answers.get(&key).filter(|answer| kept(answer)) {
+        if let Some(answer) = answers.get(&key).filter(|answer| answer.holds(now)) {
             return told(answer, true);
         }
     }
-    let fault = match try_file(path) {
-        Ok(Trial::Loaded) => None,
-        Ok(Trial::Killed(signal)) => {
-            Some(format!("a child process that loaded it was killed by {}", signal_name(signal)))
-        }
-        Ok(Trial::TimedOut) => Some(format!(
-            "a child process that loaded it did not come back within {} s and was killed",
-            LIMIT.as_secs()
-        )),
-        Ok(Trial::Exited(status)) => {
-            Some(format!("a child process that loaded it ended itself with status {status}"))
-        }
-        Ok(Trial::Vanished) => {
-            Some("a child process that loaded it ended without an answer".to_string())
-        }
-        // The loader says the same again, at once and without harm, when it is asked in this process.
-        Ok(Trial::Refused(_) | Trial::NoSymbol) => return Ok(()),
-        // No child can be made (limits, seccomp): nothing is known against the file.
-        Err(_) => return Ok(()),
-    };
+    let Some(fault) = fault(try_file(path, settings)) else { return Ok(()) };
     let answer = Answer { fault, at: now };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,17 +126,62 @@ pub(super) fn check(path: &Path, meta: &fs::Metadata, mode: Mode) -> Result<(), 
     told(&answer, false)
 }
 
+/// What a trial says against a file, if anything; `None` when it is not worth keeping.
+fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
+    let child = |step| match step {
+        Step::Loading => "a child process that loaded it",
+        Step::Starting => "a child process that called its entry function",
+    };
+    Some(match trial {
+        Ok(Trial::Ran) => None,
+        Ok(Trial::Killed(step, signal)) => {
+            Some(format!("{} was killed by {}", child(step), signal_name(signal)))
+        }
+        Ok(Trial::TimedOut(step)) => Some(format!(
+            "{} did not come back within {} s and was killed",
+            child(step),
+            LIMIT.as_secs()
+        )),
+        Ok(Trial::Exited(step, status)) => {
+            Some(format!("{} ended itself with status {status}", child(step)))
+        }
+        Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
+        // The loader says the same again, at once and without harm, when it is asked in this process.
+        Ok(Trial::Refused(_) | Trial::NoSymbol) => return None,
+        // No child can be made (limits, seccomp): nothing is known against the file.
+        Err(_) => return None,
+    })
+}
+
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     let Some(fault) = &answer.fault else { return Ok(()) };
     let note = if remembered { " (remembered; TIELINE_PROBE=nocache asks anew)" } else { "" };
-    let expected = "a file whose constructors run to their end".to_string();
-    Err(("probe", Unfit { expected, found: format!("{fault}{note}") }))
+    let expected = "a file whose constructors run to their end and whose entry function returns";
+    Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }
 
-fn try_file(path: &Path) -> std::io::Result<Trial> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
+/// What the settings answer, for a child that must take no lock of this process.
+struct Snapshot(Vec<(String, String)>);
+
+impl Settings for Snapshot {
+    fn get(&self, name: &str) -> Option<String> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+    fn all(&self) -> Vec<(String, String)> {
+        self.0.clone()
+    }
+}
+
+fn try_file(path: &Path, settings: &dyn Settings) -> std::io::Result<Trial> {
     let symbol = CString::new(ENTRY_SYMBOL)?;
-    sys::try_loading(&path, &symbol, LIMIT)
+    let settings = Arc::new(Snapshot(settings.all()));
+    let (services, host) = Services::open("trial", Arc::new(LogRing::default()), settings);
+    let call = Call { host, room: Room::new() };
+    let trial = CString::new(path.as_os_str().as_bytes())
+        .map_err(std::io::Error::from)
+        .and_then(|path| sys::try_file(&path, &symbol, call, LIMIT));
+    services.close();
+    trial
 }
 
 fn signal_name(signal: i32) -> String {
@@ -155,9 +199,9 @@ fn signal_name(signal: i32) -> String {
     format!("{name} (signal {signal})")
 }
 
-/// Where the cache lies; `None` without a home, and in a set-uid process.
+/// Where the cache lies; `None` without a home, and under raised rights.
 fn cache_file() -> Option<PathBuf> {
-    if sys::is_set_uid() {
+    if raised_rights() {
         return None;
     }
     let absolute =
@@ -169,13 +213,21 @@ fn cache_file() -> Option<PathBuf> {
 
 /// Whether nobody but root and this user can have written it.
 fn ours(meta: &fs::Metadata) -> bool {
-    (meta.uid() == sys::effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
+    (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
+}
+
+/// Whether the part of a path that is there leads through no place of another user: who runs a program with another
+/// user's HOME (sudo does) neither believes nor writes what lies there.
+fn is_of_ours(directory: &Path) -> bool {
+    let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
+    there.is_some_and(|there| Trust::of_this_process().follow(there).is_ok())
 }
 
 /// Reads the cache; whatever is wrong with it makes it empty.
 pub(super) fn read(file: &Path) -> HashMap<FileKey, Answer> {
     let mut text = String::new();
     let mut read = || -> Option<()> {
+        let _ours = file.parent().filter(|parent| is_of_ours(parent))?;
         let parent = fs::metadata(file.parent()?).ok()?;
         let file = fs::OpenOptions::new()
             .read(true)
@@ -194,7 +246,7 @@ pub(super) fn read(file: &Path) -> HashMap<FileKey, Answer> {
     text.lines().filter_map(parse).collect()
 }
 
-/// `<7 numbers> <when> ok` or `<7 numbers> <when> no <why>`.
+/// `<7 numbers> <when> starts` or `<7 numbers> <when> no <why>`.
 fn parse(line: &str) -> Option<(FileKey, Answer)> {
     let mut words = line.splitn(10, ' ');
     let mut key = [0; 7];
@@ -203,7 +255,7 @@ fn parse(line: &str) -> Option<(FileKey, Answer)> {
     }
     let at = words.next()?.parse().ok()?;
     let fault = match (words.next()?, words.next()) {
-        ("ok", None) => None,
+        ("starts", None) => None,
         ("no", Some(why)) => Some(why.chars().filter(|c| !c.is_control()).collect()),
         _ => return None,
     };
@@ -214,6 +266,9 @@ fn parse(line: &str) -> Option<(FileKey, Answer)> {
 pub(super) fn add(file: &Path, key: FileKey, answer: &Answer) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let Some(directory) = file.parent() else { return };
+    if !is_of_ours(directory) {
+        return;
+    }
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta)) {
         return;
@@ -228,7 +283,7 @@ pub(super) fn add(file: &Path, key: FileKey, answer: &Answer) {
         for number in numbers {
             text.push_str(&format!("{number} "));
         }
-        let verdict = answer.fault.map_or_else(|| "ok".to_string(), |why| format!("no {why}"));
+        let verdict = answer.fault.map_or_else(|| "starts".to_string(), |why| format!("no {why}"));
         text.push_str(&format!("{} {verdict}\n", answer.at));
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

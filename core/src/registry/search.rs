@@ -3,17 +3,23 @@
 //! In this order: the directories of `TIELINE_PROVIDER_PATH`, the directory beside the library (or beside
 //! the executable that the core is linked into) and its `tieline-1/providers`, and the system directory that
 //! was compiled in. A directory or file that cannot be used is recorded and never ends the search.
+//!
+//! Under raised rights nothing beside the executable is looked at: whoever may make a link to a program in a directory of
+//! his own would choose its providers. What `TIELINE_PROVIDER_PATH` says there is the program's or the system file's word;
+//! the environment's is not believed ([`crate::config`]).
 
 use super::elf::{self, OpenFile, Unfit};
 use super::identity::{self, Identity, Refusal};
-use super::{Settings, load, sys};
+use super::trust::{Obstacle, Trust};
+use super::{Settings, load};
 use crate::explain::{Record, Verdict};
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tieline_plugin_api::abi::ABI_MAJOR;
+use tieline_plugin_api::raised_rights;
 
 /// The variable that names directories.
 const VARIABLE: &str = "TIELINE_PROVIDER_PATH";
@@ -52,6 +58,12 @@ pub(super) struct Candidate {
 /// A candidate that was opened and read.
 pub(super) struct Examined {
     pub(super) identity: Identity,
+    pub(super) checked: Checked,
+}
+
+/// The file that was checked, still open, so that what is loaded can be compared with it.
+pub(super) struct Checked {
+    pub(super) file: fs::File,
     pub(super) meta: fs::Metadata,
 }
 
@@ -74,8 +86,9 @@ fn refused(
 impl SearchPath {
     /// The path that the settings and this installation give.
     pub(crate) fn from_settings(settings: &dyn Settings) -> SearchPath {
-        let mut path = SearchPath::named(settings.get(VARIABLE).as_deref(), sys::is_set_uid());
-        if let Some(beside) = load::own_object().as_deref().and_then(Path::parent) {
+        let mut path = SearchPath::named(settings.get(VARIABLE).as_deref());
+        let beside = load::own_object().filter(|_| !raised_rights());
+        if let Some(beside) = beside.as_deref().and_then(Path::parent) {
             path.push(beside.to_path_buf(), Kind::Beside);
             path.push(beside.join(format!("tieline-{ABI_MAJOR}/providers")), Kind::Beside);
         }
@@ -84,20 +97,9 @@ impl SearchPath {
     }
 
     /// Only what `TIELINE_PROVIDER_PATH` names.
-    pub(crate) fn named(value: Option<&str>, set_uid: bool) -> SearchPath {
+    pub(crate) fn named(value: Option<&str>) -> SearchPath {
         let mut path = SearchPath { directories: Vec::new(), records: Vec::new() };
-        let Some(value) = value.filter(|value| !value.is_empty()) else { return path };
-        if set_uid {
-            let found = format!("a set-uid process: {VARIABLE}={value} is ignored");
-            path.records.push(refused(
-                Path::new(VARIABLE),
-                "search",
-                "a process without extra rights",
-                found,
-            ));
-            return path;
-        }
-        for entry in value.split(':').filter(|entry| !entry.is_empty()) {
+        for entry in value.unwrap_or_default().split(':').filter(|entry| !entry.is_empty()) {
             match std::path::absolute(entry) {
                 Ok(directory) => path.push(directory, Kind::Named),
                 Err(error) => {
@@ -130,6 +132,7 @@ impl SearchPath {
         let mut records = self.records;
         let mut candidates = Vec::new();
         let mut seen = HashSet::new();
+        let trust = Trust::of_this_process();
         for (directory, kind) in &self.directories {
             let names = match names(directory) {
                 Ok(names) => names,
@@ -150,8 +153,8 @@ impl SearchPath {
             if names.is_empty() && *kind != Kind::Named {
                 continue;
             }
-            if let Err(unfit) = directory_is_safe(directory) {
-                records.push(refused(directory, "permissions", unfit.expected, unfit.found));
+            if let Err((phase, unfit)) = directory_is_safe(&trust, directory) {
+                records.push(refused(directory, phase, unfit.expected, unfit.found));
                 continue;
             }
             for (file_name, name_in_file) in names {
@@ -189,56 +192,61 @@ fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>>
     Ok(names)
 }
 
-/// Whether only root and this user can put something there.
-fn safe(meta: &fs::Metadata, what: &str) -> Result<(), Unfit> {
-    let user = sys::effective_uid();
-    if meta.mode() & 0o002 != 0 {
-        return Err(Unfit {
-            expected: format!("{what} that not everybody can write"),
-            found: format!("mode {:04o}: world-writable", meta.mode() & 0o7777),
-        });
-    }
-    if meta.uid() != 0 && meta.uid() != user {
-        return Err(Unfit {
-            expected: format!("{what} that belongs to root or to user {user}"),
-            found: format!("it belongs to user {}", meta.uid()),
-        });
-    }
-    Ok(())
+/// Whether only root and this user decide what lies in a directory. Returns where it is.
+fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal> {
+    let unreadable = |found: String| -> Refusal {
+        ("search", Unfit { expected: "a directory that can be read".into(), found })
+    };
+    let real = follow(trust, directory, "a directory that can be read")?;
+    let meta = fs::symlink_metadata(&real).map_err(|error| unreadable(error.to_string()))?;
+    trust.check(&meta, "a directory").map_err(|unfit| ("permissions", unfit))?;
+    Ok(real)
 }
 
-fn directory_is_safe(directory: &Path) -> Result<(), Unfit> {
-    match fs::metadata(directory) {
-        Ok(meta) => safe(&meta, "a directory"),
-        Err(error) => {
-            Err(Unfit { expected: "a directory that can be read".into(), found: error.to_string() })
-        }
-    }
+fn follow(trust: &Trust, path: &Path, expected: &str) -> Result<PathBuf, Refusal> {
+    trust.follow(path).map_err(|obstacle| match obstacle {
+        Obstacle::Unsafe(unfit) => ("permissions", unfit),
+        Obstacle::Nowhere(_, found) => ("search", Unfit { expected: expected.into(), found }),
+    })
 }
 
 /// Checks a candidate's rights, structure and note. None of its code runs.
 pub(super) fn examine(candidate: &Candidate) -> Result<Examined, Refusal> {
+    const READABLE: &str = "a file that can be read";
     let unreadable = |error: std::io::Error| -> Refusal {
-        ("search", Unfit { expected: "a file that can be read".into(), found: error.to_string() })
+        ("search", Unfit { expected: READABLE.into(), found: error.to_string() })
     };
+    let trust = Trust::of_this_process();
+    let real = follow(&trust, &candidate.path, READABLE)?;
+    // Behind a symbolic link another directory counts than the one that was searched.
+    let _ = directory_is_safe(&trust, real.parent().unwrap_or(Path::new("/")))?;
     // A FIFO with a provider's name must not hang the search.
     let file = fs::OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(&candidate.path)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+        .open(&real)
         .map_err(unreadable)?;
     let meta = file.metadata().map_err(unreadable)?;
     if !meta.is_file() {
-        let (expected, found) = ("a regular file".to_string(), "something else".to_string());
+        let (expected, found) = ("a regular file".to_string(), kind(&meta).to_string());
         return Err(("permissions", Unfit { expected, found }));
     }
-    safe(&meta, "a file").map_err(|unfit| ("permissions", unfit))?;
-    // Behind a symbolic link the file's own directory counts too.
-    if let Some(real) = fs::canonicalize(&candidate.path).ok().as_deref().and_then(Path::parent) {
-        directory_is_safe(real).map_err(|unfit| ("permissions", unfit))?;
-    }
+    trust.check(&meta, "a file").map_err(|unfit| ("permissions", unfit))?;
     let image =
         elf::read(&OpenFile { file: &file, len: meta.len() }).map_err(|unfit| ("elf", unfit))?;
     let identity = identity::check(image.note.as_deref(), &candidate.name_in_file)?;
-    Ok(Examined { identity, meta })
+    Ok(Examined { identity, checked: Checked { file, meta } })
+}
+
+fn kind(meta: &fs::Metadata) -> &'static str {
+    let kind = meta.file_type();
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
 }

@@ -1,60 +1,118 @@
 //! The child process that tries a provider file out, and other calls to the system.
 //!
 //! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
-//! finding it. What that asks of the child: between fork and `_exit` it makes system calls and calls dlopen,
-//! nothing else. dlopen takes the loader's lock and allocates; glibc makes both usable again in the child
-//! of a process with several threads. Everything else that the child needs is prepared before the fork.
-//! The constructors of the file that is tried may do anything: that is what the child is for.
+//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen and the
+//! file's entry function, nothing else. dlopen takes the loader's lock and allocates; glibc makes both usable again
+//! in the child of a process with several threads. Everything else that the child needs is prepared before the fork:
+//! the host table that the entry function gets is one that no other thread has ever seen, so none of its locks is held.
+//! The constructors and the entry function of the file that is tried may do anything: that is what the child is for.
 
 #![allow(unsafe_code)]
 
+use super::load::Room;
 use std::ffi::{CStr, c_int, c_void};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+use tieline_plugin_api::abi::{EntryFn, Host};
 
-/// Whether this process runs with more rights than its user has: the environment is not to be trusted.
-pub(super) fn is_set_uid() -> bool {
-    // SAFETY: reads the auxiliary vector.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+/// A file as the mappings of a process name it: these numbers may be others than stat's (overlayfs, btrfs).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MappedFile(String);
+
+impl std::fmt::Display for MappedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "device and inode {}", self.0)
+    }
 }
 
-/// The effective user.
-pub(super) fn effective_uid() -> u32 {
-    // SAFETY: cannot fail.
-    unsafe { libc::geteuid() }
+/// The file that is mapped at an address; `None` without /proc, or where no file is.
+pub(super) fn file_at(address: *const c_void) -> Option<MappedFile> {
+    mapped_at(&std::fs::read("/proc/self/maps").ok()?, address as usize)
+}
+
+/// `start-end rights offset device inode path`, one line for each mapping.
+fn mapped_at(maps: &[u8], address: usize) -> Option<MappedFile> {
+    maps.split(|&byte| byte == b'\n').find_map(|line| {
+        let line = String::from_utf8_lossy(line);
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let inside = (number(start)?..number(end)?).contains(&address);
+        let (device, inode) = (words.nth(2)?, words.next()?);
+        (inside && inode != "0").then(|| MappedFile(format!("{device} {inode}")))
+    })
+}
+
+/// How an open file is named where it is mapped.
+pub(super) fn as_mapped(file: &File) -> Option<MappedFile> {
+    const LEN: usize = 1;
+    // SAFETY: a new mapping of one page, which nothing reads, and which is gone again before this returns.
+    unsafe {
+        let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+        let page = libc::mmap(none, LEN, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        let mapped = file_at(page);
+        let _ = libc::munmap(page, LEN);
+        mapped
+    }
+}
+
+/// What the child was doing when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// dlopen, and with it the file's constructors.
+    Loading,
+    /// The entry function, or what lets go again of what it made.
+    Starting,
 }
 
 /// How a trial ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trial {
-    /// It loaded and has the symbol.
-    Loaded,
+    /// It loaded, has the symbol, and the entry function came back, whatever it answered.
+    Ran,
     /// The loader refused, in its words.
     Refused(String),
     /// It loaded and lacks the symbol.
     NoSymbol,
     /// A signal ended the child.
-    Killed(i32),
+    Killed(Step, i32),
     /// The child ended itself with this status, before it could answer.
-    Exited(i32),
+    Exited(Step, i32),
     /// The child is gone without an answer, and somebody else collected its status.
-    Vanished,
+    Vanished(Step),
     /// No answer within the limit.
-    TimedOut,
+    TimedOut(Step),
+}
+
+/// What the child calls the entry function with.
+pub(super) struct Call {
+    pub(super) host: &'static Host,
+    pub(super) room: Box<Room>,
 }
 
 /// The descriptor that the child answers on.
 const ANSWER: c_int = 3;
 
-/// Loads `path` in a child process and looks for `symbol`. The child is gone when this returns.
-pub(super) fn try_loading(path: &CStr, symbol: &CStr, limit: Duration) -> io::Result<Trial> {
-    try_with(path, symbol, limit, pidfd_open)
+/// Loads `path` in a child process, and calls its `symbol`, which is an entry function. The child is gone when this
+/// returns. `call.host` is used by nobody else.
+pub(super) fn try_file(
+    path: &CStr,
+    symbol: &CStr,
+    call: Call,
+    limit: Duration,
+) -> io::Result<Trial> {
+    try_with(path, symbol, Some(call), limit, pidfd_open)
 }
 
 fn try_with(
     path: &CStr,
     symbol: &CStr,
+    mut call: Option<Call>,
     limit: Duration,
     open: fn(c_int) -> Option<OwnedFd>,
 ) -> io::Result<Trial> {
@@ -73,7 +131,7 @@ fn try_with(
         -1 => Err(io::Error::last_os_error()),
         0 => {
             // SAFETY: this is the child; nothing runs after it.
-            unsafe { child(path, symbol, writer.as_raw_fd(), &mut stack) }
+            unsafe { child(path, symbol, call.as_mut(), writer.as_raw_fd(), &mut stack) }
         }
         _ => {
             drop(writer);
@@ -86,8 +144,15 @@ fn try_with(
 ///
 /// # Safety
 /// Called in a forked child.
-unsafe fn child(path: &CStr, symbol: &CStr, answer: c_int, stack: &mut [u8]) -> ! {
-    // SAFETY: system calls on this process's own state, and dlopen.
+unsafe fn child(
+    path: &CStr,
+    symbol: &CStr,
+    call: Option<&mut Call>,
+    answer: c_int,
+    stack: &mut [u8],
+) -> ! {
+    // SAFETY: system calls on this process's own state, dlopen, and a call of what lies at the symbol, as the parent would
+    // make it: whatever comes of that ends with this process.
     unsafe {
         let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let _ = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -111,11 +176,22 @@ unsafe fn child(path: &CStr, symbol: &CStr, answer: c_int, stack: &mut [u8]) -> 
             if !text.is_null() {
                 say(CStr::from_ptr(text).to_bytes());
             }
-        } else if libc::dlsym(handle, symbol.as_ptr()).is_null() {
-            say(b"M");
-        } else {
-            say(b"L");
+            libc::_exit(0)
         }
+        let entry = libc::dlsym(handle, symbol.as_ptr());
+        if entry.is_null() {
+            say(b"M");
+            libc::_exit(0)
+        }
+        say(b"L");
+        if let Some(Call { host, room }) = call {
+            let entry: EntryFn = std::mem::transmute(entry);
+            let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
+            if let (true, Some(quiesce)) = (started, room.ops.quiesce) {
+                quiesce(room.ops.state);
+            }
+        }
+        say(b"R");
         libc::_exit(0)
     }
 }
@@ -199,7 +275,7 @@ impl Child {
             if left.is_zero() {
                 self.kill();
                 let _ = self.collect(0);
-                return Trial::TimedOut;
+                return Trial::TimedOut(step_of(&answer).0);
             }
             // Without a pidfd the end of the child wakes nobody up, if it has closed the pipe: look again.
             let step = if self.pidfd.is_some() { left } else { left.min(Duration::from_millis(5)) };
@@ -277,15 +353,24 @@ enum Collected {
     Gone,
 }
 
+/// What the child had begun when it said this, and what it said of that.
+fn step_of(answer: &[u8]) -> (Step, &[u8]) {
+    match answer {
+        [b'L', rest @ ..] => (Step::Starting, rest),
+        _ => (Step::Loading, answer),
+    }
+}
+
 fn verdict(answer: &[u8], status: &Collected) -> Trial {
-    match (answer, status) {
-        ([.., b'S', signal], _) if answer.len() == 2 => Trial::Killed(i32::from(*signal)),
-        ([b'L', ..], Collected::Exited(0) | Collected::Gone) => Trial::Loaded,
-        ([b'M', ..], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
+    let (step, said) = step_of(answer);
+    match (said, status) {
+        ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
+        ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Starting => Trial::Ran,
+        ([b'M'], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
-        (_, Collected::Killed(signal)) => Trial::Killed(*signal),
-        (_, Collected::Exited(status)) => Trial::Exited(*status),
-        _ => Trial::Vanished,
+        (_, Collected::Killed(signal)) => Trial::Killed(step, *signal),
+        (_, Collected::Exited(status)) => Trial::Exited(step, *status),
+        _ => Trial::Vanished(step),
     }
 }
 
@@ -319,16 +404,17 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    /// The C library, which every process can load.
+    /// The C library, which every process can load. Nothing in it is called.
     fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
         let limit = Duration::from_secs(60);
         // With a pidfd, and as on a kernel that has none.
-        [pidfd_open, |_| None].map(|open| try_with(path, symbol, limit, open).expect("a child"))
+        [pidfd_open, |_| None]
+            .map(|open| try_with(path, symbol, None, limit, open).expect("a child"))
     }
 
     #[test]
     fn a_library_with_the_symbol_is_loaded() {
-        assert_eq!(trial(c"libc.so.6", c"malloc"), [Trial::Loaded, Trial::Loaded]);
+        assert_eq!(trial(c"libc.so.6", c"malloc"), [Trial::Ran, Trial::Ran]);
     }
 
     #[test]
@@ -343,11 +429,35 @@ mod tests {
 
     #[test]
     fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
-        assert_eq!(verdict(b"S\x0b", &Collected::Gone), Trial::Killed(11));
-        assert_eq!(verdict(b"", &Collected::Killed(9)), Trial::Killed(9));
-        assert_eq!(verdict(b"", &Collected::Exited(4)), Trial::Exited(4));
-        assert_eq!(verdict(b"", &Collected::Gone), Trial::Vanished);
-        assert_eq!(verdict(b"L", &Collected::Gone), Trial::Loaded);
-        assert_eq!(verdict(b"L", &Collected::Killed(6)), Trial::Killed(6));
+        use Step::{Loading, Starting};
+        for (answer, status, trial) in [
+            (&b"S\x0b"[..], Collected::Gone, Trial::Killed(Loading, 11)),
+            (b"LS\x0b", Collected::Gone, Trial::Killed(Starting, 11)),
+            (b"", Collected::Killed(9), Trial::Killed(Loading, 9)),
+            (b"L", Collected::Killed(9), Trial::Killed(Starting, 9)),
+            (b"", Collected::Exited(4), Trial::Exited(Loading, 4)),
+            (b"", Collected::Exited(0), Trial::Exited(Loading, 0)),
+            (b"L", Collected::Exited(0), Trial::Exited(Starting, 0)),
+            (b"", Collected::Gone, Trial::Vanished(Loading)),
+            (b"L", Collected::Gone, Trial::Vanished(Starting)),
+            (b"LR", Collected::Exited(0), Trial::Ran),
+            (b"LR", Collected::Gone, Trial::Ran),
+            (b"LR", Collected::Killed(6), Trial::Killed(Starting, 6)),
+            (b"R", Collected::Exited(0), Trial::Exited(Loading, 0)),
+        ] {
+            assert_eq!(verdict(answer, &status), trial, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_names_its_file_as_a_descriptor_of_that_file_does() {
+        let own = std::env::current_exe().and_then(File::open).expect("this program");
+        let here = verdict as *const c_void;
+        assert_eq!(file_at(here), as_mapped(&own));
+        assert!(file_at(here).is_some());
+        let other = File::open("/etc/passwd").expect("another file");
+        assert_ne!(as_mapped(&other), file_at(here));
+        let on_the_heap = Box::new(0u8);
+        assert_eq!(file_at(std::ptr::from_ref(&*on_the_heap).cast()), None);
     }
 }

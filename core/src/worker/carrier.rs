@@ -89,11 +89,15 @@ pub(super) enum Carrier {
 
 impl Carriers {
     /// Opens the connection-only modules that the composition needs.
-    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> Result<Carriers, Error> {
+    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> Carriers {
         let mut connectors = Vec::new();
         for module in &core.connectors {
             let domain = &core.domains[module.domain];
-            let connector = match domain.domain.open_connector(&module.name, worker) {
+            let opened = domain.domain.open_connector(&module.name, worker).and_then(|connector| {
+                connector.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
+                Ok(connector)
+            });
+            let connector = match opened {
                 Ok(connector) => connector,
                 // What needs it says that it is missing.
                 Err(error) => {
@@ -101,9 +105,6 @@ impl Carriers {
                     continue;
                 }
             };
-            if let Some(fd) = connector.event_fd() {
-                poller.add(fd)?;
-            }
             let at = ModuleRef::new(&domain.provider.name, &domain.name, &module.name);
             connectors.push(ConnectorSlot {
                 scheme: compose::scheme(&at),
@@ -112,7 +113,7 @@ impl Carriers {
                 connector,
             });
         }
-        Ok(Carriers { connectors, out_of_band: RefCell::default(), messages: RefCell::default() })
+        Carriers { connectors, out_of_band: RefCell::default(), messages: RefCell::default() }
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {

@@ -152,12 +152,19 @@ impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
         core.check_process("a context")?;
         let id = crate::sys::random_id()?;
+        // What the worker itself needs comes first: a provider that takes the last descriptor must not cost all others.
         let poller = Poller::new()?;
+        let timer = Timer::new()?;
+        poller.add(timer.as_raw_fd())?;
         let mut interfaces: Vec<InterfaceSlot> = Vec::new();
         let mut refused = None;
         for module in &core.modules {
             let domain = &core.domains[module.domain];
-            let interface = match domain.domain.open_interface(&module.name, id) {
+            let opened = domain.domain.open_interface(&module.name, id).and_then(|interface| {
+                interface.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
+                Ok(interface)
+            });
+            let interface = match opened {
                 Ok(interface) => interface,
                 // The others may do without it; the report says why it is missing.
                 Err(error) => {
@@ -166,9 +173,6 @@ impl Worker {
                     continue;
                 }
             };
-            if let Some(fd) = interface.event_fd() {
-                poller.add(fd)?;
-            }
             interfaces.push(InterfaceSlot {
                 provider: domain.provider.clone(),
                 domain: domain.name.clone(),
@@ -186,11 +190,9 @@ impl Worker {
         if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
             return Err(error);
         }
-        let carriers = carrier::Carriers::open(&core, id, &poller)?;
+        let carriers = carrier::Carriers::open(&core, id, &poller);
         let wiring = wiring::Wiring::new(id, carriers, core.connect_timeout);
         let services = services::Desk::new(core.connect_timeout);
-        let timer = Timer::new()?;
-        poller.add(timer.as_raw_fd())?;
         let polled = |slow: bool| {
             let asks = move |caps: u64| {
                 caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow

@@ -90,6 +90,19 @@ impl Directory {
         out
     }
 
+    /// The program that Cargo built from the example `example`.
+    ///
+    /// # Panics
+    /// When it was not built, as [`Directory::copy_example`].
+    #[must_use]
+    pub fn example_program(example: &str) -> PathBuf {
+        let program = std::env::current_exe().expect("the running program");
+        let target = program.parent().and_then(Path::parent).expect("target/debug/deps/program");
+        let built = target.join("examples").join(example);
+        assert!(built.exists(), "{}: run `cargo test -p tieline-bad-providers`", built.display());
+        built
+    }
+
     /// Writes a file as the provider `name`.
     ///
     /// # Panics

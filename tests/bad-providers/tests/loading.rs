@@ -42,6 +42,79 @@ fn a_constructor_that_hangs_is_killed() {
 }
 
 #[test]
+fn an_entry_function_that_crashes_hangs_or_ends_the_process_costs_a_line_of_text() {
+    let directory = Directory::new();
+    let _ = directory.compile("segv", &["ENTRY=raise(SIGSEGV)"]);
+    let _ = directory.compile("exits", &["ENTRY=exit(3)"]);
+    let _ = directory.compile("loops", &["ENTRY=for (;;) pause()"]);
+    let _ = directory.compile("good", &[]);
+    let context = open(&[&directory]);
+    let (expected, child) = ("entry function returns", "a child process that called its entry");
+    assert_refused(&context, "segv", "probe", expected, "function was killed by SIGSEGV");
+    assert_refused(&context, "exits", "probe", expected, "ended itself with status 3");
+    assert_refused(&context, "loops", "probe", expected, "did not come back within 5 s");
+    assert!(common::refusal(&context, "loops").2.contains(child));
+    assert!(is_found(&context, "good"));
+}
+
+#[test]
+fn the_trial_gives_the_entry_function_the_settings_that_it_will_have() {
+    const NAME: &str = "TIELINE_MOODY_MOOD";
+    let directory = Directory::new();
+    let ask = format!(
+        "ENTRY=uint8_t mood[8]; if (host->config_get(host->context, (const uint8_t *)\"{NAME}\", {}, mood, 8) > 0) abort()",
+        NAME.len()
+    );
+    let _ = directory.compile("moody", &[&ask]);
+    let context = open_with(&[&directory], &[(NAME, "bad")]);
+    assert_refused(
+        &context,
+        "moody",
+        "probe",
+        "",
+        "called its entry function was killed by SIGABRT",
+    );
+    assert!(is_found(&open(&[&directory]), "moody"));
+}
+
+#[test]
+fn a_value_that_a_provider_refuses_ends_the_open_and_says_where_it_was_set() {
+    let open = |settings: &[(&str, &str)]| {
+        let builder = tieline::Context::builder()
+            .set("TIELINE_SHM_FASTBOX_SIZE", "5k")
+            .set("TIELINE_PROBE", "nocache");
+        settings.iter().fold(builder, |builder, (name, value)| builder.set(name, value)).open()
+    };
+    let error = open(&[]).err().expect("5k is no power of two");
+    assert_eq!(error.status(), tieline::Status::Invalid, "{error}");
+    assert_eq!(error.what(), "TIELINE_SHM_FASTBOX_SIZE=5k (program) is not valid");
+    assert!(error.why().contains("shm") && error.why().contains("power of two"), "{error}");
+    // Who does not ask for the provider does not ask for its values.
+    let directory = Directory::new();
+    let _ = directory.compile("good", &[]);
+    let path = directory.path().to_str().unwrap();
+    let without =
+        open(&[("TIELINE_PROVIDERS", "good"), ("TIELINE_PROVIDER_PATH", path)]).expect("a context");
+    assert_the_rest_works(&without);
+}
+
+#[test]
+fn a_provider_that_refuses_what_nobody_set_is_refused_alone() {
+    let directory = Directory::new();
+    let text = "INIT_ERROR=\"TIELINE_PICKY_SIZE=4 is too small\"";
+    let _ = directory.compile("picky", &[text, "INIT_STATUS=TIELINE_INVALID"]);
+    let found = "TIELINE_PICKY_SIZE=4 is too small";
+    assert_refused(&open(&[&directory]), "picky", "value", "a provider that starts", found);
+    let paths = directory.path().to_str().unwrap();
+    let set = tieline::Context::builder()
+        .set("TIELINE_PROVIDER_PATH", paths)
+        .set("TIELINE_PROBE", "nocache")
+        .set("TIELINE_PICKY_SIZE", "4");
+    let error = set.open().err().expect("a refused value");
+    assert_eq!(error.what(), "TIELINE_PICKY_SIZE=4 (program) is not valid");
+}
+
+#[test]
 fn a_missing_symbol_is_refused_in_the_loaders_words() {
     let directory = Directory::new();
     let _ = directory.compile("depends", &["MISSING_DEPENDENCY"]);

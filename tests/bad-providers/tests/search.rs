@@ -122,6 +122,7 @@ fn the_first_of_two_files_of_one_name_wins_and_the_other_is_never_opened() {
     };
     assert!(by.contains(winner.to_str().unwrap()), "{by}");
     assert!(rule.contains("first of its name") && rule.contains(loser.to_str().unwrap()), "{rule}");
+    assert!(rule.contains("twice 2.0.0"), "{rule}");
     assert_the_rest_works(&context);
 }
 

@@ -15,11 +15,14 @@ impl Settings for NoSettings {
     fn get(&self, name: &str) -> Option<String> {
         (name == "TIELINE_TEST_SET").then(|| "by the user".to_string())
     }
+    fn all(&self) -> Vec<(String, String)> {
+        vec![("TIELINE_TEST_SET".into(), "by the user".into())]
+    }
 }
 
 fn discover_builtin(entry: EntryFn) -> Discovery {
     let builtin = [Builtin { name: "test", version: "1.0.0", entry }];
-    let path = SearchPath::named(None, false);
+    let path = SearchPath::named(None);
     discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()))
 }
 
@@ -205,7 +208,7 @@ fn what_the_filter_leaves_out_is_never_opened() {
         panic!("opened all the same")
     }
     let builtin = [Builtin { name: "test", version: "1.0.0", entry }];
-    let path = SearchPath::named(None, false);
+    let path = SearchPath::named(None);
     let by = "TIELINE_PROVIDERS=^test".to_string();
     let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| {
         Err(Verdict::Filtered { by: by.clone() })

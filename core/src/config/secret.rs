@@ -1,0 +1,108 @@
+//! The job's secret in a file: who may have read it, and who may have written it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::files;
+use super::sys::effective_uid;
+
+/// A longer secret is no secret but a mistake: another file was named.
+pub(super) const MOST_BYTES: u64 = 64 * 1024;
+
+/// The secret of a file, and a word of warning about it; or why not, and what to do.
+pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, String)> {
+    let fix = "name a readable file that holds the secret, the same for all processes";
+    let unusable = |why: String| (why, fix.to_owned());
+    let (text, meta) =
+        files::read_text(path, MOST_BYTES).map_err(|error| unusable(error.to_string()))?;
+    let warning = guarded(path, &meta, effective_uid())?;
+    match text.trim() {
+        "" => Err(unusable("the file is empty".into())),
+        secret => Ok((secret.to_owned(), warning)),
+    }
+}
+
+/// Whether it can still be a secret. The user's own file: nobody else can read or write it, since the user can see to that.
+/// One that root gave to other users: nobody can write it, a group may read it, and one that everybody can read is worth a word.
+fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (String, String)> {
+    let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
+    let path = path.display();
+    if owner != user && owner != 0 {
+        let fix = format!("make a copy that belongs to user {user}, with mode 600");
+        return Err((format!("it belongs to user {owner}, who knows the secret then"), fix));
+    }
+    let forbidden = if owner == user { 0o077 } else { 0o022 };
+    if mode & forbidden != 0 {
+        let what = if mode & forbidden & 0o022 != 0 { "write" } else { "read" };
+        return Err((
+            format!("mode {mode:04o}: others than its owner can {what} it"),
+            format!(
+                "chmod 600 {path}; give the job another secret if somebody may have read this one"
+            ),
+        ));
+    }
+    let open = mode & 0o004 != 0;
+    Ok(open
+        .then(|| format!("everybody on this host can read the secret in {path} (mode {mode:04o})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A file of ours with that mode.
+    fn with_mode<R>(mode: u32, test: impl FnOnce(&Path, &Metadata) -> R) -> R {
+        let name = format!("tieline-mode-{}-{mode:o}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "open sesame").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let result = test(&path, &fs::metadata(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        result
+    }
+
+    #[test]
+    fn a_secret_of_the_user_is_for_the_user_alone() {
+        for (mode, why) in
+            [(0o644, "read"), (0o640, "read"), (0o604, "read"), (0o620, "write"), (0o666, "write")]
+        {
+            let (found, fix) = with_mode(mode, |path, _| read(path)).unwrap_err();
+            assert!(
+                found.contains(&format!("{mode:04o}: others than its owner can {why} it")),
+                "{found}"
+            );
+            assert!(fix.starts_with("chmod 600 /"), "{fix}");
+        }
+        for mode in [0o600, 0o400] {
+            assert_eq!(with_mode(mode, |path, _| read(path)), Ok(("open sesame".to_owned(), None)));
+        }
+    }
+
+    #[test]
+    fn a_secret_that_root_gave_may_be_for_a_group_and_is_mentioned_when_it_is_for_all() {
+        let judged = |mode, user| with_mode(mode, |path, meta| guarded(path, meta, user));
+        let owner = with_mode(0o600, |_, meta| meta.uid());
+        if owner != 0 {
+            println!("skipped: only root has files that root gave");
+            return;
+        }
+        assert_eq!(judged(0o440, 1000), Ok(None));
+        assert!(judged(0o444, 1000).unwrap().unwrap().contains("everybody on this host"));
+        assert!(judged(0o460, 1000).is_err() && judged(0o446, 1000).is_err());
+        assert!(judged(0o440, 0).is_err(), "root can make it its own");
+    }
+
+    #[test]
+    fn a_secret_of_another_user_is_none() {
+        let (why, _) = with_mode(0o600, |path, meta| {
+            guarded(path, meta, meta.uid() + 1_000)
+                .err()
+                .or_else(|| (meta.uid() == 0).then(|| ("it belongs to user".into(), String::new())))
+        })
+        .unwrap();
+        assert!(why.contains("it belongs to user"), "{why}");
+    }
+}

@@ -1,0 +1,333 @@
+//! Who could have put a file where it lies, or could put another one in its place.
+//!
+//! dlopen takes a path, and whoever can rename one of the directories on it decides what is loaded, whatever was checked a
+//! moment before. So a path is followed from the root, as the kernel follows it. Every directory and every symbolic link on it
+//! belongs to root or to this user, and nobody else can write the directories; a sticky one (`/tmp`) may be written by all,
+//! because there only the owner of an entry, and the directory's, can move it. Then nobody else can make the path lead
+//! elsewhere: not while it is followed (each step lies in a directory that was checked before), and not later.
+//!
+//! "Nobody else" leaves out a group whose number is the owner's: the private group that most systems give to each user. Under
+//! raised rights only root's directories and files are trusted, since the user is the one who may not choose.
+
+use super::elf::Unfit;
+use crate::config::sys::effective_uid;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use tieline_plugin_api::raised_rights;
+
+/// As many symbolic links as the kernel follows.
+const MOST_LINKS: usize = 40;
+const STICKY: u32 = 0o1000;
+
+/// Whose directories and files are trusted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trust {
+    /// Besides root; none under raised rights.
+    user: Option<u32>,
+    /// In a user namespace: the number that stands for everybody who is not in it, root of the host included.
+    outside: Option<u32>,
+}
+
+/// Why a path is not taken.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// Somebody else could change what it leads to.
+    Unsafe(Unfit),
+    /// It leads nowhere; in words.
+    Nowhere(io::ErrorKind, String),
+}
+
+impl Trust {
+    /// What this process may trust.
+    pub(super) fn of_this_process() -> Trust {
+        let user = (!raised_rights()).then(effective_uid);
+        Trust { user, outside: outside() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_user(user: Option<u32>) -> Trust {
+        Trust { user, outside: None }
+    }
+
+    /// Follows an absolute path through its links. Returns where it leads; what lies there is for [`Trust::check`].
+    pub(super) fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
+        let mut steps: VecDeque<OsString> = names(path);
+        let mut real = PathBuf::from("/");
+        let mut meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
+        let mut links = 0;
+        let mut last_link = None;
+        while let Some(step) = steps.pop_front() {
+            self.check_ancestor(&real, &meta).map_err(Obstacle::Unsafe)?;
+            if step == ".." {
+                let _ = real.pop();
+            } else {
+                real.push(step);
+            }
+            meta = fs::symlink_metadata(&real)
+                .map_err(|error| nowhere(&real, &error, last_link.as_ref()))?;
+            if !meta.is_symlink() {
+                continue;
+            }
+            self.check_owner(&meta, &format!("the symbolic link {}", real.display()))
+                .map_err(Obstacle::Unsafe)?;
+            links += 1;
+            if links > MOST_LINKS {
+                let text = format!("{}: too many symbolic links", path.display());
+                return Err(Obstacle::Nowhere(io::ErrorKind::Other, text));
+            }
+            let target = fs::read_link(&real).map_err(|error| nowhere(&real, &error, None))?;
+            last_link = Some((real.clone(), target.clone()));
+            let _ = real.pop();
+            if target.is_absolute() {
+                real = PathBuf::from("/");
+            }
+            let rest = std::mem::replace(&mut steps, names(&target));
+            steps.extend(rest);
+            meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
+        }
+        Ok(real)
+    }
+
+    /// Whether only who is trusted can put something into this directory, or write this file.
+    pub(super) fn check(&self, meta: &Metadata, what: &str) -> Result<(), Unfit> {
+        if let Some(writers) = other_writers(meta) {
+            let expected = match writers {
+                Writers::All => format!("{what} that not everybody can write"),
+                Writers::Group(_) => format!("{what} that no group but its owner's own can write"),
+            };
+            return Err(Unfit { expected, found: writers.found(meta) });
+        }
+        self.check_owner(meta, what).map_err(|unfit| {
+            let found = format!("it belongs to user {}", meta.uid());
+            Unfit { expected: unfit.expected, found }
+        })
+    }
+
+    fn check_owner(&self, meta: &Metadata, what: &str) -> Result<(), Unfit> {
+        if meta.uid() == 0 || Some(meta.uid()) == self.user {
+            return Ok(());
+        }
+        let found = format!("{what} belongs to user {}", meta.uid());
+        Err(Unfit { expected: format!("{what} that belongs to {}", self.owners()), found })
+    }
+
+    fn owners(&self) -> String {
+        self.user.map_or_else(|| "root".to_string(), |user| format!("root or to user {user}"))
+    }
+
+    /// A directory on the way.
+    fn check_ancestor(&self, directory: &Path, meta: &Metadata) -> Result<(), Unfit> {
+        let is_outside = Some(meta.uid()) == self.outside;
+        let name = format!("the directory {}", directory.display());
+        let expected = || {
+            format!(
+                "directories on the way that belong to {}, and that nobody else can write",
+                self.owners()
+            )
+        };
+        if !is_outside && self.check_owner(meta, &name).is_err() {
+            return Err(Unfit {
+                expected: expected(),
+                found: format!("{name} belongs to user {}", meta.uid()),
+            });
+        }
+        match other_writers(meta) {
+            Some(writers) if meta.mode() & STICKY == 0 => Err(Unfit {
+                expected: expected(),
+                found: format!("{name} has {}", writers.found(meta)),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Who besides the owner can write something.
+enum Writers {
+    All,
+    Group(u32),
+}
+
+impl Writers {
+    fn found(&self, meta: &Metadata) -> String {
+        let mode = meta.mode() & 0o7777;
+        match self {
+            Writers::All => format!("mode {mode:04o}: world-writable"),
+            Writers::Group(group) => format!("mode {mode:04o}: writable by group {group}"),
+        }
+    }
+}
+
+fn other_writers(meta: &Metadata) -> Option<Writers> {
+    if meta.mode() & 0o002 != 0 {
+        Some(Writers::All)
+    } else if meta.mode() & 0o020 != 0 && meta.gid() != meta.uid() {
+        Some(Writers::Group(meta.gid()))
+    } else {
+        None
+    }
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    let named = |part| match part {
+        Component::Normal(name) => Some(name.to_os_string()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().filter_map(named).collect()
+}
+
+fn nowhere(at: &Path, error: &io::Error, link: Option<&(PathBuf, PathBuf)>) -> Obstacle {
+    let text = match link {
+        Some((link, target)) => {
+            format!("{} is a symbolic link to {}: {error}", link.display(), target.display())
+        }
+        None if error.kind() == io::ErrorKind::NotFound => error.to_string(),
+        None => format!("{}: {error}", at.display()),
+    };
+    Obstacle::Nowhere(error.kind(), text)
+}
+
+/// The user number that stands for everybody outside this process's user namespace; none where nobody is outside. There
+/// root's own directories carry it too, `/` first of all, so on the way it counts as root's.
+fn outside() -> Option<u32> {
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+    outside_of(&fs::read_to_string("/proc/self/uid_map").ok()?, text.trim().parse().ok()?)
+}
+
+fn outside_of(map: &str, overflow: u32) -> Option<u32> {
+    let covers = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(overflow))
+    };
+    (!map.trim().is_empty() && !map.lines().any(covers)).then_some(overflow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A tree of its own below a directory that is trusted; gone when dropped.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Tree {
+            let top =
+                std::env::temp_dir().join(format!("tieline-trust-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&top);
+            fs::create_dir_all(top.join("a/b")).expect("a directory");
+            fs::write(top.join("a/b/file"), "x").expect("a file");
+            Tree(top)
+        }
+        fn at(&self, path: &str) -> PathBuf {
+            self.0.join(path)
+        }
+        fn mode(&self, path: &str, mode: u32) {
+            fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode)).expect("our own");
+        }
+        fn refusal(&self, path: &str) -> String {
+            match Trust::of_this_process().follow(&self.at(path)) {
+                Err(Obstacle::Unsafe(unfit)) => format!("{} / {}", unfit.expected, unfit.found),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_path_of_our_own_below_a_sticky_directory_is_followed_through_its_links() {
+        let tree = Tree::new("own");
+        symlink("b/../b", tree.at("a/link")).unwrap();
+        symlink(tree.at("a"), tree.at("absolute")).unwrap();
+        let real = Trust::of_this_process().follow(&tree.at("absolute/link/./file")).unwrap();
+        assert_eq!(real, fs::canonicalize(tree.at("a/b/file")).unwrap());
+    }
+
+    #[test]
+    fn an_ancestor_that_others_can_write_is_refused_unless_it_is_sticky() {
+        let tree = Tree::new("writable");
+        for (mode, found) in [(0o777, "world-writable"), (0o757, "world-writable")] {
+            tree.mode("a", mode);
+            assert!(tree.refusal("a/b/file").contains(found));
+        }
+        tree.mode("a", 0o1777);
+        assert!(Trust::of_this_process().follow(&tree.at("a/b/file")).is_ok());
+    }
+
+    #[test]
+    fn a_group_that_is_not_the_owners_own_is_somebody_else() {
+        let tree = Tree::new("group");
+        let given = std::os::unix::fs::chown(tree.at("a"), None, Some(12_345)).is_ok();
+        if !given {
+            println!("skipped: a directory cannot be given to another group");
+            return;
+        }
+        tree.mode("a", 0o775);
+        assert!(tree.refusal("a/b/file").contains("writable by group 12345"));
+    }
+
+    #[test]
+    fn a_link_that_leads_through_a_writable_directory_is_not_followed() {
+        let tree = Tree::new("link");
+        tree.mode("a", 0o777);
+        fs::create_dir(tree.at("safe")).unwrap();
+        symlink(tree.at("a/b/file"), tree.at("safe/link")).unwrap();
+        assert!(tree.refusal("safe/link").contains("world-writable"));
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_refused_and_under_raised_rights_the_users_own_too() {
+        let tree = Tree::new("owner");
+        let user = fs::metadata(tree.at("a")).unwrap().uid();
+        let meta = fs::metadata(tree.at("a/b/file")).unwrap();
+        if user != 0 {
+            assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
+            assert!(Trust::of_user(None).check(&meta, "a file").is_err());
+            return;
+        }
+        std::os::unix::fs::chown(tree.at("a"), Some(12_345), None).unwrap();
+        assert!(tree.refusal("a/b/file").contains("belongs to user 12345"));
+        assert!(Trust::of_user(Some(12_345)).follow(&tree.at("a/b/file")).is_ok());
+        assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
+        // A link that somebody put into a sticky directory is his choice, wherever it leads.
+        tree.mode("a", 0o1777);
+        std::os::unix::fs::chown(tree.at("a"), Some(0), None).unwrap();
+        symlink("b", tree.at("a/link")).unwrap();
+        std::os::unix::fs::lchown(tree.at("a/link"), Some(12_345), None).unwrap();
+        assert!(tree.refusal("a/link/file").contains("the symbolic link"));
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_called_one() {
+        let tree = Tree::new("dangling");
+        symlink("gone", tree.at("a/link")).unwrap();
+        let obstacle = Trust::of_this_process().follow(&tree.at("a/link")).unwrap_err();
+        let Obstacle::Nowhere(kind, text) = obstacle else { panic!("{obstacle:?}") };
+        assert_eq!(kind, io::ErrorKind::NotFound);
+        assert!(text.contains("a symbolic link to gone: No such file"), "{text}");
+        symlink("round", tree.at("a/round")).unwrap();
+        assert!(Trust::of_this_process().follow(&tree.at("a/round")).is_err());
+    }
+
+    #[test]
+    fn only_in_a_user_namespace_is_somebody_outside() {
+        assert_eq!(outside_of("         0          0 4294967295\n", 65534), None);
+        assert_eq!(outside_of("0 1000 1\n", 65534), Some(65534));
+        assert_eq!(outside_of("0 1000 1\n1 100000 65536\n", 65534), None);
+        assert_eq!(outside_of("", 65534), None);
+    }
+}
