@@ -26,6 +26,7 @@ use crate::rank::{ModuleFacts, ModuleRef, Ranked, Role, compare};
 use crate::select::Selection;
 
 pub(crate) use connection::{Connection, scheme};
+pub(crate) use records::PATH_IS_DISABLED;
 
 /// One module that was found, with what only its finder knows.
 #[derive(Clone, Debug)]

@@ -116,10 +116,13 @@ fn why_best(ranked: &Ranked, role: Role, entrants: &[Entrant]) -> String {
     }
 }
 
+/// What is said of a module whose path is disabled; why, the record of the path says.
+pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
+
 /// Why a data-path module that may be used is not.
 fn lost(ranked: &Ranked, path: Option<&Path>, entrants: &[Entrant]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
-        let because = "its path is disabled".to_owned();
+        let because = PATH_IS_DISABLED.to_owned();
         return vec![Verdict::Disabled { because }];
     }
     let mut verdicts = Vec::new();

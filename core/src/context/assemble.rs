@@ -213,12 +213,15 @@ impl Core {
         Ok(core)
     }
 
+    /// Every decision that was made while the context was opened.
+    pub(crate) fn decisions(&self) -> impl Iterator<Item = &Record> {
+        self.discovery.records.iter().chain(&self.records).chain(&self.composition.records)
+    }
+
     /// The error for a context that could send nothing.
     fn no_message_module(&self) -> Error {
-        let all =
-            self.discovery.records.iter().chain(&self.records).chain(&self.composition.records);
         let mut why: Vec<String> = Vec::new();
-        for r in all {
+        for r in self.decisions() {
             let line = format!("{}: {}", r.subject(), r.verdict);
             let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
             // A provider that is built in and there as a file is refused twice, for one reason.

@@ -11,6 +11,7 @@ pub(crate) mod queue;
 mod rails;
 mod rma;
 mod route;
+mod unreachable;
 
 pub use key::RemoteKey;
 pub use rma::{AtomicOp, Completion, Width};

@@ -1,8 +1,10 @@
 //! Which interfaces lead to a peer, decided once per endpoint from both sides' facts.
 
-use super::{Inner, Lane, State};
+use super::{Inner, Lane, State, unreachable};
 use crate::address::{Candidate, WorkerAddress};
-use crate::explain::{Record, Verdict};
+use crate::config::vars;
+use crate::context::Core;
+use crate::explain::Record;
 use crate::rank::{ModuleRef, Role};
 use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
@@ -108,35 +110,17 @@ impl Route {
     }
 
     /// The error for a peer that no message module reaches.
-    pub(crate) fn unreachable(&self, peer: &WorkerAddress) -> Error {
-        let mut why: Vec<String> = self
-            .records
+    pub(crate) fn unreachable(&self, core: &Core, peer: &WorkerAddress) -> Error {
+        let theirs: Vec<(&str, &str)> = peer
+            .party
+            .candidates
             .iter()
-            .filter_map(|r| match &r.verdict {
-                Verdict::Unreachable { because } => Some(format!(
-                    "{}/{}: {because}",
-                    r.domain.as_deref().unwrap_or(&r.provider),
-                    r.module.as_deref().unwrap_or("")
-                )),
-                _ => None,
-            })
+            .map(|there| (there.provider.as_str(), there.module.as_str()))
             .collect();
-        // What the peer has beyond that may be what was left out here.
-        for there in &peer.party.candidates {
-            let name = format!("{}/{}", there.provider, there.module);
-            let here = self.records.iter().any(|r| {
-                r.provider == there.provider && r.module.as_deref() == Some(&there.module)
-            });
-            let line = format!("{name}: the peer has it, and this process does not use it");
-            if !here && !why.contains(&line) {
-                why.push(line);
-            }
-        }
-        let why = if why.is_empty() {
-            "this context has no module that carries messages".to_string()
-        } else {
-            why.join("; ")
-        };
+        let decided: Vec<&Record> = core.decisions().collect();
+        let connect = core.config.selection(vars::CONNECT);
+        let connects = |name: &str| connect.as_ref().is_ok_and(|list| list.asks_for(name));
+        let why = unreachable::why(&self.records, &decided, &theirs, connects);
         Error::new(
             Status::Unreachable,
             format!("no usable path to {}", peer.label()),
@@ -150,7 +134,10 @@ impl Inner {
     /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
         let (way, raw) = loop {
-            let way = self.route.message().ok_or_else(|| self.route.unreachable(&self.address))?;
+            let way = self
+                .route
+                .message()
+                .ok_or_else(|| self.route.unreachable(&self.worker.core, &self.address))?;
             match self.lane(way) {
                 Ok(raw) => break (way, raw),
                 Err(error) if error.status() == Status::Again => return Err(error),

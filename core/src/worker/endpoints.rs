@@ -29,7 +29,7 @@ impl Inner {
         let mut route = Route::choose(self, &address);
         route.put_last(|way| self.avoided_until(address.party.worker, way.interface));
         if route.message().is_none() {
-            return Err(route.unreachable(&address));
+            return Err(route.unreachable(&self.core, &address));
         }
         Ok(self.place_endpoint(address, route, owner))
     }

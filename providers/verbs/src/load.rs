@@ -94,8 +94,21 @@ fn load() -> Result<Library, Failure> {
     Ok(crate::double::sys::library())
 }
 
+/// The variables in which libibverbs looks for drivers to load. It ignores them in set-uid programs, but not in those with
+/// file capabilities.
+#[cfg(not(test))]
+const DRIVERS: [&str; 2] = ["IBV_DRIVERS", "RDMAV_DRIVERS"];
+
 #[cfg(not(test))]
 fn load() -> Result<Library, Failure> {
+    if let Some(name) = DRIVERS.iter().find(|name| std::env::var_os(name).is_some()) {
+        if tieline_plugin_api::raised_rights() {
+            let text = format!(
+                "this process runs with raised rights, and libibverbs loads what {name} names"
+            );
+            return Err(Failure::new(Status::Permission, text));
+        }
+    }
     // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
     let handle = unsafe {
         libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)

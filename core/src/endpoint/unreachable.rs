@@ -1,0 +1,142 @@
+//! The words for a peer that no message module reaches: first what would help and is missing here, with the reason, then
+//! what was tried.
+
+use crate::explain::{Record, Verdict};
+
+/// `tried` are the decisions about this peer, `decided` those about this process, `theirs` the providers and modules of the
+/// peer. `connects` says whether the modules of a provider are asked to form connections for others.
+pub(super) fn why(
+    tried: &[Record],
+    decided: &[&Record],
+    theirs: &[(&str, &str)],
+    connects: impl Fn(&str) -> bool,
+) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut add = |line: String| {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    };
+    let mut told: Vec<&str> = Vec::new();
+    let left_out = || {
+        let such = decided.iter().filter(|r| is_missing(&r.verdict) && connects(&r.provider));
+        such.map(|r| format!("{}: {}", r.provider, r.verdict)).collect::<Vec<_>>()
+    };
+    let reason = |record: &Record| match &record.verdict {
+        // What forms its connections is missing: say which one that could is not here, and why.
+        Verdict::Disabled { .. } => {
+            let parts = std::iter::once(record.verdict.to_string()).chain(left_out());
+            parts.collect::<Vec<_>>().join(", ")
+        }
+        verdict => verdict.to_string(),
+    };
+    for (provider, module) in theirs {
+        let was_tried =
+            |r: &Record| r.provider == *provider && r.module.as_deref() == Some(*module);
+        if tried.iter().any(was_tried) {
+            continue;
+        }
+        let because = match about(decided, provider).find(|r| is_missing(&r.verdict)) {
+            Some(record) => reason(record),
+            None if about(decided, provider).next().is_none() => "not installed".to_string(),
+            None => "not used".to_string(),
+        };
+        told.push(provider);
+        add(format!("{provider}/{module}: the peer has it; here: {because}"));
+    }
+    for record in decided {
+        let unfit = matches!(record.verdict, Verdict::Refused { .. } | Verdict::Disabled { .. });
+        let is_used = || about(decided, &record.provider).any(|r| r.verdict.is_used());
+        if unfit
+            && is_missing(&record.verdict)
+            && !told.contains(&record.provider.as_str())
+            && !is_used()
+        {
+            told.push(&record.provider);
+            add(format!("{}: {}", record.provider, reason(record)));
+        }
+    }
+    for record in tried {
+        if let Verdict::Unreachable { because } = &record.verdict {
+            let domain = record.domain.as_deref().unwrap_or(&record.provider);
+            add(format!("{domain}/{}: {because}", record.module.as_deref().unwrap_or("")));
+        }
+    }
+    if lines.is_empty() {
+        return "this context has no module that carries messages".to_string();
+    }
+    lines.join("; ")
+}
+
+fn about<'a>(decided: &'a [&'a Record], provider: &'a str) -> impl Iterator<Item = &'a Record> {
+    decided.iter().copied().filter(move |record| record.provider == provider)
+}
+
+/// Whether it says why something is not here, and not only that.
+fn is_missing(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Refused { .. } | Verdict::Filtered { .. } | Verdict::NotUsed { .. } => true,
+        Verdict::Disabled { because } => because != crate::compose::PATH_IS_DISABLED,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Verdict {
+        let text = |text: &str| text.to_string();
+        Verdict::Refused { phase: text("elf"), expected: text("all of it"), found: text("a half") }
+    }
+
+    fn other_host() -> Vec<Record> {
+        let verdict = Verdict::Unreachable { because: "another host".into() };
+        vec![Record::module("shm", "shm", "ring", verdict)]
+    }
+
+    const THEIRS: &[(&str, &str)] = &[("shm", "ring"), ("tcp", "stream")];
+
+    #[test]
+    fn what_the_peer_has_and_this_process_refused_comes_first_with_the_reason() {
+        let record = Record::provider("tcp", refused());
+        let text = why(&other_host(), &[&record], THEIRS, |_| false);
+        assert_eq!(
+            text,
+            "tcp/stream: the peer has it; here: refused: elf: a half; expected all of it; \
+             shm/ring: another host"
+        );
+    }
+
+    #[test]
+    fn what_is_not_installed_is_called_so() {
+        let text = why(&other_host(), &[], THEIRS, |_| false);
+        assert!(text.starts_with("tcp/stream: the peer has it; here: not installed; "), "{text}");
+    }
+
+    #[test]
+    fn a_path_without_connections_names_what_would_form_them_and_who_left_it_out() {
+        let because = "nobody carries its addresses".to_string();
+        let mut path = Record::provider("tcp", Verdict::Disabled { because });
+        path.domain = Some("tcp".into());
+        let by = "TIELINE_PROVIDERS=tcp,shm (environment)".to_string();
+        let filtered = Record::provider("tcp-connect", Verdict::Filtered { by });
+        // The other side has the same setting, and so the same gap.
+        let text =
+            why(&other_host(), &[&filtered, &path], &THEIRS[..1], |name| name == "tcp-connect");
+        assert!(text.starts_with("tcp: disabled: nobody carries its addresses, "), "{text}");
+        let cause = "tcp-connect: left out by TIELINE_PROVIDERS=tcp,shm (environment)";
+        assert!(text.contains(cause), "{text}");
+        assert!(text.ends_with("shm/ring: another host"), "{text}");
+    }
+
+    #[test]
+    fn a_file_whose_place_another_one_took_is_no_cause() {
+        let record = Record::provider("shm", refused());
+        let because = "alone".to_string();
+        let used = Verdict::ChosenFor { roles: vec!["message".into()], because };
+        let used = Record::module("shm", "shm", "ring", used);
+        let text = why(&other_host(), &[&record, &used], &THEIRS[..1], |_| false);
+        assert_eq!(text, "shm/ring: another host");
+    }
+}
