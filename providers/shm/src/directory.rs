@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, Status, raised_rights};
 
 use crate::sys;
 
@@ -50,7 +50,7 @@ impl Bases {
     /// Those of this process. One that runs with raised rights does not listen to its environment.
     pub(crate) fn of_this_process() -> Bases {
         let variable = |name: &str| {
-            let value = std::env::var_os(name).filter(|v| !v.is_empty() && !sys::raised_rights());
+            let value = std::env::var_os(name).filter(|v| !v.is_empty() && !raised_rights());
             value.map(|v: OsString| (name.to_string(), PathBuf::from(v)))
         };
         let fixed = |path: String| (path.clone(), PathBuf::from(path));

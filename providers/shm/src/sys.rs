@@ -73,13 +73,6 @@ pub(crate) fn barrier() {
 
 // ---- files ----
 
-/// Whether the kernel marked this process as one that must not trust its environment (set-uid, set-gid
-/// or file capabilities).
-pub(crate) fn raised_rights() -> bool {
-    // SAFETY: takes a number and reads the process's own auxiliary vector.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 /// Whether a file lies on a file system that other hosts can have mounted as well.
 pub(crate) fn is_remote(file: &File) -> bool {
     /// NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
