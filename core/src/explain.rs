@@ -45,7 +45,8 @@ pub enum Verdict {
     },
     /// There, and not fit for use.
     Refused {
-        /// At which step: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `layout`, `tables`, `open`.
+        /// At which step: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a setting that
+        /// the provider refuses), `layout`, `tables`, `open`.
         phase: String,
         /// What was expected.
         expected: String,
