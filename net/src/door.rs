@@ -16,11 +16,11 @@ use crate::interfaces::local_addresses;
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
 /// Connections that may be in their handshake at once; the kernel's backlog holds the others.
-const HALF_OPEN: usize = 256;
+pub(super) const HALF_OPEN: usize = 256;
 /// When all of them are taken, who has been silent for so long makes room.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// How long nobody is let in after the process ran out of descriptors.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// Connections taken in by one poll: a flood must not keep the caller.
 const PER_POLL: usize = 64;
 const BACKLOG: i32 = 4096;
@@ -91,7 +91,7 @@ impl Door {
         Ok(door)
     }
 
-    pub(super) fn poll(&mut self, hub: &Hub) {
+    pub(super) fn poll(&mut self, hub: &Hub, now: Instant) {
         let mut ready = std::mem::take(&mut self.ready);
         if hub.poller.wait(&mut ready, Some(Duration::ZERO)).is_err() {
             ready.clear();
@@ -100,7 +100,6 @@ impl Door {
             self.ready = ready;
             return;
         }
-        let now = Instant::now();
         for event in ready.iter().filter(|event| event.token >= FIRST_GUEST && event.token != TIMER)
         {
             self.serve(hub, event.token, now);
@@ -111,6 +110,13 @@ impl Door {
         }
         self.ready = ready;
         self.arrange(hub, now);
+    }
+
+    /// How many are in their handshake, whether others are let in, what is waited for, and when one last said something.
+    #[cfg(test)]
+    pub(super) fn state(&self) -> (usize, bool, Option<Instant>, Option<Instant>) {
+        let newest = self.guests.values().map(|guest| guest.moved).max();
+        (self.guests.len(), self.listening, self.timer_at, newest)
     }
 
     /// Lets one guest go on, and hands it over when it has proven itself.
@@ -161,11 +167,14 @@ impl Door {
         self.paused = None;
         for n in 0..self.listeners.len() {
             for _ in 0..PER_POLL {
-                if self.guests.len() >= HALF_OPEN && !self.make_room(hub, now) {
+                if self.is_full(now) {
                     return;
                 }
                 match self.listeners[n].accept() {
-                    Ok((socket, from)) => self.welcome(hub, socket.into(), from.as_socket(), now),
+                    Ok((socket, from)) => {
+                        self.make_room(hub);
+                        self.welcome(hub, socket.into(), from.as_socket(), now);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if is_out_of_resources(&error) => {
                         self.paused = Some(now + PAUSE);
@@ -213,22 +222,31 @@ impl Door {
         self.allowed.contains(&local)
     }
 
-    /// Dismisses the guest that has been silent the longest, if that was long.
-    fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
+    /// Whether nobody more can be let in: all places are taken, and nobody has been silent for long.
+    fn is_full(&self, now: Instant) -> bool {
+        self.guests.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)
+    }
+
+    /// When the guest that has been silent the longest has to make room.
+    fn room_at(&self) -> Option<Instant> {
+        self.guests.values().map(|guest| guest.moved + GRACE).min()
+    }
+
+    /// Somebody is let in: where all places are taken the guest that has been silent the longest goes.
+    fn make_room(&mut self, hub: &Hub) {
+        if self.guests.len() < HALF_OPEN {
+            return;
+        }
         let oldest = self.guests.iter().min_by_key(|(_, guest)| guest.moved);
-        match oldest.map(|(token, guest)| (*token, guest.moved)) {
-            Some((token, moved)) if moved + GRACE <= now => {
-                count(&hub.counts.slow);
-                drop(self.guests.remove(&token));
-                true
-            }
-            _ => false,
+        if let Some(token) = oldest.map(|(token, _)| *token) {
+            count(&hub.counts.slow);
+            drop(self.guests.remove(&token));
         }
     }
 
     /// Watches the listeners only while somebody can be let in, and sets the timer to what comes next.
     fn arrange(&mut self, hub: &Hub, now: Instant) {
-        let full = self.guests.len() >= HALF_OPEN;
+        let full = self.is_full(now);
         if full || self.paused.is_some() {
             if self.listening {
                 self.listening = false;
@@ -240,7 +258,7 @@ impl Door {
             self.paused = Some(now + PAUSE);
         }
         let slowest = self.guests.values().map(|guest| guest.until).min();
-        let room = self.guests.values().map(|guest| guest.moved + GRACE).min().filter(|_| full);
+        let room = self.room_at().filter(|_| full);
         let next = [slowest, room, self.paused].into_iter().flatten().min();
         if next != self.timer_at {
             self.timer_at = next;

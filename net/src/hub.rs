@@ -182,12 +182,16 @@ impl Hub {
     /// Takes connections in and takes their handshakes further, without waiting. When another thread is at it,
     /// that one does it.
     pub fn poll(&self) {
+        self.poll_at(Instant::now());
+    }
+
+    fn poll_at(&self, now: Instant) {
         let mut door = match self.door.try_lock() {
             Ok(door) => door,
             Err(TryLockError::Poisoned(door)) => door.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        door.poll(self);
+        door.poll(self, now);
     }
 
     /// Readable when [`Hub::poll`] has something to do.

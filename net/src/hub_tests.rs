@@ -226,6 +226,129 @@ fn a_flood_of_silent_strangers_keeps_nobody_out() {
     drop(flood);
 }
 
+/// So many who connect and say nothing, all of them before the listener.
+fn silent(hub: &Hub, count: usize) -> Vec<TcpStream> {
+    let remote = at(hub, false).expect("lo");
+    (0..count).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect()
+}
+
+/// Polls at that time until so many have come in.
+fn let_in(hub: &Hub, now: Instant, count: usize) {
+    while lock(&hub.door).state().0 < count {
+        hub.poll_at(now);
+    }
+}
+
+#[test]
+fn so_many_are_in_their_handshake_and_no_more_until_the_longest_silent_has_had_its_time() {
+    let hub = open(Settings::default());
+    let t0 = Instant::now();
+    let mut first = silent(&hub, 1);
+    let_in(&hub, t0, 1);
+    let others = silent(&hub, door::HALF_OPEN - 1);
+    let_in(&hub, t0 + Duration::from_millis(300), door::HALF_OPEN);
+    // It is full: nobody is let in, the listener is not even watched, and the timer knows who goes first.
+    let late = silent(&hub, 40);
+    let early = t0 + door::GRACE - Duration::from_millis(1);
+    (0..100).for_each(|_| hub.poll_at(early));
+    let (guests, listening, timer, _) = lock(&hub.door).state();
+    assert_eq!((guests, listening, timer), (door::HALF_OPEN, false, Some(t0 + door::GRACE)));
+    assert_eq!(hub.counters(), Counters::default(), "nobody is dismissed before its time");
+    // The first one says something, and the others have been silent for longer now.
+    first[0].write_all(b"T").expect("connected");
+    let mut moved = false;
+    while !moved {
+        hub.poll_at(early);
+        moved = lock(&hub.door).state().2 > Some(t0 + door::GRACE);
+    }
+    // The timer of the kernel wakes the listener at the time that it has been told; each who comes in then takes
+    // the place of one who was silent for long, and who said something stays.
+    let due = t0 + Duration::from_millis(300) + door::GRACE;
+    until(&hub, None, |_| {
+        hub.poll_at(due.max(Instant::now()));
+        (hub.counters().slow >= 40).then_some(())
+    });
+    assert_eq!(hub.counters().slow, 40);
+    assert_eq!(lock(&hub.door).state().0, door::HALF_OPEN);
+    first[0].set_nonblocking(true).expect("an option");
+    let still = first[0].read(&mut [0; 1]).expect_err("it is still there");
+    assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
+    let gone = others.iter().filter(|other| {
+        other.set_nonblocking(true).expect("an option");
+        !matches!((&mut &**other).read(&mut [0; 1]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    assert_eq!(gone.count(), 40);
+    drop(late);
+}
+
+#[test]
+fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
+    let patience = Duration::from_secs(10);
+    let hub = open(Settings { handshake_timeout: patience, ..Settings::default() });
+    let t0 = Instant::now();
+    let mut slow = silent(&hub, 1);
+    let_in(&hub, t0, 1);
+    // A byte now and then is no reason to stay.
+    for (n, byte) in (1..10u32).zip(b"TLN\x01abcdef") {
+        slow[0].write_all(&[*byte]).expect("connected");
+        let mut seen = false;
+        while !seen {
+            hub.poll_at(t0 + patience / 10 * n);
+            seen = lock(&hub.door).state().3 == Some(t0 + patience / 10 * n);
+        }
+        assert_eq!(hub.counters().slow, 0);
+    }
+    slow[0].write_all(b"g").expect("connected");
+    while hub.counters().slow == 0 {
+        hub.poll_at(t0 + patience);
+    }
+    assert!(is_closed(&mut slow[0]));
+}
+
+#[test]
+#[ignore = "the test after it runs it in a process of its own, since it takes all descriptors"]
+fn no_descriptor_is_left_when_somebody_connects() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let remote = at(&hub, false).expect("lo");
+    let poller = Poller::new().expect("epoll");
+    poller.watch(hub.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
+    // The other side of the connection belongs to another process as a rule; here it comes first.
+    let waiting = TcpStream::connect(remote).expect("the backlog is long");
+    let highest = waiting.as_raw_fd();
+    sys::limit_descriptors(u64::try_from(highest).expect("a descriptor") + 1);
+    assert!(TcpStream::connect(remote).is_err(), "there is none left");
+    let (begun, mut wakes, mut ready) = (Instant::now(), 0u32, Vec::new());
+    while begun.elapsed() < 4 * door::PAUSE {
+        poller.wait(&mut ready, Some(door::PAUSE)).expect("epoll");
+        wakes += u32::from(!ready.is_empty());
+        hub.poll();
+    }
+    // Each pause ends once, and somebody waits all the time.
+    let pauses = (begun.elapsed().as_millis() / door::PAUSE.as_millis()) as u32 + 2;
+    assert!(wakes <= 2 * pauses, "woken {wakes} times in {pauses} pauses");
+    assert_eq!(hub.counters(), Counters::default());
+    // There is room again: who has waited is let in, and belongs.
+    sys::limit_descriptors(1000);
+    drop(waiting);
+    let _there = dial(&hub, hello(0)).expect("accepted");
+    assert!(mailbox.take().is_some());
+    println!("\nit did not spin");
+}
+
+#[test]
+fn a_listener_without_descriptors_waits_and_does_not_spin() {
+    let program = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new(program)
+        .args(["--exact", "hub::tests::no_descriptor_is_left_when_somebody_connects"])
+        .args(["--ignored", "--nocapture"])
+        .output()
+        .expect("it runs");
+    let words = String::from_utf8_lossy(&output.stdout);
+    let more = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("it did not spin"), "{words}{more}");
+}
+
 #[test]
 fn whichever_thread_polls_every_connection_arrives_once() {
     let hub = open(Settings::default());

@@ -21,8 +21,9 @@ pub struct Route {
     pub why: String,
 }
 
-/// Ways to a contact, the best first: loopback within one network namespace, the same subnet, what the kernel
-/// routes, and link-local addresses and container bridges last; faster links and IPv4 first within each.
+/// Ways to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
+/// and container bridges last. A way is as fast as the slower of its ends. Among equals the same subnet comes before
+/// what the kernel routes, and IPv4 before IPv6.
 ///
 /// # Errors
 /// Why there is none, place by place.
@@ -65,16 +66,41 @@ fn ask_kernel(remote: SocketAddr) -> Result<IpAddr, String> {
     asked().map(|local| local.ip()).map_err(|error| error.to_string())
 }
 
-/// Lower is better.
+/// How near the other end is. Lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Loopback,
     SameSubnet,
     Routed,
-    LastResort,
 }
 
-type Rank = (Class, std::cmp::Reverse<u32>, bool);
+/// In megabits per second: what a way counts for when neither end knows its speed.
+const UNKNOWN_SPEED: u32 = 1000;
+
+/// What decides between two ways, the weightiest first. Lower is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    last_resort: bool,
+    beyond_this_host: bool,
+    speed: std::cmp::Reverse<u32>,
+    class: Class,
+    v6: bool,
+}
+
+impl Rank {
+    fn of(class: Class, from: &LocalAddress, place: &Place) -> Rank {
+        // Nothing known, or 0, of one end: the other end's link is what is known of the way.
+        let known = [from.speed_mbps.unwrap_or(0), place.speed_mbps];
+        let speed = known.into_iter().filter(|speed| *speed > 0).min().unwrap_or(UNKNOWN_SPEED);
+        Rank {
+            last_resort: from.last_resort || is_link_local(place.ip),
+            beyond_this_host: class != Class::Loopback,
+            speed: std::cmp::Reverse(speed),
+            class,
+            v6: place.ip.is_ipv6(),
+        }
+    }
+}
 
 fn find(
     local: &[LocalAddress],
@@ -105,12 +131,7 @@ fn ways_to(
     ask: &dyn Fn(SocketAddr) -> Result<IpAddr, String>,
 ) -> Result<Vec<(Rank, Route)>, String> {
     let remote = SocketAddr::new(place.ip, place.port);
-    let rank = |class, from: &LocalAddress| -> Rank {
-        let speeds = [from.speed_mbps.unwrap_or(0), place.speed_mbps];
-        let class =
-            if from.last_resort || is_link_local(place.ip) { Class::LastResort } else { class };
-        (class, std::cmp::Reverse(speeds[0].min(speeds[1])), place.ip.is_ipv6())
-    };
+    let rank = |class, from: &LocalAddress| Rank::of(class, from, place);
     let own = local.iter().find(|from| from.ip == place.ip);
     if place.ip.is_loopback() {
         if !same_loopback {
@@ -226,11 +247,119 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_of_two_rails_comes_first() {
-        let here = [local("eth0", "10.0.0.1", 24, 1000), local("ib0", "10.0.1.1", 24, 100_000)];
-        let there = contact(&[("10.0.0.2", 1000), ("10.0.1.2", 100_000)]);
-        let found = find(&here, &there, false, &no_route).expect("two ways");
-        assert_eq!(remotes(&found), ["10.0.1.2", "10.0.0.2"]);
+    fn speed_comes_before_nearness_and_nearness_decides_among_equals() {
+        // Networks of this host: 10.0.N.0/24 is the same subnet as interface N, 10.1.N.0/24 is routed through it.
+        type Ways = &'static [(&'static str, u32)];
+        let cases: [(&str, &[u32], Ways, &[&str]); 11] = [
+            (
+                "a flat management network beside a routed fabric",
+                &[1000, 100_000],
+                &[("10.0.0.2", 1000), ("10.1.1.2", 100_000)],
+                &["10.1.1.2", "10.0.0.2"],
+            ),
+            (
+                "two rails",
+                &[1000, 100_000],
+                &[("10.0.0.2", 1000), ("10.0.1.2", 100_000)],
+                &["10.0.1.2", "10.0.0.2"],
+            ),
+            (
+                "equals: the same subnet first, whatever the order in the contact",
+                &[10_000, 10_000],
+                &[("10.1.0.2", 10_000), ("10.0.1.2", 10_000)],
+                &["10.0.1.2", "10.1.0.2"],
+            ),
+            (
+                "a way is as fast as the slower of its ends: here",
+                &[1000, 10_000],
+                &[("10.1.0.2", 100_000), ("10.1.1.2", 10_000)],
+                &["10.1.1.2", "10.1.0.2"],
+            ),
+            (
+                "a way is as fast as the slower of its ends: there",
+                &[100_000, 10_000],
+                &[("10.1.0.2", 1000), ("10.1.1.2", 10_000)],
+                &["10.1.1.2", "10.1.0.2"],
+            ),
+            (
+                "of an end that is not known the other one tells",
+                &[100_000, 10_000],
+                &[("10.0.1.2", 10_000), ("10.1.0.2", 0)],
+                &["10.1.0.2", "10.0.1.2"],
+            ),
+            (
+                "nothing known: nearness decides",
+                &[0, 0],
+                &[("10.1.0.2", 0), ("10.0.1.2", 0)],
+                &["10.0.1.2", "10.1.0.2"],
+            ),
+            (
+                "nothing known counts as a gigabit: behind what is known to be faster",
+                &[0, 25_000],
+                &[("10.0.0.2", 0), ("10.1.1.2", 25_000)],
+                &["10.1.1.2", "10.0.0.2"],
+            ),
+            (
+                "nothing known counts as a gigabit: before what is known to be slower",
+                &[0, 100],
+                &[("10.0.1.2", 100), ("10.1.0.2", 0)],
+                &["10.1.0.2", "10.0.1.2"],
+            ),
+            (
+                "a bridge is the last resort however fast it claims to be",
+                &[1000, 1000],
+                &[("172.17.0.2", 400_000), ("10.1.0.2", 100)],
+                &["10.1.0.2", "172.17.0.2"],
+            ),
+            (
+                "so is a link-local address",
+                &[1000, 1000],
+                &[("169.254.0.2", 400_000), ("10.1.0.2", 100)],
+                &["10.1.0.2", "169.254.0.2"],
+            ),
+        ];
+        for (name, speeds, there, expected) in cases {
+            let mut here = vec![
+                local("docker0", "172.17.0.1", 16, 400_000),
+                local("eth9", "169.254.0.1", 16, 400_000),
+            ];
+            for (n, speed) in speeds.iter().enumerate() {
+                let mut own = local(&format!("eth{n}"), &format!("10.0.{n}.1"), 24, *speed);
+                own.speed_mbps = own.speed_mbps.filter(|speed| *speed > 0);
+                here.push(own);
+            }
+            let routed = |remote: SocketAddr| match remote.ip() {
+                IpAddr::V4(ip) if ip.octets()[1] == 1 => {
+                    Ok(Ipv4Addr::new(10, 0, ip.octets()[2], 1).into())
+                }
+                _ => Err("Network is unreachable".into()),
+            };
+            let found = find(&here, &contact(there), false, &routed).expect(name);
+            assert_eq!(remotes(&found), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_faster_than_staying_on_this_host() {
+        let mut here = [local("eth0", "10.0.0.1", 24, 100_000), local("lo", "127.0.0.1", 8, 0)];
+        here[1].speed_mbps = None;
+        let there = contact(&[("10.0.0.2", 100_000), ("127.0.0.1", 0)]);
+        let found = find(&here, &there, true, &no_route).expect("two ways");
+        assert_eq!(remotes(&found), ["127.0.0.1", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn of_many_ways_the_best_are_tried() {
+        let here: Vec<LocalAddress> = (0..40)
+            .map(|n| local(&format!("eth{n}"), &format!("10.0.0.{}", n + 1), 24, n))
+            .collect();
+        let found = find(&here, &contact(&[("10.0.0.200", 100)]), false, &no_route).expect("ways");
+        assert_eq!(found.len(), MAX_ROUTES);
+        let first = found[0].local.as_ref().map(|local| local.interface.as_str());
+        assert_eq!(first, Some("eth0"), "of unknown speed here, so as fast as the other end");
+        let speeds: Vec<u32> =
+            found[1..].iter().filter_map(|route| route.local.as_ref()?.speed_mbps).collect();
+        assert!(speeds.iter().copied().eq((9..40).rev()), "{speeds:?}");
     }
 
     #[test]

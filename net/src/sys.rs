@@ -406,3 +406,14 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: a descriptor that was just made and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// This process may have so many descriptors from now on.
+#[cfg(test)]
+pub(crate) fn limit_descriptors(most: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes one record.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    limit.rlim_cur = most;
+    // SAFETY: reads one record.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}

@@ -1,6 +1,7 @@
 //! Tests of the wire-up: every interleaving of two workers, random ones of several, the parsers, and the
 //! scenarios of `docs/wireup.md`.
 
+mod bounds;
 mod explore;
 mod many;
 mod parsers;

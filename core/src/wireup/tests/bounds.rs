@@ -1,0 +1,217 @@
+//! What is bounded, each to the very number: what is remembered, what peers may begin, what private data there may be.
+
+use super::world::{MODULE, id};
+use crate::wireup::books::MAX_IDLE_PAIRS;
+use crate::wireup::message::{Body, Header, Parsed, encode, parse};
+use crate::wireup::service::{
+    MAX_PRIVATE, Message, ServiceAction, ServiceLimits, Services, encode as encode_service,
+};
+use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
+
+/// One of many peers.
+fn peer(n: usize) -> WorkerId {
+    let mut id = [0xee; 16];
+    id[..8].copy_from_slice(&(n as u64).to_le_bytes());
+    id
+}
+
+fn machine(limits: Limits) -> Machine {
+    Machine::new(id(0), 1, vec![0], limits)
+}
+
+/// The application asks for a connection, which gets this far: its endpoint is made.
+fn connect(machine: &mut Machine, to: WorkerId) -> ConnectionKey {
+    let Ok(Claim::New(key)) = machine.connect(0, to, MODULE) else { panic!("a new one") };
+    machine.created(0, &key, b"endpoint");
+    key
+}
+
+fn connect_and_close(machine: &mut Machine, to: WorkerId) -> u32 {
+    let key = connect(machine, to);
+    machine.close(0, &key);
+    key.n
+}
+
+#[test]
+fn peers_without_a_connection_are_remembered_until_they_are_too_many_and_the_longest_unused_go() {
+    let mut machine = machine(Limits::default());
+    // The one that rested longest has used the highest number.
+    for n in 1..=7 {
+        assert_eq!(connect_and_close(&mut machine, peer(0)), n, "its numbers are remembered");
+    }
+    // This one has a connection all the time.
+    let live = connect(&mut machine, peer(1));
+    for n in 2..=MAX_IDLE_PAIRS {
+        assert_eq!(connect_and_close(&mut machine, peer(n)), 1);
+    }
+    assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS);
+    assert_eq!(machine.peers.len(), MAX_IDLE_PAIRS + 1, "as many as there may be are remembered");
+    assert_eq!(machine.floor, 0);
+    // One that comes back is not idle any more, and rests less long than the others when it goes.
+    assert_eq!(connect_and_close(&mut machine, peer(2)), 2);
+    assert_eq!((machine.idle_pairs, machine.floor), (MAX_IDLE_PAIRS, 0));
+    // One more, and a quarter is forgotten: those that rested longest.
+    assert_eq!(connect_and_close(&mut machine, peer(MAX_IDLE_PAIRS + 1)), 1);
+    let gone = MAX_IDLE_PAIRS / 4 + 1;
+    assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS + 1 - gone);
+    assert_eq!(machine.peers.len(), machine.idle_pairs + 1);
+    let remembered = |machine: &Machine, n: usize| machine.peers.contains_key(&peer(n));
+    assert!(!remembered(&machine, 0));
+    assert!(remembered(&machine, 1), "who has a connection is never forgotten");
+    assert!(remembered(&machine, 2), "nor who was there a moment ago");
+    for n in 3..=MAX_IDLE_PAIRS + 1 {
+        // Peer 0 is one of those that are gone, 1 and 2 are not.
+        assert_eq!(remembered(&machine, n), n > gone + 1, "peer {n}");
+    }
+    assert_eq!(machine.phase(&live), Some(Phase::Asked));
+    // No number that was used with somebody forgotten is used a second time.
+    assert_eq!(machine.floor, 7);
+    assert_eq!(connect_and_close(&mut machine, peer(0)), 8);
+    let idle = machine.peers.values().flat_map(|p| p.pairs.values()).filter(|p| p.live == 0);
+    assert_eq!(idle.count(), machine.idle_pairs);
+}
+
+/// A peer asks for its connection `n`.
+fn ask(machine: &mut Machine, from: WorkerId, n: u32) {
+    let header = Header { from, to: id(0), from_epoch: 1, to_epoch: 0, module: MODULE, n };
+    let body = Body::Request { identity: b"somebody", address: b"endpoint" };
+    machine.receive(0, &encode(&header, &body)).unwrap();
+}
+
+/// What the machine does next: it makes an endpoint, or rejects with these words.
+fn next(machine: &mut Machine) -> Result<ConnectionKey, (ReasonKind, String)> {
+    match machine.take_action().expect("it does something") {
+        Action::Create { key, .. } => Ok(key),
+        Action::Send { datagram, .. } => match parse(&datagram).unwrap() {
+            Parsed::Message(_, Body::Reject { kind, text, .. }) => Err((kind, text.to_string())),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_may_begin_so_many_connections_and_no_more_and_one_that_is_claimed_makes_room() {
+    let mut machine = machine(Limits { max_unfinished_per_peer: 3, ..Limits::default() });
+    for n in 1..=3 {
+        ask(&mut machine, peer(1), n);
+        assert_eq!(next(&mut machine).unwrap().n, n);
+    }
+    ask(&mut machine, peer(1), 4);
+    let (kind, text) = next(&mut machine).unwrap_err();
+    assert_eq!((kind, machine.counters().busy), (ReasonKind::Busy, 1));
+    assert!(text.contains("3 connections with this peer are forming"), "{text}");
+    ask(&mut machine, peer(2), 1);
+    assert!(next(&mut machine).is_ok(), "another peer has room of its own");
+    assert!(matches!(machine.connect(0, peer(1), MODULE), Ok(Claim::Existing(_))));
+    ask(&mut machine, peer(1), 4);
+    assert_eq!(next(&mut machine).unwrap().n, 4);
+    ask(&mut machine, peer(1), 5);
+    assert!(next(&mut machine).is_err());
+}
+
+#[test]
+fn all_peers_together_may_begin_so_many_connections_and_no_more() {
+    let mut machine = machine(Limits { max_early: 4, ..Limits::default() });
+    for n in 0..4 {
+        ask(&mut machine, peer(n), 1);
+        assert!(next(&mut machine).is_ok());
+    }
+    ask(&mut machine, peer(9), 1);
+    let (kind, text) = next(&mut machine).unwrap_err();
+    assert_eq!(kind, ReasonKind::Busy);
+    assert!(text.contains("4 connections are forming that nobody here asked for"), "{text}");
+    let key = ConnectionKey { peer: peer(0), module: MODULE.into(), n: 1 };
+    machine.close(0, &key);
+    while machine.take_action().is_some() {}
+    ask(&mut machine, peer(9), 1);
+    assert!(next(&mut machine).is_ok(), "one that is gone makes room");
+}
+
+#[test]
+fn there_are_so_many_connections_whoever_begins_them() {
+    let mut machine = machine(Limits { max_connections: 3, ..Limits::default() });
+    let first = connect(&mut machine, peer(1));
+    let _ = connect(&mut machine, peer(2));
+    while machine.take_action().is_some() {}
+    ask(&mut machine, peer(3), 1);
+    assert!(next(&mut machine).is_ok());
+    ask(&mut machine, peer(4), 1);
+    let (kind, text) = next(&mut machine).unwrap_err();
+    assert_eq!(kind, ReasonKind::Busy);
+    assert!(text.contains("all 3 connections are taken"), "{text}");
+    let reason = machine.connect(0, peer(5), MODULE).unwrap_err();
+    assert_eq!(reason.kind, ReasonKind::Busy);
+    assert!(reason.text.contains("3 connections, as many as it may have"), "{reason}");
+    machine.close(0, &first);
+    while machine.take_action().is_some() {}
+    ask(&mut machine, peer(4), 1);
+    assert!(next(&mut machine).is_ok());
+}
+
+#[test]
+fn private_data_of_a_kilobyte_passes_everywhere_and_a_byte_more_nowhere() {
+    let services = || Services::new(ServiceLimits::default());
+    let (mut server, mut client) = (services(), services());
+    server.listen("store", 9).unwrap();
+    let (most, more) = (vec![7u8; MAX_PRIVATE], vec![7u8; MAX_PRIVATE + 1]);
+    assert_eq!(most.len(), 1024);
+    let said = |who: &mut Services| match who.take_action() {
+        Some(ServiceAction::Send { message, .. }) => message,
+        other => panic!("{other:?}"),
+    };
+    for accepts in [true, false] {
+        assert_eq!(client.ask(0, id(1), "store", &more).unwrap_err().kind, ReasonKind::Local);
+        assert_eq!(client.take_action(), None);
+        let token = client.ask(0, id(1), "store", &most).unwrap();
+        server.receive(0, id(2), &said(&mut client)).unwrap();
+        let Some(ServiceAction::Arrived { id: request, private, .. }) = server.take_action() else {
+            panic!("the request")
+        };
+        assert_eq!(private, most);
+        let answer = |server: &mut Services, private: &[u8]| match accepts {
+            true => server.accept(request, private),
+            false => server.reject(request, private),
+        };
+        assert_eq!(answer(&mut server, &more).unwrap_err().kind, ReasonKind::Local);
+        assert_eq!(answer(&mut server, &most), Ok(true), "it is still to be answered");
+        client.receive(0, id(1), &said(&mut server)).unwrap();
+        let told = client.take_action();
+        let private = most.clone();
+        assert_eq!(
+            told,
+            Some(match accepts {
+                true => ServiceAction::Accepted { token, private },
+                false => ServiceAction::Rejected { token, private },
+            })
+        );
+    }
+    // A peer that does not keep to it is not heard.
+    for (to_server, message) in [
+        (true, Message::Ask { service: "store", private: &more }),
+        (false, Message::Accepted { private: &more }),
+        (false, Message::Rejected { private: &more }),
+    ] {
+        let token = client.ask(0, id(1), "store", b"").unwrap();
+        let _ = said(&mut client);
+        let hearer = if to_server { &mut server } else { &mut client };
+        assert!(
+            hearer
+                .receive(0, id(if to_server { 2 } else { 1 }), &encode_service(token, &message))
+                .is_err()
+        );
+        assert_eq!(hearer.take_action(), None);
+    }
+}
+
+#[test]
+fn a_worker_asks_for_so_many_services_at_a_time() {
+    let limits = ServiceLimits { max_asking: 2, ..ServiceLimits::default() };
+    let mut client = Services::new(limits);
+    let first = client.ask(0, id(1), "store", b"").unwrap();
+    let _ = client.ask(0, id(1), "store", b"").unwrap();
+    assert_eq!(client.ask(0, id(1), "store", b"").unwrap_err().kind, ReasonKind::Busy);
+    let answer = encode_service(first, &Message::Accepted { private: b"" });
+    client.receive(0, id(1), &answer).unwrap();
+    assert!(client.ask(0, id(1), "store", b"").is_ok(), "one that is answered makes room");
+}
