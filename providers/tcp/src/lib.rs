@@ -41,11 +41,20 @@
 //!
 //! # Memory
 //!
-//! An idle endpoint with one stream takes about 950 bytes here (100 000 of them: 95 MB) and one descriptor;
+//! An idle endpoint with one stream takes about 1000 bytes here (100 000 of them: 100 MB) and one descriptor;
 //! receive buffers (129 KiB) and send buffers (16 KiB to `TIELINE_TCP_SEND_BUFFER`) are there while something is
-//! in them, and for the few streams that were active last. The kernel's own memory for an idle socket, 2 to 4 KiB,
+//! in them, and for the 16 streams that were active last; up to 64 receive buffers more wait for the next stream, and
+//! are given back when they are not needed. The beginning of a frame takes what has come of it. With several streams
+//! a peer can make this side hold what overtook a frame that is missing, at most 1024 messages (64 MiB). All of it is in
+//! the memory report. The kernel's own memory for an idle socket, 2 to 4 KiB,
 //! comes on top. A receiver that does not poll stops the sender: what the kernel's buffers and one send buffer
 //! hold is all that is on its way.
+//!
+//! # Whose turn it is
+//!
+//! Connections that have something to read stand in a queue. In one poll each fills its share of the events and reads
+//! at most a mebibyte or 1024 frames before it is the next one's turn, so that a peer that floods keeps nobody from being
+//! heard; what needs no event, such as data of puts and gets, is read when there is room for none, too.
 //!
 //! # Left out
 //!

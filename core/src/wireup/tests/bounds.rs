@@ -82,7 +82,7 @@ fn ask(machine: &mut Machine, from: WorkerId, n: u32) {
 fn next(machine: &mut Machine) -> Result<ConnectionKey, (ReasonKind, String)> {
     match machine.take_action().expect("it does something") {
         Action::Create { key, .. } => Ok(key),
-        Action::Send { datagram, .. } => match parse(&datagram).unwrap() {
+        Action::Answer { datagram, .. } => match parse(&datagram).unwrap() {
             Parsed::Message(_, Body::Reject { kind, text, .. }) => Err((kind, text.to_string())),
             other => panic!("{other:?}"),
         },
