@@ -29,15 +29,15 @@ use crate::config::Config;
 use crate::{Error, Status};
 use std::fmt;
 use std::io::ErrorKind;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+mod connection;
 mod door;
 mod gather;
 mod host;
 mod link;
+mod local;
 mod place;
 mod pmix;
 mod rendezvous;
@@ -133,8 +133,7 @@ impl Job {
             let (place, pmix) = pmix::Pmix::join(&deadline)?;
             Job::new(place, Box::new(pmix))
         } else if let Some(place) = Place::of_slurm(get)? {
-            let address = if place.size > 1 { slurm::address(get)? } else { "127.0.0.1:1".into() };
-            Job::at_rendezvous(&place, &Meeting::new(address, slurm::NODES, secret)?, &deadline)?
+            Job::at_rendezvous(&place, &slurm::meeting(get, &place, secret)?, &deadline)?
         } else {
             Job::new(Place::alone(), Box::new(Alone))
         };
@@ -323,14 +322,17 @@ fn launcher(name: &str, place: &Place, deadline: &Deadline) -> Result<Link, Erro
     let name = name
         .strip_prefix('@')
         .ok_or_else(|| refuse("TIELINE_EXCHANGE has a socket name without `@`".into()))?;
-    let address = SocketAddr::from_abstract_name(name.as_bytes())
-        .map_err(|e| refuse(format!("TIELINE_EXCHANGE names no possible socket: {e}")))?;
-    let stream = UnixStream::connect_addr(&address).map_err(|e| {
+    let timeout = deadline.left().unwrap_or_default();
+    let stream = local::connect(name, timeout).map_err(|refused| {
+        let (status, why) = match refused {
+            local::Refused::System(e) => (Status::PeerFailed, e.to_string()),
+            local::Refused::User(user) => (Status::Permission, format!("{user} listens there")),
+        };
         Error::new(
-            Status::PeerFailed,
+            status,
             "cannot reach the launcher",
-            format!("socket @{name}: {e}"),
-            "see that `tieline run` still runs, in the same network namespace",
+            format!("socket @{name}: {why}"),
+            "see that `tieline run` still runs, as the same user and in the same network namespace",
         )
     })?;
     let hello = host::hello(place.rank, place.size, &place.id);
@@ -372,6 +374,32 @@ mod tests {
             (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "2")], "TIELINE_RENDEZVOUS is not set"),
         ] {
             let error = join(&variables(set)).unwrap_err();
+            assert_eq!(error.status(), Status::Invalid);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_number_beyond_reason_is_an_error_that_names_its_variable() {
+        let step = [("SLURM_JOB_ID", "1"), ("SLURM_STEP_NODELIST", "127.0.0.1")];
+        for (set, says) in [
+            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "4000000000")][..], "TIELINE_SIZE"),
+            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "18446744073709551615")], "TIELINE_SIZE"),
+            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "99999999999999999999")], "TIELINE_SIZE"),
+            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4000000000")], "NUM_TASKS"),
+            (&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "4000000000")], "OMPI"),
+            (
+                &[
+                    ("SLURM_PROCID", "0"),
+                    ("SLURM_STEP_NUM_TASKS", "2"),
+                    ("SLURM_LOCALID", "4000000000"),
+                ],
+                "SLURM_LOCALID",
+            ),
+        ] {
+            let meet =
+                [("TIELINE_RENDEZVOUS", "127.0.0.1:9"), ("TIELINE_RENDEZVOUS_TIMEOUT", "1s")];
+            let error = join(&variables(&[set, &step, &meet].concat())).unwrap_err();
             assert_eq!(error.status(), Status::Invalid);
             assert!(error.to_string().contains(says), "{error}");
         }

@@ -1,4 +1,4 @@
-//! A rendezvous over TCP with real processes. Each test starts itself again as the ranks: with `TIELINE_TEST_RANK`
+//! A rendezvous with real processes, over TCP where they have a secret and over a local socket where not. Each test starts itself again as the ranks: with `TIELINE_TEST_RANK`
 //! set it is one, without it the one who looks on.
 
 use std::io::{Read, Write};
@@ -23,6 +23,7 @@ fn rank(test: &str, rank: usize, size: usize, port: u16) -> Command {
         .env("TIELINE_SIZE", size.to_string())
         .env("TIELINE_RENDEZVOUS", format!("127.0.0.1:{port}"))
         .env("TIELINE_RENDEZVOUS_TIMEOUT", "60s")
+        .env("TIELINE_SECRET", "sesame")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -32,6 +33,14 @@ fn rank(test: &str, rank: usize, size: usize, port: u16) -> Command {
 /// Which rank this process is, if it is one.
 fn am() -> Option<usize> {
     std::env::var("TIELINE_TEST_RANK").ok().map(|rank| rank.parse().unwrap())
+}
+
+/// With a secret the ranks meet over TCP, without over a local socket.
+fn over_both(start: impl Fn(&dyn Fn(usize, &mut Command)) -> Vec<Child>) {
+    ends_well(start(&|_, _| {}));
+    ends_well(start(&|_, command| {
+        let _ = command.env_remove("TIELINE_SECRET");
+    }));
 }
 
 fn ends_well(children: Vec<Child>) {
@@ -66,7 +75,7 @@ fn ranks_that_start_in_any_order_get_everybodys_bytes() {
     let Some(rank) = am() else {
         // Rank 0, who listens, comes last.
         let name = "ranks_that_start_in_any_order_get_everybodys_bytes";
-        return ends_well(start(name, [3, 1, 4, 2, 0], 5, port(), |_, _| {}));
+        return over_both(|change| start(name, [3, 1, 4, 2, 0], 5, port(), change));
     };
     let job = Job::from_env().unwrap();
     assert_eq!((job.rank(), job.size()), (rank, 5));
@@ -84,7 +93,7 @@ fn ranks_that_start_in_any_order_get_everybodys_bytes() {
 fn the_largest_contributions_arrive_while_rank_0_computes() {
     let Some(rank) = am() else {
         let name = "the_largest_contributions_arrive_while_rank_0_computes";
-        return ends_well(start(name, 0..3, 3, port(), |_, _| {}));
+        return over_both(|change| start(name, 0..3, 3, port(), change));
     };
     let job = Job::from_env().unwrap();
     let all = job.exchange(&vec![rank as u8; 1 << 20]).unwrap();
@@ -111,9 +120,12 @@ fn a_rank_that_never_starts_is_named_to_all_others() {
 fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
     let Some(_) = am() else {
         let name = "a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited";
-        return ends_well(start(name, [1], 2, port(), |_, command| {
-            let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "500ms");
-        }));
+        return over_both(|change| {
+            start(name, [1], 2, port(), |rank, command| {
+                let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "500ms");
+                change(rank, command);
+            })
+        });
     };
     let error = Job::from_env().unwrap_err();
     assert_eq!(error.status(), Status::TimedOut, "{error}");
@@ -197,10 +209,12 @@ fn different_sizes_end_the_job_for_everybody_at_once() {
 fn a_rank_that_is_killed_in_the_middle_is_named_with_its_process() {
     let Some(rank) = am() else {
         let name = "a_rank_that_is_killed_in_the_middle_is_named_with_its_process";
-        let mut children = start(name, 0..3, 3, port(), |_, _| {});
-        let killed = children.remove(1).wait_with_output().unwrap();
-        assert!(!killed.status.success(), "{}", text(&killed));
-        return ends_well(children);
+        return over_both(|change| {
+            let mut children = start(name, 0..3, 3, port(), change);
+            let killed = children.remove(1).wait_with_output().unwrap();
+            assert!(!killed.status.success(), "{}", text(&killed));
+            children
+        });
     };
     let job = Job::from_env().unwrap();
     if rank == 1 {
@@ -217,9 +231,11 @@ fn a_rank_that_is_killed_in_the_middle_is_named_with_its_process() {
 fn a_rank_0_that_is_killed_is_named_too() {
     let Some(rank) = am() else {
         let name = "a_rank_0_that_is_killed_is_named_too";
-        let mut children = start(name, 0..3, 3, port(), |_, _| {});
-        let _ = children.remove(0).wait_with_output().unwrap();
-        return ends_well(children);
+        return over_both(|change| {
+            let mut children = start(name, 0..3, 3, port(), change);
+            let _ = children.remove(0).wait_with_output().unwrap();
+            children
+        });
     };
     let job = Job::from_env().unwrap();
     if rank == 0 {
@@ -234,7 +250,7 @@ fn a_rank_0_that_is_killed_is_named_too() {
 fn the_others_hear_the_last_exchange_though_rank_0_leaves_at_once() {
     let Some(rank) = am() else {
         let name = "the_others_hear_the_last_exchange_though_rank_0_leaves_at_once";
-        return ends_well(start(name, 0..4, 4, port(), |_, _| {}));
+        return over_both(|change| start(name, 0..4, 4, port(), change));
     };
     let job = Job::from_env().unwrap();
     let all = job.exchange(&vec![rank as u8; 300_000]).unwrap();
@@ -275,8 +291,8 @@ fn a_secret_from_a_file_is_the_same_as_one_from_the_variable() {
             .unwrap();
         ends_well(start(name, 0..2, 2, port(), |rank, command| {
             let _ = match rank {
-                0 => command.env("TIELINE_SECRET", "sesame"),
-                _ => command.env("TIELINE_SECRET_FILE", &file),
+                0 => command,
+                _ => command.env_remove("TIELINE_SECRET").env("TIELINE_SECRET_FILE", &file),
             };
         }));
         return std::fs::remove_file(&file).unwrap();
@@ -290,6 +306,7 @@ fn an_address_that_other_hosts_reach_needs_a_secret() {
         let name = "an_address_that_other_hosts_reach_needs_a_secret";
         return ends_well(start(name, 0..2, 2, port(), |_, command| {
             let _ = command.env("TIELINE_RENDEZVOUS", format!("0.0.0.0:{}", port()));
+            let _ = command.env_remove("TIELINE_SECRET");
         }));
     };
     let error = Job::from_env().unwrap_err();
@@ -341,6 +358,26 @@ fn strangers_on_the_port_are_closed_and_the_job_does_not_notice() {
         job.barrier().unwrap();
     }
     job.barrier().unwrap();
+}
+
+#[test]
+fn a_rank_comes_in_though_more_strangers_than_there_is_room_for_came_first() {
+    let Some(rank) = am() else {
+        let name = "a_rank_comes_in_though_more_strangers_than_there_is_room_for_came_first";
+        return ends_well(start(name, 0..2, 2, port(), |_, _| {}));
+    };
+    let mut strangers = Vec::new();
+    if rank == 1 {
+        let address = std::env::var("TIELINE_RENDEZVOUS").unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while strangers.len() < 600 {
+            match TcpStream::connect(&address) {
+                Ok(stream) => strangers.push(stream),
+                Err(e) => assert!(Instant::now() < end, "rank 0 does not listen: {e}"),
+            }
+        }
+    }
+    Job::from_env().unwrap().barrier().unwrap();
 }
 
 #[test]

@@ -2,10 +2,24 @@
 //! clock.
 
 use super::wire::{Frame, Hello};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Tell this rank that.
-pub(super) type Tell = (usize, Frame);
+/// Who is to be told what.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tell {
+    Nobody,
+    /// This rank.
+    One(usize, Frame),
+    /// Everybody who has come. The frame is one, however many they are: it may be as long as all contributions.
+    All(Frame),
+}
+
+/// The most that the answer to an exchange may carry: its length is told in four bytes.
+const MOST: u64 = u32::MAX as u64 - 64;
+
+/// What is in the identity of a job that Slurm started.
+pub(super) const SLURM: &str = "slurm ";
 
 /// Ranks that are listed by number in a message; more are only counted.
 const LISTED: usize = 8;
@@ -14,33 +28,51 @@ const LISTED: usize = 8;
 pub(super) struct Gather {
     job: String,
     round: u64,
-    members: Vec<Member>,
+    size: usize,
+    /// Those that have come: what a size costs that somebody mistyped is nothing.
+    members: BTreeMap<usize, Member>,
+    /// Contributions to this exchange, and their bytes.
+    given: usize,
+    given_bytes: u64,
     /// The last word to everybody.
     over: Option<Frame>,
     /// Who was turned away, for the one who wonders why a rank does not come.
     turned_away: Vec<String>,
 }
 
-#[derive(Clone, Default)]
 struct Member {
-    /// `pid 71 on nodeb`, once it has come.
-    name: Option<String>,
+    /// `pid 71 on nodeb`.
+    name: String,
     part: Option<Vec<u8>>,
 }
 
 impl Gather {
     pub(super) fn new(size: usize, job: &str) -> Gather {
-        let members = vec![Member::default(); size];
-        Gather { job: job.to_owned(), round: 0, members, over: None, turned_away: Vec::new() }
+        Gather {
+            job: job.to_owned(),
+            round: 0,
+            size,
+            members: BTreeMap::new(),
+            given: 0,
+            given_bytes: 0,
+            over: None,
+            turned_away: Vec::new(),
+        }
     }
 
     /// A process names itself. `Err` is the last word to it; the second value is for everybody else.
-    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (Frame, Vec<Tell>)> {
-        let (rank, size) = (hello.rank as usize, self.members.len());
+    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (Frame, Tell)> {
+        let (rank, size) = (hello.rank as usize, self.size);
         let who = format!("pid {} on {}", hello.pid, hello.host);
         let refused = |text: String| Frame::Refused { text };
+        // Before anything else: a process of another job is not to end this one, whatever it says.
         if hello.job != self.job {
-            return Err((self.turn_away(refused("TIELINE_JOB is not this job's".into())), vec![]));
+            let which = if self.job.contains(SLURM) || hello.job.contains(SLURM) {
+                "its Slurm job and step (or TIELINE_JOB) are not this job's"
+            } else {
+                "TIELINE_JOB is not this job's"
+            };
+            return Err((self.turn_away(refused(which.into())), Tell::Nobody));
         }
         if hello.size as usize != size {
             // Nobody can know which of the two is right, and the others would wait in vain.
@@ -48,22 +80,24 @@ impl Gather {
             let told = self.end(refused(text.clone()));
             return Err((refused(text), told));
         }
-        let Some(member) = self.members.get_mut(rank) else {
+        if rank >= size {
             let text = format!("there is no rank {rank} in this job of {size}");
-            return Err((self.turn_away(refused(text)), vec![]));
-        };
-        if let Some(first) = &member.name {
-            let text = format!("rank {rank} has joined already, as {first}; this is {who}");
-            return Err((self.turn_away(refused(text)), vec![]));
+            return Err((self.turn_away(refused(text)), Tell::Nobody));
         }
-        member.name = Some(who);
+        if let Some(Member { name: first, .. }) = self.members.get(&rank) {
+            let text = format!("rank {rank} has joined already, as {first}; this is {who}");
+            return Err((self.turn_away(refused(text)), Tell::Nobody));
+        }
+        let _ = self.members.insert(rank, Member { name: who, part: None });
         Ok(rank)
     }
 
     /// Remembers that somebody was turned away, and why.
     pub(super) fn turn_away(&mut self, last_word: Frame) -> Frame {
-        if let (Frame::Refused { text }, true) = (&last_word, self.turned_away.len() < LISTED) {
-            self.turned_away.push(text.clone());
+        if let Frame::Refused { text } = &last_word {
+            if self.turned_away.len() < LISTED && !self.turned_away.contains(text) {
+                self.turned_away.push(text.clone());
+            }
         }
         last_word
     }
@@ -74,80 +108,84 @@ impl Gather {
         rank: usize,
         round: u64,
         bytes: Vec<u8>,
-    ) -> Result<Vec<Tell>, String> {
+    ) -> Result<Tell, String> {
         if let Some(last_word) = &self.over {
-            return Ok(vec![(rank, last_word.clone())]);
+            return Ok(Tell::One(rank, last_word.clone()));
         }
-        if round != self.round || self.members[rank].part.is_some() {
+        let part = self.members.get_mut(&rank).map(|member| &mut member.part);
+        let Some(part) = part.filter(|part| part.is_none() && round == self.round) else {
             return Err(format!(
                 "rank {rank} spoke out of turn, in exchange {round} of {}",
                 self.round
             ));
+        };
+        self.given_bytes += bytes.len() as u64 + 4;
+        *part = Some(bytes);
+        self.given += 1;
+        if self.given_bytes > MOST {
+            let text =
+                format!("the contributions to one exchange are together more than {MOST} bytes");
+            return Ok(self.end(Frame::Refused { text }));
         }
-        self.members[rank].part = Some(bytes);
-        if self.members.iter().any(|m| m.part.is_none()) {
-            return Ok(Vec::new());
+        if self.given < self.size {
+            return Ok(Tell::Nobody);
         }
-        let parts: Vec<Vec<u8>> =
-            self.members.iter_mut().map(|m| m.part.take().unwrap_or_default()).collect();
-        let answer = Frame::Gathered { round, parts };
+        let parts = self.members.values_mut().map(|m| m.part.take().unwrap_or_default()).collect();
         self.round += 1;
-        // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.
-        Ok((0..self.members.len()).rev().map(|rank| (rank, answer.clone())).collect())
+        (self.given, self.given_bytes) = (0, 0);
+        Ok(Tell::All(Frame::Gathered { round, parts }))
     }
 
     /// A process will wait no longer: nobody will, and everybody hears the same reason.
-    pub(super) fn give_up(&mut self, waited: Duration) -> Vec<Tell> {
+    pub(super) fn give_up(&mut self, waited: Duration) -> Tell {
         let text = self.missing(waited);
         self.end(Frame::Late { text })
     }
 
     /// A process ended or hung up: nobody who waits for it now or later will wait in vain.
-    pub(super) fn gone(&mut self, text: &str) -> Vec<Tell> {
+    pub(super) fn gone(&mut self, text: &str) -> Tell {
         self.end(Frame::Lost { text: text.to_owned() })
     }
 
     /// What a person calls this rank: `rank 3 (pid 71 on nodeb)`.
     pub(super) fn name(&self, rank: usize) -> String {
-        match self.members.get(rank).and_then(|m| m.name.as_ref()) {
-            Some(name) => format!("rank {rank} ({name})"),
+        match self.members.get(&rank) {
+            Some(member) => format!("rank {rank} ({})", member.name),
             None => format!("rank {rank}"),
         }
     }
 
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
     /// Everybody who has come is told, waiting or not: later the one who serves may be gone.
-    fn end(&mut self, last_word: Frame) -> Vec<Tell> {
+    fn end(&mut self, last_word: Frame) -> Tell {
         if self.over.is_some() {
-            return Vec::new();
+            return Tell::Nobody;
         }
-        let members = self.members.iter().enumerate().rev();
-        let joined = members.filter(|(_, m)| m.name.is_some());
-        let told = joined.map(|(rank, _)| (rank, last_word.clone())).collect();
-        self.over = Some(last_word);
-        told
+        self.over = Some(last_word.clone());
+        // There will be no answer to what was contributed.
+        self.members.values_mut().for_each(|member| member.part = None);
+        Tell::All(last_word)
     }
 
     fn missing(&self, waited: Duration) -> String {
-        let ranks = |want: &dyn Fn(&Member) -> bool| -> Vec<usize> {
-            let all = self.members.iter().enumerate();
-            all.filter(|(_, m)| want(m)).map(|(rank, _)| rank).collect()
-        };
-        let size = self.members.len();
+        let size = self.size;
         let waited = format!("{waited:?}");
-        let absent = ranks(&|m| m.name.is_none());
-        let silent = ranks(&|m| m.name.is_some() && m.part.is_none());
+        let absent = (0..size).filter(|rank| !self.members.contains_key(rank));
+        let silent = self.members.iter().filter(|(_, m)| m.part.is_none()).map(|(rank, _)| *rank);
+        let counts = [size.saturating_sub(self.members.len()), self.members.len() - self.given];
+        let [absent, silent] = [list(absent, counts[0]), list(silent, counts[1])];
+        let have = |count| if count == 1 { "has" } else { "have" };
         let mut text = String::new();
-        if !absent.is_empty() {
-            let have = if absent.len() == 1 { "has" } else { "have" };
-            text = format!("{} of {size} {have} not come within {waited}", list(&absent));
+        if counts[0] > 0 {
+            text = format!("{absent} of {size} {} not come within {waited}", have(counts[0]));
         }
-        if !silent.is_empty() {
-            let have = if silent.len() == 1 { "has" } else { "have" };
+        if counts[1] > 0 {
             let and = if text.is_empty() { "" } else { ", and " };
-            text += &format!(
-                "{and}{} of {size} {have} not called exchange within {waited}",
-                list(&silent)
-            );
+            let have = have(counts[1]);
+            text += &format!("{and}{silent} of {size} {have} not called exchange within {waited}");
         }
         if !self.turned_away.is_empty() {
             text += &format!(" (turned away: {})", self.turned_away.join("; "));
@@ -156,13 +194,13 @@ impl Gather {
     }
 }
 
-/// `rank 1, 4 and 7`.
-pub(super) fn list(ranks: &[usize]) -> String {
-    let mut shown: Vec<String> = ranks.iter().take(LISTED).map(usize::to_string).collect();
-    if ranks.len() > LISTED {
-        shown.push(format!("{} more", ranks.len() - LISTED));
+/// `ranks 1, 4 and 7`: these, of which there are `count`.
+pub(super) fn list(ranks: impl Iterator<Item = usize>, count: usize) -> String {
+    let mut shown: Vec<String> = ranks.take(LISTED).map(|rank| rank.to_string()).collect();
+    if count > LISTED {
+        shown.push(format!("{} more", count - LISTED));
     }
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let word = if count == 1 { "rank" } else { "ranks" };
     match shown.split_last() {
         Some((last, [])) => format!("{word} {last}"),
         Some((last, rest)) => format!("{word} {} and {last}", rest.join(", ")),
@@ -187,32 +225,31 @@ mod tests {
     }
 
     #[test]
-    fn everyone_is_answered_in_rank_order_once_the_last_has_spoken_and_rank_0_last() {
+    fn everyone_is_answered_in_rank_order_once_the_last_has_spoken() {
         let mut gather = joined(3);
         for round in 0..2 {
-            assert!(gather.contribute(2, round, vec![2]).unwrap().is_empty());
-            assert!(gather.contribute(0, round, vec![0]).unwrap().is_empty());
-            let told = gather.contribute(1, round, vec![1]).unwrap();
+            assert_eq!(gather.contribute(2, round, vec![2]), Ok(Tell::Nobody));
+            assert_eq!(gather.contribute(0, round, vec![0]), Ok(Tell::Nobody));
             let answer = Frame::Gathered { round, parts: vec![vec![0], vec![1], vec![2]] };
-            assert_eq!(told, [2, 1, 0].map(|rank| (rank, answer.clone())));
+            assert_eq!(gather.contribute(1, round, vec![1]), Ok(Tell::All(answer)));
         }
     }
 
     #[test]
     fn a_death_reaches_those_who_wait_and_those_who_come_later() {
         let mut gather = joined(3);
-        assert!(gather.contribute(0, 0, vec![]).unwrap().is_empty());
-        let lost = Frame::Lost { text: "rank 1 died".into() };
-        assert_eq!(gather.gone("rank 1 died"), [2, 1, 0].map(|rank| (rank, lost.clone())));
-        assert_eq!(gather.contribute(2, 0, vec![]).unwrap(), [(2, lost)]);
-        assert!(gather.gone("rank 2 died").is_empty(), "the first death is the reason");
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
+        let lost = || Frame::Lost { text: "rank 1 died".into() };
+        assert_eq!(gather.gone("rank 1 died"), Tell::All(lost()));
+        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Tell::One(2, lost())));
+        assert_eq!(gather.gone("rank 2 died"), Tell::Nobody, "the first death is the reason");
     }
 
     #[test]
     fn a_process_that_speaks_twice_or_ahead_is_refused() {
         let mut gather = joined(2);
         assert!(gather.contribute(0, 1, vec![]).is_err());
-        assert!(gather.contribute(0, 0, vec![]).unwrap().is_empty());
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
         assert!(gather.contribute(0, 0, vec![]).is_err());
     }
 
@@ -223,14 +260,14 @@ mod tests {
             let _ = gather.join(&hello(rank, 5)).unwrap();
         }
         for rank in [0, 1] {
-            assert!(gather.contribute(rank, 0, vec![]).unwrap().is_empty());
+            assert_eq!(gather.contribute(rank, 0, vec![]), Ok(Tell::Nobody));
         }
         let told = gather.give_up(Duration::from_secs(120));
         let text = "ranks 3 and 4 of 5 have not come within 120s, and rank 2 of 5 has not called \
                     exchange within 120s";
-        let late = Frame::Late { text: text.into() };
-        assert_eq!(told, [2, 1, 0].map(|rank| (rank, late.clone())));
-        assert_eq!(gather.contribute(2, 0, vec![]).unwrap(), [(2, late)]);
+        let late = || Frame::Late { text: text.into() };
+        assert_eq!(told, Tell::All(late()));
+        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Tell::One(2, late())));
     }
 
     #[test]
@@ -238,7 +275,7 @@ mod tests {
         let mut gather = joined(2);
         let (last_word, others) = gather.join(&Hello { pid: 5, ..hello(1, 2) }).unwrap_err();
         let text = "rank 1 has joined already, as pid 71 on a; this is pid 5 on a".to_owned();
-        assert_eq!((last_word, others), (Frame::Refused { text }, vec![]));
+        assert_eq!((last_word, others), (Frame::Refused { text }, Tell::Nobody));
         assert_eq!(gather.name(1), "rank 1 (pid 71 on a)");
     }
 
@@ -246,18 +283,29 @@ mod tests {
     fn another_size_ends_the_job_and_another_jobs_process_does_not() {
         let mut gather = Gather::new(2, "j");
         assert_eq!(gather.join(&hello(0, 2)).unwrap(), 0);
-        assert!(gather.contribute(0, 0, vec![]).unwrap().is_empty());
-        let stranger = Hello { job: "other".into(), ..hello(1, 2) };
-        assert_eq!(gather.join(&stranger).unwrap_err().1, []);
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
+        // Whatever its size.
+        for size in [2, 4] {
+            let stranger = Hello { job: "other".into(), ..hello(1, size) };
+            assert_eq!(gather.join(&stranger).unwrap_err().1, Tell::Nobody);
+        }
         let (last_word, told) = gather.join(&hello(1, 4)).unwrap_err();
-        assert_eq!(told, [(0, last_word)]);
+        assert_eq!(told, Tell::All(last_word));
+    }
+
+    #[test]
+    fn a_size_beyond_reason_costs_nothing_and_its_missing_ranks_are_counted() {
+        let mut gather = Gather::new(usize::MAX, "j");
+        let Tell::All(Frame::Late { text }) = gather.give_up(Duration::from_secs(1)) else {
+            panic!("nobody is told");
+        };
+        assert!(text.starts_with("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 18446744073709551607 more of "));
     }
 
     #[test]
     fn many_ranks_are_counted_and_not_listed() {
-        assert_eq!(list(&[3]), "rank 3");
-        assert_eq!(list(&[1, 4, 7]), "ranks 1, 4 and 7");
-        let many: Vec<usize> = (0..100).collect();
-        assert_eq!(list(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more");
+        assert_eq!(list([3].into_iter(), 1), "rank 3");
+        assert_eq!(list([1, 4, 7].into_iter(), 3), "ranks 1, 4 and 7");
+        assert_eq!(list(0..100, 100), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more");
     }
 }

@@ -1,6 +1,8 @@
 //! What the environment says about this process's place: our own launcher's variables first, then those of
 //! launchers that users already have.
 
+use super::slurm;
+use super::wire::{MAX_JOB, MAX_RANKS};
 use crate::{Error, Status};
 use std::time::Duration;
 
@@ -58,12 +60,17 @@ impl Place {
         if names[..2].iter().any(|name| get(name).is_none()) {
             return Ok(None);
         }
-        Place::read(get, names).map(Some)
+        let mut place = Place::read(get, names)?;
+        place.id = slurm::identity(get, &place.id)?;
+        Ok(Some(place))
     }
 
     /// From the variables of any launcher that numbers its processes.
     pub(super) fn of_any(get: Get<'_>) -> Result<Option<Place>, Error> {
-        for names in OTHERS {
+        if let Some(place) = Place::of_slurm(get)? {
+            return Ok(Some(place));
+        }
+        for names in &OTHERS[1..] {
             if names[..2].iter().all(|name| get(name).is_some()) {
                 return Place::read(get, names).map(Some);
             }
@@ -93,13 +100,29 @@ impl Place {
             local_size: maybe(local_size)?,
             id: get("TIELINE_JOB").unwrap_or_default(),
         };
-        if place.rank >= place.size || u32::try_from(place.size).is_err() {
+        if place.rank >= place.size {
             return Err(refuse(format!(
                 "{rank} is {} and {size} is {}: ranks run from 0 to size - 1",
                 place.rank, place.size
             )));
         }
+        let most = |name: &str, found: usize, most: usize| match found <= most {
+            true => Ok(()),
+            false => Err(refuse(format!("{name} is {found}, and the most is {most}"))),
+        };
+        most(size, place.size, MAX_RANKS)?;
+        most(local_rank, place.local_rank.unwrap_or(0), MAX_RANKS)?;
+        most(local_size, place.local_size.unwrap_or(0), MAX_RANKS)?;
+        check_id(&place.id)?;
         Ok(place)
+    }
+}
+
+/// The identity travels in every hello.
+pub(super) fn check_id(id: &str) -> Result<(), Error> {
+    match id.len() {
+        0..=MAX_JOB => Ok(()),
+        len => Err(refuse(format!("TIELINE_JOB has {len} bytes, and the most is {MAX_JOB}"))),
     }
 }
 

@@ -83,7 +83,7 @@ impl Pmix {
         let local_size = pmix.number(None, "pmix.local.size", deadline).ok();
         pmix.all_here = local_size == Some(pmix.size);
         let place = Place { rank, size: pmix.size, local_rank, local_size, id: me.namespace() };
-        if place.rank >= place.size {
+        if place.rank >= place.size || place.size > super::wire::MAX_RANKS {
             return Err(Error::new(
                 Status::BadData,
                 "cannot join the job that PMIx started",
@@ -144,7 +144,7 @@ impl Pmix {
         let have = if missing.len() == 1 { "has" } else { "have" };
         late(&format!(
             "{} of {} {have} not called exchange within {:?}",
-            super::gather::list(&missing),
+            super::gather::list(missing.iter().copied(), missing.len()),
             self.size,
             deadline.length
         ))

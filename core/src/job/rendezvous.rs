@@ -7,6 +7,10 @@
 //! TIELINE_RANK=1 ./program        # anywhere
 //! ```
 //!
+//! With a secret both ends prove that they know it. Without one only a loopback address is taken, and then the meeting
+//! place is a local socket of that address's name: its ends ask the kernel for each other's user, which a port does not
+//! tell.
+//!
 //! Rank 0 serves from a thread named `tieline-rendezvous`, which lives as long as its [`Job`](super::Job): the
 //! others are not to wait for each other until rank 0 has finished what it computes. It sleeps but for an
 //! exchange, and its end comes with the Job's.
@@ -17,7 +21,7 @@ use super::place::{Secret, refuse};
 use super::server::Server;
 use super::stream::Stream;
 use super::wire::Hello;
-use super::{Deadline, Exchange};
+use super::{Deadline, Exchange, local};
 use crate::{Error, Status};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -40,10 +44,12 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Where the others are, and what is needed to meet them.
 pub(super) struct Meeting {
     /// One or more of `host:port`, the same on all.
-    pub(super) addresses: String,
-    pub(super) secret: Vec<u8>,
+    addresses: String,
+    secret: Vec<u8>,
     /// The variable that says so.
-    pub(super) variable: &'static str,
+    variable: &'static str,
+    /// The local socket, where the job is known to be on one host.
+    local: Option<String>,
 }
 
 impl Meeting {
@@ -66,7 +72,12 @@ impl Meeting {
                 ));
             }
         }
-        Ok(Meeting { addresses, secret: secret()?, variable })
+        Ok(Meeting { addresses, secret: secret()?, variable, local: None })
+    }
+
+    /// For a job that is on one host: a local socket, and the words for what is wrong with it.
+    pub(super) fn on_this_host(addresses: String, variable: &'static str, name: &str) -> Meeting {
+        Meeting { addresses, secret: Vec::new(), variable, local: Some(local::name("slurm", name)) }
     }
 
     /// Comes to the rendezvous, and waits for it where it is not there yet.
@@ -78,9 +89,7 @@ impl Meeting {
         let mut pause = FIRST_PAUSE;
         loop {
             let why = match self.try_once(deadline) {
-                Ok(stream) => {
-                    return Link::open(Stream::Tcp(stream), hello, server, deadline);
-                }
+                Ok(stream) => return Link::open(stream, hello, server, deadline),
                 Err(NotYet::Never(error)) => return Err(error),
                 Err(NotYet::Later(why)) => why,
             };
@@ -97,17 +106,28 @@ impl Meeting {
         }
     }
 
-    fn try_once(&self, deadline: &Deadline) -> Result<TcpStream, NotYet> {
+    fn try_once(&self, deadline: &Deadline) -> Result<Stream, NotYet> {
         let mut why = String::new();
+        let timeout = || deadline.left().unwrap_or(Duration::from_millis(1)).min(ONE_TRY);
+        if let Some(name) = &self.local {
+            return self.try_local(name, timeout());
+        }
         for address in self.resolve().map_err(NotYet::Later)? {
             self.check_reach(address.ip())?;
-            let timeout = deadline.left().unwrap_or(Duration::from_millis(1)).min(ONE_TRY);
+            let timeout = timeout();
+            if self.secret.is_empty() {
+                match self.try_local(&at(address), timeout) {
+                    Err(NotYet::Later(text)) => why = text,
+                    outcome => return outcome,
+                }
+                continue;
+            }
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) if is_own_echo(&stream) => why = "nobody listens there yet".into(),
                 Ok(stream) => {
                     tieline_net::tune(&stream, SILENCE);
                     match door::enter(&stream, &self.secret, deadline) {
-                        Ok(()) => return Ok(stream),
+                        Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
                         // Of several addresses one may be another host's as seen from here.
                         Err(NotYet::Never(error)) if self.addresses.contains(',') => {
@@ -120,6 +140,22 @@ impl Meeting {
             }
         }
         Err(NotYet::Later(why))
+    }
+
+    fn try_local(&self, name: &str, timeout: Duration) -> Result<Stream, NotYet> {
+        match local::connect(name, timeout) {
+            Ok(stream) => Ok(Stream::Unix(stream)),
+            Err(local::Refused::System(e)) => Err(NotYet::Later(format!(
+                "{e} (local socket @{name}; a rank 0 that has a secret is only reached with it)"
+            ))),
+            Err(local::Refused::User(user)) => Err(NotYet::Never(Error::new(
+                Status::Permission,
+                "cannot join the rendezvous",
+                format!("{user} listens on the local socket @{name}"),
+                "choose another port in TIELINE_RENDEZVOUS (under Slurm: TIELINE_RENDEZVOUS_PORT), or give every rank \
+                 the same TIELINE_SECRET",
+            ))),
+        }
     }
 
     fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
@@ -157,13 +193,12 @@ impl Meeting {
 
     /// Serves the exchange, and takes part in it as rank 0.
     pub(super) fn serve(&self, hello: Hello, deadline: &Deadline) -> Result<Hosted, Error> {
-        let listener = self.listen()?;
         let failed = |e: std::io::Error| {
             Error::new(Status::Io, "cannot serve the rendezvous", e.to_string(), "")
         };
-        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut server = Server::new(hello.size as usize, &hello.job);
-        server.listen_tcp(listener, &self.secret)?;
+        self.listen(&mut server)?;
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         server.adopt(theirs).map_err(failed)?;
         let link = Link::open(Stream::Unix(ours), hello, "the rendezvous thread", deadline)?;
         let thread = std::thread::Builder::new()
@@ -173,32 +208,34 @@ impl Meeting {
         Ok(Hosted { link: Some(link), thread: Some(thread) })
     }
 
-    fn listen(&self) -> Result<TcpListener, Error> {
-        let cannot = |why: String, fix: &str| {
-            Error::new(Status::Io, "rank 0 cannot open the rendezvous", why, fix)
-        };
+    fn listen(&self, server: &mut Server) -> Result<(), Error> {
+        if let Some(name) = &self.local {
+            return self.listen_local(server, [name.clone()]);
+        }
         let found = self.resolve().map_err(|why| {
             cannot(why, "see that the name in TIELINE_RENDEZVOUS is known on rank 0's host")
         })?;
+        if self.secret.is_empty() {
+            return match found.iter().find(|a| !a.ip().is_loopback()) {
+                Some(address) => Err(self.needs_secret(address.ip())),
+                None => self.listen_local(server, found.into_iter().map(at)),
+            };
+        }
         let (host, port) = self.addresses.rsplit_once(':').unwrap_or_default();
         let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-        let mut wanted = found.clone();
+        let mut wanted = found;
         // A name may mean another address here than elsewhere (127.0.1.1 in /etc/hosts): listen on all.
-        if !literal && host != "localhost" && !self.secret.is_empty() {
+        if !literal && host != "localhost" {
             let port = port.parse().unwrap_or(0);
             wanted = vec![
                 SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), // takes IPv4, too
                 SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
             ];
-        } else if let Some(address) = found.iter().find(|a| !a.ip().is_loopback()) {
-            if self.secret.is_empty() {
-                return Err(self.needs_secret(address.ip()));
-            }
         }
         let mut last = None;
         for address in wanted {
             match TcpListener::bind(address) {
-                Ok(listener) => return Ok(listener),
+                Ok(listener) => return server.listen_tcp(listener, &self.secret),
                 Err(e) => last = Some((address, e)),
             }
         }
@@ -206,9 +243,7 @@ impl Meeting {
             return Err(cannot(format!("{} names no address", self.addresses), ""));
         };
         let fix = match e.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one"
-            }
+            std::io::ErrorKind::AddrInUse => IN_USE,
             std::io::ErrorKind::AddrNotAvailable => {
                 "TIELINE_RENDEZVOUS must name the host on which rank 0 runs"
             }
@@ -216,6 +251,31 @@ impl Meeting {
         };
         Err(cannot(format!("{address}: {e}"), fix))
     }
+
+    /// Every name that an address may have: `localhost` is two.
+    fn listen_local(
+        &self,
+        server: &mut Server,
+        names: impl IntoIterator<Item = String>,
+    ) -> Result<(), Error> {
+        for name in names {
+            server
+                .listen_named(&name)
+                .map_err(|e| cannot(format!("local socket @{name}: {e}"), IN_USE))?;
+        }
+        Ok(())
+    }
+}
+
+const IN_USE: &str = "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one";
+
+fn cannot(why: String, fix: &str) -> Error {
+    Error::new(Status::Io, "rank 0 cannot open the rendezvous", why, fix)
+}
+
+/// The local socket that stands for an address of this host.
+fn at(address: SocketAddr) -> String {
+    local::name("rendezvous", &address.to_string())
 }
 
 /// A connection to a free port of this host can meet itself.

@@ -12,24 +12,33 @@
 //! # }
 //! ```
 
+use super::connection::{Connection, encoded};
 use super::door::Door;
 use super::gather::{Gather, Tell};
 use super::stream::Stream;
 use super::sys::{self, Interest};
-use super::wire::{CONTRIBUTION_LIMIT, Decoder, Frame};
+use super::wire::{CONTRIBUTION_LIMIT, Frame};
 use crate::{Error, Status};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a connection may take to name itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many connections may be about to name themselves; the oldest goes when one more comes.
-const MAX_NAMELESS: usize = 256;
+/// How many connections may be about to name themselves, beside one for each rank of the job.
+const RESERVE: usize = 256;
+
+/// Where there is no room for one more, a connection that has not named itself for so long makes it: a rank says who it
+/// is in a fraction of this, and whoever only fills the room holds it up by no more.
+const HOLD: Duration = Duration::from_millis(100);
+
+/// How long nobody is taken in when the system has no descriptor or memory for one more.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves one job.
 pub struct Server {
@@ -40,24 +49,13 @@ pub struct Server {
     hung_up: Option<(usize, Instant)>,
     grace: Duration,
     turned_away: u64,
+    /// Nobody is taken in before.
+    accept_at: Option<Instant>,
 }
 
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener, Vec<u8>),
-}
-
-struct Connection {
-    stream: Stream,
-    /// Still to be passed; none for sockets whose other end the kernel vouches for.
-    door: Option<Door>,
-    decoder: Decoder,
-    out: Vec<u8>,
-    rank: Option<usize>,
-    since: Instant,
-    /// Closed once `out` is written.
-    closing: bool,
-    open: bool,
 }
 
 impl Server {
@@ -71,6 +69,7 @@ impl Server {
             hung_up: None,
             grace: Duration::ZERO,
             turned_away: 0,
+            accept_at: None,
         }
     }
 
@@ -87,14 +86,17 @@ impl Server {
     pub fn listen_unix(&mut self) -> Result<String, Error> {
         let id = crate::sys::random_id()?;
         let name = format!("tieline-{}", id.map(|byte| format!("{byte:02x}")).concat());
-        let listen = || {
-            let address = SocketAddr::from_abstract_name(name.as_bytes())?;
-            let listener = UnixListener::bind_addr(&address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        self.listeners.push(Listener::Unix(listen().map_err(|e| cannot_listen(&e))?));
+        self.listen_named(&name).map_err(|e| cannot_listen(&e))?;
         Ok(format!("unix:@{name}"))
+    }
+
+    /// As [`Server::listen_unix`], on an abstract name that the others know.
+    pub(super) fn listen_named(&mut self, name: &str) -> std::io::Result<()> {
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        listener.set_nonblocking(true)?;
+        sys::deepen(&listener)?;
+        self.listeners.push(Listener::Unix(listener));
+        Ok(())
     }
 
     /// Listens on this socket, for whoever knows the secret.
@@ -102,7 +104,8 @@ impl Server {
     /// # Errors
     /// What the system says.
     pub fn listen_tcp(&mut self, listener: TcpListener, secret: &[u8]) -> Result<(), Error> {
-        listener.set_nonblocking(true).map_err(|e| cannot_listen(&e))?;
+        let ready = listener.set_nonblocking(true).and_then(|()| sys::deepen(&listener));
+        ready.map_err(|e| cannot_listen(&e))?;
         self.listeners.push(Listener::Tcp(listener, secret.to_vec()));
         Ok(())
     }
@@ -124,20 +127,23 @@ impl Server {
         others: &[RawFd],
         timeout: Option<Duration>,
     ) -> Result<Vec<bool>, Error> {
+        let accepts = self.accepts(Instant::now());
+        let listening = if accepts { self.listeners.len() } else { 0 };
         let mut interests: Vec<Interest> =
             others.iter().map(|&fd| Interest { fd, write: false }).collect();
-        interests.extend(self.listeners.iter().map(|l| Interest { fd: l.fd(), write: false }));
+        let listeners = self.listeners.iter().take(listening);
+        interests.extend(listeners.map(|l| Interest { fd: l.fd(), write: false }));
         interests.extend(
             self.connections
                 .iter()
                 .map(|c| Interest { fd: c.stream.as_raw_fd(), write: !c.out.is_empty() }),
         );
-        let timeout = [timeout, self.next_due()].into_iter().flatten().min();
+        let timeout = [timeout, self.next_due(accepts)].into_iter().flatten().min();
         let mut ready = sys::wait(&interests, timeout).map_err(|e| {
             Error::new(Status::Io, "cannot wait for the job's processes", e.to_string(), "")
         })?;
         let mine = ready.split_off(others.len());
-        self.serve(&mine);
+        self.serve(&mine, listening);
         self.expire();
         Ok(ready)
     }
@@ -164,48 +170,92 @@ impl Server {
         self.connections.iter().all(|c| c.out.is_empty() || !c.open)
     }
 
-    fn serve(&mut self, ready: &[bool]) {
-        let listeners = self.listeners.len();
-        for (index, _) in ready.iter().enumerate().skip(listeners).filter(|(_, ready)| **ready) {
-            self.connections[index - listeners].write();
-            self.read(index - listeners);
+    fn serve(&mut self, ready: &[bool], listening: usize) {
+        for (index, _) in ready.iter().enumerate().skip(listening).filter(|(_, ready)| **ready) {
+            self.connections[index - listening].write();
+            self.read(index - listening);
         }
-        for (index, _) in ready.iter().take(listeners).enumerate().filter(|(_, ready)| **ready) {
+        for (index, _) in ready.iter().take(listening).enumerate().filter(|(_, ready)| **ready) {
             self.accept(index);
         }
         self.connections.retain(|c| c.open);
     }
 
     fn accept(&mut self, index: usize) {
-        loop {
-            let connection = match &self.listeners[index] {
+        while self.make_room() {
+            let accepted = match &self.listeners[index] {
                 Listener::Unix(listener) => {
-                    let Ok((stream, _)) = listener.accept() else { return };
-                    let ours = sys::user_of(&stream).is_ok_and(|user| user == sys::user());
-                    ours.then(|| Connection::new(Stream::Unix(stream), None))
+                    listener.accept().map(|(stream, _)| match sys::user_of(&stream) {
+                        Ok(user) if user == sys::user() => {
+                            Ok(Connection::new(Stream::Unix(stream), None))
+                        }
+                        Ok(user) => Err(format!("a process of user {user}")),
+                        Err(_) => Err("a process of an unknown user".to_owned()),
+                    })
                 }
-                Listener::Tcp(listener, secret) => {
-                    let Ok((stream, _)) = listener.accept() else { return };
+                Listener::Tcp(listener, secret) => listener.accept().map(|(stream, _)| {
                     let _ = stream.set_nodelay(true);
-                    Door::accept(secret)
-                        .map(|door| Connection::new(Stream::Tcp(stream), Some(door)))
-                }
+                    let door = Door::accept(secret).ok_or("no random numbers for a challenge")?;
+                    Ok(Connection::new(Stream::Tcp(stream), Some(door)))
+                }),
             };
-            match connection {
-                Some(mut connection) if connection.stream.set_nonblocking(true).is_ok() => {
+            match accepted {
+                Ok(Ok(mut connection)) if connection.stream.set_nonblocking(true).is_ok() => {
                     connection.greet();
                     self.connections.push(connection);
                 }
-                _ => self.turned_away += 1,
-            }
-            let nameless = self.connections.iter().filter(|c| c.rank.is_none()).count();
-            if nameless > MAX_NAMELESS {
-                if let Some(oldest) = self.connections.iter().position(|c| c.rank.is_none()) {
-                    drop(self.connections.remove(oldest));
+                Ok(Ok(_)) => self.turned_away += 1,
+                Ok(Err(text)) => {
                     self.turned_away += 1;
+                    let _ = self.gather.turn_away(Frame::Refused { text });
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // It left before it was taken in.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                // No descriptor, or no memory: a stranger's place may be had; else it is tried again after a pause,
+                // since the listener stays readable and would be asked without end.
+                Err(_) if self.evict(|c| c.door.is_some()) => {}
+                Err(_) => {
+                    self.accept_at = Some(Instant::now() + PAUSE);
+                    return;
                 }
             }
         }
+    }
+
+    /// Connections that have not named themselves: as many as ranks may come, and a reserve.
+    fn is_full(&self) -> bool {
+        let room = self.gather.size().saturating_add(RESERVE);
+        self.connections.iter().filter(|c| c.rank.is_none()).count() >= room
+    }
+
+    /// Whether one more may be taken in, at the cost of a nameless one where there must be.
+    fn make_room(&mut self) -> bool {
+        !self.is_full() || self.evict(|c| c.door.is_some()) || self.evict(|_| true)
+    }
+
+    /// Drops the oldest nameless connection of this kind that has had its time.
+    fn evict(&mut self, which: impl Fn(&Connection) -> bool) -> bool {
+        let now = Instant::now();
+        let goes = |c: &Connection| c.rank.is_none() && now >= c.since + HOLD && which(c);
+        let Some(oldest) = self.connections.iter().position(goes) else { return false };
+        drop(self.connections.remove(oldest));
+        self.turned_away += 1;
+        true
+    }
+
+    /// Whether listeners are to be looked at now.
+    fn accepts(&mut self, now: Instant) -> bool {
+        if self.accept_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.accept_at = None;
+        let hold_is_over = |c: &Connection| c.rank.is_none() && now >= c.since + HOLD;
+        !self.is_full() || self.connections.iter().any(hold_is_over)
     }
 
     fn read(&mut self, index: usize) {
@@ -218,9 +268,10 @@ impl Server {
             _ => return self.hung_up(index),
         };
         if let Some(door) = &mut connection.door {
-            match door.push(got) {
+            let passed = door.push(got);
+            connection.answer();
+            match passed {
                 Ok(passed) => {
-                    connection.out.extend(door.take_output());
                     if let Some(rest) = passed {
                         connection.decoder.push(&rest);
                         connection.door = None;
@@ -229,7 +280,6 @@ impl Server {
                 }
                 Err(why) => {
                     // What there is to answer leaves before the connection closes.
-                    connection.out.extend(door.take_output());
                     connection.closing = true;
                     connection.write();
                     self.turned_away += 1;
@@ -248,7 +298,10 @@ impl Server {
                     }
                 }
                 Ok(None) => return,
-                Err(text) => self.refuse(index, Frame::Refused { text }),
+                Err(text) => {
+                    let last_word = self.gather.turn_away(Frame::Refused { text });
+                    self.refuse(index, last_word);
+                }
             }
         }
     }
@@ -257,7 +310,10 @@ impl Server {
         match (frame, self.connections[index].rank) {
             (Frame::Hello(hello), None) => {
                 match self.gather.join(&hello) {
-                    Ok(rank) => self.connections[index].rank = Some(rank),
+                    Ok(rank) => {
+                        self.connections[index].rank = Some(rank);
+                        self.connections[index].decoder.set_limit(CONTRIBUTION_LIMIT);
+                    }
                     Err((last_word, told)) => {
                         self.refuse(index, last_word);
                         self.tell(told);
@@ -290,10 +346,11 @@ impl Server {
     }
 
     /// When there is something to do even if nobody says anything.
-    fn next_due(&self) -> Option<Duration> {
-        let nameless = self.connections.iter().filter(|c| c.rank.is_none());
-        let nameless = nameless.map(|c| c.since + PATIENCE).min();
-        let due = [self.hung_up.map(|(_, at)| at), nameless].into_iter().flatten().min();
+    fn next_due(&self, accepts: bool) -> Option<Duration> {
+        let nameless = self.connections.iter().filter(|c| c.rank.is_none()).map(|c| c.since).min();
+        let room = if accepts { None } else { self.accept_at.or(nameless.map(|at| at + HOLD)) };
+        let hung_up = self.hung_up.map(|(_, at)| at);
+        let due = [hung_up, nameless.map(|at| at + PATIENCE), room].into_iter().flatten().min();
         due.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -311,64 +368,37 @@ impl Server {
         self.turned_away += (before - self.connections.len()) as u64;
     }
 
+    /// Says a last word to this connection. If it was a rank's, nobody is to wait for that rank any longer.
     fn refuse(&mut self, index: usize, last_word: Frame) {
         self.turned_away += 1;
-        self.connections[index].say(&last_word);
-        self.connections[index].closing = true;
-        self.connections[index].write();
+        let connection = &mut self.connections[index];
+        connection.say(&encoded(&last_word));
+        connection.closing = true;
+        connection.write();
+        if let (Some(rank), Frame::Refused { text }) = (connection.rank.take(), last_word) {
+            let name = self.gather.name(rank);
+            self.ended(&format!("{name} was turned away: {text}"));
+        }
     }
 
-    fn tell(&mut self, told: Vec<Tell>) {
-        for (rank, frame) in told {
-            let to = self.connections.iter_mut().find(|c| c.open && c.rank == Some(rank));
-            if let Some(connection) = to {
-                // One that is dying cannot be told; its end is noticed on its own.
-                connection.say(&frame);
+    fn tell(&mut self, told: Tell) {
+        // One that is dying cannot be told; its end is noticed on its own.
+        match told {
+            Tell::Nobody => {}
+            Tell::One(rank, frame) => self.say(&encoded(&frame), |c| c.rank == Some(rank)),
+            Tell::All(frame) => {
+                let bytes = encoded(&frame);
+                drop(frame);
+                // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.
+                self.say(&bytes, |c| c.rank.is_some_and(|rank| rank != 0));
+                self.say(&bytes, |c| c.rank == Some(0));
             }
         }
     }
-}
 
-impl Connection {
-    fn new(stream: Stream, door: Option<Door>) -> Connection {
-        Connection {
-            stream,
-            door,
-            decoder: Decoder::new(CONTRIBUTION_LIMIT),
-            out: Vec::new(),
-            rank: None,
-            since: Instant::now(),
-            closing: false,
-            open: true,
-        }
-    }
-
-    fn greet(&mut self) {
-        if let Some(door) = &mut self.door {
-            self.out.extend(door.take_output());
-            self.write();
-        }
-    }
-
-    fn say(&mut self, frame: &Frame) {
-        self.out.extend(frame.encode());
-        self.write();
-    }
-
-    fn write(&mut self) {
-        let mut sent = 0;
-        while sent < self.out.len() {
-            match self.stream.write(&self.out[sent..]) {
-                Ok(n) => sent += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                // Its end is read as one; what was to be said has no reader any more.
-                Err(_) => sent = self.out.len(),
-            }
-        }
-        let _ = self.out.drain(..sent);
-        if self.closing && self.out.is_empty() {
-            self.open = false;
+    fn say(&mut self, bytes: &Arc<[u8]>, to: impl Fn(&Connection) -> bool) {
+        for connection in self.connections.iter_mut().filter(|c| c.open && to(c)) {
+            connection.say(bytes);
         }
     }
 }

@@ -1,7 +1,9 @@
-//! A step of Slurm without PMIx: its nodes and its number give everybody the same address to meet at.
+//! A step of Slurm without PMIx: its nodes and its number give everybody the same address to meet at, and the job an
+//! identity.
 
-use super::Get;
-use super::place::refuse;
+use super::gather::SLURM;
+use super::place::{Get, Place, Secret, check_id, refuse};
+use super::rendezvous::Meeting;
 use crate::Error;
 
 /// Ports that steps meet at: one of these, by the numbers of job and step.
@@ -9,11 +11,39 @@ const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
 
 /// The variable that names the nodes.
-pub(super) const NODES: &str = "SLURM_STEP_NODELIST";
+const NODES: &str = "SLURM_STEP_NODELIST";
+
+/// What tells a step from every other one, of this cluster and of its neighbours, beside what TIELINE_JOB says: ports are
+/// few, and two steps may come to have the same.
+pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
+    let Some(job) = get("SLURM_JOB_ID") else { return Ok(own.to_owned()) };
+    let or = |name: &str, otherwise: &str| get(name).unwrap_or_else(|| otherwise.to_owned());
+    let (cluster, step) = (or("SLURM_CLUSTER_NAME", "-"), or("SLURM_STEP_ID", "-"));
+    let id = format!("{own} {SLURM}{cluster} {job}.{step}").trim_start().to_owned();
+    check_id(&id)?;
+    Ok(id)
+}
+
+/// Where the step meets. On one node that is a local socket, whose ends know each other's user: no port is needed that
+/// another step may have, and no secret.
+pub(super) fn meeting(get: Get<'_>, place: &Place, secret: Secret<'_>) -> Result<Meeting, Error> {
+    let address = if place.size > 1 { address(get)? } else { "127.0.0.1:1".into() };
+    if get("SLURM_STEP_NUM_NODES").as_deref() == Some("1") {
+        let name = format!("{address}-{:016x}", digest(place.id.as_bytes()));
+        return Ok(Meeting::on_this_host(address, NODES, &name));
+    }
+    Meeting::new(address, NODES, secret)
+}
+
+/// FNV-1a: a short name for an identity. Two that have the same are told apart by their hellos.
+fn digest(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
 
 /// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_RENDEZVOUS_PORT or a port that
 /// follows from the step.
-pub(super) fn address(get: Get<'_>) -> Result<String, Error> {
+fn address(get: Get<'_>) -> Result<String, Error> {
     let port = match get("TIELINE_RENDEZVOUS_PORT") {
         Some(text) => {
             text.trim().parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
@@ -104,5 +134,24 @@ mod tests {
         assert_eq!(step("7", "0", "1", "").unwrap(), "127.0.0.1:20448");
         assert!(step("7", "0", "2", "x").is_err());
         assert!(step("18446744073709551615", "3", "2", "").is_ok());
+    }
+
+    #[test]
+    fn the_identity_tells_jobs_and_steps_apart_and_keeps_what_tieline_job_says() {
+        let identity = |own: &str, job: &'static str, step: &'static str| {
+            let get = |name: &str| match name {
+                "SLURM_JOB_ID" => Some(job.to_owned()),
+                "SLURM_STEP_ID" => Some(step.to_owned()),
+                "SLURM_CLUSTER_NAME" => Some("alpha".to_owned()),
+                _ => None,
+            };
+            super::identity(&get, own).unwrap()
+        };
+        assert_eq!(identity("", "1", "0"), "slurm alpha 1.0");
+        assert_eq!(identity("mine", "1", "0"), "mine slurm alpha 1.0");
+        assert_ne!(identity("", "1", "0"), identity("", "626", "0"));
+        assert_ne!(identity("", "1", "0"), identity("", "1", "1"));
+        assert_eq!(super::identity(&|_| None, "mine").unwrap(), "mine");
+        assert_eq!(digest(b"a"), 0xaf63_dc4c_8601_ec8c);
     }
 }

@@ -1,12 +1,15 @@
-//! Waiting on several descriptors.
+//! Waiting on several descriptors, and local sockets as the standard library does not make them.
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::zeroed;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+/// Connections that may wait to be accepted: every rank of a host at once. The system has a limit of its own.
+const BACKLOG: i32 = 4096;
 
 /// One descriptor to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,4 +72,37 @@ pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
         )
     };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(peer.uid) }
+}
+
+/// Lets more connections wait to be accepted than the standard library does.
+pub(super) fn deepen(listener: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: no pointer is passed; on a socket that listens already only the number changes.
+    check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) })
+}
+
+/// Connects to a socket of an abstract name. Where its listener accepts nobody, it is an error after `timeout`.
+pub(super) fn connect_local(name: &[u8], timeout: Duration) -> io::Result<UnixStream> {
+    // SAFETY: no pointer is passed.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    check(fd)?;
+    // SAFETY: the descriptor was just made and is owned by nobody else.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    // It bounds the wait of connect, too.
+    stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+    // SAFETY: all-zero is a valid sockaddr_un: integers and bytes.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays 0: that is what makes the name abstract.
+    let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    for (to, from) in room.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    // SAFETY: the pointer names a local, of which the first `len` bytes are the address: `name` fits, checked above.
+    check(unsafe { libc::connect(fd, (&raw const address).cast(), len as libc::socklen_t) })?;
+    Ok(stream)
+}
+
+fn check(outcome: i32) -> io::Result<()> {
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

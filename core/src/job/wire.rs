@@ -3,16 +3,38 @@
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
+//! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | what later ones add
+//! Contribute: 2 | u64 round | bytes                Gathered: 3 | u64 round | (u32 length, bytes) for each rank
+//! Lost: 4 | text       GiveUp: 5 | u64 ms          Late: 6 | text       Refused: 7 | text
 //! ```
+//!
+//! Versions: whoever comes says `VERSION` first of all, and the rest of the connection is of that version. A field that
+//! is added at the end of the hello needs no new one: whoever does not know it passes over it. Whatever else changes
+//! raises `VERSION`, and then nobody guesses: a server refuses every other version than its own, older and newer alike,
+//! with both numbers. Kind and place of the version, and of `Refused`, stay as they are for good, so that each side can
+//! be told.
 
 /// The most that one process can contribute to one exchange, in bytes.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
 
+/// The most processes that a job can have.
+pub const MAX_RANKS: usize = 1 << 20;
+
+/// The longest identity of a job, in bytes.
+pub const MAX_JOB: usize = 1024;
+
+/// The longest frame that a server accepts from who has not named itself.
+pub const HELLO_LIMIT: usize = 4096;
+
 /// The longest frame that a server accepts: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
-/// The first byte of a [`Frame::Hello`]: what this file says, in its present form.
-const VERSION: u8 = 2;
+/// What this file says, in its present form.
+const VERSION: u8 = 3;
+
+/// The most of a host's name that is kept, and of a text that is for a person, in characters.
+const MAX_HOST: usize = 64;
+const MAX_TEXT: usize = 4096;
 
 /// The longest frame that a process of a job of `size` accepts: everybody's contribution.
 #[must_use]
@@ -31,7 +53,7 @@ pub struct Hello {
     pub pid: u32,
     /// What its host calls itself, for messages to people.
     pub host: String,
-    /// `TIELINE_JOB`: proves that it has its environment from the launcher.
+    /// The job's identity, TIELINE_JOB or the numbers of Slurm's job and step: the same for all of one job.
     pub job: String,
 }
 
@@ -84,11 +106,13 @@ impl Frame {
         match self {
             Frame::Hello(hello) => {
                 out.extend([1, VERSION]);
-                for number in [hello.rank, hello.size, hello.pid, hello.host.len() as u32] {
+                for number in [hello.rank, hello.size, hello.pid] {
                     out.extend(number.to_le_bytes());
                 }
-                out.extend(hello.host.as_bytes());
-                out.extend(hello.job.as_bytes());
+                for text in [&hello.host, &hello.job] {
+                    out.extend((text.len() as u32).to_le_bytes());
+                    out.extend(text.as_bytes());
+                }
             }
             Frame::Contribute { round, bytes } => {
                 out.push(2);
@@ -118,7 +142,7 @@ impl Frame {
 
     fn decode(frame: &[u8]) -> Option<Frame> {
         let (&kind, mut body) = frame.split_first()?;
-        let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
+        let text = |body: &[u8]| plain(&String::from_utf8_lossy(body), MAX_TEXT);
         let frame = match kind {
             1 => Frame::Hello(Hello::decode(body)?),
             2 => {
@@ -150,11 +174,35 @@ impl Hello {
     fn decode(mut body: &[u8]) -> Option<Hello> {
         let [VERSION] = take::<1>(&mut body)? else { return None };
         let mut number = || Some(u32::from_le_bytes(take(&mut body)?));
-        let (rank, size, pid, length) = (number()?, number()?, number()?, number()?);
-        let (host, job) = body.split_at_checked(length as usize)?;
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        Some(Hello { rank, size, pid, host: text(host)?, job: text(job)? })
+        let (rank, size, pid) = (number()?, number()?, number()?);
+        let mut text = || {
+            let length = u32::from_le_bytes(take(&mut body)?) as usize;
+            let (text, rest) = body.split_at_checked(length)?;
+            body = rest;
+            std::str::from_utf8(text).ok()
+        };
+        let (host, job) = (plain(text()?, MAX_HOST), text()?.to_owned());
+        Some(Hello { rank, size, pid, host, job })
     }
+}
+
+/// Words of another process as they may be shown to a person: at most so many characters, and none that a terminal
+/// obeys or that changes the order in which it shows the others.
+#[must_use]
+pub fn plain(text: &str, most: usize) -> String {
+    let (mut shown, mut count) = (String::new(), 0);
+    for c in text.chars() {
+        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+        let word: String =
+            if c.is_control() || turns { c.escape_default().collect() } else { c.into() };
+        count += word.chars().count();
+        if count > most {
+            shown.push_str("...");
+            break;
+        }
+        shown += &word;
+    }
+    shown
 }
 
 fn last_word(out: &mut Vec<u8>, kind: u8, text: &str) {
@@ -182,6 +230,11 @@ impl Decoder {
         Decoder { bytes: Vec::new(), limit }
     }
 
+    /// Frames may be so long from now on.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Adds what was read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
@@ -202,8 +255,16 @@ impl Decoder {
             ));
         }
         let Some(frame) = self.bytes.get(4..4 + length) else { return Ok(None) };
-        let frame =
-            Frame::decode(frame).ok_or_else(|| format!("a malformed frame of {length} bytes"))?;
+        let frame = match (Frame::decode(frame), frame) {
+            (Some(frame), _) => frame,
+            (None, [1, version, ..]) if *version != VERSION => {
+                return Err(format!(
+                    "it speaks version {version} of the exchange, and this side version {VERSION}: one version of \
+                     the library is needed in the whole job"
+                ));
+            }
+            _ => return Err(format!("a malformed frame of {length} bytes")),
+        };
         let _ = self.bytes.drain(..4 + length);
         Ok(Some(frame))
     }
@@ -254,7 +315,8 @@ mod tests {
     #[test]
     fn a_part_or_a_name_longer_than_its_frame_is_refused() {
         let gathered = Frame::Gathered { round: 0, parts: vec![vec![1, 2]] };
-        for (frame, length_at) in [(gathered, 13), (Frame::Hello(Hello::default()), 18)] {
+        let hello = || Frame::Hello(Hello::default());
+        for (frame, length_at) in [(gathered, 13), (hello(), 18), (hello(), 22)] {
             let mut bytes = frame.encode();
             bytes[length_at] = 200;
             let mut decoder = Decoder::new(1024);
@@ -278,13 +340,39 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_another_version_and_an_empty_frame_are_refused() {
-        let mut other = Frame::Hello(Hello::default()).encode();
-        other[5] = VERSION + 1;
-        for bytes in [&[1, 0, 0, 0, 99][..], &[0, 0, 0, 0], &other] {
+    fn an_unknown_kind_and_an_empty_frame_are_refused() {
+        for bytes in [&[1, 0, 0, 0, 99][..], &[0, 0, 0, 0]] {
             let mut decoder = Decoder::new(1024);
             decoder.push(bytes);
             assert!(decoder.next().is_err());
         }
+    }
+
+    #[test]
+    fn another_version_is_refused_with_both_numbers_and_an_addition_is_passed_over() {
+        let hello = Hello { rank: 1, size: 2, pid: 3, host: "a".into(), job: "j".into() };
+        for version in [0, VERSION - 1, VERSION + 1, 255] {
+            let mut bytes = Frame::Hello(hello.clone()).encode();
+            bytes[5] = version;
+            let mut decoder = Decoder::new(1024);
+            decoder.push(&bytes);
+            let said = decoder.next().unwrap_err();
+            assert!(said.contains(&format!("version {version} ")), "{said}");
+            assert!(said.contains(&format!("version {VERSION}:")), "{said}");
+        }
+        let mut bytes = Frame::Hello(hello.clone()).encode();
+        bytes.extend([7; 9]);
+        let length = (bytes.len() - 4) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        let mut decoder = Decoder::new(1024);
+        decoder.push(&bytes);
+        assert_eq!(decoder.next(), Ok(Some(Frame::Hello(hello))));
+    }
+
+    #[test]
+    fn words_of_others_are_bounded_and_cannot_move_a_terminal() {
+        assert_eq!(plain("it's fine: ü", 64), "it's fine: ü");
+        assert_eq!(plain("\x1b[2J\nx\u{202e}", 64), "\\u{1b}[2J\\nx\\u{202e}");
+        assert_eq!(plain(&"x".repeat(100), 10), format!("{}...", "x".repeat(10)));
     }
 }

@@ -1,0 +1,107 @@
+//! A connection to the one who serves, and what is still to be written to it.
+
+use super::door::Door;
+use super::stream::Stream;
+use super::wire::{Decoder, Frame, HELLO_LIMIT};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    /// Still to be passed; none for sockets whose other end the kernel vouches for.
+    pub(super) door: Option<Door>,
+    pub(super) decoder: Decoder,
+    pub(super) out: Outbox,
+    pub(super) rank: Option<usize>,
+    pub(super) since: Instant,
+    /// Closed once `out` is written.
+    pub(super) closing: bool,
+    pub(super) open: bool,
+}
+
+/// What a frame is on the wire, for as many readers as there are.
+pub(super) fn encoded(frame: &Frame) -> Arc<[u8]> {
+    frame.encode().into()
+}
+
+/// What is still to be written to one connection. What many are told is kept once.
+#[derive(Default)]
+pub(super) struct Outbox {
+    parts: VecDeque<Arc<[u8]>>,
+    /// Of the first one.
+    sent: usize,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, bytes: &Arc<[u8]>) {
+        if !bytes.is_empty() {
+            self.parts.push_back(bytes.clone());
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Writes what the system takes.
+    fn write(&mut self, to: &mut impl Write) {
+        while let Some(part) = self.parts.front() {
+            match to.write(&part[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // Its end is read as one; what was to be said has no reader any more.
+                Err(_) => {
+                    self.parts.clear();
+                    self.sent = 0;
+                    return;
+                }
+            }
+            if self.sent >= part.len() {
+                self.sent = 0;
+                drop(self.parts.pop_front());
+            }
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(stream: Stream, door: Option<Door>) -> Connection {
+        Connection {
+            stream,
+            door,
+            decoder: Decoder::new(HELLO_LIMIT),
+            out: Outbox::default(),
+            rank: None,
+            since: Instant::now(),
+            closing: false,
+            open: true,
+        }
+    }
+
+    pub(super) fn greet(&mut self) {
+        self.answer();
+        self.write();
+    }
+
+    /// What the door has to say.
+    pub(super) fn answer(&mut self) {
+        if let Some(door) = &mut self.door {
+            self.out.push(&door.take_output().into());
+        }
+    }
+
+    pub(super) fn say(&mut self, bytes: &Arc<[u8]>) {
+        self.out.push(bytes);
+        self.write();
+    }
+
+    pub(super) fn write(&mut self) {
+        self.out.write(&mut self.stream);
+        if self.closing && self.out.is_empty() {
+            self.open = false;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Who is on the other end of a rendezvous on one host: ranks that start as other users, or that belong to another
+//! job. Each test starts itself again as the ranks; what needs a second user needs root.
+
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use tieline::job::wire::{Decoder, Frame};
+use tieline::{Status, job::Job};
+
+/// Nobody.
+const STRANGER: u32 = 65_534;
+
+fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
+}
+
+/// This program where every user may start it; gone with the test.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn new() -> Copy {
+        let place = std::env::temp_dir().join(format!("tieline-users-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let program = place.join("ranks");
+        let _ = std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        for path in [&place, &program] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        Copy(place)
+    }
+
+    fn rank(&self, test: &str, rank: usize, set: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(self.0.join("ranks"));
+        let _ = command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env("TIELINE_TEST_RANK", rank.to_string())
+            .env("TIELINE_RENDEZVOUS_TIMEOUT", "3s")
+            .envs(set.iter().copied())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn am() -> Option<usize> {
+    std::env::var("TIELINE_TEST_RANK").ok().map(|rank| rank.parse().unwrap())
+}
+
+fn ends_well(children: Vec<Child>) {
+    for (index, child) in children.into_iter().enumerate() {
+        let output: Output = child.wait_with_output().unwrap();
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        assert!(output.status.success(), "process {index}: {}", String::from_utf8_lossy(&said));
+    }
+}
+
+#[test]
+fn ranks_of_two_users_do_not_become_one_job_whoever_serves() {
+    if let Some(rank) = am() {
+        let error = Job::from_env().unwrap_err();
+        let missing = format!("rank {} of 2 has not come within 3s", 1 - rank);
+        let unreached = "could not be reached within 3s";
+        let says = if rank == 0 { &missing[..] } else { unreached };
+        assert_eq!(error.status(), Status::TimedOut, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        return;
+    }
+    if !root() {
+        return println!("skipped: a process of another user is only started by root");
+    }
+    let copy = Copy::new();
+    for serving in [0, STRANGER] {
+        let name = "ranks_of_two_users_do_not_become_one_job_whoever_serves";
+        let address = format!("127.0.0.1:{}", port());
+        let ranks = [0, 1].map(|rank| {
+            let number = rank.to_string();
+            let set = [
+                ("TIELINE_RANK", &number[..]),
+                ("TIELINE_SIZE", "2"),
+                ("TIELINE_RENDEZVOUS", &address),
+            ];
+            let user = if (rank == 0) == (serving == 0) { 0 } else { STRANGER };
+            copy.rank(name, rank, &set).uid(user).spawn().unwrap()
+        });
+        ends_well(ranks.into());
+    }
+}
+
+/// Takes the place of rank 0 before it is there, and answers whoever comes as it would.
+fn squat(name: &str) {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    println!("squatting");
+    let _ = listener.set_nonblocking(false);
+    let mut streams = listener.incoming();
+    let mut stream = streams.next().unwrap().unwrap();
+    let mut decoder = Decoder::new(1 << 20);
+    loop {
+        let mut buffer = [0; 4096];
+        match std::io::Read::read(&mut stream, &mut buffer) {
+            Ok(n) if n > 0 => decoder.push(&buffer[..n]),
+            _ => std::process::exit(0),
+        }
+        while let Ok(Some(frame)) = decoder.next() {
+            if let Frame::Contribute { round, bytes } = frame {
+                let parts = vec![b"from the squatter".to_vec(), bytes];
+                let answer = Frame::Gathered { round, parts }.encode();
+                let _ = std::io::Write::write_all(&mut stream, &answer);
+            }
+        }
+    }
+}
+
+#[test]
+fn another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named() {
+    let name = "another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named";
+    match am() {
+        Some(7) => return squat(&std::env::var("TIELINE_TEST_NAME").unwrap()),
+        Some(rank) => {
+            let error = Job::from_env().unwrap_err();
+            let says = if rank == 0 { "in use" } else { "user 65534" };
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains("TIELINE_RENDEZVOUS"), "{error}");
+            if rank == 1 {
+                assert_eq!(error.status(), Status::Permission, "{error}");
+            }
+            return;
+        }
+        None => {}
+    }
+    if !root() {
+        return println!("skipped: a process of another user is only started by root");
+    }
+    let copy = Copy::new();
+    let address = format!("127.0.0.1:{}", port());
+    let place = format!("tieline-rendezvous-0-{address}");
+    let mut squatter =
+        copy.rank(name, 7, &[("TIELINE_TEST_NAME", &place)]).uid(STRANGER).spawn().unwrap();
+    // It is there once it says so.
+    let mut lines =
+        std::io::BufRead::lines(std::io::BufReader::new(squatter.stdout.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().contains("squatting")));
+    let ranks = [1, 0].map(|rank| {
+        let number = rank.to_string();
+        let set = [
+            ("TIELINE_RANK", &number[..]),
+            ("TIELINE_SIZE", "2"),
+            ("TIELINE_RENDEZVOUS", &address),
+        ];
+        copy.rank(name, rank, &set).spawn().unwrap()
+    });
+    let outcome = std::panic::catch_unwind(|| ends_well(ranks.into()));
+    let _ = squatter.kill();
+    let _ = squatter.wait();
+    outcome.unwrap();
+}
+
+/// What Slurm sets in rank `rank` of two of a step.
+fn step<'a>(job: &'a str, rank: &'a str, nodes: &'a str) -> [(&'a str, &'a str); 6] {
+    [
+        ("SLURM_JOB_ID", job),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_PROCID", rank),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("SLURM_STEP_NUM_NODES", nodes),
+        ("SLURM_STEP_NODELIST", "127.0.0.1"),
+    ]
+}
+
+#[test]
+fn two_steps_of_slurm_whose_numbers_give_one_port_run_side_by_side() {
+    let name = "two_steps_of_slurm_whose_numbers_give_one_port_run_side_by_side";
+    if let Some(rank) = am() {
+        let job = Job::from_env().unwrap();
+        let mine = std::env::var("SLURM_JOB_ID").unwrap();
+        assert_eq!((job.rank(), job.size()), (rank, 2));
+        assert!(job.id().contains(&mine), "{}", job.id());
+        let all = job.exchange(mine.as_bytes()).unwrap();
+        assert!(all.iter().all(|theirs| *theirs == mine.as_bytes()), "{all:?}");
+        return;
+    }
+    let copy = Copy::new();
+    // 64 times 626 is 64 times 1 and 40 000 more.
+    let ranks = [("1", "0"), ("626", "1"), ("1", "1"), ("626", "0")];
+    let ranks = ranks.map(|(job, rank)| {
+        copy.rank(name, rank.parse().unwrap(), &step(job, rank, "1"))
+            .env("TIELINE_RENDEZVOUS_TIMEOUT", "60s")
+            .spawn()
+            .unwrap()
+    });
+    ends_well(ranks.into());
+}
+
+#[test]
+fn a_rank_of_another_step_is_turned_away_though_it_knows_the_secret() {
+    let name = "a_rank_of_another_step_is_turned_away_though_it_knows_the_secret";
+    if let Some(rank) = am() {
+        let error = Job::from_env().unwrap_err();
+        let says = "its Slurm job and step (or TIELINE_JOB) are not this job's";
+        assert!(error.to_string().contains(says), "{error}");
+        let status = if rank == 0 { Status::TimedOut } else { Status::Invalid };
+        assert_eq!(error.status(), status, "{error}");
+        return;
+    }
+    let copy = Copy::new();
+    let port = port().to_string();
+    let ranks = [("1", "0"), ("626", "1")].map(|(job, rank)| {
+        copy.rank(name, rank.parse().unwrap(), &step(job, rank, "2"))
+            .env("TIELINE_SECRET", "sesame")
+            .env("TIELINE_RENDEZVOUS_PORT", &port)
+            .spawn()
+            .unwrap()
+    });
+    ends_well(ranks.into());
+}
