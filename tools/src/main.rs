@@ -10,6 +10,7 @@ mod info;
 mod man;
 mod perf;
 mod run;
+mod say;
 mod size;
 mod sys;
 
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Command::Man(args) => man::main(&args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("tieline: {error}");
+        say::error(error);
         ExitCode::FAILURE
     })
 }

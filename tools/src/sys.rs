@@ -6,6 +6,7 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Runs the calling thread on one processor only.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
@@ -20,10 +21,11 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
 }
 
-/// Makes the program that `command` will start end with this process, with no signal blocked, and pins it if a
-/// processor is given.
+/// Makes the program that `command` will start end with this process, with no signal blocked and the limit of open
+/// files that this process was given, and pins it if a processor is given.
 pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
     let parent = std::process::id();
+    let files = GIVEN.get().copied();
     let before_exec = move || {
         // SAFETY: PR_SET_PDEATHSIG takes a signal number by value and touches no memory.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
@@ -40,11 +42,81 @@ pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
         if failed != 0 {
             return Err(io::Error::from_raw_os_error(failed));
         }
+        if let Some(limit) = &files {
+            // SAFETY: the pointer names a value that the closure owns.
+            check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) })?;
+        }
         cpu.map_or(Ok(()), pin)
     };
-    // SAFETY: the closure runs between fork and exec: it makes four system calls and neither allocates nor
+    // SAFETY: the closure runs between fork and exec: it makes five system calls and neither allocates nor
     // locks (the errors that it can return are made without allocation).
     let _ = unsafe { command.pre_exec(before_exec) };
+}
+
+/// The limit of open files that this process was given, once it has raised its own.
+static GIVEN: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Lets this process open as many files as it may: a launcher has some for each rank. What it starts keeps the limit
+/// that was there.
+pub(crate) fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer names a local.
+    if check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).is_ok() {
+        let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        // SAFETY: as above.
+        if check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) }).is_ok() {
+            let _ = GIVEN.set(limit);
+        }
+    }
+}
+
+/// Makes processes that lose their parent, anywhere below this one, children of this one.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: the call takes numbers by value and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
+}
+
+/// What [`next_dead`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dead {
+    /// This child has ended and waits to be collected.
+    Pid(u32),
+    /// None has.
+    None,
+    /// There is no child at all.
+    NoChild,
+}
+
+/// A child that has ended, without collecting it.
+pub(crate) fn next_dead() -> Dead {
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the pointer names a local.
+    match check(unsafe { libc::waitid(libc::P_ALL, 0, &mut info, options) }) {
+        Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Dead::NoChild,
+        Err(_) => Dead::None,
+        // SAFETY: waitid fills this member in, and leaves it 0 where nothing has ended.
+        Ok(()) => match unsafe { info.si_pid() } {
+            0 => Dead::None,
+            pid => Dead::Pid(pid as u32),
+        },
+    }
+}
+
+/// Collects a child that has ended.
+pub(crate) fn collect(pid: u32) {
+    // SAFETY: no status is asked for; the pid is that of one child.
+    let _ = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::WNOHANG) };
+}
+
+/// Makes writes to this pipe return instead of waiting.
+pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    check(flags)?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })
 }
 
 /// Sends a signal to one process.
@@ -66,14 +138,21 @@ pub(crate) struct Signal {
 pub(crate) struct Signals(OwnedFd);
 
 impl Signals {
-    /// Takes these signals over. To be called before any thread is started.
+    /// Takes these signals over, and SIGCHLD. To be called before any thread is started. One that the parent had this
+    /// process ignore stays ignored (`nohup`, a shell's background job); but the ends of children are needed.
     pub(crate) fn take(numbers: &[i32]) -> io::Result<Signals> {
+        // SAFETY: all-zero is a valid sigaction: no handler (SIG_DFL), no flags, the empty set.
+        let usual: libc::sigaction = unsafe { zeroed() };
+        // SAFETY: the pointer names a local, and the old action is not asked for.
+        check(unsafe { libc::sigaction(libc::SIGCHLD, &usual, std::ptr::null_mut()) })?;
+        let numbers = numbers.iter().filter(|number| !is_ignored(**number)).chain(&[libc::SIGCHLD]);
+
         // SAFETY: all-zero is a valid sigset_t, and sigemptyset makes it the empty set all the same.
         let mut set: libc::sigset_t = unsafe { zeroed() };
         // SAFETY: `set` is a local, valid set.
         let _ = unsafe { libc::sigemptyset(&mut set) };
         for &number in numbers {
-            // SAFETY: as above; a number that is no signal is refused by the call.
+            // SAFETY: `set` is valid; a number that is no signal is refused by the call.
             check(unsafe { libc::sigaddset(&mut set, number) })?;
         }
         // SAFETY: `set` is a local, valid set, and the old mask is not asked for.
@@ -106,6 +185,14 @@ impl Signals {
     pub(crate) fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all-zero is a valid sigaction.
+    let mut now: libc::sigaction = unsafe { zeroed() };
+    // SAFETY: nothing is changed, and the pointer names a local.
+    let asked = check(unsafe { libc::sigaction(signal, std::ptr::null(), &mut now) });
+    asked.is_ok() && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Waits until one of the descriptors can be read or the time is over; says which can.

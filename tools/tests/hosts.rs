@@ -1,6 +1,13 @@
 //! `tieline run --hosts`: over a real sshd on loopback, over network namespaces, and over a stand-in for ssh that
 //! starts the shell here. Each test starts itself again as the ranks.
 
+#[path = "hosts/sshd.rs"]
+mod sshd;
+
+use sshd::Sshd;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -35,19 +42,24 @@ impl Dir {
         Dir(dir)
     }
 
-    /// A script that is called as ssh is, `HOST sh`, and starts the shell here.
-    fn stand_in(&self) -> String {
+    /// A script of this text, to be called as ssh is.
+    fn script(&self, name: &str, text: &str) -> String {
         use std::os::unix::fs::PermissionsExt;
-        let file = self.0.join("stand-in");
-        // Its words and its environment are kept, for a look at what everybody could see.
-        let script = format!(
-            "#!/bin/sh\necho \"$@\" >> {0}/words\nhost=$1; shift\necho \"welcome to $host\"\n\
-             exec env -i PATH=\"$PATH\" \"$@\"\n",
-            self.0.display()
-        );
-        std::fs::write(&file, script).unwrap();
+        let file = self.0.join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         file.display().to_string()
+    }
+
+    /// A script that is called as ssh is, `HOST sh`, and starts the shell here.
+    fn stand_in(&self) -> String {
+        // Its words and its environment are kept, for a look at what everybody could see.
+        let script = format!(
+            "echo \"$@\" >> {0}/words\nhost=$1; shift\necho \"welcome to $host\"\n\
+             exec env -i PATH=\"$PATH\" \"$@\"",
+            self.0.display()
+        );
+        self.script("stand-in", &script)
     }
 }
 
@@ -170,6 +182,136 @@ fn a_signal_to_the_launcher_reaches_the_ranks() {
     assert!(output.status.success());
 }
 
+/// What it printed, once it has ended; a launcher that hangs is ended and named.
+fn ended(mut child: Child) -> Output {
+    let end = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("the launcher has not ended within a minute");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn every_argument_arrives_as_it_is_whatever_bytes_it_has() {
+    let dir = Dir::new("arguments");
+    let odd = OsStr::from_bytes(b"a\n#go\ntieline-ready\n\xff\xfe'\\ \n\n");
+    let mut command =
+        run("a", 1, &dir.stand_in(), &[], &["sh", "-c", "printf %s \"$1$TIELINE_ODD\"", "x"]);
+    let output = command.arg(odd).env("TIELINE_ODD", odd).output().unwrap();
+    assert_eq!(output.stdout, [odd.as_bytes(), odd.as_bytes()].concat(), "{}", text(&output));
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_way_to_a_host_that_hangs_in_the_middle_of_a_long_command_does_not_hold_the_launcher() {
+    let dir = Dir::new("stuck");
+    // Ready, and then it reads no more. The pause lets the launcher fill the pipe; without it there is less to see.
+    let text =
+        format!("echo tieline-ready; sleep 0.5; touch {}/stuck; exec sleep 1000", dir.0.display());
+    let ssh = dir.script("ssh", &text);
+    let long = "x".repeat(100_000);
+    let child = run("a", 1, &ssh, &[], &["true", &long]).spawn().unwrap();
+    until(|| dir.0.join("stuck").exists());
+    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(!ended(child).status.success());
+}
+
+#[test]
+fn a_long_command_arrives_whole() {
+    let dir = Dir::new("long");
+    let long = "it's ".repeat(25_000);
+    let program = ["sh", "-c", "printf %s \"$1\"", "x", &long];
+    let output = run("a", 1, &dir.stand_in(), &[], &program).output().unwrap();
+    assert_eq!(output.stdout, long.as_bytes());
+}
+
+#[test]
+fn a_program_that_exits_with_255_is_told_from_a_way_that_breaks() {
+    let dir = Dir::new("exit");
+    let output = run("a", 1, &dir.stand_in(), &[], &["sh", "-c", "exit 255"]).output().unwrap();
+    let said = text(&output);
+    assert!(said.contains("rank 0 on a failed: it exited with code 255"), "{said}");
+    assert_eq!(output.status.code(), Some(255), "{said}");
+    let broken = dir.script("broken", "exit 255");
+    let said = text(&run("a", 1, &broken, &[], &["true"]).output().unwrap());
+    assert!(
+        said.contains("rank 0 on a failed: the way to it (ssh) exited with code 255"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_rank_leaves_running_on_a_host_does_not_hold_the_launcher_nor_stay() {
+    let dir = Dir::new("leaves");
+    // One that holds the connection as sshd does: until everybody has closed it.
+    let ssh = dir.script("ssh", "shift; \"$@\" | cat");
+    let script = "sleep 1000 & echo $! > $0/pid.0; echo said";
+    let place = dir.0.to_str().unwrap();
+    for ssh in [dir.stand_in(), ssh] {
+        let mut command = run("a", 1, &ssh, &[], &["sh", "-c", script, place]);
+        let printed = dir.0.join("printed");
+        let _ = command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+        assert!(ended(command.spawn().unwrap()).status.success());
+        assert_eq!(std::fs::read_to_string(&printed).unwrap(), "said\n");
+        gone(&dir, 0);
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_the_session_and_keeps_the_connection_does_not_hold_the_launcher() {
+    if !installed("setsid") {
+        return println!("skipped: setsid is not installed (util-linux)");
+    }
+    let dir = Dir::new("daemon");
+    let ssh = dir.script("ssh", "shift; \"$@\" | cat");
+    let script = "setsid sh -c 'echo $$ > $0/new; mv $0/new $0/pid.0; exec sleep 1000' $0 & \
+                  while ! [ -e $0/pid.0 ]; do sleep 0.05; done; exit 4";
+    let mut command = run("a", 1, &ssh, &[], &["sh", "-c", script, dir.0.to_str().unwrap()]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(ended(child).status.code(), Some(4));
+    // On the host it stays, as a daemon does; here it has to go with the test.
+    let pid = std::fs::read_to_string(dir.0.join("pid.0")).unwrap();
+    let _ = Command::new("kill").args(["-9", pid.trim()]).status();
+}
+
+#[test]
+fn a_prompt_on_a_host_appears_before_its_line_ends() {
+    let dir = Dir::new("prompt");
+    let script = "printf 'name? '; while ! [ -e $0/answer ]; do sleep 0.05; done; echo thanks";
+    let mut command =
+        run("a", 1, &dir.stand_in(), &[], &["sh", "-c", script, dir.0.to_str().unwrap()]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut from = child.stdout.take().unwrap();
+    let (to_us, said) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut prompt = [0; 6];
+        let _ = to_us.send(from.read_exact(&mut prompt).map(|()| prompt));
+        let mut rest = String::new();
+        let _ = from.read_to_string(&mut rest);
+        rest
+    });
+    let prompt = said.recv_timeout(Duration::from_secs(30));
+    std::fs::write(dir.0.join("answer"), "").unwrap();
+    let _ = ended(child);
+    assert_eq!(prompt.expect("the prompt does not appear").unwrap(), *b"name? ");
+    assert_eq!(reader.join().unwrap(), "thanks\n");
+}
+
+#[test]
+fn the_name_of_a_host_is_bounded_and_has_no_control_characters() {
+    for name in ["a\x1b[31m", &"x".repeat(300)] {
+        let output = run(name, 1, "false", &[], &["true"]).output().unwrap();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("is not the name of a host"), "{said}");
+        assert!(!said.contains('\x1b') && said.len() < 1000, "{said:?}");
+    }
+}
+
 #[test]
 fn a_host_that_cannot_be_reached_is_one_line_that_names_it() {
     let output = run("nowhere", 1, "false", &[], &["true"]).output().unwrap();
@@ -280,77 +422,6 @@ fn ranks_start_over_a_real_sshd() {
         .unwrap();
     let said = text(&output);
     assert!(said.contains("rank 1 on localhost failed: it exited with code 137"), "{said}");
-}
-
-/// An sshd of this test's own on loopback.
-struct Sshd {
-    child: Child,
-    port: u16,
-    made_room: bool,
-}
-
-impl Sshd {
-    fn start(dir: &Dir) -> Option<Sshd> {
-        if !installed("sshd") || !installed("ssh") {
-            println!("skipped: ssh or sshd is not installed (openssh-client, openssh-server)");
-            return None;
-        }
-        if !root() {
-            println!("skipped: an sshd that starts sessions needs root");
-            return None;
-        }
-        let d = dir.0.display();
-        for key in ["host", "user"] {
-            let file = format!("{d}/{key}");
-            let mut make = Command::new("ssh-keygen");
-            let _ = make.args(["-q", "-t", "ed25519", "-N", "", "-f", &file]);
-            assert!(make.status().unwrap().success());
-        }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let configuration = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {d}/host\nAuthorizedKeysFile {d}/user.pub\n\
-             PidFile none\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPasswordAuthentication no\n"
-        );
-        std::fs::write(dir.0.join("sshd.conf"), configuration).unwrap();
-        // Where sshd locks itself in; the package makes it at boot.
-        let made_room = std::fs::create_dir("/run/sshd").is_ok();
-        let conf = format!("{d}/sshd.conf");
-        let child = Command::new("/usr/sbin/sshd")
-            .args(["-D", "-e", "-f", &conf])
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let mut sshd = Sshd { child, port, made_room };
-        let end = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = sshd.child.try_wait().ok().flatten();
-            if ended.is_some() || Instant::now() > end {
-                println!("skipped: sshd does not start here ({ended:?})");
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Some(sshd)
-    }
-
-    fn ssh(&self, dir: &Dir) -> String {
-        format!(
-            "ssh -F none -p {} -i {}/user -o BatchMode=yes -o StrictHostKeyChecking=no -o \
-             UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
-            self.port,
-            dir.0.display()
-        )
-    }
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if self.made_room {
-            let _ = std::fs::remove_dir("/run/sshd");
-        }
-    }
 }
 
 /// Waits until the process that wrote its number to `pid.RANK` is no more.

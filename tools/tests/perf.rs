@@ -106,12 +106,19 @@ struct Listener {
 
 impl Listener {
     fn start(secret: Option<&str>) -> Listener {
+        Listener::start_with(secret, &[])
+    }
+
+    fn start_with(secret: Option<&str>, options: &[&str]) -> Listener {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
-        let _ = command.args(["perf", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let _ = command.args(["perf", "--listen", "127.0.0.1:0"]).args(options);
+        let _ = command.stdout(Stdio::piped());
         if let Some(secret) = secret {
             let _ = command.env("TIELINE_SECRET", secret);
         }
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let (ours, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let _ = command.stderr(std::os::fd::OwnedFd::from(ours));
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
         let address = first.strip_prefix("listening on ").unwrap().to_owned();
@@ -123,7 +130,8 @@ impl Listener {
             },
             str::to_owned,
         );
-        drop(std::thread::spawn(move || lines.for_each(drop)));
+        // From here on nobody reads what it says: it serves all the same.
+        drop(lines);
         Listener { child, address, secret }
     }
 
@@ -190,4 +198,44 @@ fn nobody_who_listens_is_one_line_that_says_what_to_start() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("start `tieline perf --listen` there"), "{errors}");
+}
+
+#[test]
+fn silent_strangers_do_not_keep_a_client_out() {
+    let listener = Listener::start(Some("sesame"));
+    let strangers: Vec<_> =
+        (0..100).map(|_| std::net::TcpStream::connect(&listener.address).unwrap()).collect();
+    let output = listener.connect("sesame", &["--iterations", "100"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(strangers);
+}
+
+#[test]
+fn a_client_that_is_stopped_does_not_hold_the_listener() {
+    let listener = Listener::start_with(Some("sesame"), &["--patience", "4"]);
+    let endless = ["--test", "put_bw,put_bw,put_bw", "--size", "8,8,8,8", "--seconds", "1"];
+    let mut stopped = listener.connect("sesame", &endless).spawn().unwrap();
+    let mut lines = BufReader::new(stopped.stdout.take().unwrap()).lines();
+    let _ = lines.next().unwrap().unwrap(); // it measures
+    let tell = |signal: &str| {
+        let _ = Command::new("kill").args([signal, &stopped.id().to_string()]).status();
+    };
+    tell("-STOP");
+    let output = listener.connect("sesame", &["--iterations", "100"]).output().unwrap();
+    tell("-KILL");
+    let _ = stopped.wait();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
+    for test in ["memcpy", "am_bw", "put_bw", "get_lat"] {
+        for size in ["100000g", "17179869183g"] {
+            let output = perf(&["--test", test, "--size", size]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{test} {size}: {errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+            assert!(errors.contains("--size"), "{errors}");
+        }
+    }
 }

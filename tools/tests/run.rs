@@ -1,7 +1,13 @@
 //! `tieline run` with real processes. Each test starts itself again as the program of the job: with
 //! `TIELINE_RANK` set it is a rank, without it the one who looks on.
 
-use std::process::{Command, Output};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use tieline::{Status, job::Job};
 
 /// Runs the named test of this file as a job of `n`.
@@ -16,6 +22,49 @@ fn shell(n: usize, options: &[&str], script: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     let _ = command.args(["run", "-n", &n.to_string()]).args(options);
     command.args(["--", "sh", "-c", script]).output().unwrap()
+}
+
+/// `tieline run` of a shell script, to be waited for with [`ended`].
+fn started(n: usize, options: &[&str], script: &str, argument: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.args(["run", "-n", &n.to_string()]).args(options);
+    let _ = command.args(["--", "sh", "-c", script, argument]);
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What it printed, once it has ended; a launcher that hangs is ended and named.
+fn ended(mut child: Child) -> Output {
+    let end = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("the launcher has not ended within a minute");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// A standard output or error that nobody reads any more.
+fn closed() -> Stdio {
+    let (ours, _) = UnixStream::pair().unwrap();
+    Stdio::from(OwnedFd::from(ours))
+}
+
+/// A file of this test's own that is not there yet.
+fn file(name: &str) -> PathBuf {
+    let file = std::env::temp_dir().join(format!("tieline-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    file
+}
+
+fn until(is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < end, "waited in vain");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -156,4 +205,122 @@ fn a_program_that_is_not_there_is_one_line() {
 fn a_program_starts_with_no_signal_blocked() {
     let output = shell(1, &[], "grep SigBlk /proc/self/status");
     assert_eq!(text(&output.stdout), "SigBlk:\t0000000000000000\n");
+}
+
+#[test]
+fn a_launcher_whose_parent_ignores_dead_children_ends_with_its_ranks() {
+    let with_env =
+        |args: &[&str]| Command::new("env").arg("--ignore-signal=CHLD").args(args).status();
+    if !with_env(&["true"]).is_ok_and(|status| status.success()) {
+        return println!("skipped: this env(1) cannot have signals ignored");
+    }
+    let launcher = env!("CARGO_BIN_EXE_tieline");
+    let child = Command::new("env")
+        .args(["--ignore-signal=CHLD", launcher, "run", "-n", "2", "--", "sh", "-c"])
+        .arg("if [ $TIELINE_RANK = 1 ]; then exit 3; fi; exec sleep 1000")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_rank_that_does_not_end_after_sigterm_to_the_launcher_is_killed_after_a_while() {
+    let script = "trap '' TERM; touch $0.$TIELINE_RANK; while :; do sleep 0.05; done";
+    let place = file("stubborn");
+    let name = place.display().to_string();
+    let child = started(2, &["--kill-after", "0.2"], script, &name).spawn().unwrap();
+    let files = ["0", "1"].map(|rank| PathBuf::from(format!("{name}.{rank}")));
+    until(|| files.iter().all(|file| file.exists()));
+    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    let output = ended(child);
+    files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", text(&output.stderr));
+}
+
+#[test]
+fn what_a_rank_leaves_running_neither_holds_the_launcher_nor_stays() {
+    for options in [&[][..], &["--tag"]] {
+        let left = file("left");
+        let script = "sleep 1000 & echo $! > $0.new; mv $0.new $0; echo said";
+        // Its output is a file: a pipe that the one who was left holds would be waited for here.
+        let printed = file("printed");
+        let mut child = started(1, options, script, left.to_str().unwrap());
+        let _ = child.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+        let output = ended(child.spawn().unwrap());
+        assert!(output.status.success());
+        assert!(std::fs::read_to_string(&printed).unwrap().ends_with("said\n"));
+        let pid = std::fs::read_to_string(&left).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        until(|| std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+        for file in [left, printed] {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+}
+
+#[test]
+fn output_without_a_newline_is_passed_on_in_pieces_and_not_kept() {
+    let size = 64 << 20;
+    let script =
+        format!("head -c {size} /dev/zero | tr '\\0' x; grep VmHWM /proc/$PPID/status >&2");
+    let mut child = started(1, &["--tag"], &script, "").spawn().unwrap();
+    let mut from = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut buffer, mut seen) = ([0; 64 << 10], 0);
+        loop {
+            match from.read(&mut buffer).unwrap() {
+                0 => return seen,
+                n => seen += buffer[..n].iter().filter(|byte| **byte == b'x').count(),
+            }
+        }
+    });
+    let output = ended(child);
+    assert_eq!(reader.join().unwrap(), size, "every byte is passed on");
+    let said = text(&output.stderr);
+    let kb: u64 = said.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(kb < 40 << 10, "the launcher grew to {said}");
+}
+
+#[test]
+fn a_prompt_appears_before_its_line_ends() {
+    let answer = file("answer");
+    let script = "printf 'name? '; while ! [ -e $0 ]; do sleep 0.05; done; echo thanks";
+    let mut child = started(1, &["--tag"], script, answer.to_str().unwrap()).spawn().unwrap();
+    let mut from = child.stdout.take().unwrap();
+    let (to_us, said) = mpsc::channel();
+    let _ = std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n) = from.read(&mut buffer) {
+            if n == 0 || to_us.send(buffer[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut seen = said.recv_timeout(Duration::from_secs(30)).unwrap_or_default();
+    std::fs::write(&answer, "").unwrap();
+    let _ = ended(child);
+    std::fs::remove_file(&answer).unwrap();
+    assert_eq!(text(&seen), "[0] name? ", "the prompt comes first");
+    seen.extend(said.iter().flatten());
+    assert_eq!(text(&seen), "[0] name? thanks\n");
+}
+
+#[test]
+fn a_closed_output_neither_panics_nor_changes_the_exit_code() {
+    for options in [&[][..], &["--tag"]] {
+        let script = "exit 7";
+        let mut command = started(1, options, script, "sh");
+        let _ = command.stderr(closed());
+        assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(7));
+        let _ = command.stdout(closed()).stderr(closed());
+        assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(7));
+    }
+    // What ranks print is read on, so that it is theirs to say how they end.
+    let script = "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i + 1)); done; exit 5";
+    let mut command = started(1, &["--tag"], script, "sh");
+    let _ = command.stdout(closed()).stderr(closed());
+    assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(5));
 }

@@ -4,6 +4,7 @@ use crate::size;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use tieline::Error;
 
 /// Measure latency and bandwidth between two processes, here or on two hosts
 ///
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// End after the first client
     #[arg(long, requires = "listen")]
     pub(crate) once: bool,
+    /// How long a client may give no sign of life before the next one is served
+    #[arg(long, value_name = "SECONDS", requires = "listen", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    patience: u64,
     /// Measure between this process and one that listens
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,
@@ -195,6 +199,10 @@ impl Sizes {
 }
 
 impl Args {
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience)
+    }
+
     pub(crate) fn limit(&self) -> Limit {
         let time = Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::from_millis(500));
         self.iterations.map_or(Limit::Time(time), Limit::Iterations)
@@ -210,6 +218,31 @@ impl Args {
         }
         runs
     }
+}
+
+/// Buffers of one size that the two sides of a test hold at most, together.
+const BUFFERS: usize = 10;
+
+/// Whether the memory of this host holds the buffers of a test.
+///
+/// # Errors
+/// It does not, in words.
+pub(crate) fn check_size(size: usize) -> Result<(), Error> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+    let available = available.map_or(isize::MAX as usize, |kb: usize| kb.saturating_mul(1024));
+    if size.checked_mul(BUFFERS).is_some_and(|bytes| bytes <= available) {
+        return Ok(());
+    }
+    Err(crate::misuse(
+        format!("cannot measure with a size of {}", size::show(size)),
+        format!(
+            "that takes {BUFFERS} buffers of it, and {} KiB of memory are free",
+            available >> 10
+        ),
+        "give --size less",
+    ))
 }
 
 #[cfg(test)]

@@ -4,13 +4,17 @@
 use super::args::{Memory, Test};
 use crate::{sys, system_error};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tieline::{Error, Status, Worker};
+
+/// How often a peer on another host is told that this process runs.
+const BEAT: Duration = Duration::from_secs(2);
 
 /// How long the peer may take to answer.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -64,13 +68,13 @@ pub(crate) enum Reply {
 
 /// The peer. One that was started here ends with this value.
 pub(crate) struct Peer {
-    life: Life,
-    requests: RefCell<Box<dyn Write>>,
+    other: Other,
+    requests: Arc<Mutex<Box<dyn Write + Send>>>,
     replies: RefCell<BufReader<Replies>>,
 }
 
 /// How to see whether it is still there.
-enum Life {
+enum Other {
     Child(RefCell<Child>),
     Remote(TcpStream),
 }
@@ -97,19 +101,34 @@ impl Peer {
         let mut child = command.spawn().map_err(|e| failed(&e))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(requests), Some(replies)) => Ok(Peer {
-                life: Life::Child(RefCell::new(child)),
-                requests: RefCell::new(Box::new(requests)),
+                other: Other::Child(RefCell::new(child)),
+                requests: Arc::new(Mutex::new(Box::new(requests))),
                 replies: RefCell::new(BufReader::new(Replies::Child(replies))),
             }),
             _ => Err(lost("it has no pipe")),
         }
     }
 
-    /// One on another host, that is connected already.
+    /// One on another host, that is connected already. It is told now and then that this process runs: while it
+    /// serves a test, it might see nothing else of it.
     pub(crate) fn remote(stream: TcpStream) -> std::io::Result<Peer> {
+        let requests: Box<dyn Write + Send> = Box::new(stream.try_clone()?);
+        let requests = Arc::new(Mutex::new(requests));
+        let to = Arc::downgrade(&requests);
+        let beat = move || {
+            loop {
+                std::thread::sleep(BEAT);
+                let Some(to) = to.upgrade() else { return };
+                let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+                if to.write_all(b"\n").is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().name("tieline-beat".into()).spawn(beat)?;
         Ok(Peer {
-            life: Life::Remote(stream.try_clone()?),
-            requests: RefCell::new(Box::new(stream.try_clone()?)),
+            other: Other::Remote(stream.try_clone()?),
+            requests,
             replies: RefCell::new(BufReader::new(Replies::Remote(stream))),
         })
     }
@@ -118,7 +137,8 @@ impl Peer {
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Error> {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
-        self.requests.borrow_mut().write_all(&line).map_err(|e| self.lost(&e.to_string()))
+        let written = self.requests.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+        written.map_err(|e| self.lost(&e.to_string()))
     }
 
     /// Waits for the answer, and makes progress meanwhile.
@@ -130,7 +150,9 @@ impl Peer {
             let _ = worker.progress();
             std::thread::yield_now();
             if Instant::now() > until {
-                return Err(lost("it has not answered for 30 s"));
+                return Err(lost(
+                    "it has not answered for 30 s (one that listens serves one client at a time)",
+                ));
             }
         }
         let mut line = String::new();
@@ -152,12 +174,12 @@ impl Peer {
 
     /// An error once the peer has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match &self.life {
-            Life::Child(child) => match child.borrow_mut().try_wait() {
+        match &self.other {
+            Other::Child(child) => match child.borrow_mut().try_wait() {
                 Ok(Some(status)) => Err(lost(&status.to_string())),
                 _ => Ok(()),
             },
-            Life::Remote(stream) => connected(stream),
+            Other::Remote(stream) => connected(stream),
         }
     }
 
@@ -176,7 +198,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        if let Life::Child(child) = &self.life {
+        if let Other::Child(child) = &self.other {
             let mut child = child.borrow_mut();
             let _ = child.kill();
             let _ = child.wait();
@@ -184,8 +206,46 @@ impl Drop for Peer {
     }
 }
 
+/// When a client on another host last gave a sign of life: a request, or the empty line that it sends now and then.
+pub(crate) struct Life {
+    patience: Duration,
+    heard: Cell<Instant>,
+}
+
+impl Life {
+    pub(crate) fn new(patience: Duration) -> Life {
+        Life { patience, heard: Cell::new(Instant::now()) }
+    }
+
+    pub(crate) fn heard(&self) {
+        self.heard.set(Instant::now());
+    }
+
+    /// An error once it is gone, or has been silent for too long; to be called within a test, when no request comes.
+    pub(crate) fn check(&self, stream: &TcpStream) -> Result<(), Error> {
+        while sys::wait_readable(&[stream.as_raw_fd()], 0).is_ok_and(|ready| ready[0]) {
+            let mut byte = [0];
+            match stream.peek(&mut byte) {
+                Ok(0) => return Err(lost("it closed the connection")),
+                Err(e) => return Err(lost(&e.to_string())),
+                Ok(_) if byte != *b"\n" => break, // a request, which waits for its turn
+                Ok(_) => {
+                    let _ = (&*stream).read(&mut byte).map_err(|e| lost(&e.to_string()))?;
+                    self.heard();
+                }
+            }
+        }
+        if self.heard.get().elapsed() > self.patience { Err(silent()) } else { Ok(()) }
+    }
+}
+
+/// A client that is stopped, or whose host is gone.
+pub(crate) fn silent() -> Error {
+    lost("it has given no sign of life for too long")
+}
+
 /// An error once the other end of the connection has closed it.
-pub(crate) fn connected(stream: &TcpStream) -> Result<(), Error> {
+fn connected(stream: &TcpStream) -> Result<(), Error> {
     match sys::wait_readable(&[stream.as_raw_fd()], 0) {
         Ok(ready) if ready[0] => match stream.peek(&mut [0]) {
             Ok(0) => Err(lost("it closed the connection")),

@@ -57,7 +57,7 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
     let talking_peer_bytes = per_peer(&side) + buffer_bytes;
     let footprint =
         Footprint { open_ns, idle_bytes, quiet_peer_bytes, talking_peer_bytes, buffer_bytes };
-    println!("{}", serde_json::to_string(&footprint).unwrap_or_default());
+    crate::say::line(serde_json::to_string(&footprint).unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,7 +11,7 @@ mod side;
 mod stats;
 mod tests;
 
-use crate::{sys, system_error};
+use crate::{say, sys, system_error};
 pub(crate) use args::Args;
 use args::Test;
 use control::{Peer, Reply, Request, Spec};
@@ -19,8 +19,10 @@ pub(crate) use footprint::{FootprintArgs, main as footprint};
 pub(crate) use output::scaled;
 use output::{Output, Record};
 use side::Side;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::TcpStream;
 use std::process::ExitCode;
+use std::time::Duration;
 use tests::Asked;
 use tieline::{Error, Status};
 
@@ -33,8 +35,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
             .map_err(|e| system_error(format!("cannot run on processor {cpu}"), &e, fix))?;
     }
     if let Some(address) = &args.listen {
-        return listen(address, args.once);
+        return listen(address, args);
     }
+    args.runs().iter().try_for_each(|(_, size)| args::check_size(*size))?;
     let mut results = Results::new(args);
     let (alone, between): (Vec<_>, Vec<_>) =
         args.runs().into_iter().partition(|(t, _)| t.is_limit());
@@ -77,12 +80,12 @@ fn measure_between(
     for &(test, size) in runs {
         let longest = side.endpoint()?.max_message()?;
         if test.is_message() && size > longest {
-            eprintln!(
-                "tieline: {} of {} skipped: a message here has at most {} bytes; use put or get",
+            say::error(format_args!(
+                "{} of {} skipped: a message here has at most {} bytes; use put or get",
                 test.name(),
                 crate::size::show(size),
                 crate::size::show(longest)
-            );
+            ));
             continue;
         }
         let spec = Spec { test, size, memory: args.memory, verify: args.verify, key: Vec::new() };
@@ -123,15 +126,16 @@ impl Results {
 }
 
 /// `--listen`: serves one client after another, until it is ended from outside; or one only.
-fn listen(address: &str, once: bool) -> Result<ExitCode, Error> {
-    let listener = remote::listen(address)?;
-    let at = listener
-        .local_addr()
-        .map_err(|e| system_error("cannot tell where it listens", &e, "run it again"))?;
+fn listen(address: &str, args: &Args) -> Result<ExitCode, Error> {
     let mut secret = tieline::job::secret()?;
-    let mut said = format!("listening on {at}\n");
-    if secret.is_empty() {
+    let is_new = secret.is_empty();
+    if is_new {
         secret = remote::new_secret()?;
+    }
+    let clients = remote::Clients::listen(address, &secret)?;
+    let at = clients.at;
+    let mut said = format!("listening on {at}\n");
+    if is_new {
         let host = match at.ip() {
             ip if ip.is_unspecified() => "HOST".to_owned(),
             std::net::IpAddr::V6(ip) => format!("[{ip}]"),
@@ -144,22 +148,28 @@ fn listen(address: &str, once: bool) -> Result<ExitCode, Error> {
     }
     let _ = crate::info::print(&said)?;
     loop {
-        let (stream, from) = remote::accept(&listener, &secret)?;
-        let failed = |e| system_error("cannot use the connection", &e, "connect again");
-        let outcome = stream.try_clone().map_err(failed).and_then(|replies| {
-            let alive = || control::connected(&stream);
-            let requests = BufReader::new(stream.try_clone().map_err(failed)?);
-            let answer = |reply: &Reply| answer(&mut &replies, reply);
-            serve(requests, &secret, &alive, &answer)
-                .inspect_err(|e| drop(answer(&Reply::Failed { text: e.to_string() })))
-        });
-        match outcome {
-            Ok(()) if once => return Ok(ExitCode::SUCCESS),
-            Err(error) if once => return Err(error),
-            Ok(()) => println!("served {from}"),
-            Err(error) => eprintln!("tieline: {from}: {error}"),
+        let (stream, from) = clients.next()?;
+        match serve_remote(&stream, &secret, args.patience()) {
+            Ok(()) if args.once => return Ok(ExitCode::SUCCESS),
+            Err(error) if args.once => return Err(error),
+            Ok(()) => say::line(format_args!("served {from}")),
+            Err(error) => say::error(format_args!("{from}: {error}")),
         }
     }
+}
+
+/// Serves a client on another host as long as it gives signs of life.
+fn serve_remote(stream: &TcpStream, secret: &str, patience: Duration) -> Result<(), Error> {
+    let failed = |e| system_error("cannot use the connection", &e, "connect again");
+    let timeouts = stream.set_read_timeout(Some(patience));
+    timeouts.and_then(|()| stream.set_write_timeout(Some(patience))).map_err(failed)?;
+    let life = control::Life::new(patience);
+    let alive = || life.check(stream);
+    let requests = BufReader::new(stream.try_clone().map_err(failed)?);
+    let answer = |reply: &Reply| answer(&mut &*stream, reply);
+    let heard = || life.heard();
+    serve(requests, secret, &alive, &heard, &answer)
+        .inspect_err(|e| drop(answer(&Reply::Failed { text: e.to_string() })))
 }
 
 /// The peer process of `tieline perf`; started by it, never by hand.
@@ -170,7 +180,7 @@ pub(crate) fn peer(_args: &PeerArgs) -> Result<ExitCode, Error> {
     // The kernel ends this process with the one that started it, so there is nothing to look at.
     let alive = || Ok(());
     let answer = |reply: &Reply| answer(&mut std::io::stdout().lock(), reply);
-    if let Err(error) = serve(std::io::stdin().lock(), "", &alive, &answer) {
+    if let Err(error) = serve(std::io::stdin().lock(), "", &alive, &|| {}, &answer) {
         // The measuring process says it; when it is gone there is nobody left to tell.
         let _ = answer(&Reply::Failed { text: error.to_string() });
         return Ok(ExitCode::FAILURE);
@@ -183,6 +193,7 @@ fn serve(
     requests: impl BufRead,
     secret: &str,
     alive: &dyn Fn() -> Result<(), Error>,
+    heard: &dyn Fn(),
     answer: &dyn Fn(&Reply) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut side: Option<Side<'_>> = None;
@@ -191,8 +202,16 @@ fn serve(
     loop {
         let mut line = String::new();
         requests.set_limit(1 << 20);
-        if requests.read_line(&mut line).map_or(true, |n| n == 0) {
-            return Ok(());
+        match requests.read_line(&mut line) {
+            Ok(0) => return Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(control::silent());
+            }
+            Err(_) => return Ok(()),
+            Ok(_) => heard(),
+        }
+        if line.trim().is_empty() {
+            continue; // a sign of life
         }
         let reply = match (serde_json::from_str(&line).ok(), &mut side) {
             (Some(Request::Hello { version, .. }), _) if version != VERSION => {

@@ -2,12 +2,13 @@
 //! connection whose two ends have proven to each other that they know the secret.
 
 use super::control::Peer;
-use crate::{misuse, system_error};
+use crate::{misuse, say, sys, system_error};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use tieline::{Error, Status};
-use tieline_net::{Acceptor, Dialler, Hello, Key, Refusal};
+use tieline_net::{Dialler, Hello, Hub, Key, Listen, Mailbox, Ports, Refusal, Settings};
 
 /// Where `--listen` listens unless it is told.
 pub(super) const PORT: u16 = 21_811;
@@ -22,33 +23,93 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the other host may be silent before the connection counts as broken.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Opens the listener of `--listen`: `PORT`, `ADDRESS` or `ADDRESS:PORT`; nothing: every address.
-pub(super) fn listen(text: &str) -> Result<TcpListener, Error> {
-    let addresses: Vec<SocketAddr> = match text.parse::<u16>() {
-        _ if text.is_empty() => vec![([0; 16], PORT).into(), ([0; 4], PORT).into()],
-        Ok(port) => vec![([0; 16], port).into(), ([0; 4], port).into()],
-        Err(_) => resolve(text)?,
-    };
-    TcpListener::bind(&addresses[..]).map_err(|e| {
-        let fix = "choose another port: --listen ADDRESS:PORT, with port 0 any free one";
-        system_error(format!("cannot listen on {}", shown(text)), &e, fix)
-    })
+/// The listener of `--listen`, and clients that have proven that they know the secret. A thread takes the handshakes
+/// further, so that neither a stranger who says nothing nor a client that measures keeps the next one waiting there.
+pub(super) struct Clients {
+    mailbox: Mailbox,
+    /// Where it listens.
+    pub(super) at: SocketAddr,
 }
 
-/// The next client that knows the secret. The others are closed, each with a line.
-pub(super) fn accept(
-    listener: &TcpListener,
-    secret: &str,
-) -> Result<(TcpStream, SocketAddr), Error> {
-    loop {
-        let (stream, from) = listener
-            .accept()
-            .map_err(|e| system_error("cannot accept connections", &e, "run it again"))?;
-        match welcome(&stream, secret) {
-            Ok(()) => return Ok((stream, from)),
-            Err(why) => eprintln!("tieline: {from} was turned away: {why}"),
+impl Clients {
+    /// Listens: `PORT`, `ADDRESS` or `ADDRESS:PORT`; nothing: every address.
+    pub(super) fn listen(text: &str, secret: &str) -> Result<Clients, Error> {
+        let failed = |why: String| {
+            let fix = "choose another port: --listen ADDRESS:PORT, with port 0 any free one";
+            Error::new(Status::Io, format!("cannot listen on {}", shown(text)), why, fix)
+        };
+        let mut ways = Vec::new();
+        match text.parse::<u16>() {
+            Err(_) if !text.is_empty() => {
+                ways.extend(resolve(text)?.into_iter().map(|at| (Listen::At(at), at)));
+            }
+            port => {
+                let port = match port.unwrap_or(PORT) {
+                    0 => free_port().map_err(|e| failed(e.to_string()))?,
+                    port => port,
+                };
+                let ports = Ports::parse(&port.to_string()).map_err(failed)?;
+                ways.push((Listen::Ports(ports), ([0; 16], port).into()));
+            }
+        }
+        let mut last = String::new();
+        for (listen, mut at) in ways {
+            let settings = Settings {
+                secret: secret.into(),
+                listen,
+                cookie: Some(COOKIE),
+                handshake_timeout: PATIENCE,
+                ..Settings::default()
+            };
+            let mailbox = match Hub::open(&settings).and_then(|hub| hub.register([0; 16])) {
+                Ok(mailbox) => mailbox,
+                Err(why) => {
+                    last = why;
+                    continue;
+                }
+            };
+            if let (0, Some(place)) = (at.port(), mailbox.contact().places.first()) {
+                at.set_port(place.port);
+            }
+            let hub = mailbox.hub().clone();
+            let shake = move || {
+                while sys::wait_readable(&[hub.fd().as_raw_fd()], -1).is_ok() {
+                    hub.poll();
+                }
+            };
+            let thread = std::thread::Builder::new().name("tieline-door".into()).spawn(shake);
+            let _ = thread.map_err(|e| failed(e.to_string()))?;
+            return Ok(Clients { mailbox, at });
+        }
+        Err(failed(last))
+    }
+
+    /// The next one.
+    pub(super) fn next(&self) -> Result<(TcpStream, SocketAddr), Error> {
+        let failed = |e| system_error("cannot accept connections", &e, "run it again");
+        loop {
+            while let Some(incoming) = self.mailbox.take() {
+                let stream = incoming.stream;
+                let good =
+                    incoming.hello.purpose == PURPOSE && stream.set_nonblocking(false).is_ok();
+                if good && prepare(&stream).and_then(|()| finish(&stream)).is_ok() {
+                    return Ok((stream, incoming.from));
+                }
+            }
+            if let Some(count) = self.mailbox.hub().strangers_to_tell() {
+                say::error(format!(
+                    "{count} connections without the secret were turned away so far"
+                ));
+            }
+            let _ = sys::wait_readable(&[self.mailbox.fd().as_raw_fd()], -1).map_err(failed)?;
         }
     }
+}
+
+/// One that both families of addresses have.
+fn free_port() -> std::io::Result<u16> {
+    let any: [SocketAddr; 2] = [([0; 16], 0).into(), ([0; 4], 0).into()];
+    Ok(TcpListener::bind(&any[..])?.local_addr()?.port())
 }
 
 /// Connects to a listener: `HOST` or `HOST:PORT`.
@@ -115,37 +176,6 @@ fn prove(stream: &TcpStream, secret: &str) -> Result<(), Error> {
                 ));
             }
             Err(refusal) => return Err(failed(refusal.to_string())),
-        }
-    }
-}
-
-/// The acceptor's side.
-fn welcome(stream: &TcpStream, secret: &str) -> Result<(), String> {
-    let text = |e: std::io::Error| e.to_string();
-    prepare(stream).map_err(text)?;
-    let key = Key::derive(secret.as_bytes(), &COOKIE);
-    let mut acceptor = Acceptor::new(key, nonce().map_err(text)?);
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let bytes = read(stream, acceptor.expects(), end).map_err(text)?;
-        let outcome = match acceptor.receive(&bytes) {
-            Ok(Some(hello)) if hello.purpose == PURPOSE => {
-                acceptor.answer(Ok(()));
-                Ok(true)
-            }
-            Ok(Some(_)) => {
-                acceptor.answer(Err(Refusal::UnknownTarget));
-                Err("it wants something else".to_owned())
-            }
-            Ok(None) => Ok(false),
-            Err(tieline_net::Stranger::BadProof) => Err("it has another secret".to_owned()),
-            Err(_) => Err("it is no `tieline perf --connect` of this version".to_owned()),
-        };
-        let written = write(stream, acceptor.output());
-        acceptor.sent(acceptor.output().len());
-        if outcome? {
-            written.map_err(text)?;
-            return finish(stream).map_err(text);
         }
     }
 }

@@ -1,5 +1,10 @@
 //! `--hosts`: which rank runs where.
 
+use tieline::job::wire::plain;
+
+/// The longest name that a host can have, in bytes.
+const LONGEST: usize = 255;
+
 /// A host and how many ranks it may have; none: its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
@@ -28,8 +33,10 @@ impl Host {
             _ => (text, None),
         };
         let name = name.trim_start_matches('[').trim_end_matches(']');
-        // It becomes an argument of ssh: it must not look like an option, nor like two words.
-        if name.is_empty() || name.starts_with('-') || name.contains(char::is_whitespace) {
+        // It becomes an argument of ssh: it must not look like an option, nor like two words. And it is told to people.
+        let odd = |c: char| c.is_whitespace() || c.is_control();
+        if name.is_empty() || name.len() > LONGEST || name.starts_with('-') || name.contains(odd) {
+            let text = plain(text, 40);
             return Err(format!("`{text}` is not the name of a host"));
         }
         Ok(Host { name: name.to_owned(), slots })
@@ -94,7 +101,7 @@ mod tests {
     #[test]
     fn what_cannot_be_seated_is_said() {
         assert!(seated("a:1,b:1", 3).unwrap_err().contains("the hosts take 2"));
-        for hosts in ["a:x", "a:0", "", "-oProxyCommand=x", "a b"] {
+        for hosts in ["a:x", "a:0", "", "-oProxyCommand=x", "a b", "a\x1b[2J", &"x".repeat(256)] {
             assert!(seated(hosts, 1).is_err(), "{hosts}");
         }
     }

@@ -5,18 +5,23 @@ mod hosts;
 mod launch;
 mod output;
 mod remote;
+mod status;
+mod supervise;
+mod variables;
 
 use hosts::Host;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 use tieline::Error;
 
 /// Start N processes of a program, on this machine or over ssh
 ///
 /// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and
 /// TIELINE_EXCHANGE, through which `Job::from_env` of the library hands addresses from each to all. When one
-/// fails, the others are ended, one line says which it was, and its exit code becomes this command's.
+/// fails, the others are ended, one line says which it was, and its exit code becomes this command's. SIGTERM is passed
+/// on to all. What ranks leave running is ended when the last rank has.
 ///
 /// With --hosts each rank is started by `ssh HOST sh` in this directory's namesake there, with this shell's
 /// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
@@ -36,19 +41,32 @@ pub(crate) struct Args {
     #[arg(long)]
     tag: bool,
     /// Hosts to run them on, each with how many it takes: `nodea,nodeb` or `nodea:2,nodeb:4`
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Host::parse)]
-    hosts: Vec<Host>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    hosts: Vec<String>,
     /// The command that reaches a host; the host and `sh` are added to it
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
     ssh: String,
     /// Where the hosts reach this one; without it they try all its addresses
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     address: Option<IpAddr>,
+    /// How long a rank may take to end after SIGTERM to this command, before it is killed
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    kill_after: Duration,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| format!("`{text}`: {e}"))
+}
+
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
-    launch::Launch::start(args)?.supervise()
+    let hosts: Result<Vec<Host>, String> =
+        args.hosts.iter().map(|text| Host::parse(text)).collect();
+    let hosts = hosts.map_err(|why| {
+        crate::misuse("cannot read --hosts", why, "write nodea,nodeb or nodea:2,nodeb:4")
+    })?;
+    launch::Launch::start(args, &hosts)?.supervise()
 }

@@ -1,63 +1,133 @@
 //! A rank on another host: a shell there, reached by ssh, that reads what to do from its standard input.
 //!
 //! ```text
-//! launcher: ssh HOST sh            and, on standard input, BOOTSTRAP
+//! launcher: ssh HOST sh            and, on standard input, a first line
 //! shell:    tieline-ready          now nobody reads ahead of it any more
-//! launcher: the script: variables, the secret among them, and the program; then "#go"
+//! launcher: the script: variables, the secret among them, and the program; then "#go TOKEN"
 //! launcher: TERM or KILL           a signal for the program; the end of the input: both, with a pause
+//! shell:    0x1e TOKEN STATUS      the program has ended so; whatever it left running there is ended next
 //! ```
 //!
 //! So nothing of the job stands on a command line, and a launcher or a connection that is gone takes the program
-//! along.
+//! along. The token is random: no argument can be taken for the end of the script, and nothing that the program prints
+//! for the end of the program. What the shell says of that end is how a code of the program is told from one of ssh,
+//! and why nobody waits for a connection that something keeps open there.
 
-use super::output;
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use super::output::{Copy, Take};
+use crate::sys;
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-const READY: &str = "tieline-ready";
+const READY: &[u8] = b"tieline-ready";
 
-/// A complete command: the shell says it is ready once it has read all of it.
-const BOOTSTRAP: &str = "\
-{ echo tieline-ready; s=; while IFS= read -r l && [ \"$l\" != '#go' ]; do s=\"$s$l
-\"; done; eval \"$s\"; exit; }
-";
+/// What the end of the program is told with.
+const END: u8 = 0x1e;
 
-/// The line to the shell.
+/// How often a pipe that takes no more of a script is looked at.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// The longest line that a host may say before the program starts.
+const GREETING: usize = 64 << 10;
+
+/// The line to the shell, and what the shell said at the end. None of it ever waits.
 #[derive(Clone)]
-pub(super) struct Control(Arc<Mutex<Line>>);
+pub(super) struct Control {
+    line: Arc<Mutex<Line>>,
+    told: Arc<Mutex<Told>>,
+}
+
+/// What the shell has said of the program's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Nothing,
+    Status(u8),
+    /// It is gone, and has said nothing.
+    Silent,
+}
 
 enum Line {
     /// Not ready yet.
     Starting(ChildStdin),
+    /// So much of the script is still to be written.
+    Sending(ChildStdin, Vec<u8>),
     Running(ChildStdin),
     Closed,
 }
 
 impl Control {
+    /// Tells the shell its first line.
+    pub(super) fn new(mut to: ChildStdin, token: &str) -> std::io::Result<Control> {
+        sys::set_nonblocking(to.as_raw_fd())?;
+        // A complete command: the shell says it is ready once it has read all of it. A shell that is gone already is
+        // noticed by its end.
+        let _ = write!(
+            to,
+            "{{ echo tieline-ready; s=; while IFS= read -r l && [ \"$l\" != '#go {token}' ]; do s=\"$s$l\n\"; done; \
+             eval \"$s\"; exit; }}\n"
+        );
+        let told = Arc::new(Mutex::new(Told::Nothing));
+        Ok(Control { line: Arc::new(Mutex::new(Line::Starting(to))), told })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has the program told to end. `false`: there is no program yet, or nobody to tell.
     pub(super) fn signal(&self, name: &str) -> bool {
-        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Line::Running(to) => writeln!(to, "{name}").and_then(|()| to.flush()).is_ok(),
+        match &mut *self.line() {
+            Line::Running(to) => to.write_all(format!("{name}\n").as_bytes()).is_ok(),
             _ => false,
         }
     }
 
     /// Closes the line: the shell ends the program.
     pub(super) fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Line::Closed;
+        *self.line() = Line::Closed;
     }
 
-    /// Sends the script. The line stays open.
-    fn start(&self, script: &str) {
-        let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Line::Starting(mut to) = std::mem::replace(&mut *line, Line::Closed) {
-            if to.write_all(script.as_bytes()).and_then(|()| to.flush()).is_ok() {
-                *line = Line::Running(to);
+    /// How the program ended, once the shell has said it.
+    pub(super) fn told(&self) -> Told {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, told: Told) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+    }
+
+    /// Begins with the script.
+    fn start(&self, script: Vec<u8>) {
+        let mut line = self.line();
+        if let Line::Starting(to) = std::mem::replace(&mut *line, Line::Closed) {
+            *line = Line::Sending(to, script);
+        }
+    }
+
+    /// Goes on with it; whether there is more of it.
+    fn go_on(&self) -> bool {
+        let mut line = self.line();
+        let Line::Sending(to, script) = &mut *line else { return false };
+        while !script.is_empty() {
+            match to.write(script) {
+                Ok(n) => drop(script.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return true,
+                Err(_) => {
+                    *line = Line::Closed;
+                    return false;
+                }
             }
         }
+        if let Line::Sending(to, _) = std::mem::replace(&mut *line, Line::Closed) {
+            *line = Line::Running(to);
+        }
+        false
     }
 }
 
@@ -70,74 +140,183 @@ pub(super) fn command(ssh: &str, host: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Starts what `script` says once the shell is there, and copies what it prints.
-pub(super) fn drive(
-    child: &mut Child,
-    script: String,
-    tag: Option<usize>,
-) -> std::io::Result<(Control, Vec<JoinHandle<()>>)> {
-    let missing = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-    let mut to = child.stdin.take().ok_or_else(missing)?;
-    let from = child.stdout.take().ok_or_else(missing)?;
-    let errors = child.stderr.take().map(|from| output::copy(from, std::io::stderr(), tag));
-    // A shell that is gone already is noticed by its end.
-    let _ = to.write_all(BOOTSTRAP.as_bytes()).and_then(|()| to.flush());
-    let control = Control(Arc::new(Mutex::new(Line::Starting(to))));
-    let starter = control.clone();
-    let copying = std::thread::spawn(move || {
-        let mut from = BufReader::new(from);
-        let mut line = Vec::new();
-        // What comes before is the host's own greeting.
-        loop {
-            line.clear();
-            match from.read_until(b'\n', &mut line) {
-                Ok(n) if n > 0 => {}
-                _ => return,
-            }
-            if line.trim_ascii() == READY.as_bytes() {
-                break;
-            }
-        }
-        starter.start(&script);
-        output::copy_lines(from, std::io::stdout(), tag);
-    });
-    Ok((control, errors.into_iter().chain([copying]).collect()))
+/// What the shell says: its greeting, the program's output, and how that ended.
+pub(super) struct Shell {
+    control: Control,
+    wake: Arc<UnixStream>,
+    end: Vec<u8>,
+    out: Copy,
+    state: State,
+    /// What may be the beginning of something longer.
+    kept: Vec<u8>,
 }
 
-/// What the shell is to do.
-pub(super) fn script(
-    variables: &[(String, String)],
-    directory: &str,
-    program: &[String],
-) -> String {
-    let mut script = String::new();
-    for (name, value) in variables {
-        let _ = writeln!(script, "export {name}={}", quote(value));
+enum State {
+    /// What comes is the host's own greeting; then this script is sent.
+    Greeting(Vec<u8>),
+    /// What comes is the program's; whether the script is still under way.
+    Running(bool),
+    Over,
+}
+
+impl Shell {
+    pub(super) fn new(
+        control: Control,
+        wake: Arc<UnixStream>,
+        token: &str,
+        script: Vec<u8>,
+        out: Copy,
+    ) -> Shell {
+        let end = [&[END][..], token.as_bytes(), b" "].concat();
+        Shell { control, wake, end, out, state: State::Greeting(script), kept: Vec::new() }
     }
-    let words: Vec<String> = program.iter().map(|word| quote(word)).collect();
-    let _ = write!(
-        script,
-        "cd {0} || exit 126\n\
-         exec 3<&0\n\
-         {1} </dev/null 3<&- &\n\
-         child=$!\n\
-         ( while IFS= read -r signal; do kill -s \"$signal\" $child; done; kill -s TERM $child; sleep 2; \
-         kill -s KILL $child ) <&3 >/dev/null 2>&1 &\n\
-         watcher=$!\n\
-         exec 3<&- </dev/null\n\
-         wait $child; status=$?\n\
-         kill $watcher 2>/dev/null\n\
-         exit $status\n\
-         #go\n",
-        quote(directory),
-        words.join(" ")
+
+    /// Lines until the one that says that the shell reads.
+    fn greeted(&mut self) {
+        while let Some(at) = self.kept.iter().position(|byte| *byte == b'\n') {
+            let rest = self.kept.split_off(at + 1);
+            let line = std::mem::replace(&mut self.kept, rest);
+            if line.trim_ascii() == READY {
+                if let State::Greeting(script) = std::mem::replace(&mut self.state, State::Over) {
+                    self.control.start(script);
+                    self.state = State::Running(self.control.go_on());
+                }
+                let first = std::mem::take(&mut self.kept);
+                return self.take(&first);
+            }
+        }
+        if self.kept.len() > GREETING {
+            self.kept.clear();
+        }
+    }
+
+    /// Passes on what cannot belong to the word at the end.
+    fn printed(&mut self) {
+        let is_end = |part: &[u8]| self.end.starts_with(part) || part.starts_with(&self.end);
+        let end = (0..self.kept.len()).find(|at| is_end(&self.kept[*at..]));
+        let last = self.kept.split_off(end.unwrap_or(self.kept.len()));
+        let printed = std::mem::replace(&mut self.kept, last);
+        if !printed.is_empty() {
+            self.out.take(&printed);
+        }
+        let Some(word) = self.kept.strip_prefix(&self.end[..]) else { return };
+        let Some(stop) = word.iter().position(|byte| *byte == b'\n') else { return };
+        let code = std::str::from_utf8(&word[..stop]).ok().and_then(|code| code.parse().ok());
+        self.control.tell(code.map_or(Told::Silent, Told::Status));
+        self.state = State::Over;
+        self.kept.clear();
+        self.out.idle();
+        let _ = (&*self.wake).write(&[0]);
+    }
+}
+
+impl Take for Shell {
+    fn take(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            State::Over => return, // by somebody whom the program left behind
+            State::Greeting(_) => {
+                self.kept.extend(bytes);
+                return self.greeted();
+            }
+            State::Running(more) => {
+                *more = *more && self.control.go_on();
+                self.kept.extend(bytes);
+            }
+        }
+        self.printed();
+    }
+
+    fn idle(&mut self) {
+        if let State::Running(more) = &mut self.state {
+            *more = *more && self.control.go_on();
+            self.out.idle();
+        }
+    }
+
+    fn waits(&self) -> Option<Duration> {
+        match self.state {
+            State::Running(true) => Some(AGAIN),
+            _ => self.out.waits(),
+        }
+    }
+
+    fn finish(&mut self) {
+        if let State::Running(_) = self.state {
+            self.out.take(&std::mem::take(&mut self.kept));
+        }
+        if self.control.told() == Told::Nothing {
+            self.control.tell(Told::Silent);
+        }
+        self.out.finish();
+    }
+}
+
+/// What the shell is to do: bytes, since words of a command and values of variables may be any.
+pub(super) fn script(
+    token: &str,
+    variables: &[(String, OsString)],
+    directory: &OsStr,
+    program: &[OsString],
+) -> Vec<u8> {
+    let mut script = Vec::new();
+    for (name, value) in variables {
+        script.extend([b"export ", name.as_bytes(), b"=", &quote(value), b"\n"].concat());
+    }
+    let words: Vec<Vec<u8>> = program.iter().map(|word| quote(word)).collect();
+    let text = |text: &str| text.as_bytes().to_vec();
+    script.extend(
+        [
+            text("tieline_end() { printf '\\036"),
+            text(token),
+            text(" %s\\n' \"$1\"; }\ncd "),
+            quote(directory),
+            // A session of its own, where there is setsid: its members can be found when the program has ended.
+            text(
+                " || { tieline_end 126; exit 126; }\n\
+                 exec 3<&0\n\
+                 tieline_session=setsid\n\
+                 command -v setsid >/dev/null 2>&1 || tieline_session=\n\
+                 $tieline_session ",
+            ),
+            words.join(&b' '),
+            text(
+                " </dev/null 3<&- &\n\
+                 child=$!\n\
+                 ( while IFS= read -r signal; do kill -s \"$signal\" $child; done; kill -s TERM $child; sleep 2; \
+                 kill -s KILL $child ) <&3 >/dev/null 2>&1 &\n\
+                 watcher=$!\n\
+                 exec 3<&- </dev/null\n\
+                 wait $child; status=$?\n\
+                 tieline_end $status\n\
+                 kill $watcher 2>/dev/null\n\
+                 if [ -n \"$tieline_session\" ]; then\n\
+                 signal=TERM; n=0\n\
+                 while kill -s $signal -- -$child 2>/dev/null && [ $n -lt 20 ]; do\n\
+                 n=$((n + 1)); [ $n -lt 10 ] || signal=KILL; sleep 0.1\n\
+                 done\n\
+                 fi\n\
+                 exit $status\n\
+                 #go ",
+            ),
+            text(token),
+            text("\n"),
+        ]
+        .concat(),
     );
     script
 }
 
 /// One word for a shell, whatever is in it.
-fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
+fn quote(text: &OsStr) -> Vec<u8> {
+    let mut word = vec![b'\''];
+    for byte in text.as_bytes() {
+        match byte {
+            b'\'' => word.extend(b"'\\''"),
+            byte => word.push(*byte),
+        }
+    }
+    word.push(b'\'');
+    word
 }
 
 #[cfg(test)]
@@ -146,10 +325,13 @@ mod tests {
 
     #[test]
     fn a_shell_reads_back_every_word_as_it_was() {
-        for word in ["", "a b", "it's", "$(reboot)", "\"", "\\", "`x`", "*", "two\nlines"] {
-            let script = format!("printf %s {}", quote(word));
-            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+        let words =
+            ["", "a b", "it's", "$(reboot)", "\"", "\\", "`x`", "*", "two\nlines", "\u{81}"];
+        for word in words.map(OsStr::new).into_iter().chain([OsStr::from_bytes(b"\xff\x81\x88\n")])
+        {
+            let script = [b"printf %s ", &quote(word)[..]].concat();
+            let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output();
+            assert_eq!(output.unwrap().stdout, word.as_bytes());
         }
     }
 

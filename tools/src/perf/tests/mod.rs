@@ -6,7 +6,7 @@ pub(crate) mod limits;
 mod messages;
 mod rma;
 
-use super::args::{Limit, Test};
+use super::args::{Limit, Test, check_size};
 use super::control::{Peer, Reply, Request, Spec};
 use super::side::{Side, id, pattern};
 use super::stats::Samples;
@@ -83,6 +83,7 @@ pub(crate) fn serve(
     ready: impl FnOnce(Vec<u8>) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     side.begin(spec.verify);
+    check_size(spec.size)?; // it is another process that says so, maybe on a larger host
     let landing = side.region(spec.memory, room(spec.size))?;
     if matches!(spec.test, Test::GetLat | Test::GetBw) {
         let mut payload = vec![0; spec.size];

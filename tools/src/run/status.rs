@@ -1,0 +1,63 @@
+//! How a process ended, in words and as an exit code.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The end of one rank.
+pub(super) struct End {
+    /// `exited with code 7`.
+    pub(super) how: String,
+    /// What a shell would say: 128 + the signal.
+    pub(super) code: u8,
+    /// What did not bring this about is the program: ssh did.
+    pub(super) is_the_ways: bool,
+}
+
+impl End {
+    /// Of a child of this process.
+    pub(super) fn of(status: ExitStatus) -> End {
+        End { how: describe(status), code: code(status), is_the_ways: false }
+    }
+
+    /// As a shell on another host says it.
+    pub(super) fn told(code: u8) -> End {
+        let how = if code == 0 { "ended".into() } else { format!("exited with code {code}") };
+        End { how, code, is_the_ways: false }
+    }
+
+    /// Nobody knows: it is gone, and was not ours to wait for.
+    pub(super) fn unknown() -> End {
+        End { how: "ended in an unknown way".into(), code: 1, is_the_ways: false }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => "ended".into(),
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}{}", name(signal)),
+        (None, None) => "ended in an unknown way".into(),
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => " (SIGHUP)",
+        libc::SIGINT => " (SIGINT)",
+        libc::SIGQUIT => " (SIGQUIT)",
+        libc::SIGILL => " (SIGILL)",
+        libc::SIGABRT => " (SIGABRT)",
+        libc::SIGBUS => " (SIGBUS)",
+        libc::SIGFPE => " (SIGFPE)",
+        libc::SIGKILL => " (SIGKILL)",
+        libc::SIGSEGV => " (SIGSEGV)",
+        libc::SIGPIPE => " (SIGPIPE)",
+        libc::SIGTERM => " (SIGTERM)",
+        _ => "",
+    }
+}

@@ -1,0 +1,176 @@
+//! Standing by until the last rank has ended, and what it left running.
+
+use super::launch::{Failure, Launch};
+use crate::say;
+use crate::sys::{self, Dead};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tieline::Error;
+
+/// How long a process may take to end after SIGTERM, when another one has failed or the job is over.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often it is looked for processes that ranks left running, while some of them take their time to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Launch {
+    /// Serves the exchange, forwards signals and collects the dead, until none is left.
+    pub(super) fn supervise(mut self) -> Result<ExitCode, Error> {
+        while self.processes.iter().any(|p| p.running) {
+            self.turn(None)?;
+            self.collect();
+            let due = |at: Option<Instant>| at.is_some_and(|at| Instant::now() >= at);
+            if due(self.kill_at) {
+                self.kill();
+            }
+            if due(self.cut_at) {
+                // Told and not heard: the way there is stuck.
+                self.cut_at = None;
+                for process in self.processes.iter().filter(|p| p.running) {
+                    let _ = sys::kill(process.child.id(), libc::SIGKILL);
+                }
+            }
+        }
+        self.clear()?;
+        self.pass_on()?;
+        Ok(match self.failure {
+            None => ExitCode::SUCCESS,
+            Some(failure) => {
+                say::error(failure.text);
+                ExitCode::from(failure.code)
+            }
+        })
+    }
+
+    /// Waits for something to happen.
+    fn turn(&mut self, atmost: Option<Duration>) -> Result<(), Error> {
+        let due = [self.kill_at, self.cut_at].into_iter().flatten().min();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = [due, atmost].into_iter().flatten().min();
+        // What the dying said comes before their death.
+        let others = [self.signals.as_raw_fd(), self.copying.woken()];
+        let _ = self.server.turn(&others, timeout)?;
+        self.copying.look();
+        while let Some(signal) = self.signals.next() {
+            match signal.number {
+                libc::SIGCHLD => {}
+                number => self.forward(number, signal.from_terminal),
+            }
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, signal: i32, from_terminal: bool) {
+        if self.interrupted {
+            self.kill(); // asked a second time
+        } else {
+            if !from_terminal {
+                self.terminate(signal);
+            }
+            // Ctrl-C is the program's own affair, and twice is ours. Whoever sends SIGTERM means it.
+            if signal == libc::SIGTERM {
+                self.kill_in(self.kill_after);
+            }
+        }
+        self.interrupted = true;
+    }
+
+    fn kill_in(&mut self, time: Duration) {
+        let at = Instant::now().checked_add(time);
+        self.kill_at = [self.kill_at, at].into_iter().flatten().min();
+    }
+
+    fn kill(&mut self) {
+        self.terminate(libc::SIGKILL);
+        self.kill_at = None;
+        self.cut_at = Some(Instant::now() + GRACE);
+    }
+
+    fn collect(&mut self) {
+        for rank in 0..self.processes.len() {
+            let process = &mut self.processes[rank];
+            let Some(end) = process.running.then(|| process.end()).flatten() else { continue };
+            process.running = false;
+            drop(process.life.take());
+            if let Some(control) = &process.control {
+                control.close();
+            }
+            let who = self.name(rank);
+            self.server.ended(&format!("{who} {}", end.how));
+            if end.code != 0 && self.failure.is_none() {
+                let process = &self.processes[rank];
+                let left = self.processes.iter().filter(|p| p.running).count();
+                let others = match left {
+                    0 => String::new(),
+                    1 => "; the other one was ended".into(),
+                    n => format!("; the {n} others that still ran were ended"),
+                };
+                let which = match process.control {
+                    Some(_) if end.is_the_ways => "the way to it (ssh) ".to_owned(),
+                    Some(_) => "it ".to_owned(),
+                    None => format!("pid {} ", process.child.id()),
+                };
+                let text = format!("{who} failed: {which}{}{others}", end.how);
+                self.failure = Some(Failure { text, code: end.code });
+                self.terminate(libc::SIGTERM);
+                self.kill_in(GRACE);
+            }
+        }
+        // Orphans that came to us. A rank is collected above.
+        while let Dead::Pid(pid) = sys::next_dead() {
+            if self.processes.iter().any(|p| p.running && p.child.id() == pid) {
+                break;
+            }
+            sys::collect(pid);
+        }
+    }
+
+    /// Ends what ranks left running: nothing of the job stays.
+    fn clear(&mut self) -> Result<(), Error> {
+        // A way to another host ends by itself once the shell there has cleared its place.
+        let ways: BTreeSet<u32> = self.processes.iter().map(|p| p.child.id()).collect();
+        let mut told = BTreeSet::new();
+        self.interrupted = false;
+        let (soft, hard) = (Instant::now() + GRACE, Instant::now() + 2 * GRACE);
+        loop {
+            (self.kill_at, self.cut_at) = (None, None);
+            self.collect();
+            let now = Instant::now();
+            if sys::next_dead() == Dead::NoChild || now >= hard {
+                return Ok(());
+            }
+            let kill = now >= soft || self.interrupted;
+            for pid in children() {
+                if kill {
+                    let _ = sys::kill(pid, libc::SIGKILL);
+                } else if !ways.contains(&pid) && told.insert(pid) {
+                    let _ = sys::kill(pid, libc::SIGTERM);
+                }
+            }
+            self.turn(Some(LOOK))?;
+        }
+    }
+
+    /// Waits until what was printed is passed on: for our own reader only, who may be slow, and for signals.
+    fn pass_on(&mut self) -> Result<(), Error> {
+        self.processes.iter_mut().for_each(|process| drop(process.life.take()));
+        self.interrupted = false;
+        (self.kill_at, self.cut_at) = (None, None);
+        while !self.copying.is_done() && !self.interrupted {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Children of this process, whichever of its threads they came to; none where the kernel does not list them.
+fn children() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
