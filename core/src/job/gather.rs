@@ -60,11 +60,10 @@ impl Gather {
         }
     }
 
-    /// A process names itself. `Err` is the last word to it; the second value is for everybody else.
-    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (Frame, Tell)> {
+    /// A process names itself. `Err` says why it is refused; the second value is for everybody else.
+    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (String, Tell)> {
         let (rank, size) = (hello.rank as usize, self.size);
         let who = format!("pid {} on {}", hello.pid, hello.host);
-        let refused = |text: String| Frame::Refused { text };
         // Before anything else: a process of another job is not to end this one, whatever it says.
         if hello.job != self.job {
             let which = if self.job.contains(SLURM) || hello.job.contains(SLURM) {
@@ -72,34 +71,32 @@ impl Gather {
             } else {
                 "TIELINE_JOB is not this job's"
             };
-            return Err((self.turn_away(refused(which.into())), Tell::Nobody));
+            return Err((self.turn_away(which.into()), Tell::Nobody));
         }
         if hello.size as usize != size {
             // Nobody can know which of the two is right, and the others would wait in vain.
             let text = format!("rank {rank} ({who}) has size {}, rank 0 has {size}", hello.size);
-            let told = self.end(refused(text.clone()));
-            return Err((refused(text), told));
+            let told = self.end(Frame::Refused { text: text.clone() });
+            return Err((text, told));
         }
         if rank >= size {
             let text = format!("there is no rank {rank} in this job of {size}");
-            return Err((self.turn_away(refused(text)), Tell::Nobody));
+            return Err((self.turn_away(text), Tell::Nobody));
         }
         if let Some(Member { name: first, .. }) = self.members.get(&rank) {
             let text = format!("rank {rank} has joined already, as {first}; this is {who}");
-            return Err((self.turn_away(refused(text)), Tell::Nobody));
+            return Err((self.turn_away(text), Tell::Nobody));
         }
         let _ = self.members.insert(rank, Member { name: who, part: None });
         Ok(rank)
     }
 
     /// Remembers that somebody was turned away, and why.
-    pub(super) fn turn_away(&mut self, last_word: Frame) -> Frame {
-        if let Frame::Refused { text } = &last_word {
-            if self.turned_away.len() < LISTED && !self.turned_away.contains(text) {
-                self.turned_away.push(text.clone());
-            }
+    pub(super) fn turn_away(&mut self, why: String) -> String {
+        if self.turned_away.len() < LISTED && !self.turned_away.contains(&why) {
+            self.turned_away.push(why.clone());
         }
-        last_word
+        why
     }
 
     /// A process contributed. `Err` says why it cannot be right; that process is then told and left out.
@@ -273,9 +270,9 @@ mod tests {
     #[test]
     fn a_second_process_of_one_rank_is_turned_away_with_the_name_of_the_first() {
         let mut gather = joined(2);
-        let (last_word, others) = gather.join(&Hello { pid: 5, ..hello(1, 2) }).unwrap_err();
+        let refused = gather.join(&Hello { pid: 5, ..hello(1, 2) }).unwrap_err();
         let text = "rank 1 has joined already, as pid 71 on a; this is pid 5 on a".to_owned();
-        assert_eq!((last_word, others), (Frame::Refused { text }, Tell::Nobody));
+        assert_eq!(refused, (text, Tell::Nobody));
         assert_eq!(gather.name(1), "rank 1 (pid 71 on a)");
     }
 
@@ -289,8 +286,8 @@ mod tests {
             let stranger = Hello { job: "other".into(), ..hello(1, size) };
             assert_eq!(gather.join(&stranger).unwrap_err().1, Tell::Nobody);
         }
-        let (last_word, told) = gather.join(&hello(1, 4)).unwrap_err();
-        assert_eq!(told, Tell::All(last_word));
+        let (text, told) = gather.join(&hello(1, 4)).unwrap_err();
+        assert_eq!(told, Tell::All(Frame::Refused { text }));
     }
 
     #[test]

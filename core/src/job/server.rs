@@ -207,7 +207,7 @@ impl Server {
                 Ok(Ok(_)) => self.turned_away += 1,
                 Ok(Err(text)) => {
                     self.turned_away += 1;
-                    let _ = self.gather.turn_away(Frame::Refused { text });
+                    let _ = self.gather.turn_away(text);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // It left before it was taken in.
@@ -283,7 +283,7 @@ impl Server {
                     connection.closing = true;
                     connection.write();
                     self.turned_away += 1;
-                    let _ = self.gather.turn_away(Frame::Refused { text: why });
+                    let _ = self.gather.turn_away(why);
                     return;
                 }
             }
@@ -294,13 +294,13 @@ impl Server {
             match self.connections[index].decoder.next() {
                 Ok(Some(frame)) => {
                     if let Err(text) = self.heard(index, frame) {
-                        self.refuse(index, Frame::Refused { text });
+                        self.refuse(index, text);
                     }
                 }
                 Ok(None) => return,
                 Err(text) => {
-                    let last_word = self.gather.turn_away(Frame::Refused { text });
-                    self.refuse(index, last_word);
+                    let text = self.gather.turn_away(text);
+                    self.refuse(index, text);
                 }
             }
         }
@@ -314,8 +314,8 @@ impl Server {
                         self.connections[index].rank = Some(rank);
                         self.connections[index].decoder.set_limit(CONTRIBUTION_LIMIT);
                     }
-                    Err((last_word, told)) => {
-                        self.refuse(index, last_word);
+                    Err((text, told)) => {
+                        self.refuse(index, text);
                         self.tell(told);
                     }
                 }
@@ -369,13 +369,13 @@ impl Server {
     }
 
     /// Says a last word to this connection. If it was a rank's, nobody is to wait for that rank any longer.
-    fn refuse(&mut self, index: usize, last_word: Frame) {
+    fn refuse(&mut self, index: usize, text: String) {
         self.turned_away += 1;
         let connection = &mut self.connections[index];
-        connection.say(&encoded(&last_word));
+        connection.say(&encoded(&Frame::Refused { text: text.clone() }));
         connection.closing = true;
         connection.write();
-        if let (Some(rank), Frame::Refused { text }) = (connection.rank.take(), last_word) {
+        if let Some(rank) = connection.rank.take() {
             let name = self.gather.name(rank);
             self.ended(&format!("{name} was turned away: {text}"));
         }
