@@ -95,6 +95,20 @@ fn everybody_gets_everybodys_bytes_in_rank_order() {
 }
 
 #[test]
+fn three_hundred_ranks_join_and_exchange() {
+    let Some(job) = rank() else {
+        let output = job(300, "three_hundred_ranks_join_and_exchange", &[]);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(text(&output.stdout).matches("rank done").count(), 300, "{said}");
+        return;
+    };
+    let all = job.exchange(&[job.rank() as u8; 660]).unwrap();
+    assert!(all.iter().enumerate().all(|(rank, part)| *part == [rank as u8; 660]));
+    println!("rank done");
+}
+
+#[test]
 fn a_rank_that_is_killed_is_named_to_those_who_wait_for_it() {
     let Some(job) = rank() else {
         let output = job(3, "a_rank_that_is_killed_is_named_to_those_who_wait_for_it", &[]);

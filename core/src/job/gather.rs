@@ -152,8 +152,9 @@ impl Gather {
         }
     }
 
-    pub(super) fn size(&self) -> usize {
-        self.size
+    /// How many have not come.
+    pub(super) fn absent(&self) -> usize {
+        self.size.saturating_sub(self.members.len())
     }
 
     /// Everybody who has come is told, waiting or not: later the one who serves may be gone.
@@ -172,7 +173,7 @@ impl Gather {
         let waited = format!("{waited:?}");
         let absent = (0..size).filter(|rank| !self.members.contains_key(rank));
         let silent = self.members.iter().filter(|(_, m)| m.part.is_none()).map(|(rank, _)| *rank);
-        let counts = [size.saturating_sub(self.members.len()), self.members.len() - self.given];
+        let counts = [self.absent(), self.members.len() - self.given];
         let [absent, silent] = [list(absent, counts[0]), list(silent, counts[1])];
         let have = |count| if count == 1 { "has" } else { "have" };
         let mut text = String::new();

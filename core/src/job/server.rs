@@ -30,12 +30,15 @@ use std::time::{Duration, Instant};
 /// How long a connection may take to name itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many connections may be about to name themselves, beside one for each rank of the job.
+/// How many connections may be about to name themselves, beside one for each rank that has not come.
 const RESERVE: usize = 256;
 
 /// Where there is no room for one more, a connection that has not named itself for so long makes it: a rank says who it
 /// is in a fraction of this, and whoever only fills the room holds it up by no more.
 const HOLD: Duration = Duration::from_millis(100);
+
+/// How many are taken in before those who are there have their turn again.
+const PER_TURN: usize = 256;
 
 /// How long nobody is taken in when the system has no descriptor or memory for one more.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -182,7 +185,10 @@ impl Server {
     }
 
     fn accept(&mut self, index: usize) {
-        while self.make_room() {
+        for _ in 0..PER_TURN {
+            if !self.make_room() {
+                return;
+            }
             let accepted = match &self.listeners[index] {
                 Listener::Unix(listener) => {
                     listener.accept().map(|(stream, _)| match sys::user_of(&stream) {
@@ -227,9 +233,9 @@ impl Server {
         }
     }
 
-    /// Connections that have not named themselves: as many as ranks may come, and a reserve.
+    /// Connections that have not named themselves: as many as ranks are still to come, and a reserve.
     fn is_full(&self) -> bool {
-        let room = self.gather.size().saturating_add(RESERVE);
+        let room = self.gather.absent().saturating_add(RESERVE);
         self.connections.iter().filter(|c| c.rank.is_none()).count() >= room
     }
 
@@ -374,6 +380,7 @@ impl Server {
         let connection = &mut self.connections[index];
         connection.say(&encoded(&Frame::Refused { text: text.clone() }));
         connection.closing = true;
+        connection.since = Instant::now(); // as long as one that is new it has to hear it
         connection.write();
         if let Some(rank) = connection.rank.take() {
             let name = self.gather.name(rank);
