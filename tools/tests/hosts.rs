@@ -3,14 +3,16 @@
 
 #[path = "hosts/sshd.rs"]
 mod sshd;
+mod support;
 
 use sshd::Sshd;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use support::{ended, until};
 use tieline::job::Job;
 
 fn text(output: &Output) -> String {
@@ -180,19 +182,6 @@ fn a_signal_to_the_launcher_reaches_the_ranks() {
     let output = launcher.wait_with_output().unwrap();
     assert_eq!(text(&output), "caught\n");
     assert!(output.status.success());
-}
-
-/// What it printed, once it has ended; a launcher that hangs is ended and named.
-fn ended(mut child: Child) -> Output {
-    let end = Instant::now() + Duration::from_secs(60);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > end {
-            let _ = child.kill();
-            panic!("the launcher has not ended within a minute");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
 }
 
 #[test]
@@ -430,12 +419,4 @@ fn gone(dir: &Dir, rank: usize) {
     let place = format!("/proc/{}/stat", pid.trim());
     // A zombie has ended; whoever adopted it may take its time.
     until(|| std::fs::read_to_string(&place).map_or(true, |stat| stat.contains(") Z ")));
-}
-
-fn until(is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is() {
-        assert!(Instant::now() < end, "waited in vain");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -1,13 +1,16 @@
 //! `tieline run` with real processes. Each test starts itself again as the program of the job: with
 //! `TIELINE_RANK` set it is a rank, without it the one who looks on.
 
+mod support;
+
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use support::{ended, until};
 use tieline::{Status, job::Job};
 
 /// Runs the named test of this file as a job of `n`.
@@ -33,19 +36,6 @@ fn started(n: usize, options: &[&str], script: &str, argument: &str) -> Command 
     command
 }
 
-/// What it printed, once it has ended; a launcher that hangs is ended and named.
-fn ended(mut child: Child) -> Output {
-    let end = Instant::now() + Duration::from_secs(60);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > end {
-            let _ = child.kill();
-            panic!("the launcher has not ended within a minute");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
-}
-
 /// A standard output or error that nobody reads any more.
 fn closed() -> Stdio {
     let (ours, _) = UnixStream::pair().unwrap();
@@ -57,14 +47,6 @@ fn file(name: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tieline-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
     file
-}
-
-fn until(is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is() {
-        assert!(Instant::now() < end, "waited in vain");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -28,10 +28,11 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("providers/tcp/src/loopback_tests/hostile.rs", 1, "between polls"),
     ("tests/processes/src/runner.rs", 1, "the last resort against a test that hangs"),
     ("tests/processes/tests/jobs.rs", 1, "until a moment that was agreed between processes"),
-    ("tools/tests/hosts.rs", 2, "sshd and its sessions have no event for outsiders"),
+    ("tools/tests/hosts/sshd.rs", 1, "sshd has no event for outsiders"),
     ("tools/tests/launchers.rs", 1, "mpirun has no event for outsiders"),
     ("tools/tests/launchers/slurm.rs", 1, "Slurm has no event for outsiders"),
     ("tools/tests/rendezvous.rs", 1, "between looks at a process"),
+    ("tools/tests/support/mod.rs", 1, "launchers and what they leave have no event for outsiders"),
 ];
 
 /// A folder of the core, and modules that come after it.
