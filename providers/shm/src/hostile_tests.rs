@@ -18,9 +18,13 @@ use crate::keys::{Exports, Imports};
 use crate::pool::MAX_CHUNK;
 use crate::sys::{self, Mapping};
 
-const FASTBOX: usize = 1024;
+pub(crate) const FASTBOX: usize = 1024;
 
 fn interface() -> RingInterface {
+    open(Settings::defaults())
+}
+
+pub(crate) fn open(settings: Settings) -> RingInterface {
     let domain = DomainState {
         id: [3; 16],
         host: HostFacts::read(),
@@ -29,11 +33,11 @@ fn interface() -> RingInterface {
         log: None,
         warned: std::sync::Once::new(),
     };
-    RingInterface::open(Arc::new(domain), Settings::defaults()).unwrap()
+    RingInterface::open(Arc::new(domain), settings).unwrap()
 }
 
 /// What a poll brought, with every payload read to its end.
-fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
+pub(crate) fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
     let seen = Cell::new(0u64);
     let events = sys::polled(interface);
     let list = events.iter().map(|e| {
@@ -46,12 +50,12 @@ fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
     list.collect()
 }
 
-struct Hostile {
-    socket: OwnedFd,
-    memory: Mapping,
+pub(crate) struct Hostile {
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) memory: Mapping,
 }
 
-fn greet(interface: &RingInterface) -> Hostile {
+pub(crate) fn greet(interface: &RingInterface) -> Hostile {
     let address = Address::parse(&interface.address()).unwrap();
     let len = channel::memory_len(FASTBOX);
     let file = sys::memory_file(c"hostile", len).unwrap();
@@ -64,7 +68,7 @@ fn greet(interface: &RingInterface) -> Hostile {
         identity: b"trust me".to_vec(),
     };
     sys::send(&socket, &Record::Hello(hello).pack(), &[file.as_fd()]).unwrap();
-    Hostile { socket, memory }
+    Hostile { socket: Some(socket), memory }
 }
 
 #[derive(Clone, Debug)]
@@ -110,7 +114,7 @@ fn strike(hostile: &Hostile, attack: &Attack) {
             hostile.memory.word(at).unwrap().store(1 << 32 | head, Ordering::Release);
         }
         Attack::Record(bytes) => {
-            let _ = sys::send(&hostile.socket, bytes, &[]);
+            let _ = sys::send(hostile.socket.as_ref().unwrap(), bytes, &[]);
         }
         Attack::Segment(number, len) => {
             let file = sys::memory_file(c"hostile", 8192).unwrap();
@@ -119,7 +123,7 @@ fn strike(hostile: &Hostile, attack: &Attack) {
                 sys::reserve(&file, 0, 8192).unwrap();
             }
             let record = Record::Segment { number: *number, len: *len };
-            let _ = sys::send(&hostile.socket, &record.pack(), &[file.as_fd()]);
+            let _ = sys::send(hostile.socket.as_ref().unwrap(), &record.pack(), &[file.as_fd()]);
         }
     }
 }

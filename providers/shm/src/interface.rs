@@ -3,6 +3,8 @@
 mod arrivals;
 mod sleep;
 
+use arrivals::Arrival;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,8 +22,9 @@ use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::receiver::{Drained, MOST_RECORDS, RecvChannel};
+use crate::receiver::{Drained, MOST_IN_TURN, RecvChannel};
 use crate::sender::{HUNG_UP, SendChannel, status_of};
+use crate::strangers::Strangers;
 use crate::sys::{self, Epoll, Mapping, Ticker};
 
 /// What the epoll descriptor says is ready.
@@ -49,11 +52,10 @@ pub(crate) mod token {
 
 /// Most channels that end in one interface: the bits of the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
-/// Most connections whose greeting has not come yet, and how long it may take.
-const MAX_ARRIVALS: usize = 256;
-const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
-/// Most rounds of 64 sockets before the rings have their turn again.
-const MOST_ROUNDS: usize = 64;
+/// Records after which the rings have their turn again: a flood makes no call longer than that.
+const ENOUGH_RECORDS: u32 = 512;
+/// Most channels that are buried in one poll.
+const MOST_BURIED: usize = 64;
 /// How often sockets are looked at while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// Most polls between two looks at the clock.
@@ -80,6 +82,8 @@ pub(crate) struct Shared {
     ended: RefCell<Vec<u32>>,
     /// Connections that this interface turned away.
     refused: Cell<u64>,
+    /// Closes what other users send.
+    pub(crate) strangers: Strangers,
 }
 
 /// An event that waits for room, and the bytes that it points to.
@@ -121,12 +125,6 @@ impl Shared {
     }
 }
 
-/// A connection whose greeting has not come yet.
-struct Arrival {
-    socket: OwnedFd,
-    since: Instant,
-}
-
 struct State {
     inbound: Vec<Option<RecvChannel>>,
     /// Channels that every poll looks at.
@@ -135,6 +133,10 @@ struct State {
     start: usize,
     /// Local copies of doorbell words whose channels are not drained yet.
     rung: Vec<u64>,
+    /// The channel whose bell is answered first.
+    first_bell: usize,
+    /// The answers to bells left no room for others.
+    bells_took_all: bool,
     /// Channels off the direct list that were drained by the poll before.
     touched: Vec<u32>,
     doorbell: Option<(OwnedFd, Mapping)>,
@@ -142,6 +144,8 @@ struct State {
     bells_first: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
     arrivals: Vec<Option<Arrival>>,
+    /// Nobody is accepted: there are too many arrivals.
+    door_shut: bool,
     /// Channels that may still be pointed to by events of the poll before.
     graveyard: Vec<RecvChannel>,
     told: Vec<Notice>,
@@ -178,7 +182,9 @@ impl RingInterface {
                  every user of this host can connect to them; set TIELINE_SHM_DIR to a directory of mode 0700"
             ));
         }
-        epoll.add(listener.socket(), token::LISTENER)?;
+        if let Some(socket) = listener.socket() {
+            epoll.add(socket, token::LISTENER)?;
+        }
         let _ = sys::asymmetric();
         let address = Address {
             cookie: sys::random()?,
@@ -204,17 +210,21 @@ impl RingInterface {
             notices: RefCell::default(),
             ended: RefCell::default(),
             refused: Cell::new(0),
+            strangers: Strangers::default(),
         });
         let state = State {
             inbound: Vec::new(),
             direct: Vec::new(),
             start: 0,
             rung: Vec::new(),
+            first_bell: 0,
+            bells_took_all: false,
             touched: Vec::new(),
             doorbell: None,
             bells_first: false,
             outbound: Vec::new(),
             arrivals: Vec::new(),
+            door_shut: false,
             graveyard: Vec::new(),
             told: Vec::new(),
             leaving: Vec::new(),
@@ -229,6 +239,13 @@ impl RingInterface {
             sweep: 0,
         };
         Ok(RingInterface { state: RefCell::new(state), shared, address })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ring_all_bells(&self, word: usize) {
+        if let Some((_, page)) = &self.state.borrow().doorbell {
+            page.word(word * 8).unwrap().store(u64::MAX, Ordering::Release);
+        }
     }
 
     #[cfg(test)]
@@ -360,15 +377,21 @@ impl State {
             let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
             match channel.drain(shared, events) {
                 Drained::Quiet if !channel.turned => {}
-                Drained::Full if !channel.turned => {
-                    self.start = at + 1; // the next one first, so that nobody is starved
-                    return;
-                }
+                Drained::Full if !channel.turned => return self.begin_elsewhere(at),
                 end => return self.changed(index, end, shared),
             }
             at += 1;
             left -= 1;
         }
+    }
+
+    /// Channel `at` of the direct ones has more. It is the first to be looked at by the next poll; or the one
+    /// behind it, if it was the first in this one and had all the room: so everybody is the first in turn.
+    #[inline(never)]
+    fn begin_elsewhere(&mut self, at: usize) {
+        let first = if self.start < self.direct.len() { self.start } else { 0 };
+        let had_room = !std::mem::take(&mut self.bells_took_all);
+        self.start = if at == first && had_room { at + 1 } else { at };
     }
 
     #[inline(always)]
@@ -380,33 +403,62 @@ impl State {
                 self.rung[word] |= bell.swap(0, Ordering::AcqRel);
             }
             if self.rung[word] != 0 {
-                self.answer_bells(word, shared, events);
+                return self.answer_bells(shared, events);
             }
         }
     }
 
-    /// Drains the channels whose bits are set in a word.
+    /// Drains the channels whose bits are set, in a circle that begins behind the one that filled the events
+    /// of an earlier poll.
     #[inline(never)]
-    fn answer_bells(&mut self, word: usize, shared: &Shared, events: &mut Events<'_>) {
-        while self.rung[word] != 0 && events.room() > 0 {
-            let bit = self.rung[word].trailing_zeros();
-            let index = word as u32 * 64 + bit;
-            // Anybody who has the page can ring any bell: it is a hint, no more.
-            if let Some(Some(channel)) = self.inbound.get_mut(index as usize) {
-                if channel.bell && !channel.fast {
-                    let end = channel.drain(shared, events);
-                    if channel.is_behind() {
-                        self.touched.push(index);
-                    }
-                    match end {
-                        Drained::Full if !channel.turned => return,
-                        Drained::Quiet if !channel.turned => {}
-                        end => self.changed(index, end, shared),
-                    }
-                }
+    fn answer_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let words = self.rung.len();
+        if let Some((_, page)) = &self.doorbell {
+            for (word, rung) in self.rung.iter_mut().enumerate() {
+                let bell = page.word(word * 8);
+                *rung |= bell.map_or(0, |bell| bell.swap(0, Ordering::AcqRel));
             }
-            self.rung[word] &= !(1 << bit);
         }
+        let (first, behind) = (self.first_bell / 64, u64::MAX << (self.first_bell % 64));
+        // The first word comes twice: from its place on, and last what lies before that.
+        for step in 0..=words {
+            let word = (first + step) % words;
+            let mask = match step {
+                0 => behind,
+                last if last == words => !behind,
+                _ => u64::MAX,
+            };
+            while self.rung[word] & mask != 0 && events.room() > 0 {
+                let bit = (self.rung[word] & mask).trailing_zeros();
+                let index = word as u32 * 64 + bit;
+                if !self.answer(index, shared, events) {
+                    self.first_bell = (index as usize + 1) % (words * 64);
+                    self.bells_took_all = events.room() == 0;
+                    return;
+                }
+                self.rung[word] &= !(1 << bit);
+            }
+        }
+        self.bells_took_all = events.room() == 0;
+    }
+
+    /// Drains one channel that has rung, or about which somebody says so: whoever has the page can ring any
+    /// bell. `false`: there is more in it, and others come first.
+    fn answer(&mut self, index: u32, shared: &Shared, events: &mut Events<'_>) -> bool {
+        let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return true };
+        if !channel.bell || channel.fast {
+            return true;
+        }
+        let end = channel.drain(shared, events);
+        if channel.is_behind() {
+            self.touched.push(index);
+        }
+        match end {
+            Drained::Full if !channel.turned => return false,
+            Drained::Quiet if !channel.turned => {}
+            end => self.changed(index, end, shared),
+        }
+        true
     }
 
     /// What the poll before delivered from channels that are not looked at by themselves is released now.
@@ -476,8 +528,10 @@ impl State {
         if shared.pool_starved.get() {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
-        self.farewells(shared, events);
-        while events.room() > 0 {
+        self.farewells(shared);
+        // Peers that come and go leave half of the events to those that stay.
+        let kept = events.room() / 2;
+        while events.room() > kept {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };
             let event = Event {
                 data: if notice.data.is_empty() { std::ptr::null() } else { notice.data.as_ptr() },
@@ -485,6 +539,10 @@ impl State {
                 ..notice.event
             };
             let _ = events.push(event);
+            if event.kind == event::PEER_ARRIVED {
+                // Its messages come behind this.
+                self.direct.push(event.peer as u32);
+            }
             self.told.push(notice);
         }
         // Somebody must release what these events point to, and deliver what did not fit.
@@ -513,20 +571,32 @@ impl State {
     /// Looks at the sockets.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
         let mut tokens = [0u64; 64];
-        for _ in 0..MOST_ROUNDS {
+        let mut records = 0;
+        // Epoll names what is ready in a circle, so all that it names have their turn.
+        while records < ENOUGH_RECORDS {
             let ready = shared.epoll.ready(&mut tokens);
             for &token in &tokens[..ready] {
-                match token::split(token) {
-                    (0, 0) => self.accept_all(shared),
+                records += match token::split(token) {
+                    (0, 0) => self.accept_some(shared, cookie),
                     (0, _) => {
                         if let Some(ticker) = &self.ticker {
                             ticker.set(false);
                         }
+                        1
                     }
-                    (1, index) => self.hear_outbound(index),
-                    (2, index) => self.hear_inbound(index, shared),
-                    (_, index) => self.hear_arrival(index, shared, cookie),
-                }
+                    (1, index) => {
+                        self.hear_outbound(index);
+                        MOST_IN_TURN
+                    }
+                    (2, index) => {
+                        self.hear_inbound(index, shared);
+                        MOST_IN_TURN
+                    }
+                    (_, index) => {
+                        self.hear_arrival(index, shared, cookie);
+                        1
+                    }
+                };
             }
             if ready < tokens.len() {
                 break;
@@ -566,8 +636,9 @@ impl State {
         }
     }
 
-    /// Delivers what is left of channels whose sender is gone, and then says so.
-    fn farewells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+    /// Buries channels whose sender is gone once all is delivered that it had published by then. They are
+    /// drained in their turn, as before; one whose ring does not end is not waited for.
+    fn farewells(&mut self, shared: &Shared) {
         self.leaving.append(&mut shared.ended.borrow_mut());
         // Their arrival must be told first.
         if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
@@ -576,17 +647,18 @@ impl State {
             }
             return;
         }
+        let mut buried = 0;
         for index in self.leaving.clone() {
-            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { continue };
-            match channel.drain(shared, events) {
-                Drained::Full => {
-                    shared.attention.set(true);
-                    continue;
-                }
-                Drained::Broken => channel.leaving = Some(Status::BadData as i32),
-                Drained::Quiet => {}
+            let Some(Some(channel)) = self.inbound.get(index as usize) else { continue };
+            if channel.is_drained() && buried < MOST_BURIED {
+                buried += 1;
+                self.bury(index, shared);
+            } else if channel.bell && !channel.fast {
+                self.rung[index as usize / 64] |= 1 << (index % 64);
             }
-            self.bury(index, shared);
+        }
+        if !self.leaving.is_empty() {
+            shared.attention.set(true);
         }
     }
 
@@ -594,7 +666,7 @@ impl State {
         let Some(Some(channel)) = self.outbound.get(index) else { return };
         let Some(socket) = channel.socket() else { return };
         let mut buffer = [0u8; MAX_RECORD];
-        for _ in 0..MOST_RECORDS {
+        for _ in 0..MOST_IN_TURN {
             let outcome = match sys::receive(socket, &mut buffer) {
                 Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
                 Ok(got) => match Record::parse(&buffer[..got.len]) {
@@ -617,8 +689,6 @@ impl State {
             }
         }
     }
-
-    // ---- sleep ----
 }
 
 impl Drop for RingInterface {
@@ -627,5 +697,6 @@ impl Drop for RingInterface {
         for channel in state.inbound.iter_mut().flatten() {
             channel.hang_up(&self.shared, Some(Refusal::Closing));
         }
+        state.listener.close(&self.shared.strangers);
     }
 }

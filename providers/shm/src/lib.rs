@@ -58,6 +58,8 @@ mod directory;
 mod domain;
 #[cfg(not(loom))]
 mod endpoint;
+#[cfg(all(test, not(loom)))]
+mod flood_tests;
 #[cfg(not(loom))]
 mod hello;
 #[cfg(all(feature = "test-hooks", not(loom)))]
@@ -81,6 +83,8 @@ mod receiver;
 mod ring;
 #[cfg(not(loom))]
 mod sender;
+#[cfg(not(loom))]
+mod strangers;
 #[cfg(not(loom))]
 mod sys;
 

@@ -19,6 +19,7 @@ use tieline_plugin_api::Failure;
 use crate::config::Settings;
 use crate::directory::Directory;
 use crate::hello::Address;
+use crate::strangers::Strangers;
 use crate::sys;
 
 const PREFIX: &str = "tieline-";
@@ -36,7 +37,7 @@ const ATTEMPTS: usize = 100;
 
 /// A socket that listens, and its name.
 pub(crate) struct Listener {
-    socket: OwnedFd,
+    socket: Option<OwnedFd>,
     name: Vec<u8>,
     place: Option<Place>,
 }
@@ -98,7 +99,7 @@ impl Listener {
         let fail = |error| Failure::from_io("an abstract socket", &error);
         let socket = sys::bind(&name).map_err(fail)?;
         sys::listen(&socket).map_err(fail)?;
-        Ok(Listener { socket, name, place: None })
+        Ok(Listener { socket: Some(socket), name, place: None })
     }
 
     /// A socket in the directory. It begins under another name: in the moment between the file and the
@@ -120,11 +121,21 @@ impl Listener {
             return Err(error);
         }
         let name = file.as_os_str().as_bytes().to_vec();
-        Ok(Listener { socket, name, place: Some(Place { file, made: directory.is_made(), local }) })
+        let place = Place { file, made: directory.is_made(), local };
+        Ok(Listener { socket: Some(socket), name, place: Some(place) })
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// The socket, until it is closed.
+    pub(crate) fn socket(&self) -> Option<&OwnedFd> {
+        self.socket.as_ref()
+    }
+
+    /// Closes the socket, and whoever waits on it: by an abstract name that can be anybody.
+    pub(crate) fn close(&mut self, strangers: &Strangers) {
+        match self.socket.take() {
+            Some(socket) if self.place.is_none() => strangers.close(socket),
+            _ => {}
+        }
     }
 
     /// What goes into `sun_path`.

@@ -20,7 +20,7 @@ use crate::sys::{self, Mapping};
 const CHUNK_BYTES: usize = 32 << 10;
 
 /// Records of one socket that are handled before others have their turn.
-pub(crate) const MOST_RECORDS: usize = 1024;
+pub(crate) const MOST_IN_TURN: u32 = 8;
 
 /// How a look at a channel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub(crate) struct RecvChannel {
     pub(crate) socket: Option<OwnedFd>,
     /// How the sender ended; what it published is drained first.
     pub(crate) leaving: Option<i32>,
+    /// Slots that it can have published before it ended lie below this place.
+    last: u64,
 }
 
 impl RecvChannel {
@@ -93,6 +95,7 @@ impl RecvChannel {
             turned: false,
             socket: Some(socket),
             leaving: None,
+            last: u64::MAX,
         })
     }
 
@@ -150,8 +153,11 @@ impl RecvChannel {
                 }
                 let (first, offset) = (self.ring.word(1), self.ring.word(2));
                 let (segment, len) = (first as u32 as usize, (first >> 32) as usize);
-                if segment >= self.segments.len() {
-                    self.read_socket(shared);
+                if segment >= self.segments.len()
+                    && !self.read_socket(shared)
+                    && segment >= self.segments.len()
+                {
+                    return Some(Drained::Full); // its descriptor may come behind what was read now
                 }
                 match self.segments.get(segment) {
                     Some(map) if len <= MAX_CHUNK && map.holds(offset, len as u64) => {
@@ -243,11 +249,11 @@ impl RecvChannel {
         }
     }
 
-    /// Handles the records that wait on the socket; [`MOST_RECORDS`] of them, should there be no end.
-    pub(crate) fn read_socket(&mut self, shared: &Shared) {
+    /// Handles [`MOST_IN_TURN`] of the records that wait on the socket. Whether that was all.
+    pub(crate) fn read_socket(&mut self, shared: &Shared) -> bool {
         let mut buffer = [0u8; MAX_RECORD];
-        for _ in 0..MOST_RECORDS {
-            let Some(socket) = &self.socket else { return };
+        for _ in 0..MOST_IN_TURN {
+            let Some(socket) = &self.socket else { return true };
             let (status, refusal) = match sys::receive(socket, &mut buffer) {
                 Ok(got) if got.len == 0 => (Status::PeerFailed as i32, None),
                 Ok(got) => {
@@ -257,14 +263,23 @@ impl RecvChannel {
                         Err(end) => end,
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                 Err(error) if sys::is_passing(&error) => continue,
                 Err(_) => (Status::PeerFailed as i32, None),
             };
             self.hang_up(shared, refusal);
             self.leaving = Some(status);
+            // A full cold ring, of which the last slot says that a full fast box follows.
+            let slots = (channel::COLD.count + channel::fast(self.fastbox).count) as u64;
+            self.last = self.ring.position() + 2 * slots;
             shared.inbound_ended(self.number as u32);
         }
+        self.socket.is_none()
+    }
+
+    /// Whether all is delivered that the sender published before it ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.has_news() || self.ring.position() >= self.last
     }
 
     /// Closes the socket, with a word of farewell if there is one.

@@ -276,6 +276,11 @@ impl RecvRing {
         self.current = unsafe { self.slots.add(index as usize) };
     }
 
+    /// Slots consumed since the channel began; in a new ring it goes on from a multiple of that ring's size.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Consumed slots that the producer has not been told of.
     #[inline(always)]
     pub(crate) fn unpublished(&self) -> u64 {

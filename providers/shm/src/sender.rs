@@ -148,6 +148,7 @@ impl SendChannel {
             None => {
                 let Some(socket) = self.dial()? else { return Ok(false) };
                 if sys::peer_user(&socket) != Some(self.shared.user) {
+                    self.shared.strangers.close(socket);
                     return Err(Failure::new(
                         Status::Permission,
                         "the socket at the peer's address belongs to another user",

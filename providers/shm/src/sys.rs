@@ -195,6 +195,37 @@ pub(crate) fn is_dead(name: &[u8]) -> bool {
     refused(libc::SOCK_DGRAM) && refused(libc::SOCK_SEQPACKET)
 }
 
+/// Nothing more can be sent or connected to a socket; what was stays.
+pub(crate) fn shut_down(fd: &OwnedFd) {
+    // SAFETY: an open descriptor.
+    let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Whether no descriptors wait on a socket, or on those that wait for being accepted, as the kernel counts them
+/// in /proc (since Linux 5.6); when in doubt there may be some.
+pub(crate) fn carries_nothing(fd: &OwnedFd) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let text = text.unwrap_or_default();
+    text.lines().any(|line| line.strip_prefix("scm_fds:").is_some_and(|n| n.trim() == "0"))
+}
+
+/// Runs something that starts a thread: no signal of the application's is handled by that one.
+pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    // SAFETY: sets of signals are plain records that the calls fill; the mask is this thread's own, and it is
+    // set back before anybody else runs on it.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let _ = libc::sigfillset(&mut all);
+        let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
+        let result = start();
+        if masked {
+            let _ = libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+        result
+    }
+}
+
 /// Closing this descriptor does not wait until what was written to it has left, as its sender may have asked.
 fn do_not_linger(fd: RawFd) {
     let off = libc::linger { l_onoff: 0, l_linger: 0 };

@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use std::io;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -283,6 +284,58 @@ pub fn is_open(socket: &OwnedFd) -> bool {
             return got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
         }
     }
+}
+
+/// A TCP socket with data that nobody reads: who closes the last copy waits for so many seconds. And the other end.
+///
+/// # Errors
+/// Those of the system.
+pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
+    let unread = TcpListener::bind("127.0.0.1:0")?;
+    let mut stream = TcpStream::connect(unread.local_addr()?)?;
+    stream.set_nonblocking(true)?;
+    while stream.write(&[0; 65536]).is_ok() {}
+    let linger = libc::linger { l_onoff: 1, l_linger: seconds };
+    // SAFETY: an open descriptor and a readable record of that length.
+    let _ = done(unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as u32,
+        )
+    })?;
+    Ok((stream.into(), unread))
+}
+
+/// How many kinds [`odd_descriptors`] knows.
+pub const ODD_KINDS: usize = 7;
+
+/// Descriptors that nobody expects, of one kind or many of one.
+///
+/// # Errors
+/// Those of the system.
+pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
+    let open = |path: &str| std::fs::File::open(path).map(OwnedFd::from);
+    Ok(match kind {
+        0 => vec![open("/dev/zero")?],
+        1 => vec![open("/")?],
+        2 => vec![open("/proc/self/maps")?],
+        // SAFETY: takes numbers only.
+        3 => vec![owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?],
+        4 => (0..253).map(|_| open("/dev/null")).collect::<io::Result<_>>()?,
+        // A socket in which a socket waits.
+        5 => {
+            let (one, two) = std::os::unix::net::UnixDatagram::pair()?;
+            let (one, two) = (OwnedFd::from(one), OwnedFd::from(two));
+            send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
+            vec![two, one]
+        }
+        // Memory that can be made shorter.
+        // SAFETY: a name that ends with a zero.
+        _ => vec![owned(unsafe { libc::memfd_create(c"odd".as_ptr(), libc::MFD_CLOEXEC) })?],
+    })
 }
 
 /// Memory that is shared with whoever gets its file.

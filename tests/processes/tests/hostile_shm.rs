@@ -1,12 +1,24 @@
 //! Peers that speak the wire of shm and keep to none of its rules.
 
-use tieline_processes::{Launch, Node, Test, Verdict, named};
+use std::process::Command;
+use tieline_processes::node::milliseconds_since;
+use tieline_processes::{BOUND_MS, Launch, Node, Test, Verdict, named, sys};
 
-pub(crate) const TESTS: &[Test] =
-    named![two_hundred_peers_that_greet_between_two_polls_all_arrive,];
+pub(crate) const TESTS: &[Test] = named![
+    four_hundred_peers_that_greet_between_two_polls_all_arrive,
+    silent_connections_do_not_keep_an_honest_peer_out,
+    peers_that_hung_up_and_go_on_writing_are_buried,
+    floods_of_records_and_messages_do_not_stop_a_conversation,
+    unusual_descriptors_do_not_stop_a_conversation,
+    another_user_stops_nobody_where_there_is_no_directory_for_sockets,
+];
 
 /// What is attacked here.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
+
+/// The record that says nothing but that somebody should look.
+const WAKE: &str = "04";
+const NOBODY: u32 = 65534;
 
 /// A victim in the middle of a conversation with a friend.
 fn victim_and_friend() -> (Node, Node) {
@@ -19,8 +31,10 @@ fn victim_and_friend() -> (Node, Node) {
 /// The conversation goes on.
 fn undisturbed(victim: &mut Node, friend: &mut Node) {
     let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
-    let before = pongs(friend);
-    while pongs(friend) < before + 100 {}
+    let (before, started) = (pongs(friend), sys::now_ns());
+    while pongs(friend) < before + 100 {
+        assert!(milliseconds_since(started) < BOUND_MS, "the conversation stands still");
+    }
     friend.nothing_was_wrong();
     victim.nothing_was_wrong();
 }
@@ -39,14 +53,103 @@ fn end(nodes: [Node; 3]) -> Verdict {
     Verdict::Passed
 }
 
-fn two_hundred_peers_that_greet_between_two_polls_all_arrive() -> Verdict {
+fn four_hundred_peers_that_greet_between_two_polls_all_arrive() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut hostile = attacker(&mut victim);
     // It does not poll while they come.
     let _ = victim.must("passive");
-    let _ = hostile.must("greet 200");
+    let _ = hostile.must("greet 400");
     let _ = victim.must("active");
     undisturbed(&mut victim, &mut friend);
-    assert_eq!(hostile.must("open"), "200");
+    assert_eq!(hostile.must("open"), "400");
+    end([hostile, friend, victim])
+}
+
+fn silent_connections_do_not_keep_an_honest_peer_out() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    let mut hostile = attacker(&mut victim);
+    let _ = hostile.must("silent 300");
+    let mut newcomer = Node::with("newcomer", &[LOCAL]);
+    newcomer.connect(&mut victim);
+    let _ = newcomer.must("ping victim");
+    undisturbed(&mut victim, &mut friend);
+    newcomer.end();
+    end([hostile, friend, victim])
+}
+
+fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    let mut hostile = attacker(&mut victim);
+    let _ = hostile.must("greet 30");
+    assert_eq!(hostile.must("switch"), "30");
+    let _ = hostile.must("hang-up");
+    hostile.peer.tell("write");
+    hostile.streams();
+    undisturbed(&mut victim, &mut friend);
+    let written = hostile.stop().expect("writing").text;
+    println!("    {written} messages from 30 who had hung up");
+    // All are told of as gone, and nobody reads what they write any more.
+    victim.peer.tell("failures 30");
+    let _ = victim.answer().expect("on_peer_failure is called");
+    hostile.peer.tell("write");
+    hostile.streams();
+    undisturbed(&mut victim, &mut friend);
+    let more: u64 = hostile.stop().expect("writing").text.parse().expect("a number");
+    assert!(more <= 30 * 128, "{more} messages were read after the end");
+    end([hostile, friend, victim])
+}
+
+fn floods_of_records_and_messages_do_not_stop_a_conversation() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    let mut hostile = attacker(&mut victim);
+    let _ = hostile.must("greet 300");
+    for flood in [&format!("flood {WAKE}"), "write"] {
+        hostile.peer.tell(flood);
+        hostile.streams();
+        undisturbed(&mut victim, &mut friend);
+        println!("    {flood}: {}", hostile.stop().expect("flooding").text);
+    }
+    end([hostile, friend, victim])
+}
+
+fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    let mut hostile = attacker(&mut victim);
+    let before = victim.must("descriptors");
+    for order in ["odd", "linger 3"] {
+        let _ = hostile.must(order);
+        undisturbed(&mut victim, &mut friend);
+    }
+    assert_eq!(victim.must("descriptors"), before, "what was sent is closed");
+    end([hostile, friend, victim])
+}
+
+/// Somewhere without a directory that sockets could lie in.
+const NOWHERE: &str = "for place in /tmp /run/user; do test ! -d $place || mount -t tmpfs -o ro none $place || exit; \
+                       done; exec \"$0\"";
+
+fn another_user_stops_nobody_where_there_is_no_directory_for_sockets() -> Verdict {
+    let own = ["--mount", "true"];
+    if !sys::is_root() || !Command::new("unshare").args(own).status().is_ok_and(|s| s.success()) {
+        return Verdict::Skipped("a mount namespace and another user need root".into());
+    }
+    let launch =
+        Launch::new("victim", "node").through(&["unshare", "--mount", "sh", "-c", NOWHERE]);
+    let mut victim = Node::open(launch, &[LOCAL]);
+    let mut friend = Node::with("friend", &[LOCAL]);
+    let report = victim.must("context-report");
+    assert!(report.contains("every user of this host can connect"), "{report}");
+    friend.connect(&mut victim);
+    let _ = friend.must("chat victim");
+    let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
+    let aimed = hostile.must(&format!("aim {}", victim.must("address")));
+    assert_eq!(aimed, "abstract");
+    assert_eq!(hostile.must(&format!("become {NOBODY}")), "true");
+    for order in ["linger 5", "odd", "silent 300"] {
+        let _ = hostile.must(order);
+        undisturbed(&mut victim, &mut friend);
+    }
+    let _ = hostile.must("hang-up");
+    undisturbed(&mut victim, &mut friend);
     end([hostile, friend, victim])
 }

@@ -1,56 +1,115 @@
 //! Peers that connect: their sockets are accepted, their greetings heard, and what is not right refused.
+//!
+//! Whoever greets at once, as peers do, takes no place among the arrivals. Those are for connections on which
+//! nothing has come yet: when there are too many, the one that has been silent for longest makes way, and before
+//! it had some time for a greeting nobody else is accepted.
 
 use super::*;
+
+/// Most connections whose greeting has not come yet, and how long it may take.
+const MAX_ARRIVALS: usize = 256;
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a connection may be silent when others want its place.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Most connections that are accepted before others have their turn.
+const MOST_ACCEPTED: u32 = 256;
+
+/// A connection whose greeting has not come yet.
+pub(super) struct Arrival {
+    socket: OwnedFd,
+    since: Instant,
+}
 
 impl State {
     pub(super) fn look_after_arrivals(&mut self, shared: &Shared) {
         for place in &mut self.arrivals {
             if place.as_ref().is_some_and(|a| a.since.elapsed() > ARRIVAL_DEADLINE) {
-                if let Some(arrival) = place.take() {
-                    shared.epoll.remove(&arrival.socket);
-                    shared.refused.set(shared.refused.get() + 1);
-                }
+                dismiss(place, shared);
+            }
+        }
+        let crowded = self.oldest_of_all().is_some_and(|(since, _)| since.elapsed() <= PATIENCE);
+        if self.door_shut && !crowded && !shared.strangers.are_too_many() {
+            if let Some(listener) = self.listener.socket() {
+                self.door_shut = shared.epoll.add(listener, token::LISTENER).is_err();
             }
         }
     }
 
-    pub(super) fn accept_all(&mut self, shared: &Shared) {
-        for _ in 0..MAX_ARRIVALS {
-            match sys::accept(self.listener.socket()) {
-                Ok(socket) => {
-                    if sys::peer_user(&socket) != Some(shared.user) {
-                        refuse(shared, &socket, Refusal::User);
-                        continue;
-                    }
-                    let index = vacancy(&mut self.arrivals);
-                    if index >= MAX_ARRIVALS
-                        || shared.epoll.add(&socket, token::arrival(index)).is_err()
-                    {
-                        refuse(shared, &socket, Refusal::Resources);
-                        continue;
-                    }
-                    self.arrivals[index] = Some(Arrival { socket, since: Instant::now() });
-                }
+    /// Nobody is accepted until the next maintenance; who knocks meanwhile waits in the kernel's queue.
+    fn shut_the_door(&mut self, shared: &Shared) {
+        if let Some(listener) = self.listener.socket() {
+            shared.epoll.remove(listener);
+            self.door_shut = true;
+        }
+    }
+
+    /// Accepts who waits; returns how many.
+    pub(super) fn accept_some(&mut self, shared: &Shared, cookie: &Id) -> u32 {
+        for accepted in 0..MOST_ACCEPTED {
+            if shared.strangers.are_too_many() || !self.has_a_place(shared, cookie) {
+                self.shut_the_door(shared);
+                return accepted;
+            }
+            let Some(listener) = self.listener.socket() else { return accepted };
+            match sys::accept(listener) {
+                Ok(socket) => self.welcome(socket, shared, cookie),
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
                     // Give up the place that was kept free, to say no instead of nothing.
                     self.spare = None;
-                    let waiting = sys::accept(self.listener.socket());
+                    let waiting = sys::accept(listener);
                     let more = waiting.is_ok();
                     if let Ok(socket) = waiting {
-                        refuse(shared, &socket, Refusal::Resources);
+                        turn_away(shared, socket, Refusal::Resources);
                     }
                     self.spare = sys::spare();
                     // Without a place the kernel says "full" before it looks whether anybody waits.
                     if !more {
-                        return;
+                        return accepted;
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     self.spare = self.spare.take().or_else(sys::spare);
-                    return;
+                    return accepted;
                 }
             }
+        }
+        MOST_ACCEPTED
+    }
+
+    /// When every place is taken: the arrival that has been silent for longest.
+    fn oldest_of_all(&self) -> Option<(Instant, usize)> {
+        let taken = self.arrivals.iter().enumerate();
+        let taken = taken.filter_map(|(index, place)| Some((place.as_ref()?.since, index)));
+        if taken.clone().count() < MAX_ARRIVALS { None } else { taken.min() }
+    }
+
+    /// Whether one more could be silent.
+    fn has_a_place(&mut self, shared: &Shared, cookie: &Id) -> bool {
+        let Some((since, oldest)) = self.oldest_of_all() else { return true };
+        // It may have spoken since this maintenance began.
+        self.hear_arrival(oldest, shared, cookie);
+        if self.arrivals[oldest].is_some() && since.elapsed() > PATIENCE {
+            dismiss(&mut self.arrivals[oldest], shared);
+        }
+        self.arrivals[oldest].is_none()
+    }
+
+    /// A connection that was just accepted: most peers have greeted already.
+    fn welcome(&mut self, socket: OwnedFd, shared: &Shared, cookie: &Id) {
+        if sys::peer_user(&socket) != Some(shared.user) {
+            return turn_away(shared, socket, Refusal::User);
+        }
+        let mut buffer = [0u8; MAX_RECORD];
+        match sys::receive(&socket, &mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let index = vacancy(&mut self.arrivals);
+                if shared.epoll.add(&socket, token::arrival(index)).is_err() {
+                    return refuse(shared, &socket, Refusal::Resources);
+                }
+                self.arrivals[index] = Some(Arrival { socket, since: Instant::now() });
+            }
+            got => self.greeted(socket, got, &buffer, shared, cookie),
         }
     }
 
@@ -63,6 +122,18 @@ impl State {
         };
         let Some(Arrival { socket, .. }) = self.arrivals[index].take() else { return };
         shared.epoll.remove(&socket);
+        self.greeted(socket, got, &buffer, shared, cookie);
+    }
+
+    /// The first record of a connection, or its end.
+    fn greeted(
+        &mut self,
+        socket: OwnedFd,
+        got: std::io::Result<sys::Received>,
+        buffer: &[u8],
+        shared: &Shared,
+        cookie: &Id,
+    ) {
         let refusal = match got {
             Ok(got) if got.len > 0 => match Record::parse(&buffer[..got.len]) {
                 Ok(Record::Hello(hello)) if !same_secret(&hello.cookie, cookie) => Refusal::Cookie,
@@ -97,7 +168,6 @@ impl State {
         // A peer that does not get this goes on with fences and without bell.
         let _ = sys::send(socket, &ack.pack(), &[page.as_fd()]);
         self.inbound[index] = Some(channel);
-        self.direct.push(index as u32);
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);
     }
@@ -117,7 +187,7 @@ impl State {
 
     pub(super) fn hear_inbound(&mut self, index: usize, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index) else { return };
-        channel.read_socket(shared);
+        let _ = channel.read_socket(shared);
     }
 }
 
@@ -125,4 +195,20 @@ impl State {
 fn refuse(shared: &Shared, socket: &OwnedFd, refusal: Refusal) {
     shared.refused.set(shared.refused.get() + 1);
     let _ = sys::send(socket, &Record::Refused(refusal).pack(), &[]);
+}
+
+/// The same for somebody who may be another user, and have sent anything.
+fn turn_away(shared: &Shared, socket: OwnedFd, refusal: Refusal) {
+    refuse(shared, &socket, refusal);
+    if sys::peer_user(&socket) != Some(shared.user) {
+        shared.strangers.close(socket);
+    }
+}
+
+/// Closes a connection that was silent for too long.
+fn dismiss(place: &mut Option<Arrival>, shared: &Shared) {
+    if let Some(arrival) = place.take() {
+        shared.epoll.remove(&arrival.socket);
+        shared.refused.set(shared.refused.get() + 1);
+    }
 }

@@ -60,6 +60,7 @@ impl State {
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
             || self.arrivals.iter().any(Option::is_some)
+            || self.door_shut
     }
 
     fn tick(&mut self, shared: &Shared) -> bool {

@@ -5,6 +5,7 @@ use crate::interpreter::unhex;
 use crate::parent::Parent;
 use crate::sys;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
 #[derive(Default)]
@@ -13,6 +14,8 @@ struct Hostile {
     channels: Vec<Channel>,
     /// Connections that said nothing, or something that is no greeting.
     strangers: Vec<OwnedFd>,
+    /// The other ends of what was sent, which nobody reads.
+    unread: Vec<TcpListener>,
 }
 
 /// The role.
@@ -83,6 +86,32 @@ impl Hostile {
             }
             // The same record on every channel, as often as it takes it up to so many times: how many in all.
             ["say", record, times] => self.say(&unhex(record), number(times)).to_string(),
+            // The same for as long as nothing else is ordered: how many in all.
+            ["flood", record] => {
+                parent.say("streaming");
+                let (record, mut said) = (unhex(record), 0);
+                while !parent.wants_something() {
+                    said += self.say(&record, 1000);
+                }
+                said.to_string()
+            }
+            // Greetings that bring a TCP socket whose closing takes five minutes.
+            ["linger", count] => {
+                for _ in 0..number(count) {
+                    let (tcp, unread) = sys::lingering(300)?;
+                    self.greet_with(&[tcp])?;
+                    self.unread.push(unread);
+                }
+                self.strangers.len().to_string()
+            }
+            // Greetings that bring other things than memory, and as many as the system takes.
+            ["odd"] => {
+                for kind in 0..sys::ODD_KINDS {
+                    let odd = sys::odd_descriptors(kind)?;
+                    self.greet_with(&odd)?;
+                }
+                self.strangers.len().to_string()
+            }
             // Messages into every ring, for as long as nothing else is ordered: how many in all.
             ["write"] => {
                 parent.say("streaming");
@@ -96,10 +125,18 @@ impl Hostile {
                 }
                 written.to_string()
             }
-            // Ends `write`.
+            // Ends `write` and `flood`.
             ["stop"] => String::new(),
             _ => panic!("{words:?} is no order"),
         })
+    }
+
+    fn greet_with(&mut self, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let socket = self.target().connect()?;
+        let hello = self.target().hello(b"nobody you know");
+        sys::send_record(&socket, &hello, &wire::borrowed(descriptors))?;
+        self.strangers.push(socket);
+        Ok(())
     }
 
     fn say(&self, record: &[u8], times: usize) -> usize {

@@ -34,6 +34,8 @@ impl Node {
                 }
                 self.pause()?;
             },
+            // Everything that the context knows, as JSON.
+            ["context-report"] => self.context().report().to_json(),
             ["report", name] => {
                 let records = self.endpoint(name).report();
                 let line = |r: &tieline::explain::Record| format!("{}: {}", r.subject(), r.verdict);

@@ -1,0 +1,69 @@
+//! Connections of other users, closed where nobody waits for it.
+//!
+//! Whoever can connect can send descriptors along, and closing the last copy of one takes as long as its sender
+//! likes: a TCP socket that lingers over unsent data, a file of a file system in user space. What a stranger has
+//! sent is therefore never received, and if there is such a thing the connection is closed by a thread, which
+//! lives no longer than there is something to close. In a directory of their own sockets cannot be reached by
+//! strangers, and nothing of this happens; see `directory.rs` for when there is none.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sys;
+
+/// So many connections may wait for being closed; then nobody is accepted until one is.
+const MOST: usize = 64;
+
+/// Closes connections of strangers.
+#[derive(Default)]
+pub(crate) struct Strangers {
+    queue: Arc<Mutex<Queue>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<OwnedFd>,
+    /// The thread is there, and closes one that is not in the list any more.
+    closing: bool,
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Strangers {
+    pub(crate) fn are_too_many(&self) -> bool {
+        lock(&self.queue).waiting.len() >= MOST
+    }
+
+    /// Closes a socket that a stranger may have sent something to.
+    pub(crate) fn close(&self, socket: OwnedFd) {
+        sys::shut_down(&socket);
+        // Nothing more can come: what the kernel says now stays true.
+        if sys::carries_nothing(&socket) {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        queue.waiting.push(socket);
+        if !queue.closing {
+            let theirs = self.queue.clone();
+            // Without a thread they wait for the next attempt.
+            queue.closing = sys::without_signals(|| {
+                let thread = std::thread::Builder::new().name("tieline-close".into());
+                thread.spawn(move || close_all(&theirs)).is_ok()
+            });
+        }
+    }
+}
+
+fn close_all(queue: &Mutex<Queue>) {
+    loop {
+        let mut now = lock(queue);
+        let Some(socket) = now.waiting.pop() else {
+            now.closing = false;
+            return;
+        };
+        drop(now);
+        drop(socket);
+    }
+}
