@@ -82,8 +82,7 @@ fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
     let mut hostile = attacker(&mut victim);
     let _ = hostile.must("greet 30");
     assert_eq!(hostile.must("switch"), "30");
-    let _ = hostile.must("hang-up");
-    hostile.peer.tell("write");
+    hostile.peer.tell("haunt");
     hostile.streams();
     undisturbed(&mut victim, &mut friend);
     let written = hostile.stop().expect("writing").text;
@@ -94,8 +93,9 @@ fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
     hostile.peer.tell("write");
     hostile.streams();
     undisturbed(&mut victim, &mut friend);
+    // What was read last made room for this.
     let more: u64 = hostile.stop().expect("writing").text.parse().expect("a number");
-    assert!(more <= 30 * 128, "{more} messages were read after the end");
+    assert!(more <= 30 * 64, "{more} messages were read after the end");
     end([hostile, friend, victim])
 }
 

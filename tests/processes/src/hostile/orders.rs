@@ -115,20 +115,37 @@ impl Hostile {
             // Messages into every ring, for as long as nothing else is ordered: how many in all.
             ["write"] => {
                 parent.say("streaming");
-                let mut written = 0u64;
-                while !parent.wants_something() {
-                    for channel in &mut self.channels {
-                        while channel.push(slot::INLINE, 8, &[0, 0]) {
-                            written += 1;
-                        }
-                    }
-                }
-                written.to_string()
+                self.write(parent).to_string()
             }
-            // Ends `write` and `flood`.
+            // The same by somebody who hangs up when the rings are full for the first time.
+            ["haunt"] => {
+                let first = self.fill();
+                self.channels.iter_mut().for_each(Channel::hang_up);
+                parent.say("streaming");
+                (first + self.write(parent)).to_string()
+            }
+            // Ends `write`, `haunt` and `flood`.
             ["stop"] => String::new(),
             _ => panic!("{words:?} is no order"),
         })
+    }
+
+    /// As many messages as the rings have room for.
+    fn fill(&mut self) -> usize {
+        let filled = |channel: &mut Channel| {
+            std::iter::repeat_with(|| channel.push(slot::INLINE, 8, &[0, 0]))
+                .take_while(|&p| p)
+                .count()
+        };
+        self.channels.iter_mut().map(filled).sum()
+    }
+
+    fn write(&mut self, parent: &Parent) -> usize {
+        let mut written = 0;
+        while !parent.wants_something() {
+            written += self.fill();
+        }
+        written
     }
 
     fn greet_with(&mut self, descriptors: &[OwnedFd]) -> io::Result<()> {
