@@ -67,6 +67,10 @@ pub enum Act {
     FailLater(Status),
     /// A put, get or atomic that could end later is done when the call returns.
     AtOnce,
+    /// The calling thread stops in the call until `World::go_on`, then does what was asked.
+    Stop,
+    /// The calling thread waits in the call until another one has stopped.
+    AwaitStop,
 }
 
 /// A wish of the test's for some calls.

@@ -2,12 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// A directory that holds the two files under their providers' names and nothing else, and stays.
 ///
 /// # Panics
 /// When they were not built: `cargo test -p tieline-fake` builds them, `--test` alone does not.
-pub(crate) fn directory() -> PathBuf {
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(link)
+}
+
+fn link() -> PathBuf {
     let program = std::env::current_exe().expect("the running program");
     let target = program.parent().and_then(Path::parent).expect("target/debug/deps/program");
     let directory = target.join("fake-providers");

@@ -80,12 +80,20 @@ pub struct FakeDomain {
 fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
     let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
     let verdict = world.state().call(lane, call);
-    settled(verdict).map(|_| ())
+    settled(world, verdict).map(|_| ())
 }
 
 /// Refuses or panics, if that is what the test wants. Nothing of the world's is locked here.
-fn settled(verdict: Verdict) -> Result<Verdict, Status> {
+fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
     match verdict {
+        Verdict::Act(Act::Stop) => {
+            world.stop();
+            Ok(Verdict::Go)
+        }
+        Verdict::Act(Act::AwaitStop) => {
+            let _ = world.await_stop();
+            Ok(Verdict::Go)
+        }
         Verdict::Act(Act::Refuse(status)) => Err(status),
         // Without the hook, which would print.
         Verdict::Act(Act::Panic) => std::panic::resume_unwind(Box::new("as the test wants it")),
@@ -262,7 +270,7 @@ impl FakeEndpoint {
         let interface = self.interface;
         let call = Call { slot, interface, cookie, id, len, flags, refused: false };
         let verdict = self.world.state().call(self.lane, call);
-        settled(verdict)
+        settled(self.world, verdict)
     }
 
     fn post(

@@ -68,7 +68,7 @@ impl Piece {
     pub(crate) fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         // SAFETY: mapped, by what the core promised for local pieces and registrations; the world lets go of a piece
-        // when that promise ends. Tests have one thread in each world.
+        // when that promise ends, and does this while it is locked.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base as *const u8, bytes.as_mut_ptr(), self.len)
         };

@@ -3,7 +3,8 @@
 use crate::calls::{Act, Call, Rule, Slot};
 use crate::network::State;
 use crate::{files, sys};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tieline_plugin_api::{Status, caps, event};
 
 /// One domain with one module, and how it behaves.
@@ -118,7 +119,13 @@ pub struct World {
     pub(crate) stamp: u64,
     pub(crate) process: u32,
     state: Mutex<State>,
+    /// Threads that have stopped in a call, and whether they may go on.
+    stopped: Mutex<(usize, bool)>,
+    changed: Condvar,
 }
+
+/// After so long a thread that waits for another one gives up: the test has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 impl World {
     /// A world with these lanes, whose chance begins with `seed`. It is never freed: what is loaded may look at it
@@ -126,7 +133,9 @@ impl World {
     #[must_use]
     pub fn new(seed: u64, lanes: Vec<Lane>) -> &'static World {
         let state = Mutex::new(State::new(seed, lanes));
-        Box::leak(Box::new(World { stamp: crate::STAMP, process: std::process::id(), state }))
+        let (stopped, changed) = (Mutex::new((0, false)), Condvar::new());
+        let (stamp, process) = (crate::STAMP, std::process::id());
+        Box::leak(Box::new(World { stamp, process, state, stopped, changed }))
     }
 
     /// What a context has to be told to play here, and only here.
@@ -145,6 +154,28 @@ impl World {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // The core may panic in its packers, never while this is held; a test that failed may still look.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Threads that have stopped in a call go on, and later ones do not stop.
+    pub fn go_on(&self) {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a thread has stopped in a call; whether one has.
+    #[must_use]
+    pub fn await_stop(&self) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(stopped, PATIENCE, |stopped| stopped.0 == 0);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    pub(crate) fn stop(&self) {
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped.0 += 1;
+        self.changed.notify_all();
+        let waited = self.changed.wait_timeout_while(stopped, PATIENCE, |stopped| !stopped.1);
+        drop(waited);
     }
 
     /// From now on `rule` decides about the calls that it names; the first rule that fits a call counts.

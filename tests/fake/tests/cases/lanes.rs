@@ -4,9 +4,7 @@ use crate::cases;
 use crate::stage::{Stage, pending};
 use tieline::{AtomicOp, Completion, Outcome, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot};
-
-/// `tieline_plugin_api::op_flags::REMOTE_COMPLETION`
-const REMOTE_COMPLETION: u64 = 2;
+use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
 
 cases! {
     fn a_message_arrives_and_a_put_that_ends_late_is_there_when_it_is_done() {

@@ -6,6 +6,7 @@ mod bounds;
 mod forged;
 mod lanes;
 mod panics;
+mod shared;
 mod stage;
 mod workers;
 
@@ -71,6 +72,15 @@ const KNOWN: &[(&str, &str)] = &[
         "the_failure_of_an_endpoint_that_is_gone_is_not_the_next_ones",
         "the cookie of a lane is a place that is used again",
     ),
+    (
+        "a_flush_waits_for_what_a_helper_still_copies",
+        "a flush asks lanes and the peer, and not shared copies",
+    ),
+    ("an_atomic_behind_a_fence_waits_for_what_a_helper_still_copies", "nor does a fence"),
+    (
+        "finish_waits_by_polling_where_a_lane_cannot_wake_anybody",
+        "finish sleeps or gives up, and the request is lost",
+    ),
 ];
 
 /// Runs a case; one of [`KNOWN`] has to fail.
@@ -100,6 +110,7 @@ fn every_known_case_is_a_case() {
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
         include_str!("panics.rs"),
+        include_str!("shared.rs"),
         include_str!("workers.rs"),
     ];
     for (name, _) in KNOWN {

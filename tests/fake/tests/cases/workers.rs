@@ -207,4 +207,15 @@ cases! {
         assert!(next.error().is_none(), "{:?}", next.error());
         assert!(next.send(1, 0, b"").is_ok());
     }
+
+    /// No module has to have a descriptor; one without is polled for as long as it takes.
+    fn finish_waits_by_polling_where_a_lane_cannot_wake_anybody() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (target, key) = stage.target(vec![0; 8]);
+        let local = stage.local(vec![1; 8]);
+        stage.world.change("all", |lane| lane.delay = 6_000);
+        let put = stage.ab.put(&local, 0..8, &key, 0).unwrap();
+        assert_eq!(stage.a.finish(put), Ok(0));
+        assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
+    }
 }
