@@ -48,6 +48,85 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
+/// A provider breaks in calls of this slot, on this lane, while this and that is done.
+fn breaks_in(mut rule: Rule, lane: &'static str) {
+    let lanes = vec![
+        Lane { lends: true, ..Lane::messages("am").late(2) },
+        Lane::memory("rma").of_the_other().late(4),
+    ];
+    let stage = Stage::new(lanes);
+    let log = stage.log_at_b(5);
+    let (_target, key) = stage.target(vec![0; 64]);
+    let local = stage.local(vec![1; 64]);
+    let kept = stage.ab.put(&local, 0..8, &key, 0).unwrap();
+    if !matches!(rule.slot, Slot::Register | Slot::Deregister | Slot::PackKey | Slot::Release) {
+        rule = rule.at(stage.world.interface(0, lane));
+    }
+    stage.world.rule(rule);
+    let mut outcomes = vec![Ok(kept)];
+    for round in 0..2 {
+        let ab = &stage.ab;
+        outcomes.push(ab.send(5, round, b"short"));
+        outcomes.push(ab.send(5, round, &[7; 200]));
+        outcomes.push(ab.put(&local, 0..8, &key, 0));
+        outcomes.push(ab.get(&local, 8..16, &key, 0));
+        outcomes.push(ab.fetch_add(&key, 8, 1));
+        let _ = ab.fence();
+        outcomes.push(ab.put_bytes(&[1; 8], &key, 0));
+        outcomes.push(ab.flush());
+        outcomes.push(ab.flush_messages());
+        let _ = stage.turn();
+        let region = stage.at_a.register(vec![0; 64]);
+        let _ = region.and_then(|region| region.remote_key());
+        let fresh = stage.b.address().and_then(|address| stage.a.connect(&address));
+        if let Ok(fresh) = fresh {
+            let again = _target.remote_key().and_then(|bytes| fresh.import_key(&bytes));
+            if let Ok(again) = again {
+                outcomes.push(fresh.put_bytes(&[1; 8], &again, 0));
+            }
+            outcomes.push(fresh.send(5, round, b"fresh"));
+            stage.settle();
+        }
+    }
+    for (nth, outcome) in outcomes.into_iter().enumerate() {
+        if let Ok(tieline::Outcome::Pending(request)) = outcome {
+            let ended = stage.end_of(&request);
+            assert!(ended.is_some(), "{rule:?}: operation {nth} never ends");
+        }
+    }
+    drop(log);
+    stage.assert_no_faults();
+}
+
+fn in_every_slot(times: u64) {
+    let slots = [
+        Slot::Short,
+        Slot::Packed,
+        Slot::Put,
+        Slot::Get,
+        Slot::Atomic,
+        Slot::Flush,
+        Slot::Fence,
+        Slot::Connect,
+        Slot::ImportKey,
+        Slot::Poll,
+        Slot::Reachable,
+        Slot::Address,
+        Slot::Register,
+        Slot::Deregister,
+        Slot::PackKey,
+        Slot::Release,
+    ];
+    let acts = [Act::Panic, Act::Refuse(Status::ProviderFailed), Act::Refuse(Status::Io)];
+    for slot in slots {
+        for act in acts {
+            for lane in ["am", "rma"] {
+                breaks_in(Rule { times, ..Rule::every(slot, act).on(lane) }, lane);
+            }
+        }
+    }
+}
+
 cases! {
     fn a_panic_in_a_handler_loses_nothing_of_its_batch() {
         nothing_behind_a_panic_is_lost(Lane::whole("all"));
@@ -116,5 +195,40 @@ cases! {
         let fresh = worker.connect(&stage.b.address().unwrap()).unwrap();
         let _ = fresh.send(5, 77, b"still here").unwrap();
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
+    }
+
+    /// Whatever slot it is: everything that was begun ends, and what is done next ends too.
+    fn a_provider_that_breaks_in_any_slot_hangs_nobody() {
+        in_every_slot(1);
+    }
+
+    fn a_provider_that_stays_broken_in_any_slot_hangs_nobody() {
+        in_every_slot(u64::MAX);
+    }
+
+    fn a_completion_of_nothing_ends_nothing() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let a = stage.world.interface(0, "all");
+        let cookie = stage.world.calls(Slot::Put)[0].cookie;
+        for wrong in [0, cookie ^ 1, cookie ^ 1 << 32, cookie ^ 1 << 63, u64::MAX] {
+            stage.world.complete(a, wrong, Ok(1));
+            stage.world.complete(a, wrong, Err(Status::Io));
+        }
+        stage.settle();
+        assert!(stage.a.test(&put).is_none());
+        stage.world.release_held();
+        assert_eq!(stage.end_of(&put), Some(Ok(0)));
+        // Its own, a second time.
+        stage.world.forget_rules();
+        stage.world.hold(Slot::Put);
+        drop(put);
+        let next = pending(stage.ab.put(&local, 0..8, &key, 0));
+        stage.world.complete(a, cookie, Err(Status::Io));
+        stage.settle();
+        assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 }
