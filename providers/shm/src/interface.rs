@@ -26,6 +26,7 @@ use crate::receiver::{Drained, MOST_IN_TURN, RecvChannel};
 use crate::sender::{HUNG_UP, SendChannel, status_of};
 use crate::strangers::Strangers;
 use crate::sys::{self, Epoll, Mapping, Ticker};
+use crate::wake;
 
 /// What the epoll descriptor says is ready.
 pub(crate) mod token {

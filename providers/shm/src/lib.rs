@@ -87,6 +87,7 @@ mod sender;
 mod strangers;
 #[cfg(not(loom))]
 mod sys;
+mod wake;
 
 #[cfg(not(loom))]
 pub use provider::Shm;

@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use tieline_plugin_api::{Events, Status};
 
@@ -15,6 +15,7 @@ use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
 use crate::ring::{INLINE, Peek, RecvRing};
 use crate::sender::word;
 use crate::sys::{self, Mapping};
+use crate::wake;
 
 /// Consumed bytes of pooled messages after which the sender is told.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -213,9 +214,7 @@ impl RecvChannel {
     pub(crate) fn publish(&mut self) {
         self.ring.publish();
         self.chunk_bytes = 0;
-        if self.fenced {
-            fence(Ordering::SeqCst);
-        }
+        wake::published(self.fenced);
         if word(&self.map, channel::WAITING).load(Ordering::Relaxed) != 0 {
             self.wake_sender();
         }
@@ -223,7 +222,7 @@ impl RecvChannel {
 
     #[cold]
     fn wake_sender(&self) {
-        if word(&self.map, channel::WAITING).swap(0, Ordering::SeqCst) != 0 {
+        if wake::wakes(word(&self.map, channel::WAITING)) {
             if let Some(socket) = &self.socket {
                 let _ = sys::send(socket, &Record::Wake.pack(), &[]);
             }
@@ -243,7 +242,7 @@ impl RecvChannel {
     pub(crate) fn set_sleeping(&self, sleeping: bool) {
         let flag = word(&self.map, channel::SLEEPING);
         if sleeping {
-            flag.store(1, Ordering::SeqCst);
+            wake::note(flag);
         } else if flag.load(Ordering::Relaxed) != 0 {
             flag.store(0, Ordering::Relaxed);
         }

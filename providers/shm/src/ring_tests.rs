@@ -5,6 +5,7 @@ use super::*;
 #[cfg(loom)]
 mod with_loom {
     use super::*;
+    use crate::wake;
     use loom::thread;
     use std::sync::Arc;
 
@@ -127,15 +128,33 @@ mod with_loom {
                 let memory = { shared }.0;
                 let ring = sender(memory.clone());
                 ring.push(head(1, 0, 7), 1, &[]);
-                loom::sync::atomic::fence(Ordering::SeqCst);
-                memory.sleeping.load(Ordering::Relaxed) != 0
+                wake::published(true);
+                wake::wakes(&memory.sleeping)
             });
             let ring = receiver(memory.clone());
-            memory.sleeping.store(1, Ordering::Relaxed);
-            loom::sync::atomic::fence(Ordering::SeqCst);
-            let sees = ring.peek() != Peek::Empty;
+            let sleeps =
+                wake::may_sleep(|| wake::note(&memory.sleeping), || ring.peek() != Peek::Empty);
             let woken = producer.join().unwrap();
-            assert!(sees || woken);
+            assert!(!sleeps || woken);
+        });
+    }
+
+    #[test]
+    fn loom_a_sender_that_waits_for_room_sees_it_or_is_woken() {
+        loom::model(|| {
+            let memory = memory(1);
+            let ring = sender(memory.clone());
+            ring.push(head(1, 8, 7), 1, &3u64.to_ne_bytes());
+            let shared = Shared(memory.clone());
+            let consumer = thread::spawn(move || {
+                let memory = { shared }.0;
+                assert_eq!(consume(&mut receiver(memory.clone()), 1), Some((1, 3)));
+                wake::published(true);
+                wake::wakes(&memory.sleeping)
+            });
+            let sleeps = wake::may_sleep(|| wake::note(&memory.sleeping), || ring.tail_now() != 0);
+            let woken = consumer.join().unwrap();
+            assert!(!sleeps || woken);
         });
     }
 }

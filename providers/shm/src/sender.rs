@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
@@ -15,6 +15,7 @@ use crate::interface::Shared;
 use crate::pool::{Chunk, MAX_CHUNK};
 use crate::ring::{INLINE, SendRing, head};
 use crate::sys::{self, Mapping};
+use crate::wake;
 
 /// What is to be done after a slot was published; 0 once the channel is fast.
 mod after {
@@ -430,9 +431,7 @@ impl SendChannel {
     #[inline(never)]
     fn after_send(&self) {
         let todo = self.after.get();
-        if todo & after::FENCE != 0 {
-            fence(Ordering::SeqCst);
-        }
+        wake::published(todo & after::FENCE != 0);
         if todo & after::BELL != 0 {
             self.ring_bell();
         }
@@ -456,9 +455,7 @@ impl SendChannel {
 
     /// Wakes a receiver that sleeps.
     fn wake(&self) {
-        if self.sleeping().load(Ordering::Relaxed) != 0
-            && self.sleeping().swap(0, Ordering::SeqCst) != 0
-        {
+        if wake::wakes(self.sleeping()) {
             if let Some(socket) = self.socket.get() {
                 // A full socket is readable already; a dead peer is seen by the next poll.
                 let _ = sys::send(socket, &Record::Wake.pack(), &[]);
@@ -480,7 +477,7 @@ impl SendChannel {
             return false;
         }
         self.ring.push(head(kind, 0, 0), header, &[]);
-        fence(Ordering::SeqCst);
+        wake::published(true);
         if self.after.get() & after::BELL != 0 {
             self.ring_bell();
         }
@@ -673,7 +670,7 @@ impl SendChannel {
         let wants = self.starved.get().is_some()
             || self.shared.pool_starved.get() && self.flight_bytes.get() > 0;
         if wants {
-            word(&self.map, channel::WAITING).store(1, Ordering::SeqCst);
+            wake::note(word(&self.map, channel::WAITING));
         }
     }
 

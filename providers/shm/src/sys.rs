@@ -43,7 +43,7 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether [`barrier`] orders the memory accesses of every process that has asked for it.
+/// Whether [`membarrier`] orders the memory accesses of every process that has asked for it.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
@@ -61,9 +61,8 @@ pub(crate) fn asymmetric() -> bool {
     })
 }
 
-/// A full fence here and, where [`asymmetric`] says so, in every registered process.
-pub(crate) fn barrier() {
-    std::sync::atomic::fence(Ordering::SeqCst);
+/// A full fence in every registered process, where [`asymmetric`] says so.
+pub(crate) fn membarrier() {
     if asymmetric() {
         // SAFETY: membarrier takes numbers only.
         let _ = unsafe { libc::syscall(libc::SYS_membarrier, 1i64 << 1, 0, 0) };

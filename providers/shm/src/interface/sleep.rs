@@ -20,22 +20,10 @@ impl State {
         if self.is_busy(shared) {
             return Armed::Ready;
         }
-        for channel in self.inbound.iter().flatten() {
-            channel.set_sleeping(true);
-        }
-        for channel in self.outbound.iter().flatten() {
-            channel.ask_for_wake();
-        }
-        sys::barrier();
+        let sleeps = wake::may_sleep(|| self.note_sleep(), || self.has_news());
         self.armed = true;
         shared.attention.set(true);
-        let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
-            (0..self.rung.len())
-                .any(|word| page.word(word * 8).is_some_and(|w| w.load(Ordering::Acquire) != 0))
-        });
-        let inbound = self.inbound.iter().flatten().any(RecvChannel::has_news);
-        let outbound = self.outbound.iter().flatten().filter(|c| c.has_news()).count() > 0;
-        if rung || inbound || outbound {
+        if !sleeps {
             shared.pool_starved.set(false);
             return Armed::Ready;
         }
@@ -43,6 +31,27 @@ impl State {
             return Armed::Ready;
         }
         Armed::Sleep
+    }
+
+    /// Says on every channel that the other side has to wake this one.
+    fn note_sleep(&self) {
+        for channel in self.inbound.iter().flatten() {
+            channel.set_sleeping(true);
+        }
+        for channel in self.outbound.iter().flatten() {
+            channel.ask_for_wake();
+        }
+    }
+
+    /// Whether something has come on any channel.
+    fn has_news(&self) -> bool {
+        let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
+            (0..self.rung.len())
+                .any(|word| page.word(word * 8).is_some_and(|w| w.load(Ordering::Acquire) != 0))
+        });
+        let inbound = self.inbound.iter().flatten().any(RecvChannel::has_news);
+        let outbound = self.outbound.iter().flatten().filter(|c| c.has_news()).count() > 0;
+        rung || inbound || outbound
     }
 
     /// Whether poll would do something right now.
