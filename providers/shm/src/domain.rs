@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::hello::{Id, MAX_ADDRESS, MAX_IDENTITY};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
-use crate::keys::{Exports, Imports, KEY_LEN, Region};
+use crate::keys::{Exports, KEY_LEN, Region};
 use crate::pool::MAX_CHUNK;
 use crate::sys;
 
@@ -26,7 +26,6 @@ pub(crate) struct DomainState {
     pub(crate) id: Id,
     pub(crate) host: HostFacts,
     pub(crate) exports: Exports,
-    pub(crate) imports: Imports,
     /// For what an operator should know; a test has none.
     pub(crate) log: Option<HostHandle>,
     pub(crate) warned: Once,
@@ -55,7 +54,7 @@ impl ShmDomain {
             id: sys::random()?,
             host: HostFacts::read(),
             exports: Exports::default(),
-            imports: Imports::default(),
+
             log: Some(log),
             warned: Once::new(),
         };

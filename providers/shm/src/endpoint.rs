@@ -5,8 +5,9 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
+use crate::imports::ImportedKey;
 use crate::interface::Shared;
-use crate::keys::{ImportedKey, Key};
+use crate::keys::Key;
 use crate::sender::SendChannel;
 
 /// A connection from an interface to one peer.
@@ -76,9 +77,14 @@ impl Endpoint for RingEndpoint {
             let text = "the key belongs to another process than this endpoint leads to";
             return Err(Failure::new(Status::KeyRejected, text));
         }
-        match ImportedKey::find(key, &self.shared.domain) {
+        match self.channel.find_key(key) {
             Err(failure) if failure.status == Status::Again => {
                 let status = self.channel.request_key(key.segment);
+                // The answer may be there by now.
+                match self.channel.find_key(key) {
+                    Err(failure) if failure.status == Status::Again => {}
+                    found => return found,
+                }
                 let text = match status {
                     Status::KeyRejected => {
                         "the peer knows no such region: the key is forged or stale"

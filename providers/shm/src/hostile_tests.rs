@@ -14,7 +14,7 @@ use crate::domain::DomainState;
 use crate::hello::{Address, Hello, Record};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
-use crate::keys::{Exports, Imports};
+use crate::keys::Exports;
 use crate::pool::MAX_CHUNK;
 use crate::sys::{self, Mapping};
 
@@ -29,7 +29,6 @@ pub(crate) fn open(settings: Settings) -> RingInterface {
         id: [3; 16],
         host: HostFacts::read(),
         exports: Exports::default(),
-        imports: Imports::default(),
         log: None,
         warned: std::sync::Once::new(),
     };

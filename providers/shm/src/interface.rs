@@ -23,7 +23,7 @@ use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal
 use crate::listener::Listener;
 use crate::pool::Pool;
 use crate::receiver::{Drained, MOST_IN_TURN, RecvChannel};
-use crate::sender::{HUNG_UP, SendChannel, status_of};
+use crate::sender::SendChannel;
 use crate::strangers::Strangers;
 use crate::sys::{self, Epoll, Mapping, Ticker};
 use crate::wake;
@@ -664,30 +664,8 @@ impl State {
     }
 
     fn hear_outbound(&mut self, index: usize) {
-        let Some(Some(channel)) = self.outbound.get(index) else { return };
-        let Some(socket) = channel.socket() else { return };
-        let mut buffer = [0u8; MAX_RECORD];
-        for _ in 0..MOST_IN_TURN {
-            let outcome = match sys::receive(socket, &mut buffer) {
-                Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
-                Ok(got) => match Record::parse(&buffer[..got.len]) {
-                    Ok(Record::Refused(refusal)) => {
-                        Err((status_of(refusal), refusal.text().to_string()))
-                    }
-                    Ok(record) => {
-                        channel.handle(record, &got.fds).map_err(|why| (Status::BadData, why))
-                    }
-                    Err(_) => {
-                        Err((Status::BadData, "the peer sent a malformed record".to_string()))
-                    }
-                },
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if sys::is_passing(&error) => Ok(()),
-                Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
-            };
-            if let Err((status, why)) = outcome {
-                return channel.fail(status, &why);
-            }
+        if let Some(Some(channel)) = self.outbound.get(index) {
+            channel.hear();
         }
     }
 }

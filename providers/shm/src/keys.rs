@@ -8,11 +8,10 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tieline_plugin_api::abi::Atomic;
-use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
+use tieline_plugin_api::{Failure, Status, access};
 
 use crate::hello::{Id, Record};
 use crate::sys::{self, Mapping};
@@ -24,7 +23,7 @@ const KEY_VERSION: u8 = 1;
 const ENTRY: usize = 32;
 /// Most regions of one domain at a time.
 const ENTRIES: usize = 16 << 10;
-const TABLE_LEN: usize = ENTRIES * ENTRY;
+pub(crate) const TABLE_LEN: usize = ENTRIES * ENTRY;
 const PER_PAGE: usize = sys::PAGE / ENTRY;
 
 /// A region's packed key as fields.
@@ -34,8 +33,8 @@ pub(crate) struct Key {
     /// The region's number, never used twice by a domain.
     pub(crate) segment: u64,
     slot: u32,
-    len: u64,
-    access: u64,
+    pub(crate) len: u64,
+    pub(crate) access: u64,
 }
 
 impl Key {
@@ -63,12 +62,14 @@ impl Key {
         valid.then_some(key)
     }
 
-    fn entry(&self) -> usize {
+    /// Where its entry lies in the table.
+    #[inline]
+    pub(crate) fn entry(&self) -> usize {
         self.slot as usize * ENTRY
     }
 
     /// Whether the table says the same as the key.
-    fn matches(&self, table: &Mapping) -> bool {
+    pub(crate) fn matches(&self, table: &Mapping) -> bool {
         let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
         field(0) == Some(self.segment)
             && field(1) == Some(self.len)
@@ -203,212 +204,11 @@ impl Exports {
         drop(sent); // a full socket: the peer asks again
     }
 
-    /// A region of this very process.
-    fn local(&self, segment: u64) -> Option<Arc<Import>> {
+    /// A region of this very process: its memory and the table.
+    pub(crate) fn local(&self, segment: u64) -> Option<(Arc<Mapping>, Arc<Mapping>)> {
         let guard = lock(&self.table);
         let table = guard.as_ref()?;
         let region = table.regions.get(&segment)?;
-        Some(Arc::new(Import { map: region.map.clone(), table: table.map.clone() }))
+        Some((region.map.clone(), table.map.clone()))
     }
-}
-
-/// A peer's region, mapped, with its table.
-struct Import {
-    map: Arc<Mapping>,
-    table: Arc<Mapping>,
-}
-
-/// The peers' regions that this process has mapped, shared by all its interfaces.
-#[derive(Default)]
-pub(crate) struct Imports {
-    state: Mutex<ImportState>,
-}
-
-#[derive(Default)]
-struct ImportState {
-    regions: HashMap<(Id, u64), Arc<Import>>,
-    tables: HashMap<Id, Weak<Mapping>>,
-}
-
-impl Imports {
-    /// Maps what a peer sent; `false` when it is not what it claims to be.
-    #[allow(clippy::too_many_arguments)] // the fields of one record
-    pub(crate) fn add(
-        &self,
-        domain: &Id,
-        segment: u64,
-        memory: &OwnedFd,
-        len: u64,
-        table: &OwnedFd,
-        table_len: u64,
-        writable: bool,
-    ) -> bool {
-        let mut state = lock(&self.state);
-        let known = state.tables.get(domain).and_then(Weak::upgrade);
-        let table = match known {
-            Some(table) => Some(table),
-            None if table_len == TABLE_LEN as u64 => {
-                sys::map_peer_control(table, TABLE_LEN, false).map(Arc::new)
-            }
-            None => None,
-        };
-        let len = usize::try_from(len).unwrap_or(0);
-        let (Some(table), Some(map)) = (table, sys::map_peer(memory, len, writable)) else {
-            return false;
-        };
-        let _ = state.tables.insert(*domain, Arc::downgrade(&table));
-        let import = Arc::new(Import { map: Arc::new(map), table });
-        let _ = state.regions.insert((*domain, segment), import);
-        true
-    }
-
-    fn get(&self, key: &Key) -> Option<Arc<Import>> {
-        lock(&self.state).regions.get(&(key.domain, key.segment)).cloned()
-    }
-
-    /// A key is dropped: unmaps the region with the last one.
-    fn release(&self, key: &Key) {
-        let mut state = lock(&self.state);
-        let place = (key.domain, key.segment);
-        if state.regions.get(&place).is_some_and(|import| Arc::strong_count(import) <= 2) {
-            let _ = state.regions.remove(&place);
-        }
-        state.tables.retain(|_, table| table.strong_count() > 0);
-    }
-}
-
-/// A remote key in use.
-pub struct ImportedKey {
-    key: Key,
-    import: Arc<Import>,
-    domain: Arc<crate::domain::DomainState>,
-}
-
-impl Drop for ImportedKey {
-    fn drop(&mut self) {
-        self.domain.imports.release(&self.key);
-    }
-}
-
-impl ImportedKey {
-    /// Looks the region up; `Err(Again)`: it must be asked for.
-    pub(crate) fn find(
-        key: Key,
-        domain: &Arc<crate::domain::DomainState>,
-    ) -> Result<ImportedKey, Failure> {
-        let import = if key.domain == domain.id {
-            domain.exports.local(key.segment).ok_or_else(revoked)?
-        } else {
-            domain.imports.get(&key).ok_or(Status::Again)?
-        };
-        let this = ImportedKey { key, import, domain: domain.clone() };
-        // The owner has given its entry memory; a forged key may name one that has none.
-        this.import.table.populate(key.entry() / sys::PAGE * sys::PAGE, sys::PAGE)?;
-        let inside = this.import.map.holds(0, key.len);
-        if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
-    }
-
-    /// The checks of every operation: rights, revocation, range.
-    #[inline]
-    fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
-        if self.key.access & right == 0 {
-            return Err(Status::KeyRejected);
-        }
-        let now = self.import.table.word(self.key.entry());
-        if now.map(|word| word.load(Ordering::Acquire)) != Some(self.key.segment) {
-            return Err(Status::KeyRejected);
-        }
-        match offset.checked_add(len) {
-            Some(end) if end <= self.key.len => Ok(()),
-            _ => Err(Status::OutOfRange),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn put(&self, op: &RmaOp<'_>) -> Posted {
-        self.check(op.offset, op.len as u64, access::REMOTE_WRITE)?;
-        let mut offset = op.offset;
-        for piece in op.iov {
-            let left = op.offset + op.len as u64 - offset;
-            if piece.len as u64 > left || !self.import.map.copy_in(offset, piece.base, piece.len) {
-                return Err(Status::Invalid);
-            }
-            offset += piece.len as u64;
-        }
-        Ok(Posting::Done)
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, op: &RmaOp<'_>) -> Posted {
-        self.check(op.offset, op.len as u64, access::REMOTE_READ)?;
-        let mut offset = op.offset;
-        for piece in op.iov {
-            let left = op.offset + op.len as u64 - offset;
-            if piece.len as u64 > left || !self.import.map.copy_out(offset, piece.base, piece.len) {
-                return Err(Status::Invalid);
-            }
-            offset += piece.len as u64;
-        }
-        Ok(Posting::Done)
-    }
-
-    #[inline]
-    pub(crate) fn atomic(&self, op: &Atomic, result: &mut u64) -> Posted {
-        if op.width != 4 && op.width != 8 || op.op > atomic_op::MAX {
-            return Err(Status::Unsupported);
-        }
-        self.check(op.offset, u64::from(op.width), access::REMOTE_ATOMIC)?;
-        if op.offset % u64::from(op.width) != 0 {
-            return Err(Status::Misaligned);
-        }
-        let map = &self.import.map;
-        if !map.is_writable() {
-            return Err(Status::KeyRejected);
-        }
-        let offset = op.offset as usize;
-        *result = if op.width == 8 {
-            apply64(map.word(offset).ok_or(Status::OutOfRange)?, op)
-        } else {
-            u64::from(apply32(map.half_word(offset).ok_or(Status::OutOfRange)?, op))
-        };
-        Ok(Posting::Done)
-    }
-}
-
-macro_rules! apply {
-    ($name:ident, $atomic:ty, $int:ty) => {
-        #[inline]
-        fn $name(word: &$atomic, op: &Atomic) -> $int {
-            let operand = op.operand as $int;
-            match op.op {
-                atomic_op::ADD => word.fetch_add(operand, Ordering::AcqRel),
-                atomic_op::AND => word.fetch_and(operand, Ordering::AcqRel),
-                atomic_op::OR => word.fetch_or(operand, Ordering::AcqRel),
-                atomic_op::XOR => word.fetch_xor(operand, Ordering::AcqRel),
-                atomic_op::SWAP => word.swap(operand, Ordering::AcqRel),
-                atomic_op::MIN => word.fetch_min(operand, Ordering::AcqRel),
-                atomic_op::MAX => word.fetch_max(operand, Ordering::AcqRel),
-                _ => {
-                    let compare = op.compare as $int;
-                    match word.compare_exchange(
-                        compare,
-                        operand,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    ) {
-                        Ok(before) | Err(before) => before,
-                    }
-                }
-            }
-        }
-    };
-}
-apply!(apply64, AtomicU64, u64);
-apply!(apply32, AtomicU32, u32);
-
-fn revoked() -> Failure {
-    Failure::new(
-        Status::KeyRejected,
-        "the key is forged, or its region was deregistered: ask the owner for a fresh one",
-    )
 }

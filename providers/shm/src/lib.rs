@@ -69,6 +69,8 @@ mod host;
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
 #[cfg(not(loom))]
+mod imports;
+#[cfg(not(loom))]
 mod interface;
 #[cfg(not(loom))]
 mod keys;

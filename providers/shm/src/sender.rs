@@ -10,9 +10,12 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
 
 use crate::channel::{self, kind};
-use crate::hello::{Hello, Id, Record, Refusal};
+use crate::hello::{Hello, Id, MAX_RECORD, Record, Refusal};
+use crate::imports::{ImportedKey, Imports};
 use crate::interface::Shared;
+use crate::keys::Key;
 use crate::pool::{Chunk, MAX_CHUNK};
+use crate::receiver::MOST_IN_TURN;
 use crate::ring::{INLINE, SendRing, head};
 use crate::sys::{self, Mapping};
 use crate::wake;
@@ -77,6 +80,10 @@ pub(crate) struct SendChannel {
     gone: Cell<bool>,
     refused_key: Cell<Option<u64>>,
     asked_key: Cell<Option<u64>>,
+    /// Regions that the peer has sent.
+    imports: Rc<Imports>,
+    /// The other end of the socket belongs to this very process.
+    leads_home: Cell<bool>,
     /// Comes back in the event when the endpoint fails.
     pub(crate) cookie: u64,
     /// The peer's domain.
@@ -131,6 +138,8 @@ impl SendChannel {
             gone: Cell::new(false),
             refused_key: Cell::new(None),
             asked_key: Cell::new(None),
+            imports: Rc::default(),
+            leads_home: Cell::new(false),
             cookie,
             peer_domain,
             index,
@@ -148,13 +157,16 @@ impl SendChannel {
             Some(socket) => socket,
             None => {
                 let Some(socket) = self.dial()? else { return Ok(false) };
-                if sys::peer_user(&socket) != Some(self.shared.user) {
+                let peer = sys::peer(&socket);
+                if peer.map(|(user, _)| user) != Some(self.shared.user) {
                     self.shared.strangers.close(socket);
                     return Err(Failure::new(
                         Status::Permission,
                         "the socket at the peer's address belongs to another user",
                     ));
                 }
+                // The kernel says so, and not the address: whoever names our domain there must not reach our memory.
+                self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
                 self.shared.epoll.add(&socket, crate::interface::token::outbound(self.index))?;
                 self.socket.get_or_init(|| socket)
             }
@@ -551,9 +563,7 @@ impl SendChannel {
                     self.refused_key.set(Some(segment));
                     return Ok(());
                 };
-                let imports = &self.shared.domain.imports;
-                if !imports.add(&self.peer_domain, segment, memory, len, table, table_len, writable)
-                {
+                if !self.imports.add(segment, (memory, len), (table, table_len), writable) {
                     self.refused_key.set(Some(segment));
                 }
                 Ok(())
@@ -562,8 +572,23 @@ impl SendChannel {
         }
     }
 
-    /// Asks the peer for a segment of its domain; the answer comes with progress.
+    /// A key of the peer's, if its region is here. `Err(Again)`: ask for it.
+    pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
+        let exports = &self.shared.domain.exports;
+        let home = self.leads_home.get() && key.domain == self.shared.domain.id;
+        ImportedKey::find(key, &self.imports, home.then_some(exports))
+    }
+
+    /// Asks the peer for a segment of its domain, and looks whether it has answered: an initiator need not make
+    /// progress for that.
     pub(crate) fn request_key(&self, segment: u64) -> Status {
+        if let Err(failure) = self.advance() {
+            self.fail(failure.status, &failure.text);
+        }
+        self.hear();
+        if self.imports.holds(segment) {
+            return Status::Again; // to be found now
+        }
         if self.refused_key.get() == Some(segment) {
             self.refused_key.set(None);
             return Status::KeyRejected;
@@ -581,6 +606,37 @@ impl SendChannel {
             }
         }
         Status::Again
+    }
+
+    /// Reads what the peer says on the socket; [`MOST_IN_TURN`] of it, should there be no end.
+    pub(crate) fn hear(&self) {
+        let Some(socket) = self.socket.get() else { return };
+        let mut buffer = [0u8; MAX_RECORD];
+        for _ in 0..MOST_IN_TURN {
+            if matches!(self.stage.get(), Stage::Over(_)) {
+                return;
+            }
+            let outcome = match sys::receive(socket, &mut buffer) {
+                Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
+                Ok(got) => match Record::parse(&buffer[..got.len]) {
+                    Ok(Record::Refused(refusal)) => {
+                        Err((status_of(refusal), refusal.text().to_string()))
+                    }
+                    Ok(record) => {
+                        self.handle(record, &got.fds).map_err(|why| (Status::BadData, why))
+                    }
+                    Err(_) => {
+                        Err((Status::BadData, "the peer sent a malformed record".to_string()))
+                    }
+                },
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if sys::is_passing(&error) => Ok(()),
+                Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
+            };
+            if let Err((status, why)) = outcome {
+                return self.fail(status, &why);
+            }
+        }
     }
 
     /// The endpoint is finished: later sends say `status`, and an event tells the application.
@@ -659,10 +715,6 @@ impl SendChannel {
         }
     }
 
-    pub(crate) fn socket(&self) -> Option<&OwnedFd> {
-        self.socket.get()
-    }
-
     // ---- sleep ----
 
     /// Before the interface sleeps: asks to be woken when there is room again, if somebody waits for that.
@@ -716,10 +768,10 @@ pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
 }
 
 /// The words of a refusal that arrives as a closed socket.
-pub(crate) const HUNG_UP: &str = "the peer process is gone: its end of the channel was closed";
+const HUNG_UP: &str = "the peer process is gone: its end of the channel was closed";
 
 /// The status that an endpoint ends with after a refusal.
-pub(crate) fn status_of(refusal: Refusal) -> Status {
+fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Cookie | Refusal::User => Status::Permission,
         Refusal::Version => Status::Unreachable,

@@ -254,8 +254,19 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// This process's number.
+pub(crate) fn own_pid() -> i32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getpid() }
+}
+
 /// The user on the other side of a socket.
 pub(crate) fn peer_user(fd: &OwnedFd) -> Option<u32> {
+    peer(fd).map(|(user, _)| user)
+}
+
+/// The user and the process that connected, or that listens.
+pub(crate) fn peer(fd: &OwnedFd) -> Option<(u32, i32)> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut who: libc::ucred = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -269,7 +280,7 @@ pub(crate) fn peer_user(fd: &OwnedFd) -> Option<u32> {
             &mut len,
         )
     };
-    (done == 0).then_some(who.uid)
+    (done == 0).then_some((who.uid, who.pid))
 }
 
 /// The most descriptors that we send in one record.

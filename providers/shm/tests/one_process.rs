@@ -464,6 +464,69 @@ fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
     }
 }
 
+/// Puts `new` where `old` stands.
+fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
+    [&bytes[..at], new, &bytes[at + old.len()..]].concat()
+}
+
+#[test]
+fn a_peer_that_claims_the_domain_of_another_gets_nothing_of_it() {
+    let provider = Provider::open(&[]).unwrap();
+    let (owner, impostor, victim) = (provider.domain(), provider.domain(), provider.domain());
+    let (a, b) = (owner.interface().unwrap(), impostor.interface().unwrap());
+    let c = victim.interface().unwrap();
+    let (real, fake) =
+        (owner.alloc(4096, all_rights()).unwrap(), impostor.alloc(4096, all_rights()).unwrap());
+    let (real_key, fake_key) = (owner.key(&real), impostor.key(&fake));
+    // The impostor's address and key name the owner's domain; the same number, length and rights are easily had.
+    let (real_domain, fake_domain) = (&real_key[1..17], &fake_key[1..17]);
+    let address = replaced(&b.address(), fake_domain, real_domain);
+    assert_eq!(replaced(&fake_key, fake_domain, real_domain), real_key);
+    for impostor_first in [true, false] {
+        let wrong = c.connect(&address, b"", 1).unwrap();
+        let right = c.connect(&a.address(), b"", 2).unwrap();
+        let import_wrong = || import(&wrong, &c, &b, &real_key).unwrap();
+        let import_right = || import(&right, &c, &a, &real_key).unwrap();
+        let (wrong_key, right_key) = if impostor_first {
+            let first = import_wrong();
+            (first, import_right())
+        } else {
+            let first = import_right();
+            (import_wrong(), first)
+        };
+        assert_eq!(right.put(&right_key, 0, b"a secret"), Ok(0));
+        assert_eq!(&real.bytes()[..8], b"a secret");
+        assert!(fake.bytes()[..8].iter().all(|&byte| byte == 0), "the secret went to the impostor");
+        assert_eq!(wrong.put(&wrong_key, 8, b"for you!"), Ok(0));
+        assert!(real.bytes()[8..16].iter().all(|&byte| byte == 0), "the impostor's is the owner's");
+        wrong.drop_key(wrong_key);
+        right.drop_key(right_key);
+    }
+}
+
+#[test]
+fn an_import_is_answered_without_a_poll_of_the_initiators() {
+    let provider = Provider::open(&[]).unwrap();
+    let (here, there) = (provider.domain(), provider.domain());
+    let (a, b) = (here.interface().unwrap(), there.interface().unwrap());
+    let memory = there.alloc(4096, all_rights()).unwrap();
+    let bytes = there.key(&memory);
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    let start = Instant::now();
+    let key = loop {
+        match endpoint.import(&bytes) {
+            Ok(key) => break key,
+            Err(error) => assert_eq!(error.status, Status::Again),
+        }
+        let _ = poll(&b);
+        assert!(start.elapsed() < Duration::from_secs(60), "the answer was never looked for");
+    };
+    assert_eq!(endpoint.put(&key, 0, b"mapped"), Ok(0));
+    assert_eq!(&memory.bytes()[..6], b"mapped");
+    endpoint.drop_key(key);
+}
+
 fn atomics(endpoint: &Endpoint<'_>, key: &sys::Key, memory: &sys::Memory) {
     use atomic_op::*;
     assert_eq!(endpoint.put(key, 64, &10u64.to_ne_bytes()), Ok(0));

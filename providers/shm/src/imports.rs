@@ -1,0 +1,212 @@
+//! Regions of peers that this process has mapped, and what is done with them.
+//!
+//! What a peer sends is believed about the peer alone: imports belong to the *connection* on which they came. Nothing
+//! that another peer says about itself, the domain in its address included, leads to them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
+
+use crate::keys::{Exports, Key, TABLE_LEN};
+use crate::sys::{self, Mapping};
+
+/// A peer's region, mapped, with its table.
+struct Import {
+    map: Arc<Mapping>,
+    table: Arc<Mapping>,
+}
+
+/// The regions of one connection's peer that are mapped here.
+#[derive(Default)]
+pub(crate) struct Imports {
+    regions: RefCell<HashMap<u64, Rc<Import>>>,
+    table: RefCell<Weak<Mapping>>,
+}
+
+impl Imports {
+    /// Maps what the peer sent; `false` when it is not what it claims to be.
+    pub(crate) fn add(
+        &self,
+        segment: u64,
+        (memory, len): (&OwnedFd, u64),
+        (table, table_len): (&OwnedFd, u64),
+        writable: bool,
+    ) -> bool {
+        let table = match self.table.borrow().upgrade() {
+            Some(known) => Some(known),
+            None if table_len == TABLE_LEN as u64 => {
+                sys::map_peer_control(table, TABLE_LEN, false).map(Arc::new)
+            }
+            None => None,
+        };
+        let len = usize::try_from(len).unwrap_or(0);
+        let (Some(table), Some(map)) = (table, sys::map_peer(memory, len, writable)) else {
+            return false;
+        };
+        *self.table.borrow_mut() = Arc::downgrade(&table);
+        let import = Rc::new(Import { map: Arc::new(map), table });
+        let _ = self.regions.borrow_mut().insert(segment, import);
+        true
+    }
+
+    /// Whether the peer has sent this one.
+    pub(crate) fn holds(&self, segment: u64) -> bool {
+        self.regions.borrow().contains_key(&segment)
+    }
+
+    /// A key is dropped: unmaps the region with the last one.
+    fn release(&self, segment: u64) {
+        let mut regions = self.regions.borrow_mut();
+        if regions.get(&segment).is_some_and(|import| Rc::strong_count(import) <= 2) {
+            let _ = regions.remove(&segment);
+        }
+    }
+}
+
+/// A remote key in use.
+pub struct ImportedKey {
+    key: Key,
+    import: Rc<Import>,
+    /// Those of its connection.
+    imports: Rc<Imports>,
+}
+
+impl Drop for ImportedKey {
+    fn drop(&mut self) {
+        self.imports.release(self.key.segment);
+    }
+}
+
+impl ImportedKey {
+    /// Looks the region up among those of a connection, or among this process's own `exports` where the connection
+    /// leads back to it; `Err(Again)`: it must be asked for.
+    pub(crate) fn find(
+        key: Key,
+        imports: &Rc<Imports>,
+        own: Option<&Exports>,
+    ) -> Result<ImportedKey, Failure> {
+        let import = match own {
+            Some(exports) => {
+                let (map, table) = exports.local(key.segment).ok_or_else(revoked)?;
+                Rc::new(Import { map, table })
+            }
+            None => imports.regions.borrow().get(&key.segment).cloned().ok_or(Status::Again)?,
+        };
+        let this = ImportedKey { key, import, imports: imports.clone() };
+        // The owner has given its entry memory; a forged key may name one that has none.
+        let page = key.entry() / sys::PAGE * sys::PAGE;
+        this.import.table.populate(page, sys::PAGE)?;
+        let inside = this.import.map.holds(0, key.len);
+        if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
+    }
+
+    /// The checks of every operation: rights, revocation, range.
+    #[inline]
+    fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
+        if self.key.access & right == 0 {
+            return Err(Status::KeyRejected);
+        }
+        let now = self.import.table.word(self.key.entry());
+        if now.map(|word| word.load(Ordering::Acquire)) != Some(self.key.segment) {
+            return Err(Status::KeyRejected);
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.key.len => Ok(()),
+            _ => Err(Status::OutOfRange),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn put(&self, op: &RmaOp<'_>) -> Posted {
+        self.check(op.offset, op.len as u64, access::REMOTE_WRITE)?;
+        let mut offset = op.offset;
+        for piece in op.iov {
+            let left = op.offset + op.len as u64 - offset;
+            if piece.len as u64 > left || !self.import.map.copy_in(offset, piece.base, piece.len) {
+                return Err(Status::Invalid);
+            }
+            offset += piece.len as u64;
+        }
+        Ok(Posting::Done)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, op: &RmaOp<'_>) -> Posted {
+        self.check(op.offset, op.len as u64, access::REMOTE_READ)?;
+        let mut offset = op.offset;
+        for piece in op.iov {
+            let left = op.offset + op.len as u64 - offset;
+            if piece.len as u64 > left || !self.import.map.copy_out(offset, piece.base, piece.len) {
+                return Err(Status::Invalid);
+            }
+            offset += piece.len as u64;
+        }
+        Ok(Posting::Done)
+    }
+
+    #[inline]
+    pub(crate) fn atomic(&self, op: &Atomic, result: &mut u64) -> Posted {
+        if op.width != 4 && op.width != 8 || op.op > atomic_op::MAX {
+            return Err(Status::Unsupported);
+        }
+        self.check(op.offset, u64::from(op.width), access::REMOTE_ATOMIC)?;
+        if op.offset % u64::from(op.width) != 0 {
+            return Err(Status::Misaligned);
+        }
+        let map = &self.import.map;
+        if !map.is_writable() {
+            return Err(Status::KeyRejected);
+        }
+        let offset = op.offset as usize;
+        *result = if op.width == 8 {
+            apply64(map.word(offset).ok_or(Status::OutOfRange)?, op)
+        } else {
+            u64::from(apply32(map.half_word(offset).ok_or(Status::OutOfRange)?, op))
+        };
+        Ok(Posting::Done)
+    }
+}
+
+macro_rules! apply {
+    ($name:ident, $atomic:ty, $int:ty) => {
+        #[inline]
+        fn $name(word: &$atomic, op: &Atomic) -> $int {
+            let operand = op.operand as $int;
+            match op.op {
+                atomic_op::ADD => word.fetch_add(operand, Ordering::AcqRel),
+                atomic_op::AND => word.fetch_and(operand, Ordering::AcqRel),
+                atomic_op::OR => word.fetch_or(operand, Ordering::AcqRel),
+                atomic_op::XOR => word.fetch_xor(operand, Ordering::AcqRel),
+                atomic_op::SWAP => word.swap(operand, Ordering::AcqRel),
+                atomic_op::MIN => word.fetch_min(operand, Ordering::AcqRel),
+                atomic_op::MAX => word.fetch_max(operand, Ordering::AcqRel),
+                _ => {
+                    let compare = op.compare as $int;
+                    match word.compare_exchange(
+                        compare,
+                        operand,
+                        Ordering::AcqRel,
+                        Ordering::Acquire,
+                    ) {
+                        Ok(before) | Err(before) => before,
+                    }
+                }
+            }
+        }
+    };
+}
+apply!(apply64, AtomicU64, u64);
+apply!(apply32, AtomicU32, u32);
+
+fn revoked() -> Failure {
+    Failure::new(
+        Status::KeyRejected,
+        "the key is forged, or its region was deregistered: ask the owner for a fresh one",
+    )
+}
