@@ -46,6 +46,8 @@ mod load;
 mod memory;
 mod port;
 mod rc;
+#[cfg(test)]
+mod sharing_tests;
 mod sys;
 mod ud;
 mod wake;

@@ -27,7 +27,7 @@ pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
 }
 
 /// Writes into a registration.
-pub(super) fn write_at(address: u64, bytes: &[u8]) {
+pub(crate) fn write_at(address: u64, bytes: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
     // SAFETY: as in `bytes_at`, and the registration gives the right to write.
     unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };

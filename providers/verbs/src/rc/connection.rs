@@ -51,6 +51,9 @@ pub(crate) struct Connection {
     pub(crate) received: bool,
     /// The first word is still to be said, once the peer was heard.
     pub(crate) owes_word: bool,
+    /// A message that was packed and that the device did not take: its buffer and its length. It is posted before
+    /// anything else.
+    pub(crate) packed: Option<(u32, usize)>,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) blame: Option<Failure>,
 }
@@ -104,6 +107,7 @@ impl Connection {
             deadline: now,
             received: false,
             owes_word: false,
+            packed: None,
             blame: None,
         };
         connection.initialise(domain)?;
@@ -198,7 +202,7 @@ impl Connection {
     #[inline]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         match self.phase {
-            Phase::Standing if self.queue.has_room() => Ok(()),
+            Phase::Standing if self.queue.has_room() && self.packed.is_none() => Ok(()),
             Phase::Standing | Phase::Fresh | Phase::Connecting => Err(Status::Again),
             Phase::Broken(status) => Err(status),
         }

@@ -32,6 +32,8 @@ pub(crate) struct Credits {
     granted: u32,
     /// The part of it that the peer does not know yet.
     growth: u32,
+    /// The peer's messages that we have and have not taken.
+    here: u32,
     /// The peer's messages that we have taken and not yet told it about.
     owed: u32,
     /// What the peer granted us.
@@ -42,7 +44,7 @@ pub(crate) struct Credits {
 
 impl Credits {
     pub(crate) fn new(granted: u32) -> Credits {
-        Credits { granted, growth: 0, owed: 0, window: 0, used: 0 }
+        Credits { granted, growth: 0, here: 0, owed: 0, window: 0, used: 0 }
     }
 
     /// The connection stands: the peer's window is known.
@@ -60,9 +62,18 @@ impl Credits {
         self.used += 1;
     }
 
+    /// A message of the peer's is here, never more than it was granted: a peer that does not keep to that would use up
+    /// the receive queue, which is everybody's.
+    #[inline]
+    pub(crate) fn arrived(&mut self) -> Result<(), Status> {
+        self.here += 1;
+        if self.here + self.owed > self.granted { Err(Status::BadData) } else { Ok(()) }
+    }
+
     /// The application is done with a message.
     #[inline]
     pub(crate) fn taken(&mut self) {
+        self.here = self.here.saturating_sub(1);
         self.owed += 1;
     }
 
@@ -142,6 +153,24 @@ mod tests {
         let back = |credits| Told { credits, growth: 0 };
         assert_eq!(credits.returned(back(2)), Err(Status::BadData));
         assert_eq!(credits.returned(back(1)), Ok(()));
+    }
+
+    #[test]
+    fn a_message_beyond_the_window_is_malformed() {
+        let mut credits = Credits::new(4);
+        (0..4).for_each(|_| credits.arrived().unwrap());
+        credits.taken();
+        let untold = credits;
+        assert_eq!(credits.arrived(), Err(Status::BadData), "a credit counts when it was told");
+        credits = untold;
+        let told = credits.owed_now();
+        credits.told(told);
+        assert_eq!(credits.arrived(), Ok(()));
+        assert_eq!(credits.arrived(), Err(Status::BadData));
+        credits = untold;
+        credits.grow(2);
+        assert_eq!((credits.arrived(), credits.arrived()), (Ok(()), Ok(())), "granted is granted");
+        assert_eq!(credits.arrived(), Err(Status::BadData));
     }
 
     #[test]

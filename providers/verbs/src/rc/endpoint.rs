@@ -113,9 +113,13 @@ impl RcEndpoint {
                 return Err(status);
             }
         };
-        let (head, credits) = head(connection!(state, self.slot), id, header);
+        let connection = connection!(state, self.slot);
+        let (head, credits) = head(connection, id, header);
         state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
-        let _ = self.send_buffer(state, buffer, HEADER_LEN + len, credits)?;
+        sent(connection, credits);
+        // What is packed is sent: where the device has no memory for it now, it has later.
+        connection.packed = Some((buffer, HEADER_LEN + len));
+        state.post_packed_of(self.slot)?;
         Ok(len)
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct State {
     batch: Vec<Wc>,
     /// Connections that owe credits and found no room to say so.
     owing: Vec<u32>,
+    /// Connections whose packed message the device has not taken yet.
+    pub(crate) unposted: Vec<u32>,
     /// Places in the completion queue that ended connections may still fill.
     ghosts: usize,
     countdown: u32,
@@ -117,6 +119,7 @@ impl RcInterface {
             to_post: Vec::new(),
             batch: vec![Wc::default(); WC_BATCH],
             owing: Vec::new(),
+            unposted: Vec::new(),
             ghosts: 0,
             countdown: 1,
             clock_every: 1,

@@ -114,6 +114,49 @@ fn short_messages_ask_for_a_completion_only_now_and_then_and_receives_are_posted
 }
 
 #[test]
+fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let packed = std::cell::Cell::new(0);
+    let pack = |header: u64| {
+        let mut write = |at: *mut u8, capacity: usize| {
+            packed.set(packed.get() + 1);
+            assert_eq!(capacity, 1000);
+            crate::double::sys::write_at(at.expose_provenance() as u64, &[header as u8; 900]);
+            Ok(900)
+        };
+        at_a.am_packed(7, header, tieline_plugin_api::Packer::new(&mut write), 1000)
+    };
+    assert_eq!(pack(1), Ok(900));
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    assert_eq!(pack(2), Ok(900));
+    assert_eq!(
+        (pack(3), packed.get()),
+        (Err(Status::Again), 2),
+        "AGAIN: the packer was not called"
+    );
+    assert_eq!(at_a.am_short(7, 3, b"short"), Err(Status::Again), "nothing overtakes it");
+    assert_eq!(at_a.flush(1), Err(Status::Again));
+    a.poll();
+    assert_eq!(at_a.am_short(7, 3, b"short"), Err(Status::Again));
+    fault(|faults| faults.refuse_sends = 0);
+    a.poll();
+    assert_eq!(at_a.am_short(7, 3, b"short"), Ok(Posting::Done));
+    while b.told.messages.len() < 3 {
+        b.poll();
+    }
+    let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
+    assert_eq!(headers, [1, 2, 3]);
+    assert_eq!(b.told.messages[1].1, [2; 900]);
+    // One that is never taken ends with its endpoint.
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    assert_eq!(pack(4), Ok(900));
+    drop(at_a);
+    fault(|faults| faults.refuse_sends = 0);
+    a.poll();
+}
+
+#[test]
 fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);

@@ -7,7 +7,7 @@ use super::address::{Address, Target};
 use super::endpoint::UdEndpoint;
 use super::packet::{End, HEADER_LEN, Kind, Packet};
 use super::receiver::{Receiver, Verdict};
-use super::sender::Sender;
+use super::sender::{Sender, WINDOW};
 use crate::abi::*;
 use crate::buffers::Pool;
 use crate::domain::DomainState;
@@ -38,6 +38,8 @@ const KEPT_INBOUND: usize = 1 << 10;
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// So many looks are a span of time in which channels count as in use, at the most.
+const LOOKS: u32 = 20;
 /// A sleeper that awaits acknowledgements is woken this often.
 const TICK: Duration = Duration::from_millis(20);
 /// How long closing the interface waits for what was sent to be acknowledged.
@@ -75,6 +77,8 @@ struct Inbound {
     /// An acknowledgement is due.
     owes: bool,
     left: bool,
+    /// The span of time in which it was last heard.
+    heard_in: u64,
 }
 
 impl Inbound {
@@ -88,6 +92,52 @@ impl Inbound {
         self.identity.extend_from_slice(piece);
         self.arrived = self.identity.len() == len;
         self.arrived.then(|| core::mem::take(&mut self.identity))
+    }
+}
+
+/// How many channels are in use: together they must not send more than there are receives, or what is lost then is
+/// mostly that of those who send little.
+#[derive(Debug)]
+struct Activity {
+    /// The present span of time.
+    span: u64,
+    /// How often it was looked at, and messages that came in it.
+    looks: u32,
+    messages: usize,
+    /// Channels that were heard in it, and in the one before.
+    heard: usize,
+    before: usize,
+}
+
+impl Default for Activity {
+    fn default() -> Activity {
+        Activity { span: 1, looks: 0, messages: 0, heard: 0, before: 0 }
+    }
+}
+
+impl Activity {
+    /// A channel was heard, which was last heard in this span.
+    fn note(&mut self, last: &mut u64) {
+        self.messages += 1;
+        if core::mem::replace(last, self.span) != self.span {
+            self.heard += 1;
+        }
+    }
+
+    /// Called regularly: the next span begins once enough has come to have heard everybody, or when little comes.
+    fn look(&mut self) {
+        self.looks += 1;
+        if self.messages >= 2 * RECEIVES || self.looks >= LOOKS {
+            let (span, before) = (self.span + 1, self.heard);
+            *self = Activity { span, before, ..Activity::default() };
+        }
+    }
+
+    /// How many messages of one channel may be on their way: its share of the receives, some of which are for those who
+    /// begin to speak.
+    fn share(&self) -> u64 {
+        let channels = self.heard.max(self.before).max(1);
+        (RECEIVES * 3 / 4 / channels).clamp(1, WINDOW) as u64
     }
 }
 
@@ -119,6 +169,7 @@ pub(crate) struct State {
     owing: Vec<u32>,
     /// Buffers of messages that wait for earlier ones.
     early: usize,
+    activity: Activity,
     batch: Vec<Wc>,
     own: Address,
     epoch: Instant,
@@ -197,6 +248,7 @@ impl UdInterface {
             to_post: Vec::new(),
             owing: Vec::new(),
             early: 0,
+            activity: Activity::default(),
             batch: vec![Wc::default(); WC_BATCH],
             own: address,
             epoch: Instant::now(),
@@ -374,6 +426,7 @@ impl State {
         self.countdown = if self.is_waiting() { CLOCK_WAITING } else { CLOCK_IDLE };
         if now - self.looked >= LOOK_EVERY {
             self.looked = now;
+            self.activity.look();
             self.hear_news(events);
         }
     }

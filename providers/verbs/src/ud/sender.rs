@@ -27,6 +27,8 @@ pub(crate) struct Sender {
     first: u32,
     wait: Duration,
     again_at: Option<Duration>,
+    /// How many messages may be on their way: the peer has buffers for all who send to it.
+    window: usize,
     /// When the peer last acknowledged something, or the first unacknowledged packet went out.
     since: Duration,
     /// The oldest when the peer last asked for what is missing.
@@ -45,6 +47,7 @@ impl Sender {
             peer: None,
             hello,
             unacked: VecDeque::new(),
+            window: WINDOW,
             first: 0,
             wait: FIRST_WAIT,
             again_at: None,
@@ -66,7 +69,14 @@ impl Sender {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.unacked.len() < WINDOW
+        self.unacked.len() < self.window
+    }
+
+    /// The peer has room for so many messages of this channel; 0 and what is beyond the window say nothing.
+    pub(crate) fn allow(&mut self, messages: u64) {
+        if (1..=WINDOW as u64).contains(&messages) {
+            self.window = messages as usize;
+        }
     }
 
     /// Whether all messages have been acknowledged.

@@ -75,6 +75,35 @@ impl State {
         }
     }
 
+    /// Posts the packed message of a connection, or notes that it is to be posted.
+    #[inline]
+    pub(crate) fn post_packed_of(&mut self, slot: u32) -> Result<(), Status> {
+        let Some(connection) =
+            self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
+        else {
+            return Err(Status::Closed);
+        };
+        let Some((buffer, len)) = connection.packed.take() else { return Ok(()) };
+        let piece = self.sends.sge(buffer, len);
+        let ends = Ends { buffer: Some(buffer), ..Ends::default() };
+        let work = connection.to_peer();
+        let Err(refused) = connection.post(work, &[piece], ends, 0) else { return Ok(()) };
+        if refused.errno == libc::ENOMEM || refused.errno == libc::EAGAIN {
+            connection.packed = Some((buffer, len));
+            self.unposted.push(slot);
+            return Ok(());
+        }
+        Err(self.refused(slot, refused))
+    }
+
+    /// Tries again to post what the device did not take.
+    #[cold]
+    pub(super) fn post_packed(&mut self) {
+        for slot in core::mem::take(&mut self.unposted) {
+            let _ = self.post_packed_of(slot); // a connection that broke tells so itself
+        }
+    }
+
     /// What a data call says when the device did not take its send.
     #[cold]
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
@@ -119,6 +148,7 @@ impl State {
 
     /// Closes an endpoint. What was sent before still arrives, unless the device works on memory of the application.
     pub(crate) fn close(&mut self, slot: u32) {
+        let _ = self.post_packed_of(slot);
         let Some(connection) = self.connection(slot) else { return };
         connection.closing = true;
         if connection.phase != Phase::Standing || connection.queue.touches_application() {
@@ -133,6 +163,9 @@ impl State {
     pub(super) fn bury(&mut self, slot: u32) {
         let Some(place) = self.connections.get_mut(slot as usize) else { return };
         let Some(mut connection) = place.take() else { return };
+        if let Some((buffer, _)) = connection.packed.take() {
+            self.sends.give(buffer);
+        }
         self.ghosts += connection.queue.len();
         let qp = connection.qp.take();
         match self.domain.watch.port_down() {
@@ -177,11 +210,15 @@ impl State {
             other => other,
         };
         connection.phase = Phase::Broken(status);
+        let packed = connection.packed.take();
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
         let qp = connection.qp.take();
         let left = connection.queue.len();
         let cookie = connection.cookie;
         self.let_go(qp);
+        if let Some((buffer, _)) = packed {
+            self.sends.give(buffer);
+        }
         self.ghosts += left;
         // Completions that are still to be fetched belong to the past.
         let life = self.lives[slot as usize].wrapping_add(1);

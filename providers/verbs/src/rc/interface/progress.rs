@@ -8,6 +8,9 @@ impl State {
         if !self.delivered.is_empty() || !self.told.is_empty() {
             self.release();
         }
+        if !self.unposted.is_empty() {
+            self.post_packed();
+        }
         self.countdown -= 1;
         if self.countdown == 0 {
             self.look(Some(events), false);
@@ -199,11 +202,23 @@ impl State {
         };
         connection.heard = true;
         connection.received = true;
-        let accepted = head.and_then(|head| connection.credits.returned(head.told).map(|()| head));
-        let Ok(head) = accepted else {
-            self.to_post.push(again);
-            let text = "the peer sent a message that makes no sense".to_string();
-            return self.break_connection(slot, &Failure::new(Status::BadData, text), events);
+        let accepted = head
+            .and_then(|head| connection.credits.returned(head.told).map(|()| head))
+            .map_err(|_| "the peer sent a message that makes no sense")
+            .and_then(|head| {
+                match head.kind {
+                    Kind::Message => connection.credits.arrived().map(|()| head),
+                    Kind::Bye | Kind::Hello | Kind::Credit => Ok(head),
+                }
+                .map_err(|_| "the peer sent more messages than it was granted")
+            });
+        let head = match accepted {
+            Ok(head) => head,
+            Err(why) => {
+                self.to_post.push(again);
+                let failure = Failure::new(Status::BadData, why);
+                return self.break_connection(slot, &failure, events);
+            }
         };
         let mut unheard = false;
         if connection.phase == Phase::Connecting {
@@ -408,7 +423,8 @@ impl State {
 
     pub(super) fn arm(&mut self) -> Armed {
         self.look(None, true);
-        if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
+        let busy = !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty();
+        if busy || !self.unposted.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();

@@ -80,6 +80,7 @@ impl State {
         if inbound.token != packet.end.token {
             return false;
         }
+        self.activity.note(&mut inbound.heard_in);
         let verdict = inbound.receiver.accept(packet.sequence);
         if !core::mem::replace(&mut inbound.owes, true) {
             self.owing.push(number);
@@ -186,6 +187,7 @@ impl State {
                     peer: number,
                     owes: false,
                     left: false,
+                    heard_in: 0,
                 };
                 let place = free.unwrap_or(self.inbound.len()) as u32;
                 let old = self.inbound.get_mut(place as usize);
@@ -229,6 +231,7 @@ impl State {
         if packet.kind == Kind::Welcome {
             sender.welcomed(End::from_word(packet.header), now, wire);
         } else {
+            sender.allow(packet.header);
             sender.acked(packet.sequence, packet.id != 0, now, wire);
         }
         if outbound.closing && outbound.sender.is_quiet() {
@@ -252,6 +255,7 @@ impl State {
 
     /// One acknowledgement for everything that came on a channel in this batch.
     pub(super) fn acknowledge(&mut self) {
+        let window = self.activity.share();
         for number in core::mem::take(&mut self.owing) {
             let Some(inbound) = self.inbound.get_mut(number as usize) else { continue };
             inbound.owes = false;
@@ -260,7 +264,7 @@ impl State {
                 end: inbound.peer_end,
                 sequence: inbound.receiver.next,
                 id: u32::from(inbound.receiver.gap),
-                header: 0,
+                header: window,
             };
             transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &ack.pack());
         }

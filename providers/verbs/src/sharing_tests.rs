@@ -1,0 +1,150 @@
+//! Many peers on one interface over a device that this process plays: floods, and who is heard all the same.
+
+use crate::double::{Side, Told, connect, side, side_of};
+use crate::{UD, VerbsEndpoint, VerbsInterface};
+use tieline_plugin_api::{Endpoint, Interface, Posting};
+
+/// One that receives and many that send; a message's header says whose it is.
+struct Crowd {
+    receiver: Side,
+    senders: Vec<Side>,
+    endpoints: Vec<VerbsEndpoint>,
+    _ends: Vec<VerbsEndpoint>,
+}
+
+impl Crowd {
+    fn reliable(count: usize, settings: &[(&str, &str)]) -> Crowd {
+        let mut crowd = Crowd::empty(side(settings));
+        for _ in 0..count {
+            let mut sender = side(settings);
+            let (here, there) = connect(&mut sender, &mut crowd.receiver);
+            crowd.senders.push(sender);
+            crowd.endpoints.push(here);
+            crowd._ends.push(there);
+        }
+        crowd
+    }
+
+    fn datagrams(count: usize) -> Crowd {
+        let mut crowd = Crowd::empty(side_of(UD, &[]));
+        for n in 0..count {
+            let sender = side_of(UD, &[]);
+            let address = crowd.receiver.interface.address();
+            crowd.endpoints.push(sender.interface.connect(&address, &[n as u8], 1).unwrap());
+            crowd.senders.push(sender);
+            while crowd.receiver.told.arrived.len() <= n {
+                crowd.receiver.poll();
+                crowd.senders[n].poll();
+            }
+        }
+        crowd
+    }
+
+    fn empty(receiver: Side) -> Crowd {
+        Crowd { receiver, senders: Vec::new(), endpoints: Vec::new(), _ends: Vec::new() }
+    }
+
+    fn send(&self, n: usize, len: usize) -> bool {
+        self.endpoints[n].am_short(7, n as u64, &vec![1; len]) == Ok(Posting::Done)
+    }
+
+    /// Everybody looks once; whose messages came.
+    fn turn(&mut self) -> Vec<usize> {
+        self.receiver.poll();
+        self.senders.iter_mut().for_each(Side::poll);
+        let told = core::mem::take(&mut self.receiver.told);
+        assert!(told.failed.is_empty(), "{:?}", told.failed);
+        told.messages.iter().map(|(header, _)| *header as usize).collect()
+    }
+
+    /// All but the last send all that is taken, and the last one a message when its last one has arrived: how many
+    /// messages of each came in so many polls.
+    fn flood(&mut self, polls: usize, len: usize) -> Vec<usize> {
+        let (honest, mut waits) = (self.senders.len() - 1, false);
+        let mut shares = vec![0; self.senders.len()];
+        for _ in 0..polls {
+            for n in 0..honest {
+                while self.send(n, len) {}
+            }
+            waits = waits || self.send(honest, 10);
+            for n in self.turn() {
+                waits &= n != honest;
+                shares[n] += 1;
+            }
+        }
+        shares
+    }
+}
+
+#[test]
+fn of_many_reliable_peers_that_flood_each_is_heard_and_one_that_says_little_is_not_kept_waiting() {
+    for (flooders, windows) in [(4, "64"), (24, "16")] {
+        let settings = [("TIELINE_VERBS_WINDOW", windows), ("TIELINE_VERBS_MAX_WINDOW", windows)];
+        let mut crowd = Crowd::reliable(flooders + 1, &settings);
+        let polls = 600;
+        let shares = crowd.flood(polls, 100);
+        // Before a message there are at most the windows of all others, of which sixteen are told in a poll.
+        let wait = flooders * windows.parse::<usize>().unwrap() / 16 + 2;
+        assert!(shares[flooders] >= polls / wait / 2, "{shares:?} in {polls} polls");
+        let fair = shares[..flooders].iter().sum::<usize>() / flooders;
+        assert!(shares[..flooders].iter().all(|share| *share >= fair / 2), "{shares:?}");
+    }
+}
+
+#[test]
+fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_little_is_not_shut_out()
+{
+    for flooders in [4, 24] {
+        let mut crowd = Crowd::datagrams(flooders + 1);
+        let polls = 1000;
+        // Until every channel has heard how much of the receives is its own, after the losses of the beginning.
+        let mut heard = vec![0; flooders + 1];
+        while heard.iter().any(|count| *count < 20) {
+            let more = crowd.flood(100, 100);
+            heard.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
+        let shares = crowd.flood(polls, 100);
+        // Before a message there are at most all receives, of which sixteen are told in a poll.
+        assert!(shares[flooders] >= polls / (256 / 16 + 2) / 2, "{shares:?} in {polls} polls");
+        let fair = shares[..flooders].iter().sum::<usize>() / flooders;
+        assert!(shares[..flooders].iter().all(|share| *share >= fair / 4), "{shares:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
+    let settings = [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
+    let mut crowd = Crowd::reliable(3, &settings);
+    // Two that believe to have been granted more than all buffers of the receiver.
+    for liar in &crowd.senders[..2] {
+        let VerbsInterface::Rc(rc) = &liar.interface else { panic!("reliable") };
+        let mut state = rc.state.borrow_mut();
+        state.connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
+    }
+    let (mut heard, mut waits) = (0, false);
+    let mut failed = Vec::new();
+    for _ in 0..600 {
+        for n in 0..2 {
+            for _ in 0..200 {
+                if !crowd.send(n, 100) {
+                    break;
+                }
+            }
+        }
+        waits = waits || crowd.send(2, 10);
+        crowd.receiver.poll();
+        crowd.senders.iter_mut().for_each(Side::poll);
+        let told: Told = core::mem::take(&mut crowd.receiver.told);
+        failed.extend(told.failed);
+        if told.messages.iter().any(|(header, _)| *header == 2) {
+            heard += 1;
+            waits = false;
+        }
+    }
+    assert_eq!(failed.len(), 2, "both are cut off: {failed:?}");
+    for (_, status, words) in &failed {
+        assert_eq!(*status, tieline_plugin_api::Status::BadData, "{words}");
+        assert!(words.contains("more messages than it was granted"), "{words}");
+    }
+    assert!(heard >= 300, "{heard} of 600 polls");
+}
