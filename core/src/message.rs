@@ -1,8 +1,8 @@
 //! What a receive handler sees.
 
-use crate::worker::abi::Lent;
+use crate::worker::abi::{Lent, Readers};
 use crate::worker::{Inner as WorkerInner, InterfaceSlot, abi};
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
@@ -26,7 +26,8 @@ pub struct Message<'a> {
     event: &'a Event,
     worker: &'a Rc<WorkerInner>,
     interface: usize,
-    kept: Cell<bool>,
+    /// Who reads a lent payload, once it was kept.
+    kept: OnceCell<Rc<Readers>>,
 }
 
 impl<'a> Message<'a> {
@@ -36,17 +37,17 @@ impl<'a> Message<'a> {
         worker: &'a Rc<WorkerInner>,
         interface: usize,
     ) -> Message<'a> {
-        Message { event, worker, interface, kept: Cell::new(false) }
+        Message { event, worker, interface, kept: OnceCell::new() }
     }
 
     fn slot(&self) -> &'a InterfaceSlot {
         &self.worker.interfaces[self.interface]
     }
 
-    /// A lent payload that the handler did not keep goes back.
+    /// The handler has returned: a lent payload that nobody keeps goes back.
     #[cold]
     pub(crate) fn give_back(&self) {
-        if !self.kept.get() {
+        if self.kept.get().is_none_or(|readers| readers.handler_done()) {
             self.slot().interface.release(self.event.cookie);
         }
     }
@@ -82,9 +83,10 @@ impl<'a> Message<'a> {
     /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
-        let lent = self.event.flags & event_flags::LENT != 0 && !self.kept.replace(true);
-        let payload = if lent {
-            Payload::Lent(Lent::new(self.event, self.worker.clone(), self.interface))
+        let readers = Rc::<Readers>::default();
+        let lent = self.event.flags & event_flags::LENT != 0;
+        let payload = if lent && self.kept.set(readers.clone()).is_ok() {
+            Payload::Lent(Lent::new(self.event, self.worker.clone(), self.interface, readers))
         } else {
             Payload::Copied(self.payload().into())
         };

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Inner;
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
@@ -45,34 +46,79 @@ pub(crate) fn payload(event: &Event) -> &[u8] {
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
 }
 
-/// A payload that a provider lent: valid until it is given back, which dropping this does.
+/// Who still reads a payload that a provider lent: the handler, whose message has it, and what it kept.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    handler_is_done: Cell<bool>,
+    kept_is_gone: Cell<bool>,
+}
+
+impl Readers {
+    /// The handler has returned; `true`: nobody reads it any more.
+    pub(crate) fn handler_done(&self) -> bool {
+        self.handler_is_done.set(true);
+        self.kept_is_gone.get()
+    }
+
+    /// What was kept is dropped; `true`: nobody reads it any more.
+    fn kept_gone(&self) -> bool {
+        self.kept_is_gone.set(true);
+        self.handler_is_done.get()
+    }
+}
+
+/// A payload that a provider lent, beyond its handler. The buffer goes back when this is dropped, and not before the
+/// handler has returned, which has the payload too.
 pub(crate) struct Lent {
     data: *const u8,
     len: usize,
     token: u64,
     worker: Rc<Inner>,
     interface: usize,
+    readers: Rc<Readers>,
 }
 
 impl Lent {
     /// Takes over the duty to release what a lent event points to.
-    pub(crate) fn new(event: &Event, worker: Rc<Inner>, interface: usize) -> Lent {
+    pub(crate) fn new(
+        event: &Event,
+        worker: Rc<Inner>,
+        interface: usize,
+        readers: Rc<Readers>,
+    ) -> Lent {
         let (data, len, token) = (event.data, event.len, event.cookie);
-        Lent { data, len, token, worker, interface }
+        Lent { data, len, token, worker, interface, readers }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.len == 0 || self.data.is_null() {
             return &[];
         }
-        // SAFETY: by the ABI a lent payload stays readable until its release, which only `drop` calls; the
-        // interface lives as long as the worker that is held here.
+        // SAFETY: by the ABI a lent payload stays readable until its release, which comes when this is dropped or later;
+        // the interface lives as long as the worker that is held here.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.worker.interfaces[self.interface].interface.release(self.token);
+        if self.readers.kept_gone() {
+            self.worker.interfaces[self.interface].interface.release(self.token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lent_buffer_goes_back_once_when_neither_the_handler_nor_what_it_kept_reads_it() {
+        let first_kept = Readers::default();
+        assert!(!first_kept.kept_gone(), "the handler may ask for the payload again");
+        assert!(first_kept.handler_done());
+        let first_handler = Readers::default();
+        assert!(!first_handler.handler_done());
+        assert!(first_handler.kept_gone());
     }
 }
