@@ -7,11 +7,16 @@
 //! memory while the application computes.
 
 use crate::Error;
-use crate::wire::{Reader, Writer, seal, unseal};
+use crate::wire::{Format, Reader, Writer, seal};
 use std::sync::OnceLock;
 use tieline_plugin_api::Status;
 
-const MAGIC: &[u8; 4] = b"TLA3";
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"TLA", name: "worker address", major: 1, minor: 0 };
+/// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
+/// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
+/// was told it first.
+pub(crate) const MESSAGES: (u8, u8) = (1, 0);
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
 /// Names of hosts are for people: a longer one is cut.
@@ -78,6 +83,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
+    /// The library's own messages that it speaks: our major, else it would not have been parsed.
+    pub(crate) messages: (u8, u8),
     pub(crate) place: Place,
     pub(crate) party: Party,
     /// The service worker, when the context has a progress thread.
@@ -87,9 +94,9 @@ pub(crate) struct WorkerAddress {
 impl WorkerAddress {
     /// The bytes for a peer.
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
-        let mut w = Writer::default();
+        let mut w = FORMAT.begin();
         let place = &self.place;
-        let _ = w.raw(MAGIC).raw(&self.context).raw(&place.boot_id);
+        let _ = w.raw(&self.context).u8(self.messages.0).u8(self.messages.1).raw(&place.boot_id);
         let _ = w.u64(place.pid_namespace).u64(place.net_namespace).u32(place.pid);
         let _ = w.name(&place.host);
         self.party.pack(&mut w)?;
@@ -107,18 +114,29 @@ impl WorkerAddress {
 
     /// Takes a peer's bytes apart; every length is checked.
     pub(crate) fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
-        unseal(MAGIC, bytes, Self::parse_fields).map_err(|why| {
+        let address = FORMAT.unseal(bytes, Self::parse_fields).map_err(|no| {
             Error::new(
-                Status::BadData,
+                no.status,
                 "this is no worker address",
-                format!("{why} ({} bytes)", bytes.len()),
-                "pass the bytes of Worker::address() unchanged, from the same version of Tieline",
+                format!("{} ({} bytes)", no.why, bytes.len()),
+                "pass the bytes of Worker::address() unchanged, between versions of Tieline that go together",
             )
-        })
+        })?;
+        let ((major, minor), (ours, _)) = (address.messages, MESSAGES);
+        if major == ours {
+            return Ok(address);
+        }
+        Err(Error::new(
+            Status::Unsupported,
+            format!("{} speaks another version of Tieline's own messages", address.label()),
+            format!("it speaks version {major}.{minor}, and this library {ours}.x"),
+            "use versions of Tieline that go together on both sides",
+        ))
     }
 
     fn parse_fields(r: &mut Reader<'_>) -> Result<WorkerAddress, Status> {
         let context = r.id()?;
+        let messages = (r.u8()?, r.u8()?);
         let place = Place {
             boot_id: r.id()?,
             pid_namespace: r.u64()?,
@@ -132,13 +150,14 @@ impl WorkerAddress {
             1 => Some(Party::parse(r)?),
             _ => return Err(Status::BadData),
         };
-        Ok(WorkerAddress { context, place, party, service })
+        Ok(WorkerAddress { context, messages, place, party, service })
     }
 
     /// The address of the service worker by itself.
     pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
+            messages: self.messages,
             place: self.place.clone(),
             party: self.service.clone()?,
             service: None,
@@ -287,6 +306,7 @@ mod tests {
         };
         WorkerAddress {
             context: [1; 16],
+            messages: MESSAGES,
             place: Place::here(),
             party: party(2),
             service: Some(party(3)),
@@ -341,8 +361,8 @@ mod tests {
         fn any_bytes_with_a_right_checksum_are_parsed_or_refused(
             body in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let mut w = Writer::default();
-            let _ = w.raw(MAGIC).raw(&body);
+            let mut w = FORMAT.begin();
+            let _ = w.raw(&body);
             let _ = WorkerAddress::parse(&seal(w));
         }
     }

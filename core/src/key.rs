@@ -6,10 +6,10 @@
 //! outdated key is refused there too.
 
 use crate::region::Access;
-use crate::wire::{Reader, Writer, seal, unseal};
+use crate::wire::{Format, Reader, seal};
 use crate::{Error, Status};
 
-const MAGIC: &[u8; 4] = b"TLK2";
+pub(crate) const FORMAT: Format = Format { magic: *b"TLK", name: "remote key", major: 1, minor: 0 };
 const MAX_PARTS: usize = 32;
 
 /// A remote key, taken apart.
@@ -28,8 +28,8 @@ pub(crate) struct KeyRecord {
 
 impl KeyRecord {
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
-        let mut w = Writer::default();
-        let _ = w.raw(MAGIC).raw(&self.context).u64(self.region).u64(self.generation);
+        let mut w = FORMAT.begin();
+        let _ = w.raw(&self.context).u64(self.region).u64(self.generation);
         let _ = w.u64(self.len).u8(self.access.bits() as u8).u8(self.parts.len() as u8);
         let _ = w.u8(self.device_atomics.map_or(0, |part| part as u8 + 1));
         for (provider, domain, bytes) in &self.parts {
@@ -39,12 +39,16 @@ impl KeyRecord {
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<KeyRecord, Error> {
-        unseal(MAGIC, bytes, Self::parse_fields).map_err(|why| {
+        FORMAT.unseal(bytes, Self::parse_fields).map_err(|no| {
+            let status = match no.status {
+                Status::Unsupported => no.status,
+                _ => Status::KeyRejected,
+            };
             Error::new(
-                Status::KeyRejected,
+                status,
                 "this is no remote key",
-                format!("{why} ({} bytes)", bytes.len()),
-                "pass the bytes of Region::remote_key() unchanged",
+                format!("{} ({} bytes)", no.why, bytes.len()),
+                "pass the bytes of Region::remote_key() unchanged, between versions of Tieline that go together",
             )
         })
     }
@@ -100,8 +104,8 @@ mod tests {
         fn any_bytes_with_a_right_checksum_are_parsed_or_refused(
             body in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let mut w = Writer::default();
-            let _ = w.raw(MAGIC).raw(&body);
+            let mut w = FORMAT.begin();
+            let _ = w.raw(&body);
             let _ = KeyRecord::parse(&seal(w));
         }
     }

@@ -113,7 +113,71 @@ impl Writer {
     }
 }
 
-/// Puts a checksum behind bytes that begin with a magic word.
+/// Which record bytes are, and in which version they are written here: docs/wire.md has the rule.
+pub(crate) struct Format {
+    /// The first three bytes.
+    pub(crate) magic: [u8; 3],
+    /// `worker address`
+    pub(crate) name: &'static str,
+    /// Readers of another one refuse the record.
+    pub(crate) major: u8,
+    /// Later ones have more fields at the end, which readers of this one leave alone.
+    pub(crate) minor: u8,
+}
+
+/// Why bytes are no record of a format.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoRecord {
+    /// `Unsupported` for another version, else `BadData`.
+    pub(crate) status: Status,
+    pub(crate) why: String,
+}
+
+impl Format {
+    /// The beginning of a record.
+    pub(crate) fn begin(&self) -> Writer {
+        let mut w = Writer::default();
+        let _ = w.raw(&self.magic).u8(self.major).u8(self.minor);
+        w
+    }
+
+    /// Takes apart what [`seal`] has sealed. `parse` gets what is behind the version, and takes all that it knows.
+    pub(crate) fn unseal<T>(
+        &self,
+        bytes: &[u8],
+        parse: impl FnOnce(&mut Reader<'_>) -> Result<T, Status>,
+    ) -> Result<T, NoRecord> {
+        let no = |why: String| NoRecord { status: Status::BadData, why };
+        let (body, sum) =
+            bytes.split_last_chunk::<4>().ok_or_else(|| no("it is too short".into()))?;
+        let Some((&[major, minor], fields)) =
+            body.strip_prefix(&self.magic).and_then(|rest| rest.split_first_chunk::<2>())
+        else {
+            let magic = String::from_utf8_lossy(&self.magic);
+            return Err(no(format!("it does not begin with {magic} and a version")));
+        };
+        if major != self.major {
+            let (name, ours) = (self.name, self.major);
+            let why = format!(
+                "it is a {name} of version {major}.{minor}, and this library reads {ours}.x"
+            );
+            return Err(NoRecord { status: Status::Unsupported, why });
+        }
+        if *sum != checksum(body).to_le_bytes() {
+            return Err(no("its checksum is wrong".into()));
+        }
+        let mut r = Reader::new(fields);
+        let value = parse(&mut r).map_err(|_| no("a field is cut off or malformed".into()))?;
+        // What a later minor has more is not for us.
+        if r.rest().is_empty() || minor > self.minor {
+            Ok(value)
+        } else {
+            Err(no("there are bytes after its end".into()))
+        }
+    }
+}
+
+/// Puts a checksum behind what [`Format::begin`] has begun.
 pub(crate) fn seal(w: Writer) -> Vec<u8> {
     let mut bytes = w.bytes;
     let sum = checksum(&bytes);
@@ -121,25 +185,10 @@ pub(crate) fn seal(w: Writer) -> Vec<u8> {
     bytes
 }
 
-/// What [`seal`] has sealed, behind its magic word, or what is wrong with it. `parse` takes all of it.
-pub(crate) fn unseal<T>(
-    magic: &[u8; 4],
-    bytes: &[u8],
-    parse: impl FnOnce(&mut Reader<'_>) -> Result<T, Status>,
-) -> Result<T, String> {
-    let (body, sum) = bytes.split_last_chunk::<4>().ok_or("it is too short")?;
-    let fields = body
-        .strip_prefix(magic)
-        .ok_or_else(|| format!("it does not begin with {}", String::from_utf8_lossy(magic)))?;
-    if *sum != checksum(body).to_le_bytes() {
-        return Err("its checksum is wrong".into());
-    }
-    let mut r = Reader::new(fields);
-    let value = parse(&mut r).map_err(|_| "a field is cut off or malformed")?;
-    if r.rest().is_empty() { Ok(value) } else { Err("there are bytes after its end".into()) }
-}
-
 /// FNV-1a: tells a damaged byte string from a whole one. It is no protection against forgery.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
+
+#[cfg(test)]
+mod golden;

@@ -452,6 +452,7 @@ impl Inner {
     pub(crate) fn identity(&self) -> Result<Vec<u8>, Error> {
         WorkerAddress {
             context: self.core.id,
+            messages: crate::address::MESSAGES,
             place: self.core.place.clone(),
             party: self.party()?,
             service: self.core.service_party(&self.id),

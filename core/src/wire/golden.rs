@@ -1,0 +1,108 @@
+//! Bytes that other versions have written, kept as files: what was once read is read for ever, and what is written
+//! changes only with its version. A new minor adds a file; it changes none.
+
+use crate::Status;
+use crate::address::{Candidate, MESSAGES, Party, Place, Scheme, Via, WorkerAddress};
+use crate::key::KeyRecord;
+use crate::region::Access;
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+macro_rules! golden {
+    ($name:literal) => {
+        bytes(include_str!(concat!("golden/", $name, ".hex")))
+    };
+}
+
+fn address() -> WorkerAddress {
+    let party = |n| Party {
+        worker: [n; 16],
+        candidates: vec![Candidate {
+            provider: "shm".into(),
+            domain: "shm".into(),
+            module: "ring".into(),
+            priority: 50,
+            address: vec![1, 2, 3],
+        }],
+        schemes: vec![
+            Scheme {
+                name: "tcp-connect/stream".into(),
+                via: Via::Connector(vec![4]),
+                serves: vec![(0, 3)],
+            },
+            Scheme { name: "shm/ring".into(), via: Via::Candidate(0), serves: vec![(0, -2)] },
+        ],
+    };
+    WorkerAddress {
+        context: [1; 16],
+        messages: MESSAGES,
+        place: Place {
+            boot_id: [2; 16],
+            pid_namespace: 3,
+            net_namespace: 4,
+            pid: 5,
+            host: "node7".into(),
+        },
+        party: party(6),
+        service: Some(party(7)),
+    }
+}
+
+fn key() -> KeyRecord {
+    KeyRecord {
+        context: [7; 16],
+        region: 3,
+        generation: 9,
+        len: 4096,
+        access: Access::READ | Access::ATOMIC,
+        parts: vec![("shm".into(), "shm".into(), vec![1, 2, 3])],
+        device_atomics: Some(0),
+    }
+}
+
+#[test]
+fn addresses_and_keys_are_written_as_they_always_were() {
+    assert_eq!(address().pack().unwrap(), golden!("address-1.0"));
+    assert_eq!(key().pack().unwrap(), golden!("key-1.0"));
+}
+
+#[test]
+fn addresses_and_keys_of_every_minor_are_read() {
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), address());
+    assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), key());
+    // What a later minor has behind its end, an earlier reader leaves alone.
+    let newer = WorkerAddress { messages: (1, 4), ..address() };
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.9")).unwrap(), newer);
+    assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), key());
+}
+
+#[test]
+fn another_major_is_refused_in_words_that_name_both_versions() {
+    let address = WorkerAddress::parse(&golden!("address-2.0")).unwrap_err();
+    let key = KeyRecord::parse(&golden!("key-2.0")).unwrap_err();
+    let messages = WorkerAddress::parse(&golden!("address-1.0-messages-2.3")).unwrap_err();
+    for (error, theirs, ours) in
+        [(address, "2.0", "1.x"), (key, "2.0", "1.x"), (messages, "2.3", "1.x")]
+    {
+        assert_eq!(error.status(), Status::Unsupported, "{error}");
+        assert!(error.why().contains(theirs) && error.why().contains(ours), "{error}");
+    }
+}
+
+#[test]
+fn a_tail_is_no_part_of_a_record_of_our_own_minor() {
+    for (golden, head) in [(golden!("address-1.9"), *b"TLA"), (golden!("key-1.9"), *b"TLK")] {
+        let mut w = super::Writer::default();
+        let _ = w.raw(&head).raw(&[1, 0]).raw(&golden[5..golden.len() - 4]);
+        let bytes = super::seal(w);
+        let error = match head[2] {
+            b'A' => WorkerAddress::parse(&bytes).unwrap_err(),
+            _ => KeyRecord::parse(&bytes).unwrap_err(),
+        };
+        assert!(error.why().contains("after its end"), "{error}");
+    }
+}
