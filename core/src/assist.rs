@@ -229,11 +229,8 @@ pub(crate) fn start(
         word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
         let bytes = request_bytes(&plan, control_key, memory_key)?;
         // A full queue only means that nobody helps.
-        let _ = ep.pack_now(crate::emulate::id::ASSIST, 0, bytes.len(), |out, _| {
-            crate::sys::copy_to(&bytes, out);
-            Ok(bytes.len())
-        });
-        let job = Job { plan, request: 0, local: local.clone(), key: key.inner.clone() };
+        let _ = ep.pack_now(crate::emulate::id::ASSIST, 0, bytes.len(), |out| out.put(&bytes));
+        let job = Job { plan, request: 0, local: local.hold(), key: key.inner.clone() };
         copy_front(&job, &region)?;
         let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
         ep.lonely.set(if now.back > 0 { 0 } else { ep.lonely.get().saturating_add(1) });

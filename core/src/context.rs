@@ -1,12 +1,13 @@
 //! Contexts: providers found, ranked and composed; the home of workers and registered memory.
 
 mod assemble;
+mod room;
 
 use crate::address::{Party, Place};
 use crate::compose::Composition;
 use crate::config::{Config, ConfigBuilder, vars};
 use crate::explain::Record;
-use crate::region::{Access, Backing, Inner as RegionInner, Region, Registration, Table};
+use crate::region::{Access, Backing, Inner as RegionInner, Parked, Region, Registration, Table};
 use crate::registry::abi::objects::OpenDomain;
 use crate::registry::{Discovery, LoadedProvider};
 use crate::report::Report;
@@ -14,7 +15,7 @@ use crate::service::Service;
 use crate::sys::{ForkGuard, OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
 use crate::{Error, Status};
-use once_cell::sync::OnceCell;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
@@ -57,8 +58,10 @@ pub(crate) struct Core {
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
     pub(crate) regions: Table,
+    pub(crate) parked: Parked,
+    gauge: room::Gauge,
     guard: ForkGuard,
-    notes: Mutex<Vec<String>>,
+    notes: Mutex<Notes>,
     service: OnceLock<Party>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) domains: Vec<DomainSlot>,
@@ -84,7 +87,42 @@ pub struct ContextBuilder {
     out_of_band: bool,
 }
 
-const NOTES: usize = 256;
+/// Lines of each half that are kept.
+const NOTES: usize = 128;
+
+/// What is worth a line in the report: how it began, and what came last.
+#[derive(Default)]
+struct Notes {
+    first: Vec<String>,
+    last: VecDeque<String>,
+    /// Lines that had to make room between the two.
+    left_out: u64,
+}
+
+impl Notes {
+    fn add(&mut self, text: String) {
+        if self.first.contains(&text) || self.last.contains(&text) {
+            return;
+        }
+        if self.first.len() < NOTES {
+            return self.first.push(text);
+        }
+        if self.last.len() == NOTES {
+            let _ = self.last.pop_front();
+            self.left_out += 1;
+        }
+        self.last.push_back(text);
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = self.first.clone();
+        if self.left_out > 0 {
+            lines.push(format!("({} lines are left out here)", self.left_out));
+        }
+        lines.extend(self.last.iter().cloned());
+        lines
+    }
+}
 
 impl Context {
     /// Opens a context as environment and configuration files say.
@@ -109,10 +147,14 @@ impl Context {
     }
 
     /// Allocates zeroed memory that is shared from birth where a provider offers that: local peers reach it
-    /// by load and store. All access.
+    /// by load and store. All access. 0 bytes are a region without any: it can be passed on and closed like others.
+    ///
+    /// Where no provider can give such memory (shared memory files are forbidden, say), it is ordinary memory,
+    /// [`Region::is_shared`] is `false`, and the report says why.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// `NoMemory` for more than the machine has available, or than the process's limits or the memory control groups
+    /// around it allow, before a page is touched.
     pub fn alloc(&self, len: usize) -> Result<Region, Error> {
         self.core.alloc(len, Access::ALL)
     }
@@ -150,12 +192,14 @@ impl Context {
     /// Registers memory that the application owns.
     ///
     /// # Safety
-    /// `base` is valid for reads and writes of `len` bytes until the region is dropped, and no Rust
-    /// reference to the bytes is used while a peer may write them.
+    /// `base` is valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or
+    /// to the end of the process: dropping the region is not enough, since operations that are pending and peers in the
+    /// middle of a copy go on, nor is dropping the context. No Rust reference to the bytes is used while a peer
+    /// may write them.
     ///
     /// # Errors
     /// As [`Context::register`].
-    #[allow(unsafe_code)] // the promise is the caller's; nothing unsafe is done here
+    #[allow(unsafe_code)] // the promise is the caller's
     pub unsafe fn register_raw(
         &self,
         base: *mut u8,
@@ -165,6 +209,11 @@ impl Context {
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
         self.core.register(span, access, Backing::Borrowed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// What was found, what is used, and why everything else is not.
@@ -244,15 +293,12 @@ impl Core {
 
     /// Keeps a line for the report: a library does not print.
     pub(crate) fn note(&self, text: String) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        if notes.len() < NOTES && !notes.contains(&text) {
-            notes.push(text);
-        }
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(text);
     }
 
     /// The lines kept so far.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).lines()
     }
 
     /// The service worker, for every worker but itself.
@@ -268,15 +314,42 @@ impl Core {
     /// Memory from the first domain that provides some, else from the heap.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
         self.check_process("a context")?;
-        let giver = self.domains.iter().position(|d| d.attr.caps & memory_caps::ALLOC != 0);
-        let Some(index) = giver else {
-            let buffer = OwnedBuffer::new(vec![0; len].into());
-            return self.register(buffer.span(), access, Backing::Owned(buffer));
-        };
-        let got = self.domains[index].domain.alloc(len, access.bits())?;
-        let first = Registration { domain: index, handle: got.handle as usize };
-        let span = Span::of_region(got.base, len);
-        self.complete(span, access, vec![first], Backing::Domain)
+        if len > 0 {
+            self.gauge.check(len)?;
+            let gives = |(_, slot): &(usize, &DomainSlot)| slot.attr.caps & memory_caps::ALLOC != 0;
+            // Who lets a file become larger than that is ended by a signal.
+            let file = crate::sys::limits().file_bytes;
+            if file.is_some_and(|most| len as u64 > most) {
+                self.note(format!(
+                    "Context::alloc takes ordinary memory for {len} bytes: a memory file, which peers could map, would \
+                     be larger than this process may write (ulimit -f)"
+                ));
+                return self.alloc_ordinary(len, access);
+            }
+            for (domain, slot) in self.domains.iter().enumerate().filter(gives) {
+                match slot.domain.alloc(len, access.bits()) {
+                    Ok(memory) => {
+                        let (span, given) = (memory.span(), Registration { domain, memory });
+                        return self.complete(span, access, Some(given), Backing::Domain);
+                    }
+                    // Not here: some system call is forbidden.
+                    Err(error) if error.status() == Status::Unsupported => self.note(format!(
+                        "{} gives no memory that peers map, and Context::alloc takes ordinary memory: {error}",
+                        slot.name
+                    )),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.alloc_ordinary(len, access)
+    }
+
+    fn alloc_ordinary(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
+        let buffer = OwnedBuffer::zeroed(len).map_err(|status| {
+            let why = "the process gets no more memory from the system";
+            Error::new(status, format!("memory of {len} bytes"), why, "ask for less")
+        })?;
+        self.register(buffer.span(), access, Backing::Owned(buffer))
     }
 
     fn register(
@@ -285,63 +358,74 @@ impl Core {
         access: Access,
         backing: Backing,
     ) -> Result<Region, Error> {
-        self.complete(span, access, Vec::new(), backing)
+        self.complete(span, access, None, backing)
     }
 
-    /// Registers a span with every domain that can, besides those that know it already.
+    /// Registers a span with every domain that can, besides the one that knows it already.
     fn complete(
         self: &Arc<Self>,
         span: Span,
         access: Access,
-        registrations: Vec<Registration>,
+        given: Option<Registration>,
         backing: Backing,
     ) -> Result<Region, Error> {
         self.check_process("a context")?;
-        let core = self.clone();
-        let (id, generation) = self.regions.insert(span, access);
-        let packed = OnceCell::new();
-        let mut inner = RegionInner {
-            core,
-            id,
-            generation,
-            span,
-            access,
-            registrations,
-            device_atomics: None,
-            packed,
-            backing,
-        };
+        self.sweep();
+        let number = self.regions.insert(span, access);
+        let mut inner = RegionInner::new(self.clone(), number, span, access, backing);
+        inner.registrations.extend(given);
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);
             if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
                 continue;
             }
-            let region = match slot.domain.register(span.base(), span.len(), access.bits()) {
-                Ok(region) => region,
+            match slot.domain.register(span, access.bits()) {
+                Ok(memory) => inner.registrations.push(Registration { domain: index, memory }),
                 // Peers reach it through the other domains, or by messages.
                 Err(error) => {
-                    self.note(format!("{} does not know some memory: {error}", slot.name));
-                    continue;
+                    self.note(format!("{} does not know some memory: {error}", slot.name))
                 }
-            };
-            let handle = region.handle as usize;
-            inner.registrations.push(Registration { domain: index, handle });
+            }
         }
         if let Some(home) = self.device_atomics {
             if inner.registrations.iter().any(|r| r.domain == home) {
                 inner.device_atomics = Some(home);
-                self.regions.leave_atomics_to_device(id);
+                self.regions.leave_atomics_to_device(number.0);
             }
         }
-        Ok(Region { inner: Arc::new(inner) })
+        Ok(inner.into_region())
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.same_process() {
-            // A provider that closed its domains in a forked child would say good-bye in its parent's name.
+            // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
+            // wait for a lock of a thread that is not there.
             std::mem::forget(std::mem::take(&mut self.domains));
+            std::mem::forget(std::mem::take(&mut self.discovery.providers));
+            std::mem::forget(std::mem::take(&mut self.parked));
+            return;
         }
+        self.abandon_parked();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_notes_the_first_and_the_last_are_kept_and_the_others_counted() {
+        let mut notes = Notes::default();
+        for n in 0..1000 {
+            notes.add(format!("line {n}"));
+            notes.add("line 0".into());
+        }
+        let lines = notes.lines();
+        assert_eq!(lines.len(), 2 * NOTES + 1);
+        assert_eq!((&lines[0][..], &lines[NOTES - 1][..]), ("line 0", "line 127"));
+        assert_eq!(lines[NOTES], "(744 lines are left out here)");
+        assert_eq!((&lines[NOTES + 1][..], &lines[2 * NOTES][..]), ("line 872", "line 999"));
     }
 }

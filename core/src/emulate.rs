@@ -7,6 +7,7 @@
 
 use crate::endpoint::{Inner as EndpointInner, queue::Task};
 use crate::region::Access;
+use crate::registry::abi::PackBuffer;
 use crate::request::Memory;
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
@@ -280,20 +281,22 @@ pub(crate) fn stream(
     len: u64,
     sent: &mut u64,
 ) -> Result<(), Status> {
-    let piece = (endpoint.max_packed() - GET_DATA_HEAD) as u64;
+    let piece = endpoint.most_behind(GET_DATA_HEAD)? as u64;
     let regions = &endpoint.worker.core.regions;
     loop {
         let n = piece.min(len - *sent);
         let at = target.offset + *sent;
-        let pack = |out: *mut u8, _: usize| {
+        let pack = |out: &mut PackBuffer<'_>| {
             let mut w = Writer::default();
             let _ = w.u64(*sent).i32(0).u32(0);
-            crate::sys::copy_to(&w.bytes, out);
-            regions
-                .reach(target.region, target.generation, (at, n), Access::READ, |span, offset| {
-                    span.read_to(offset, out.wrapping_add(GET_DATA_HEAD), n as usize)
-                })
-                .map(|()| GET_DATA_HEAD + n as usize)
+            out.put(&w.bytes)?;
+            regions.reach(
+                target.region,
+                target.generation,
+                (at, n),
+                Access::READ,
+                |span, offset| out.put_span(span, offset, n as usize),
+            )
         };
         match endpoint.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
             Ok(()) => *sent += n,
@@ -315,12 +318,39 @@ pub(crate) fn stream(
 mod tests {
     use super::*;
 
+    /// What a worker of the same major reads: docs/wire.md. A change here is a new version in `address::MESSAGES`.
+    #[test]
+    fn messages_are_written_as_they_always_were() {
+        let target = Target { region: 1, generation: 2, offset: 3 };
+        let call = AtomicCall { op: atomic_op::ADD, width: 8, operand: 5, compare: 6 };
+        let mut put = Writer::default();
+        target.write(&mut put);
+        assert_eq!(put.bytes.len(), PUT_HEAD);
+        let Task::Message { id: id::REPLY, header: 7, payload, .. } = reply(7, Ok(9)) else {
+            panic!("an answer is a message that bears the token of what was asked");
+        };
+        let written = [
+            ("PUT", put.bytes),
+            ("GET", get_request(&target, 4)),
+            ("ATOMIC", atomic_request(&target, &call)),
+            ("REPLY", payload.into()),
+        ];
+        let line = |(name, bytes): &(&str, Vec<u8>)| {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{name} {hex}\n")
+        };
+        let written: String = written.iter().map(line).collect();
+        assert_eq!(written, include_str!("wire/golden/messages-1.0.hex"));
+        assert_eq!(
+            [id::PUT, id::GET, id::GET_DATA, id::ATOMIC, id::REPLY, id::PING, id::ASSIST],
+            [0xf000, 0xf001, 0xf002, 0xf003, 0xf004, 0xf005, 0xf006]
+        );
+    }
+
     #[test]
     fn atomics_return_the_value_from_before_and_wrap() {
         let mut memory = [0u64; 2];
-        let len = 16;
-        let bytes = memory.as_mut_ptr().cast::<u8>();
-        let span = crate::sys::span_for_tests(bytes, len);
+        let span = crate::sys::Span::of_words(&mut memory);
         let run = |op, width, operand, compare| {
             execute(&span, 0, &AtomicCall { op, width, operand, compare })
         };

@@ -55,7 +55,7 @@ pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Wi
 pub use error::{Error, Kind};
 pub use job::Job;
 pub use message::{KeptMessage, Message, PeerId};
-pub use region::{Access, Region};
+pub use region::{Access, NotClosed, Region};
 pub use report::Report;
 pub use request::{Outcome, Request};
 pub use tieline_plugin_api::Status;

@@ -10,18 +10,33 @@
 //! ```
 //!
 //! A region belongs to its context and is usable from all of its workers. It is deregistered when the
-//! last clone is dropped: from then on, every remote operation on it is refused.
+//! last clone is dropped and no operation uses it any more: from then on, every remote operation on it is refused.
+//!
+//! When may the memory be used for something else? What the library owns ([`Context::alloc`](crate::Context::alloc),
+//! [`Context::register`](crate::Context::register)) is nobody's concern: it is kept until nothing touches it. Memory
+//! of [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or reused once
+//! [`Region::close`] has returned `Ok`, and not before: dropping a region says nothing about operations that are
+//! still under way, nor about peers that are in the middle of a copy.
+
+mod close;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use close::NotClosed;
+pub(crate) use close::Parked;
+pub(crate) use table::Table;
 
 use crate::context::Core;
 use crate::key::KeyRecord;
+use crate::registry::abi::objects::Registered;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
 use once_cell::sync::OnceCell;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::fmt;
 use std::ops::{BitOr, Range};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tieline_plugin_api::access;
 
 /// What peers may do with a region.
@@ -78,7 +93,7 @@ pub(crate) enum Backing {
 /// A domain's registration of a region.
 pub(crate) struct Registration {
     pub(crate) domain: usize,
-    pub(crate) handle: usize,
+    pub(crate) memory: Registered,
 }
 
 pub(crate) struct Inner {
@@ -93,15 +108,51 @@ pub(crate) struct Inner {
     /// Its remote key, packed when it is first asked for.
     pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
+    /// Handles of the application's; what the library holds for operations is not among them.
+    handles: AtomicUsize,
+    /// No key leads here any more.
+    revoked: AtomicBool,
+    /// Why nobody knows whether a provider will touch the memory again.
+    unsure: Option<Error>,
 }
 
 /// Registered memory. Clones are the same region.
-#[derive(Clone)]
 pub struct Region {
     pub(crate) inner: Arc<Inner>,
+    /// The library's, for an operation that is under way.
+    held: bool,
+}
+
+impl Clone for Region {
+    fn clone(&self) -> Region {
+        if !self.held {
+            let _ = self.inner.handles.fetch_add(1, Ordering::Relaxed);
+        }
+        Region { inner: self.inner.clone(), held: self.held }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if !self.held {
+            let _ = self.inner.handles.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({}, {} bytes)", self.inner.id, self.len())
+    }
 }
 
 impl Region {
+    /// The handle for an operation that outlives the call which posts it: a region is closed only without such.
+    #[must_use]
+    pub(crate) fn hold(&self) -> Region {
+        Region { inner: self.inner.clone(), held: true }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -172,12 +223,24 @@ impl Region {
     /// The bytes with which a peer addresses this region; see `Endpoint::import_key`.
     ///
     /// # Errors
-    /// When a provider cannot make its part of the key.
+    /// When a provider cannot make its part of the key; `Closed` after [`Region::close`] was called.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
     }
 
     pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
+        if self.inner.revoked.load(Ordering::Acquire) {
+            return Err(Error::new(
+                Status::Closed,
+                "a remote key of a region that is being closed",
+                "its keys are refused since Region::close was called",
+                "register the memory anew once it is closed",
+            ));
+        }
+        if self.inner.packed.get().is_none() {
+            // In a forked child somebody who is not there may be in the middle of it, here or in a provider.
+            self.inner.core.check_process("a region")?;
+        }
         self.inner.packed.get_or_try_init(|| self.pack_key())
     }
 
@@ -188,7 +251,7 @@ impl Region {
         let device_atomics = inner.registrations.iter().position(home);
         for registration in &inner.registrations {
             let slot = &inner.core.domains[registration.domain];
-            let bytes = slot.domain.pack_key(registration.handle as *mut _)?;
+            let bytes = registration.memory.pack_key()?;
             parts.push((slot.provider.name.clone(), slot.name.clone(), bytes));
         }
         KeyRecord {
@@ -230,123 +293,33 @@ impl Region {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // First the table, so that no emulated operation starts any more; then the domains, whose keys stop working.
-        self.core.regions.remove(self.id);
-        if !self.core.same_process() {
-            return;
-        }
-        for registration in &self.registrations {
-            let slot = &self.core.domains[registration.domain];
-            if let Err(error) = slot.domain.deregister(registration.handle as *mut _) {
-                self.core.note(format!("deregistering memory in {}: {error}", slot.name));
-            }
-        }
-    }
-}
-
-/// The regions of a context, by number and generation.
-#[derive(Default)]
-pub(crate) struct Table {
-    slots: RwLock<Slots>,
-    /// Makes generations that nobody can guess: a key that was forged to name another region is refused.
-    secret: RandomState,
-    inserted: AtomicU64,
-}
-
-#[derive(Default)]
-struct Slots {
-    entries: Vec<Entry>,
-    free: Vec<usize>,
-}
-
-struct Entry {
-    generation: u64,
-    open: Option<(Span, Access)>,
-}
-
-impl Table {
-    /// Takes a number and its generation. The region is reachable from here on.
-    pub(crate) fn insert(&self, span: Span, access: Access) -> (u64, u64) {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let index = match slots.free.pop() {
-            Some(index) => index,
-            None => {
-                slots.entries.push(Entry { generation: 0, open: None });
-                slots.entries.len() - 1
-            }
-        };
-        let entry = &mut slots.entries[index];
-        entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
-        entry.open = Some((span, access));
-        (index as u64, entry.generation)
-    }
-
-    /// From now on nobody executes atomics that peers ask for by message: a device does them all.
-    pub(crate) fn leave_atomics_to_device(&self, id: u64) {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = slots.entries.get_mut(id as usize) {
-            entry.open = entry.open.take().map(|(span, rights)| (span, rights.without_atomics()));
+impl Inner {
+    /// A region of these bytes that is in no table and no domain yet.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        (id, generation): (u64, u64),
+        span: Span,
+        access: Access,
+        backing: Backing,
+    ) -> Inner {
+        Inner {
+            core,
+            id,
+            generation,
+            span,
+            access,
+            registrations: Vec::new(),
+            device_atomics: None,
+            packed: OnceCell::new(),
+            backing,
+            handles: AtomicUsize::new(1),
+            revoked: AtomicBool::new(false),
+            unsure: None,
         }
     }
 
-    fn remove(&self, id: u64) {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let index = id as usize;
-        if let Some(entry) = slots.entries.get_mut(index) {
-            entry.open = None;
-            slots.free.push(index);
-        }
-    }
-
-    /// Runs `access` on a peer's range; the region cannot go away meanwhile.
-    pub(crate) fn reach<T>(
-        &self,
-        id: u64,
-        generation: u64,
-        range: (u64, u64),
-        needed: Access,
-        access: impl FnOnce(&Span, usize) -> Result<T, Status>,
-    ) -> Result<T, Status> {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let index = usize::try_from(id).map_err(|_| Status::KeyRejected)?;
-        let entry = slots.entries.get(index).ok_or(Status::KeyRejected)?;
-        let (span, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
-        if entry.generation != generation || !rights.allows(needed) {
-            return Err(Status::KeyRejected);
-        }
-        let (offset, len) = range;
-        match offset.checked_add(len) {
-            Some(end) if end <= span.len() as u64 => access(span, offset as usize),
-            _ => Err(Status::OutOfRange),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_removed_region_is_refused_also_when_its_number_is_used_again() {
-        let table = Table::default();
-        let mut memory = vec![0u8; 16];
-        let span = Span::of_owned(&mut memory);
-        let (id, old) = table.insert(span, Access::ALL);
-        table.remove(id);
-        let (again, new) = table.insert(span, Access::READ);
-        assert_eq!(id, again);
-        let reach =
-            |generation, needed, range| table.reach(id, generation, range, needed, |_, _| Ok(()));
-        assert_eq!(reach(old, Access::READ, (0, 1)), Err(Status::KeyRejected));
-        assert_eq!(reach(new, Access::READ, (0, 16)), Ok(()));
-        assert_eq!(reach(new, Access::WRITE, (0, 1)), Err(Status::KeyRejected));
-        assert_eq!(reach(new, Access::READ, (1, 16)), Err(Status::OutOfRange));
-        assert_eq!(reach(new, Access::READ, (u64::MAX, 2)), Err(Status::OutOfRange));
-        assert_eq!(
-            table.reach(99, 1, (0, 0), Access::READ, |_, _| Ok(())),
-            Err(Status::KeyRejected)
-        );
+    /// The region's first handle.
+    pub(crate) fn into_region(self) -> Region {
+        Region { inner: Arc::new(self), held: false }
     }
 }

@@ -5,7 +5,8 @@
 //! left out, with the record that says at what.
 
 use crate::registry::abi::RawEndpoint;
-use crate::registry::abi::objects::{OpenDomain, OpenInterface};
+use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
+use crate::sys::OwnedBuffer;
 use crate::worker::abi::Batch;
 use crate::{Error, Status};
 use std::ffi::c_void;
@@ -47,42 +48,41 @@ struct Trial<'a> {
 }
 
 /// A region that ends with the trial, whichever way it goes.
-struct Target<'a> {
-    domain: &'a OpenDomain,
-    handle: *mut c_void,
-    base: *mut u8,
-    open: bool,
+struct Target {
+    memory: Registered,
+    /// What it lies over, if that is not the domain's: outlives it, and is left alone if it does not end.
+    buffer: Option<OwnedBuffer>,
 }
 
-impl Target<'_> {
-    fn end(&mut self) {
-        if std::mem::replace(&mut self.open, false) {
-            let _ = self.domain.deregister(self.handle);
+impl Target {
+    fn end(&mut self) -> Result<(), Error> {
+        let ended = self.memory.end();
+        if ended.is_err() {
+            std::mem::forget(self.buffer.take());
         }
+        ended
     }
 }
 
-impl Drop for Target<'_> {
+impl Drop for Target {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end();
     }
 }
 
 impl Trial<'_> {
     fn run(&self, domain: &OpenDomain, domain_caps: u64) -> Result<(), String> {
-        // Outlives the region that may be registered over it.
-        let mut memory = vec![0u64; LEN / 8];
         let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
-        let own = domain_caps & memory_caps::ALLOC != 0;
-        let region = if own {
+        let mut buffer = None;
+        let memory = if domain_caps & memory_caps::ALLOC != 0 {
             domain.alloc(LEN, rights)
         } else {
-            domain.register(memory.as_mut_ptr().cast(), LEN, rights)
+            let span = buffer.insert(OwnedBuffer::zeroed(LEN).map_err(|s| s.to_string())?).span();
+            domain.register(span, rights)
         };
-        let region = region.map_err(|e| format!("no memory to try with: {e}"))?;
-        let base = if own { region.base } else { memory.as_mut_ptr().cast() };
-        let mut target = Target { domain, handle: region.handle, base, open: true };
-        let packed = domain.pack_key(region.handle).map_err(|e| e.to_string())?;
+        let memory = memory.map_err(|e| format!("no memory to try with: {e}"))?;
+        let mut target = Target { memory, buffer };
+        let packed = target.memory.pack_key().map_err(|e| e.to_string())?;
         let key = self.import(&packed)?;
         let result = self.operations(key, &mut target);
         self.raw.drop_key(key);
@@ -102,13 +102,13 @@ impl Trial<'_> {
         Err("its own key could not be imported".into())
     }
 
-    fn operations(&self, key: *mut c_void, target: &mut Target<'_>) -> Result<(), String> {
+    fn operations(&self, key: *mut c_void, target: &mut Target) -> Result<(), String> {
         let mut sent: Vec<u8> = (0..PIECE).map(|i| (i * 7 + 1) as u8).collect();
         let mut back = vec![0u8; PIECE];
         let can = |cap| self.attr.caps & cap != 0;
         if can(caps::PUT) {
             self.expect("put", self.rma(true, &mut sent, key))?;
-            let landed = crate::sys::Span::of_region(target.base, LEN);
+            let landed = target.memory.span();
             landed.read(AT, &mut back).map_err(|s| s.to_string())?;
             same("put", &sent, &back)?;
         }
@@ -120,7 +120,7 @@ impl Trial<'_> {
             }
         }
         if can(caps::ATOMICS) && self.attr.atomic_fetch64 & 1 << atomic_op::ADD != 0 {
-            let word = crate::sys::Span::of_region(target.base, LEN);
+            let word = target.memory.span();
             let word = word.word64(8).map_err(|s| s.to_string())?;
             let before = word.load(std::sync::atomic::Ordering::SeqCst);
             let got = self.fetch_add(key, 5)?;
@@ -130,7 +130,7 @@ impl Trial<'_> {
             }
         }
         if can(caps::PUT) && can(caps::CHECKS_KEYS) {
-            target.end();
+            target.end().map_err(|e| e.to_string())?;
             match self.rma(true, &mut sent, key) {
                 Err(Status::KeyRejected) => {}
                 Ok(()) => return Err("a put with the key of a deregistered region was done".into()),

@@ -6,7 +6,7 @@ use crate::compose::{self, Composition, Wishes};
 use crate::config::{Config, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
-use crate::region::Table;
+use crate::region::{Parked, Table};
 use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
 use crate::selftest;
 use crate::sys::ForkGuard;
@@ -205,6 +205,8 @@ impl Core {
             queue_bytes,
             assist_size,
             regions: Table::default(),
+            parked: Parked::default(),
+            gauge: super::room::Gauge::default(),
             guard: ForkGuard::new()?,
             notes: Mutex::default(),
             service: OnceLock::new(),

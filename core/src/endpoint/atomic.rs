@@ -330,7 +330,7 @@ mod tests {
                 call.compare = call.field(memory, shift);
             }
             let (before, applied) = (call.field(memory, shift), call.applied(memory, shift));
-            let span = crate::sys::span_for_tests((&raw mut memory).cast(), 8);
+            let span = crate::sys::Span::of_words(std::slice::from_mut(&mut memory));
             match emulate::execute(&span, offset as usize, &call) {
                 Ok(old) => prop_assert_eq!((old, Ok(memory)), (before, applied)),
                 Err(status) => prop_assert_eq!(Err(status), applied),

@@ -20,7 +20,7 @@ use crate::address::WorkerAddress;
 use crate::emulate;
 use crate::explain::Record;
 use crate::region::Region;
-use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Landing, Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
@@ -144,7 +144,7 @@ impl Endpoint {
     /// `max_len` bytes and returns how many it wrote.
     ///
     /// # Errors
-    /// As [`Endpoint::send`].
+    /// As [`Endpoint::send`]; `Invalid`, and nothing is sent, when `pack` returns more than `max_len`.
     pub fn send_packed(
         &self,
         id: u16,
@@ -156,13 +156,15 @@ impl Endpoint {
         ep.check_message(id, max_len)?;
         let mut pack = Some(pack);
         if ep.ready_or_opened()? {
-            let result = ep.pack_now(id, header, max_len, |at, capacity| {
+            let result = ep.pack_now(id, header, max_len, |out| {
                 let pack = pack.take().ok_or(Status::Invalid)?;
-                Ok(pack(crate::sys::buffer_at(at, capacity.min(max_len))))
+                out.put_with(max_len, pack)
             });
             match result {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
+                // Nothing was sent.
+                Err(Status::Invalid) if pack.is_none() => return Err(packed_too_much(max_len)),
                 Err(status) => return Err(ep.failed_with(status)),
             }
         }
@@ -173,10 +175,12 @@ impl Endpoint {
         if !ep.has_room(max_len) {
             return Err(Status::Again.into());
         }
-        let mut buffer = vec![0; max_len];
-        let len = pack(&mut buffer);
-        buffer.truncate(len);
-        ep.queue_message(id, header, buffer.into())
+        let mut bytes = vec![0; max_len];
+        let mut buffer = PackBuffer::new(&mut bytes);
+        buffer.put_with(max_len, pack).map_err(|_| packed_too_much(max_len))?;
+        let len = buffer.len();
+        bytes.truncate(len);
+        ep.queue_message(id, header, bytes.into())
     }
 
     /// Sends a message gathered from pieces of regions, which must not change until it is done.
@@ -192,12 +196,13 @@ impl Endpoint {
         let ep = &*self.inner;
         let mut len = 0usize;
         for (region, range) in pieces {
+            ep.check_local(region)?;
             let n = range.end.checked_sub(range.start).ok_or(Status::Invalid)?;
             let _ = region.inner.span.range(range.start, n)?;
             len = len.saturating_add(n);
         }
         ep.check_message(id, len)?;
-        let pieces = pieces.iter().map(|(region, range)| ((*region).clone(), range.clone()));
+        let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
         let task =
             Task::Gather { id, header, pieces: pieces.collect(), len, request: ep.open_request(1) };
         ep.submit(task)
@@ -266,6 +271,17 @@ impl Endpoint {
     pub fn error(&self) -> Option<Error> {
         self.inner.error.borrow().clone()
     }
+}
+
+/// The error of a packer that says that it wrote more than it was given room for.
+#[cold]
+fn packed_too_much(max_len: usize) -> Error {
+    Error::new(
+        Status::Invalid,
+        format!("a message of at most {max_len} bytes"),
+        "its packer says that it wrote more than that",
+        "ask for as much room as it needs, and return what it wrote",
+    )
 }
 
 /// Tries until there is room or patience ends.
@@ -347,10 +363,7 @@ impl Inner {
                 if payload.len() <= self.max_short.get() {
                     return self.short_now(id, header, payload);
                 }
-                self.pack_now(id, header, payload.len(), |at, _| {
-                    crate::sys::copy_to(payload, at);
-                    Ok(payload.len())
-                })
+                self.pack_now(id, header, payload.len(), |out| out.put(payload))
             });
             match sent {
                 Ok(()) => return Ok(Outcome::Done(0)),
@@ -449,13 +462,15 @@ impl Inner {
         id: u16,
         header: u64,
         max: usize,
-        mut pack: impl FnMut(*mut u8, usize) -> Result<usize, Status>,
+        mut pack: impl FnMut(&mut PackBuffer<'_>) -> Result<(), Status>,
     ) -> Result<(), Status> {
         self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
     }
 
-    pub(crate) fn max_packed(&self) -> usize {
-        self.max_packed.get()
+    /// How much one packed message carries behind a head of the library's own. What is registered as a module of
+    /// packed messages has room for more than any head; one without them carries nothing in pieces.
+    pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
+        self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
     }
 
     // ---- failure ----

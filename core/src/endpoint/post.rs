@@ -9,6 +9,7 @@ use crate::region::{Access, Region};
 use crate::request::{Landing, Memory, Outcome, Request};
 use crate::{Error, Status};
 use std::rc::Rc;
+use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
@@ -71,6 +72,21 @@ impl Inner {
         Ok(())
     }
 
+    /// Local memory belongs to a context, as this worker does. The short way does not ask: what it does is over when
+    /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
+    /// or a helper, would take its registrations for those of this context.
+    pub(super) fn check_local(&self, local: &Region) -> Result<(), Error> {
+        if Arc::ptr_eq(&local.inner.core, &self.worker.core) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            "local memory of another context",
+            "a region is registered for the workers of its own context",
+            "register the memory in the context of this endpoint's worker too",
+        ))
+    }
+
     #[inline(never)]
     pub(super) fn put_slow(
         self: &Rc<Self>,
@@ -81,16 +97,17 @@ impl Inner {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, Error> {
+        self.check_local(local)?;
         self.prepare(key, offset, len, Access::WRITE)?;
         if let Some(outcome) =
-            self.post_now(true, || Memory::Region(local.clone()), at, len, key, offset)?
+            self.post_now(true, || Memory::Region(local.hold()), at, len, key, offset)?
         {
             return Ok(outcome);
         }
         if let Some(outcome) = self.try_native(true, local, at, len, key, offset)? {
             return Ok(outcome);
         }
-        let source = Source::Region(local.clone(), at);
+        let source = Source::Region(local.hold(), at);
         self.put_emulated(source, len, key, offset, completion)
     }
 
@@ -144,9 +161,10 @@ impl Inner {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, Error> {
+        self.check_local(local)?;
         self.prepare(key, offset, len, Access::READ)?;
         if let Some(outcome) =
-            self.post_now(false, || Memory::Region(local.clone()), at, len, key, offset)?
+            self.post_now(false, || Memory::Region(local.hold()), at, len, key, offset)?
         {
             return Ok(outcome);
         }
@@ -154,7 +172,7 @@ impl Inner {
             return Ok(outcome);
         }
         let control = self.emulating()?;
-        let memory = Memory::Region(local.clone());
+        let memory = Memory::Region(local.hold());
         let landing = Landing { memory, offset: at, len, missing: len };
         let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
@@ -227,14 +245,14 @@ impl Inner {
                     Err(status) => return Err(self.memory_failure(status)),
                 }
             }
-            let memory = Memory::Region(local.clone());
+            let memory = Memory::Region(local.hold());
             if native.synchronous || len < super::rails::SHARED_FROM {
                 return self.post_in_turn(put, memory, at, len, key, offset, native.rank).map(Some);
             }
             return self.post_shared(put, &memory, at, len, key, offset, &native).map(Some);
         }
         let Some(rank) = key.inner.forming() else { return Ok(None) };
-        let memory = Memory::Region(local.clone());
+        let memory = Memory::Region(local.hold());
         self.post_in_turn(put, memory, at, len, key, offset, rank).map(Some)
     }
 

@@ -3,7 +3,7 @@
 use super::{Inner, State};
 use crate::emulate::{self, PUT_HEAD, Target, id};
 use crate::region::Region;
-use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::wire::Writer;
 use crate::{Error, Status};
 use std::ops::Range;
@@ -16,13 +16,10 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn copy_to(&self, at: usize, out: *mut u8, len: usize) -> Result<(), Status> {
+    fn pack(&self, at: usize, len: usize, out: &mut PackBuffer<'_>) -> Result<(), Status> {
         match self {
-            Source::Region(region, start) => region.inner.span.read_to(start + at, out, len),
-            Source::Bytes(bytes) => {
-                crate::sys::copy_to(&bytes[at..at + len], out);
-                Ok(())
-            }
+            Source::Region(region, start) => out.put_span(&region.inner.span, start + at, len),
+            Source::Bytes(bytes) => out.put(&bytes[at..at + len]),
         }
     }
 }
@@ -111,24 +108,15 @@ impl Inner {
                 if payload.len() <= self.max_short.get() {
                     self.short_now(*id, *header, payload)
                 } else {
-                    let pack = |out: *mut u8, _: usize| {
-                        crate::sys::copy_to(payload, out);
-                        Ok(payload.len())
-                    };
-                    self.pack_now(*id, *header, payload.len(), pack)
+                    self.pack_now(*id, *header, payload.len(), |out| out.put(payload))
                 }
             }
             Task::Gather { id, header, pieces, len, .. } => {
-                let pack = |out: *mut u8, _: usize| {
-                    let mut at = 0;
-                    for (region, range) in pieces.iter() {
-                        let n = range.end - range.start;
-                        region.inner.span.read_to(range.start, out.wrapping_add(at), n)?;
-                        at += n;
-                    }
-                    Ok(at)
-                };
-                self.pack_now(*id, *header, *len, pack)
+                self.pack_now(*id, *header, *len, |out| {
+                    pieces.iter().try_for_each(|(region, range)| {
+                        out.put_span(&region.inner.span, range.start, range.end - range.start)
+                    })
+                })
             }
             Task::Put { source, len, sent, target, answer, .. } => {
                 self.send_put(source, *len, sent, target, *answer)
@@ -164,16 +152,15 @@ impl Inner {
         target: &Target,
         token: u64,
     ) -> Result<(), Status> {
-        let piece = self.max_packed() - PUT_HEAD;
+        let piece = self.most_behind(PUT_HEAD)?;
         loop {
             let n = piece.min(len - *sent);
             let last = *sent + n == len;
-            let pack = |out: *mut u8, _: usize| {
+            let pack = |out: &mut PackBuffer<'_>| {
                 let mut w = Writer::default();
                 Target { offset: target.offset + *sent as u64, ..*target }.write(&mut w);
-                crate::sys::copy_to(&w.bytes, out);
-                source.copy_to(*sent, out.wrapping_add(PUT_HEAD), n)?;
-                Ok(PUT_HEAD + n)
+                out.put(&w.bytes)?;
+                source.pack(*sent, n, out)
             };
             self.pack_now(id::PUT, if last { token } else { 0 }, PUT_HEAD + n, pack)?;
             *sent += n;

@@ -13,12 +13,15 @@
 pub(crate) mod host;
 pub(crate) mod layout;
 pub(crate) mod objects;
+mod pack;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
+pub(crate) use pack::{Pack, PackBuffer};
+
+use pack::{PackCall, pack_here};
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Mutex;
 use tieline_plugin_api::abi::{
     Atomic, ConfigVar, ConnectorOps, DomainAttr, DomainOps, DomainParams, EndpointOps,
@@ -415,9 +418,9 @@ impl RawEndpoint {
         id: u32,
         header: u64,
         max: usize,
-        pack: &mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
+        pack: Pack<'_>,
     ) -> Result<usize, Status> {
-        let mut call = PackCall { pack, panic: None };
+        let mut call = PackCall { pack, max, panic: None };
         let argument = std::ptr::from_mut(&mut call).cast::<c_void>();
         // SAFETY: the handle is open and this is its thread; the argument lives until the call returns,
         // and a provider calls `pack` only before that.
@@ -506,24 +509,5 @@ impl RawEndpoint {
     pub(crate) fn close(self) {
         // SAFETY: the handle is open, this is its thread, and its only owner ends it here.
         unsafe { (self.table.close)(self.handle) }
-    }
-}
-
-/// A pack closure on its way through a provider, and the panic that it may have ended with.
-struct PackCall<'a> {
-    pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-unsafe extern "C" fn pack_here(argument: *mut c_void, buffer: *mut u8, capacity: usize) -> i64 {
-    // SAFETY: the argument is the `PackCall` of the `am_packed` call that is under way on this thread.
-    let call = unsafe { &mut *argument.cast::<PackCall<'_>>() };
-    match catch_unwind(AssertUnwindSafe(|| (call.pack)(buffer, capacity))) {
-        Ok(Ok(written)) => i64::try_from(written).unwrap_or(Status::Invalid as i64),
-        Ok(Err(status)) => status as i64,
-        Err(panic) => {
-            call.panic = Some(panic);
-            Status::Canceled as i64
-        }
     }
 }

@@ -28,6 +28,10 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::{Status, caps, connects, role};
 
+/// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
+/// its head make progress.
+const LEAST_PACKED: usize = 64;
+
 /// A configuration variable that a provider declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigDecl {
@@ -433,6 +437,12 @@ impl LoadedProvider {
             | module.atomic_fetch64;
         if module.caps & caps::ATOMICS != 0 && masks == 0 {
             return refused("at least one operation with CAP_ATOMICS", "four empty masks".into());
+        }
+        if module.caps & caps::AM_PACKED != 0 && module.max_packed < LEAST_PACKED {
+            return refused(
+                &format!("max_packed of at least {LEAST_PACKED} bytes with CAP_AM_PACKED"),
+                module.max_packed.to_string(),
+            );
         }
         match self.tables.broken_promise(module) {
             None => Ok(()),

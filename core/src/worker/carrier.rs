@@ -14,8 +14,8 @@ use crate::context::Core;
 use crate::emulate;
 use crate::rank::{ModuleFacts, ModuleRef, agree};
 use crate::registry::LoadedProvider;
-use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::objects::OpenConnector;
+use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::sys::Poller;
 use crate::{Error, Status};
 use std::cell::RefCell;
@@ -346,10 +346,7 @@ impl Inner {
                         raw
                     }
                 };
-                let pack = &mut |out: *mut u8, _: usize| {
-                    crate::sys::copy_to(datagram, out);
-                    Ok(datagram.len())
-                };
+                let pack = &mut |out: &mut PackBuffer<'_>| out.put(datagram);
                 let id = u32::from(emulate::id::WIREUP);
                 let sent = match self.interfaces[*interface].attr.max_short >= datagram.len() {
                     true => match raw.am_short(id, 0, datagram) {

@@ -1,11 +1,12 @@
 //! Sleeping: a program need not spin.
 
 use super::{Inner, Worker};
+use crate::region::{NotClosed, Region};
 use crate::request::Request;
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
@@ -39,6 +40,31 @@ impl Worker {
     /// `Busy` inside a handler, or when the system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         self.inner.wait(timeout)
+    }
+
+    /// Closes a region, making progress until nothing uses it any more or the time is up: [`Region::close`], for who
+    /// would rather wait. Operations of other workers need their progress.
+    ///
+    /// # Errors
+    /// As [`Region::close`]; inside a handler it does not wait.
+    pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
+        let deadline = Instant::now() + timeout;
+        let mut region = region;
+        loop {
+            let not = match region.close() {
+                Err(not) if not.error.status() == Status::Busy => not,
+                ended => return ended,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.inner.in_progress.get() {
+                return Err(not);
+            }
+            region = not.region;
+            // A peer that leaves makes no event.
+            if let Err(error) = self.wait(Some(left.min(QUEUED_NAP))) {
+                return Err(NotClosed { region, error });
+            }
+        }
     }
 }
 

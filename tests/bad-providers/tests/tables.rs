@@ -50,6 +50,20 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_at_the_module() {
 }
 
 #[test]
+fn a_module_without_room_behind_the_heads_of_emulated_operations_is_refused() {
+    let directory = Directory::new();
+    let caps = "CAPS=(TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED)";
+    let _ = directory.compile("narrow", &[caps, "MAX_PACKED=24"]);
+    let context = open(&[&directory]);
+    let records = context.report().records;
+    let module = records.iter().find(|r| r.provider == "narrow" && r.module.is_some());
+    let verdict = &module.expect("a record about the module").verdict;
+    let Verdict::Refused { expected, found, .. } = verdict else { panic!("{verdict:?}") };
+    assert_eq!((expected.contains("max_packed of at least 64"), &found[..]), (true, "24"));
+    assert_the_rest_works(&context);
+}
+
+#[test]
 fn a_capability_of_a_domain_that_is_claimed_but_not_there_is_refused() {
     let directory = Directory::new();
     let _ = directory.compile("boasts", &["DOMAIN_CAPS=TIELINE_MEMORY_CAP_ALLOC"]);

@@ -59,6 +59,8 @@ pub enum Limit {
     Descriptors,
     /// Bytes of address space.
     AddressSpace,
+    /// Bytes of a file.
+    FileSize,
 }
 
 impl Limit {
@@ -66,6 +68,7 @@ impl Limit {
         match self {
             Limit::Descriptors => libc::RLIMIT_NOFILE,
             Limit::AddressSpace => libc::RLIMIT_AS,
+            Limit::FileSize => libc::RLIMIT_FSIZE,
         }
     }
 }
@@ -414,5 +417,70 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: our own mapping; nobody holds a reference into it any more.
         let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Pages of this process that an application would own: mapped here, and unmapped when it says so.
+#[derive(Debug)]
+pub struct Pages {
+    base: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Maps some.
+    ///
+    /// # Panics
+    /// When there are none.
+    #[must_use]
+    pub fn map(len: usize) -> Pages {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping touches nothing that is there.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
+        assert!(base != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+        Pages { base: base as usize, len }
+    }
+
+    /// Registers them.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn register(&self, context: &tieline::Context) -> Result<tieline::Region, tieline::Error> {
+        // SAFETY: they stay mapped until the test unmaps them, which it does after the region was closed.
+        unsafe { context.register_raw(self.base as *mut u8, self.len, tieline::Access::ALL) }
+    }
+
+    /// Unmaps them: whoever touches them now is ended by the kernel.
+    pub fn unmap(self) {
+        // SAFETY: mapped by `map`, and nobody's business any more.
+        let _ = unsafe { libc::munmap(self.base as *mut libc::c_void, self.len) };
+    }
+}
+
+/// From now on a system call fails with EPERM in this process, as a seccomp filter of a container would have it.
+/// `false`: there are no such filters here.
+#[must_use]
+pub fn forbid(call: &str) -> bool {
+    let number = match call {
+        "memfd_create" => libc::SYS_memfd_create,
+        "fallocate" => libc::SYS_fallocate,
+        _ => panic!("`{call}` is no call that this knows"),
+    };
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut program = [
+        statement(load, 0), // the number of the call
+        libc::sock_filter { jf: 1, ..statement(equal, number as u32) },
+        statement(answer, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(answer, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter and its program live for the call.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
     }
 }

@@ -8,6 +8,7 @@ mod hosts;
 mod jobs;
 mod killed;
 mod links;
+mod memory;
 mod misuse;
 mod network_kills;
 mod network_strangers;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             strangers::TESTS,
             hostile_shm::TESTS,
             misuse::TESTS,
+            memory::TESTS,
             progress::TESTS,
             containers::TESTS,
             scale::TESTS,

@@ -4,6 +4,7 @@
 use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
 use crate::Error;
 use crate::registry::load::LoadedProvider;
+use crate::sys::Span;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -198,7 +199,7 @@ impl OpenDomain {
     }
 
     /// Memory that this domain's peers reach best.
-    pub(crate) fn alloc(&self, len: usize, access: u64) -> Result<MemoryRegion, Error> {
+    pub(crate) fn alloc(&self, len: usize, access: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not provide {len} bytes", self.name());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
@@ -210,59 +211,84 @@ impl OpenDomain {
         if region.base.is_null() || region.len < len {
             return Err(self.provider().failed_call(Status::ProviderFailed as i32, &what));
         }
-        Ok(region)
+        // SAFETY: by the ABI the memory stays until the registration ends, and `Registered` is what ends it.
+        let span = unsafe { Span::new(region.base, len) };
+        Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// Registers memory of this process, which stays mapped until [`OpenDomain::deregister`].
-    pub(crate) fn register(
-        &self,
-        base: *mut u8,
-        len: usize,
-        access: u64,
-    ) -> Result<MemoryRegion, Error> {
-        let what = || format!("{} could not register {len} bytes", self.name());
+    /// Registers memory of this process. Whoever made the span has promised that it stays mapped.
+    pub(crate) fn register(&self, span: Span, access: u64) -> Result<Registered, Error> {
+        let what = || format!("{} could not register {} bytes", self.name(), span.len());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
-        // SAFETY: an open domain's handle; the owner of the memory keeps it mapped (see `Context::register`).
+        // SAFETY: an open domain's handle; the span's maker keeps the memory mapped (see `Span::new`).
         let code = unsafe {
             (self.provider().tables.domain.register)(
                 self.inner.handle,
-                base,
-                len,
+                span.base(),
+                span.len(),
                 access,
                 &mut region,
             )
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
-        Ok(region)
+        Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
+    }
+}
+
+/// Memory that a domain knows, registered or given by it. Whoever holds it ends it, with [`Registered::end`];
+/// without that it stays registered until the domain is closed.
+pub(crate) struct Registered {
+    /// `None`: it has ended.
+    handle: Option<*mut c_void>,
+    span: Span,
+    domain: Arc<DomainHandle>,
+}
+
+// SAFETY: the ABI says that the functions of a domain may be called by several threads at once, with any of
+// its regions; a region is ended through `&mut`, so that nobody uses it meanwhile.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// The memory, which stays while this has not ended.
+    pub(crate) fn span(&self) -> Span {
+        self.span
     }
 
-    /// Ends a registration, and frees the memory if it came from [`OpenDomain::alloc`]. Once per region.
-    pub(crate) fn deregister(&self, region: *mut c_void) -> Result<(), Error> {
-        let what = || format!("{} could not end a registration", self.name());
-        // SAFETY: an open domain's handle; the region's one owner ends it here.
-        let code = unsafe { (self.provider().tables.domain.deregister)(self.inner.handle, region) };
-        self.provider().checked(i64::from(code), &what).map(|_| ())
+    /// Ends the registration, and frees the memory if the domain has given it. `Again`: keys are refused from now on,
+    /// and a peer is still inside; nothing has ended. After any other error it has, and nobody knows how well.
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        let Some(handle) = self.handle else { return Ok(()) };
+        let provider = &self.domain.provider;
+        let what = || format!("{} could not end a registration", self.domain.name);
+        // SAFETY: an open domain's handle, and a region that has not ended.
+        let code = unsafe { (provider.tables.domain.deregister)(self.domain.handle, handle) };
+        if Status::from_code(code) != Status::Again || code >= 0 {
+            self.handle = None;
+        }
+        provider.checked(i64::from(code), &what).map(|_| ())
     }
 
-    /// The region's remote key.
-    pub(crate) fn pack_key(&self, region: *mut c_void) -> Result<Vec<u8>, Error> {
-        let what = || format!("{} could not pack a remote key", self.name());
-        self.provider().usable(&what)?;
+    /// The remote key.
+    pub(crate) fn pack_key(&self) -> Result<Vec<u8>, Error> {
+        let Some(handle) = self.handle else { return Err(Status::Closed.into()) };
+        let provider = &self.domain.provider;
+        let what = || format!("{} could not pack a remote key", self.domain.name);
+        provider.usable(&what)?;
         grown(|buffer, capacity| {
             // SAFETY: an open domain's handle and a registered region; the buffer has that capacity.
             unsafe {
-                (self.provider().tables.domain.pack_key)(
-                    self.inner.handle,
-                    region,
-                    buffer,
-                    capacity,
-                )
+                (provider.tables.domain.pack_key)(self.domain.handle, handle, buffer, capacity)
             }
         })
-        .map_err(|status| self.provider().failed_call(status as i32, &what))
+        .map_err(|status| provider.failed_call(status as i32, &what))
     }
 }
+
+/// The handle of an endpoint that was just made: nothing else becomes a [`RawEndpoint`].
+pub(crate) struct NewEndpoint(*mut c_void);
 
 /// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its endpoints are
 /// closed, by their owner, before it is dropped.
@@ -336,7 +362,7 @@ impl OpenInterface {
         address: &[u8],
         identity: &[u8],
         cookie: u64,
-    ) -> Result<*mut c_void, Error> {
+    ) -> Result<NewEndpoint, Error> {
         let params = EndpointParams {
             address: if address.is_empty() { std::ptr::null() } else { address.as_ptr() },
             address_len: address.len(),
@@ -350,12 +376,12 @@ impl OpenInterface {
         let code = unsafe { (self.table.connect)(self.handle, &params, &mut handle) };
         let what = || format!("no endpoint could be made on {}", self.domain.name);
         let _ = self.provider().checked(i64::from(code), &what)?;
-        Ok(handle)
+        Ok(NewEndpoint(handle))
     }
 
-    /// The data calls of an endpoint that [`OpenInterface::connect`] made.
-    pub(crate) fn endpoint(&self, handle: *mut c_void) -> RawEndpoint {
-        RawEndpoint::new(handle, self.endpoint_table)
+    /// The data calls of an endpoint that [`OpenInterface::connect`] of this interface has made.
+    pub(crate) fn endpoint(&self, new: NewEndpoint) -> RawEndpoint {
+        RawEndpoint::new(new.0, self.endpoint_table)
     }
 
     /// Progress: one indirect call. Fills `events` from the front and says how many there are; what the
@@ -507,3 +533,6 @@ fn reachable(call: impl FnOnce(*mut u8, usize) -> i32) -> Result<(), Failure> {
     );
     Err(Failure::new(Status::from_code(code), text))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

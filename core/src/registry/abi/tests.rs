@@ -106,7 +106,7 @@ fn slots_that_an_older_provider_lacks_answer_unsupported() {
     assert_eq!(endpoint.am_zcopy(0, 0, &[], 0), unsupported);
     assert_eq!(endpoint.flush(0), unsupported);
     assert_eq!(endpoint.import_key(&[]), Err(unsupported));
-    assert_eq!(endpoint.am_packed(0, 0, 8, &mut |_, _| Ok(0)), Err(Status::Unsupported));
+    assert_eq!(endpoint.am_packed(0, 0, 8, &mut |_| Ok(())), Err(Status::Unsupported));
     let poll = provider.tables.interface.poll;
     // SAFETY: the stub touches nothing.
     assert_eq!(unsafe { poll(std::ptr::null_mut(), std::ptr::null_mut(), 0) }, 0);
@@ -129,6 +129,12 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_by_its_slot() {
     assert_eq!(refused(&module), "tables: the slot open_interface, which the role DATA promises");
     module.cost[0].latency_ns = f64::NAN;
     assert_eq!(refused(&module), "tables: costs that are finite and not negative");
+    module.cost[0].latency_ns = 0.0;
+    for max_packed in [0, 16, 23, 24, 25, 63] {
+        (module.caps, module.max_packed) = (caps::AM_PACKED, max_packed);
+        let expected = "tables: max_packed of at least 64 bytes with CAP_AM_PACKED";
+        assert_eq!(refused(&module), expected);
+    }
     module.connects = 0;
     assert_eq!(refused(&module), "tables: CONNECTS_TO_INTERFACE or _TO_ENDPOINT");
 }
@@ -257,10 +263,14 @@ fn a_panic_of_a_packing_closure_passes_the_provider_by() {
     let table: &'static mut EndpointTable = Box::leak(Box::new(EndpointTable::MISSING));
     table.am_packed = packs;
     let endpoint = RawEndpoint::new(std::ptr::null_mut(), table);
-    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |_, capacity| Ok(capacity)), Ok(9));
-    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |_, _| Err(Status::Again)), Err(Status::Again));
+    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 9])), Ok(9));
+    // Neither more than was asked for, nor more than the provider gave.
+    let too_large = Err(Status::TooLarge);
+    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 10])), too_large);
+    assert_eq!(endpoint.am_packed(0, 0, 99, &mut |out| out.put(&[1; 17])), too_large);
+    assert_eq!(endpoint.am_packed(0, 0, 9, &mut |_| Err(Status::Again)), Err(Status::Again));
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        endpoint.am_packed(0, 0, 9, &mut |_, _| panic!("the application's own"))
+        endpoint.am_packed(0, 0, 9, &mut |_| panic!("the application's own"))
     }));
     assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"the application's own"));
 }

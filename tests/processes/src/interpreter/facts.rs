@@ -62,10 +62,13 @@ impl Node {
             ["limit", which, value] => {
                 let which = match *which {
                     "descriptors" => sys::Limit::Descriptors,
+                    "file-size" => sys::Limit::FileSize,
                     _ => sys::Limit::AddressSpace,
                 };
                 sys::limit(which, number(value) as u64).to_string()
             }
+            ["forbid", call] => sys::forbid(call).to_string(),
+            ["warnings"] => self.context().report().warnings.join(" | "),
             ["become", user] => sys::become_user(number(user) as u32).to_string(),
             ["pin", processor] => sys::pin(number(processor)).to_string(),
             _ => panic!("{words:?} is no order"),

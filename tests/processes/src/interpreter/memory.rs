@@ -1,7 +1,9 @@
 //! Orders about memory of the node's own.
 
 use super::{Node, find, hex, number, pattern};
+use crate::sys;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tieline::{Access, Error};
 
 impl Node {
@@ -23,6 +25,16 @@ impl Node {
                 let buffer = vec![0u8; number(len)];
                 let region = self.context().register_with(buffer, Access::READ)?;
                 let _ = self.regions.insert((*name).to_string(), region);
+            }
+            ["shared", name] => return Ok(find(&self.regions, name).is_shared().to_string()),
+            // An application's own memory: posts a put of all of it, closes it as soon as that can be, unmaps it.
+            ["put-and-unmap", key, len, seed] => self.put_and_unmap(key, number(len), seed)?,
+            ["close", name] => {
+                let region = self.regions.remove(*name).expect("a region");
+                if let Err(not) = region.close() {
+                    let _ = self.regions.insert((*name).to_string(), not.region);
+                    return Err(not.error);
+                }
             }
             ["free", name] => drop(self.regions.remove(*name)),
             ["swap-local", name, value] => {
@@ -74,5 +86,25 @@ impl Node {
             _ => panic!("{words:?} is no order"),
         }
         Ok(String::new())
+    }
+
+    /// Says what the first attempt to close the memory came to, before it waits.
+    fn put_and_unmap(&self, key: &str, len: usize, seed: &str) -> Result<(), Error> {
+        let (name, _) = key.split_once('.').expect("NAME.KEY");
+        let pages = sys::Pages::map(len);
+        let region = pages.register(self.context())?;
+        let bytes: Vec<u8> = (0..len).map(|at| pattern(at, number(seed) as u64)).collect();
+        region.write(0, &bytes)?;
+        // Nobody waits for it: it goes on as the worker makes progress.
+        drop(self.endpoint(name).put(&region, 0..len, find(&self.keys, key), 0)?);
+        match region.close() {
+            Ok(()) => self.parent.say("closing took one call"),
+            Err(not) => {
+                self.parent.say(&format!("closing {:?} {}", not.error.status(), not.error));
+                self.worker().close_region(not.region, Duration::from_secs(60))?;
+            }
+        }
+        pages.unmap();
+        self.worker().flush()
     }
 }

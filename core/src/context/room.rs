@@ -1,0 +1,203 @@
+//! How much memory there is room for: what is asked for beyond it is refused before a page is touched.
+//!
+//! Memory that peers can map is taken from the system page by page at once, and ordinary memory when it is touched: both
+//! can end the process, or its neighbours, where an error would have done. So every bound is looked at beforehand: what
+//! the machine has, the memory control groups around this process (versions 1 and 2; of nested ones the smallest room
+//! counts), and the process's own limit of address space.
+
+use crate::sys;
+use crate::{Error, Status};
+use std::collections::HashMap;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What may be allocated between two looks: a look costs some ten small files. Less than this, beyond what there is
+/// room for, is what any program takes without asking.
+const UNSEEN: usize = 16 << 20;
+/// This part of what is shared with others is not given away: page tables, and whoever else allocates meanwhile.
+const KEPT: u64 = 32;
+
+fn most_of(bytes: u64) -> u64 {
+    bytes - bytes / KEPT
+}
+
+/// A bound, and what is left below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Room {
+    bytes: u64,
+    /// What bounds it: `the machine (MemAvailable)`.
+    by: String,
+}
+
+/// Looks at the bounds when it has to.
+#[derive(Default)]
+pub(super) struct Gauge {
+    unseen: AtomicUsize,
+}
+
+impl Gauge {
+    /// Whether there is room for so many bytes more.
+    ///
+    /// # Errors
+    /// `NoMemory`, with what bounds it.
+    pub(super) fn check(&self, len: usize) -> Result<(), Error> {
+        let before = self.unseen.fetch_add(len.min(UNSEEN), Ordering::Relaxed);
+        if len < UNSEEN && before < UNSEEN {
+            return Ok(());
+        }
+        self.unseen.store(0, Ordering::Relaxed);
+        fits(len, smallest(Path::new("/"), sys::limits().address_space))
+    }
+}
+
+fn fits(len: usize, room: Option<Room>) -> Result<(), Error> {
+    let Some(room) = room else { return Ok(()) };
+    if len as u64 <= room.bytes {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::NoMemory,
+        format!("memory of {len} bytes"),
+        format!("there is room for {} bytes: {}", room.bytes, room.by),
+        "ask for less, or raise the limit",
+    ))
+}
+
+/// The least room that any bound leaves; none where nothing can be read.
+fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
+    let mut rooms = of_groups(root);
+    rooms.extend(of_machine(root));
+    rooms.extend(address_space.and_then(|limit| of_address_space(root, limit)));
+    rooms.into_iter().min_by_key(|room| room.bytes)
+}
+
+/// `NAME: N kB` and `NAME N` lines.
+fn fields(text: &str) -> HashMap<&str, u64> {
+    let field = |line| {
+        let mut words = str::split_whitespace(line);
+        let (name, value) = (words.next()?.trim_end_matches(':'), words.next()?.parse().ok()?);
+        Some((name, if words.next() == Some("kB") { value * 1024 } else { value }))
+    };
+    text.lines().filter_map(field).collect()
+}
+
+fn of_machine(root: &Path) -> Option<Room> {
+    let text = read_to_string(root.join("proc/meminfo")).ok()?;
+    let fields = fields(&text);
+    let free = fields.get("SwapFree").copied().unwrap_or(0);
+    let bytes = most_of(fields.get("MemAvailable")?.saturating_add(free));
+    Some(Room { bytes, by: "what the machine has available (MemAvailable and SwapFree)".into() })
+}
+
+fn free_swap(root: &Path) -> u64 {
+    let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    fields(&text).get("SwapFree").copied().unwrap_or(0)
+}
+
+fn of_address_space(root: &Path, limit: u64) -> Option<Room> {
+    let text = read_to_string(root.join("proc/self/statm")).ok()?;
+    let pages: u64 = text.split_whitespace().next()?.parse().ok()?;
+    let bytes = limit.saturating_sub(pages.saturating_mul(sys::page_bytes()));
+    Some(Room { bytes, by: "the limit of address space (ulimit -v)".into() })
+}
+
+/// The two forms of the memory controller's files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// What each of the groups leaves that this process is in, up to the topmost that can be seen.
+fn of_groups(root: &Path) -> Vec<Room> {
+    let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
+    let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
+    let mut rooms = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let version = match controllers {
+            "" => Version::Two,
+            list if list.split(',').any(|c| c == "memory") => Version::One,
+            _ => continue,
+        };
+        let Some((top, inside)) = mounted(root, &mounts, version, path) else { continue };
+        let mut group = top.join(inside);
+        loop {
+            rooms.extend(of_group(root, &group, version));
+            if group == top || !group.pop() {
+                break;
+            }
+        }
+    }
+    rooms
+}
+
+/// Where the hierarchy is mounted, and the group's path below that.
+fn mounted<'a>(
+    root: &Path,
+    mounts: &str,
+    version: Version,
+    path: &'a str,
+) -> Option<(PathBuf, &'a str)> {
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (shown, point) = (left.next()?, left.next()?);
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next()?, right.nth(1).unwrap_or(""));
+        let fits = match version {
+            Version::Two => kind == "cgroup2",
+            Version::One => kind == "cgroup" && options.split(',').any(|o| o == "memory"),
+        };
+        if !fits {
+            return None;
+        }
+        // A container sees its own group at the mount, whatever its path is outside.
+        let inside = path.strip_prefix(shown.trim_end_matches('/')).unwrap_or("");
+        let inside = inside.trim_start_matches('/');
+        let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
+        Some((root.join(point.trim_start_matches('/')), inside))
+    })
+}
+
+/// What one group leaves: up to its limit, with what the kernel can drop of files, and swap.
+fn of_group(root: &Path, group: &Path, version: Version) -> Option<Room> {
+    let number =
+        |name: &str| -> Option<u64> { read_to_string(group.join(name)).ok()?.trim().parse().ok() };
+    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let stat = fields(&stat);
+    let sum = |names: [&str; 2]| names.iter().filter_map(|n| stat.get(n)).sum::<u64>();
+    // A limit that is not there, or is `max`, is none.
+    let (limit, left) = match version {
+        Version::Two => {
+            let limit = number("memory.max")?;
+            let files = sum(["active_file", "inactive_file"]);
+            let used = number("memory.current")?.saturating_sub(files);
+            let swap = match number("memory.swap.max") {
+                Some(most) => most
+                    .saturating_sub(number("memory.swap.current").unwrap_or(0))
+                    .min(free_swap(root)),
+                None => free_swap(root),
+            };
+            (limit, limit.saturating_sub(used).saturating_add(swap))
+        }
+        Version::One => {
+            let limit = number("memory.limit_in_bytes")?;
+            let files = sum(["total_active_file", "total_inactive_file"]);
+            let used = number("memory.usage_in_bytes")?.saturating_sub(files);
+            let memory = limit.saturating_sub(used).saturating_add(free_swap(root));
+            let with_swap = number("memory.memsw.limit_in_bytes").map_or(u64::MAX, |both| {
+                let used = number("memory.memsw.usage_in_bytes").unwrap_or(0);
+                both.saturating_sub(used.saturating_sub(files))
+            });
+            (limit, memory.min(with_swap))
+        }
+    };
+    let by = format!("the control group {} with a limit of {limit} bytes", group.display());
+    Some(Room { bytes: most_of(left), by })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Rooms of machines that are folders.
+
+use super::*;
+use std::fs::{create_dir_all, write};
+
+/// A folder that is taken for `/`.
+struct Machine(PathBuf);
+
+impl Machine {
+    fn new(name: &str, files: &[(&str, &str)]) -> Machine {
+        let place = format!("tieline-room-{}-{name}", std::process::id());
+        let machine = Machine(std::env::temp_dir().join(place));
+        machine
+            .file("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 3000 kB\nSwapFree: 100 kB\n");
+        machine.file("proc/self/statm", "10 5 3 1 0 2 0\n");
+        for (path, text) in files {
+            machine.file(path, text);
+        }
+        machine
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        create_dir_all(path.parent().unwrap()).unwrap();
+        write(path, text).unwrap();
+    }
+
+    fn room(&self) -> Room {
+        smallest(&self.0, None).unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const KIB: u64 = 1024;
+const V2: &str = "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+const V1: &str =
+    "36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
+
+#[test]
+fn without_groups_there_is_what_the_machine_has() {
+    assert_eq!(Machine::new("bare", &[]).room().bytes, most_of(3100 * KIB));
+    assert_eq!(smallest(Path::new("/nowhere"), None), None);
+}
+
+#[test]
+fn address_space_is_bounded_by_what_is_in_use_already() {
+    let machine = Machine::new("space", &[]);
+    let room = smallest(&machine.0, Some(1 << 20)).unwrap();
+    assert_eq!(room.bytes, (1 << 20) - 10 * sys::page_bytes());
+    assert!(room.by.contains("ulimit -v"), "{room:?}");
+}
+
+#[test]
+fn of_nested_groups_the_smallest_room_counts() {
+    let machine = Machine::new(
+        "nested",
+        &[
+            ("proc/self/mountinfo", V2),
+            ("proc/self/cgroup", "0::/job/step/rank\n"),
+            ("sys/fs/cgroup/job/memory.max", "1048576\n"),
+            ("sys/fs/cgroup/job/memory.current", "614400\n"),
+            ("sys/fs/cgroup/job/memory.stat", "anon 5\nactive_file 102400\ninactive_file 102400\n"),
+            ("sys/fs/cgroup/job/memory.swap.max", "0\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+            ("sys/fs/cgroup/job/step/memory.current", "614400\n"),
+            ("sys/fs/cgroup/job/step/rank/memory.max", "2097152\n"),
+            ("sys/fs/cgroup/job/step/rank/memory.current", "4096\n"),
+        ],
+    );
+    let room = machine.room();
+    // What the kernel can drop of files does not count as used.
+    assert_eq!(room.bytes, most_of(1_048_576 - (614_400 - 204_800)));
+    assert!(room.by.contains("/job with a limit of 1048576"), "{room:?}");
+    // The innermost, when that is the smallest.
+    machine.file("sys/fs/cgroup/job/step/rank/memory.max", "8192\n");
+    machine.file("sys/fs/cgroup/job/step/rank/memory.swap.max", "4096\n");
+    machine.file("sys/fs/cgroup/job/step/rank/memory.swap.current", "1024\n");
+    assert_eq!(machine.room().bytes, most_of(4096 + 3072));
+}
+
+#[test]
+fn a_container_of_version_one_sees_its_group_at_the_mount() {
+    let group = "sys/fs/cgroup/memory";
+    let machine = Machine::new(
+        "one",
+        &[
+            ("proc/self/mountinfo", V1),
+            ("proc/self/cgroup", "5:cpu,cpuacct:/other\n4:memory:/docker/abc/inner\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "524288\n"),
+            ("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 4096\n"),
+            ("sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/inner/memory.usage_in_bytes", "524288\n"),
+        ],
+    );
+    assert_eq!(machine.room().bytes, most_of(524_288 + 4096 + 100 * KIB));
+    // Memory and swap together have a limit of their own.
+    machine.file(&format!("{group}/memory.memsw.limit_in_bytes"), "600000\n");
+    machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
+    assert_eq!(machine.room().bytes, most_of(600_000 - 524_288 + 4096));
+    // Another path outside, as a group's name space shows it: the mount is what is known.
+    machine.file("proc/self/cgroup", "4:memory:/../elsewhere\n");
+    assert_eq!(machine.room().bytes, most_of(600_000 - 524_288 + 4096));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_words_and_what_fits_is_not() {
+    let room = Room { bytes: 3200, by: "a bound".into() };
+    assert!(fits(3200, Some(room.clone())).is_ok());
+    let error = fits(3201, Some(room)).unwrap_err();
+    assert_eq!(error.status(), Status::NoMemory);
+    assert!(error.why().contains("room for 3200 bytes: a bound"), "{error}");
+    assert_eq!(most_of(3200), 3100);
+    assert!(fits(usize::MAX, None).is_ok());
+}
+
+#[test]
+fn small_pieces_are_looked_at_together() {
+    let gauge = Gauge::default();
+    for _ in 0..1000 {
+        assert!(gauge.check(1 << 10).is_ok());
+    }
+    assert!(gauge.check(1 << 46).is_err());
+    assert!(gauge.check(usize::MAX).is_err());
+    assert!(gauge.check(1 << 10).is_ok());
+}

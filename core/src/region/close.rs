@@ -1,0 +1,219 @@
+//! The end of a region: when nothing touches its memory any more.
+//!
+//! Three kinds of users there are. *Handles*: clones of the application's, and those that the library holds for
+//! operations that are under way, or for an endpoint that failed with a provider still at work; all of them are counted
+//! by the one `Arc`. *Peers by message*: they are inside only while the region table is locked for reading.
+//! *Providers*: devices, and peers that reach the memory without us; ending a registration says whether one of
+//! them is still inside (AGAIN: keys are refused, call again).
+
+use super::{Backing, Inner, Region, Registration};
+use crate::context::Core;
+use crate::{Error, Status};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A region that could not be closed yet: something may still touch its memory.
+pub struct NotClosed {
+    /// The region, to close again. Remote keys of it are refused from the first attempt on that found no operation
+    /// of this process; until then only what peers ask for by message is.
+    pub region: Region,
+    /// What holds it, and what to do. `Busy`: the next attempt may succeed. With any other status it will not, and
+    /// the memory has to stay as it is for the rest of the process.
+    pub error: Error,
+}
+
+impl fmt::Debug for NotClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NotClosed({:?}, {:?})", self.region, self.error)
+    }
+}
+
+impl fmt::Display for NotClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for NotClosed {}
+
+impl From<NotClosed> for Error {
+    fn from(not: NotClosed) -> Error {
+        not.error
+    }
+}
+
+impl Region {
+    /// Ends the region. `Ok`: neither the library, nor a device, nor a peer will touch the memory again, and whoever
+    /// owns it may do with it what they like. It never waits, and may be called from any thread;
+    /// [`Worker::close_region`](crate::Worker::close_region) waits, for a bounded time.
+    ///
+    /// From the first call on no new key of the region is given out, and peers are refused: at once what they ask for
+    /// by message, and what they reach without us as soon as no operation of this process uses the region.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// let region = context.register(vec![0; 64])?;
+    /// let clone = region.clone();
+    /// let not_closed = region.close().unwrap_err();
+    /// assert_eq!(not_closed.error.status(), tieline::Status::Busy);
+    /// drop(clone);
+    /// not_closed.region.close()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NotClosed`] gives the region back, with a reason of status `Busy` that says what still holds it: another
+    /// handle, pending operations (of any worker, also those of an endpoint that failed until it is dropped), or a peer
+    /// that is in the middle of a copy. A provider's own error means that it does not know; `Invalid`: a forked child.
+    pub fn close(self) -> Result<(), NotClosed> {
+        let mut region = self;
+        match region.try_close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(NotClosed { region, error }),
+        }
+    }
+
+    fn try_close(&mut self) -> Result<(), Error> {
+        self.inner.core.check_process("a region")?;
+        self.inner.revoke();
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            return inner.end();
+        }
+        let inner = &*self.inner;
+        let users = Arc::strong_count(&self.inner).saturating_sub(1);
+        let handles = inner.handles.load(Ordering::Relaxed).saturating_sub(1).min(users);
+        let operations = users - handles;
+        let counted = |n: usize, one: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            n => Some(format!("{n} {one}s")),
+        };
+        let why = [counted(handles, "other handle"), counted(operations, "operation")];
+        let why: Vec<String> = why.into_iter().flatten().collect();
+        let (pending, fix) = match (handles, operations) {
+            (_, 0) => ("", "drop its clones and close the last one"),
+            (0, _) => (
+                " pending on a worker",
+                "flush or make progress, drop endpoints that have failed, and close again",
+            ),
+            _ => {
+                (" pending on a worker", "drop its clones, flush or make progress, and close again")
+            }
+        };
+        Err(still_in_use(inner, format!("{}{pending}", why.join(" and ")), fix))
+    }
+}
+
+fn still_in_use(inner: &Inner, why: impl Into<String>, fix: &str) -> Error {
+    let what = format!("a region of {} bytes is still in use", inner.span.len());
+    Error::new(Status::Busy, what, why, fix)
+}
+
+impl Inner {
+    /// From now on what peers ask for by message is refused, and no such access is under way when this returns.
+    fn revoke(&self) {
+        if !self.revoked.swap(true, Ordering::AcqRel) {
+            self.core.regions.remove(self.id);
+        }
+    }
+
+    /// Ends the registrations; an error says why somebody may still touch the memory.
+    fn end(&mut self) -> Result<(), Error> {
+        let (left, unsure) = end_all(&self.core, std::mem::take(&mut self.registrations));
+        self.registrations = left;
+        if let Some(error) = unsure {
+            let _ = self.unsure.get_or_insert(error);
+        }
+        if let Some(error) = &self.unsure {
+            return Err(error.clone());
+        }
+        if self.registrations.is_empty() {
+            return Ok(());
+        }
+        Err(still_in_use(
+            self,
+            "a peer is in the middle of a copy",
+            "close it again: the copy ends, or its process does",
+        ))
+    }
+}
+
+/// Ends registrations; returns those that a peer still uses, and the first error of one of which nobody knows.
+fn end_all(core: &Core, registrations: Vec<Registration>) -> (Vec<Registration>, Option<Error>) {
+    let (mut left, mut unsure) = (Vec::new(), None);
+    for mut registration in registrations {
+        match registration.memory.end() {
+            Ok(()) => {}
+            Err(error) if error.status() == Status::Again => left.push(registration),
+            Err(error) => {
+                let slot = &core.domains[registration.domain];
+                core.note(format!("deregistering memory in {}: {error}", slot.name));
+                let _ = unsure.get_or_insert(error);
+            }
+        }
+    }
+    (left, unsure)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Before any lock: in a forked child its holder may be a thread that is not there.
+        if !self.core.same_process() {
+            return;
+        }
+        self.revoke();
+        self.core.sweep();
+        if self.end().is_ok() {
+            return;
+        }
+        let backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
+        if self.unsure.is_some() {
+            // Nobody knows who writes there, so nobody else ever gets it.
+            std::mem::forget(backing);
+        } else {
+            let registrations = std::mem::take(&mut self.registrations);
+            self.core.parked.add(Rest { registrations, backing });
+        }
+    }
+}
+
+/// What is left of a region that was dropped while a peer was in the middle of a copy.
+struct Rest {
+    registrations: Vec<Registration>,
+    backing: Backing,
+}
+
+/// The memory of such regions, kept until the peers are out.
+#[derive(Default)]
+pub(crate) struct Parked {
+    rests: Mutex<Vec<Rest>>,
+}
+
+impl Parked {
+    fn add(&self, rest: Rest) {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+    }
+}
+
+impl Core {
+    /// Lets go of what peers have left by now.
+    pub(crate) fn sweep(&self) {
+        let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
+        rests.retain_mut(|rest| {
+            let (left, unsure) = end_all(self, std::mem::take(&mut rest.registrations));
+            rest.registrations = left;
+            if unsure.is_some() {
+                std::mem::forget(std::mem::replace(&mut rest.backing, Backing::Borrowed));
+            }
+            !rest.registrations.is_empty()
+        });
+    }
+
+    /// The context ends: what somebody is still inside of is never given back.
+    pub(crate) fn abandon_parked(&mut self) {
+        self.sweep();
+        std::mem::forget(std::mem::take(&mut self.parked));
+    }
+}

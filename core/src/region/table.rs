@@ -1,0 +1,122 @@
+//! The table through which peers' emulated operations reach a context's regions.
+
+use super::Access;
+use crate::Status;
+use crate::sys::Span;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// The regions of a context, by number and generation.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: RwLock<Slots>,
+    /// Makes generations that nobody can guess: a key that was forged to name another region is refused.
+    secret: RandomState,
+    inserted: AtomicU64,
+}
+
+#[derive(Default)]
+struct Slots {
+    entries: Vec<Entry>,
+    free: Vec<usize>,
+}
+
+struct Entry {
+    generation: u64,
+    open: Option<(Span, Access)>,
+}
+
+impl Table {
+    /// Takes a number and its generation. The region is reachable from here on.
+    pub(crate) fn insert(&self, span: Span, access: Access) -> (u64, u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let index = match slots.free.pop() {
+            Some(index) => index,
+            None => {
+                slots.entries.push(Entry { generation: 0, open: None });
+                slots.entries.len() - 1
+            }
+        };
+        let entry = &mut slots.entries[index];
+        entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
+        entry.open = Some((span, access));
+        (index as u64, entry.generation)
+    }
+
+    /// From now on nobody executes atomics that peers ask for by message: a device does them all.
+    pub(crate) fn leave_atomics_to_device(&self, id: u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = slots.entries.get_mut(id as usize) {
+            entry.open = entry.open.take().map(|(span, rights)| (span, rights.without_atomics()));
+        }
+    }
+
+    /// The region of this number is reachable no more, and nobody is inside when this returns. Once for each.
+    pub(super) fn remove(&self, id: u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let index = id as usize;
+        if let Some(entry) = slots.entries.get_mut(index) {
+            entry.open = None;
+            slots.free.push(index);
+        }
+    }
+
+    /// Runs something while nobody else gets into the table.
+    #[cfg(test)]
+    pub(crate) fn locked(&self, run: impl FnOnce()) {
+        let _slots = self.slots.write().unwrap();
+        run();
+    }
+
+    /// Runs `access` on a peer's range; the region cannot go away meanwhile.
+    pub(crate) fn reach<T>(
+        &self,
+        id: u64,
+        generation: u64,
+        range: (u64, u64),
+        needed: Access,
+        access: impl FnOnce(&Span, usize) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let index = usize::try_from(id).map_err(|_| Status::KeyRejected)?;
+        let entry = slots.entries.get(index).ok_or(Status::KeyRejected)?;
+        let (span, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
+        if entry.generation != generation || !rights.allows(needed) {
+            return Err(Status::KeyRejected);
+        }
+        let (offset, len) = range;
+        match offset.checked_add(len) {
+            Some(end) if end <= span.len() as u64 => access(span, offset as usize),
+            _ => Err(Status::OutOfRange),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_region_is_refused_also_when_its_number_is_used_again() {
+        let table = Table::default();
+        let mut memory = vec![0u8; 16];
+        let span = Span::of_owned(&mut memory);
+        let (id, old) = table.insert(span, Access::ALL);
+        table.remove(id);
+        let (again, new) = table.insert(span, Access::READ);
+        assert_eq!(id, again);
+        let reach =
+            |generation, needed, range| table.reach(id, generation, range, needed, |_, _| Ok(()));
+        assert_eq!(reach(old, Access::READ, (0, 1)), Err(Status::KeyRejected));
+        assert_eq!(reach(new, Access::READ, (0, 16)), Ok(()));
+        assert_eq!(reach(new, Access::WRITE, (0, 1)), Err(Status::KeyRejected));
+        assert_eq!(reach(new, Access::READ, (1, 16)), Err(Status::OutOfRange));
+        assert_eq!(reach(new, Access::READ, (u64::MAX, 2)), Err(Status::OutOfRange));
+        assert_eq!(
+            table.reach(99, 1, (0, 0), Access::READ, |_, _| Ok(())),
+            Err(Status::KeyRejected)
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! When a region can be closed, and what it says when it cannot.
+
+use super::*;
+use crate::registry::abi::objects::tests::{Answers, registered};
+use crate::sys::ends_in_forked_child;
+use crate::{Context, Outcome};
+use std::time::Duration;
+
+const LONG: usize = 8 << 20;
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A context whose transfers go over messages, so that a long one is under way for a while.
+fn by_messages() -> Context {
+    Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap()
+}
+
+fn not_closed(region: Region) -> NotClosed {
+    region.close().expect_err("it is still in use")
+}
+
+#[test]
+fn a_region_that_nobody_uses_closes_at_once_whatever_its_memory_is() {
+    let context = Context::open().unwrap();
+    for region in [context.alloc(5000), context.register(vec![1; 5000]), context.alloc(0)] {
+        let region = region.unwrap();
+        let _ = region.remote_key().unwrap();
+        region.close().unwrap();
+    }
+    let mut memory = vec![3u8; 4096];
+    let region = crate::sys::register_for_tests(&context, &mut memory);
+    region.write(5, b"five").unwrap();
+    region.close().unwrap();
+    assert_eq!(&memory[4..10], b"\x03five\x03");
+}
+
+#[test]
+fn another_handle_keeps_a_region_open() {
+    let context = Context::open().unwrap();
+    let region = context.alloc(100).unwrap();
+    let (first, second) = (region.clone(), region.clone());
+    let not = not_closed(region);
+    assert_eq!(not.error.status(), Status::Busy);
+    assert_eq!(not.error.why(), "2 other handles");
+    drop(first);
+    let not = not_closed(not.region);
+    assert_eq!(not.error.why(), "1 other handle");
+    drop(second);
+    not.region.close().unwrap();
+}
+
+#[test]
+fn a_pending_operation_keeps_a_region_open_until_it_is_done() {
+    let context = by_messages();
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let target = context.register(vec![0u8; LONG]).unwrap();
+    let local = context.register(vec![7u8; LONG]).unwrap();
+    let key = me.import_key(&target.remote_key().unwrap()).unwrap();
+    let put = me.put(&local, 0..LONG, &key, 0).unwrap();
+    assert!(matches!(put, Outcome::Pending(_)), "{put:?}");
+    let not = not_closed(local);
+    assert_eq!(not.error.status(), Status::Busy);
+    assert!(not.error.why().contains("pending on a worker"), "{}", not.error);
+    assert!(!not.error.why().contains("handle"), "{}", not.error);
+    assert!(not.error.fix().contains("make progress"), "{}", not.error);
+    let clone = not.region.clone();
+    let not = not_closed(not.region);
+    assert!(not.error.why().starts_with("1 other handle and "), "{}", not.error);
+    drop(clone);
+    // The request is the application's to forget; the operation goes on.
+    drop(put);
+    worker.close_region(not.region, PATIENCE).unwrap();
+    worker.flush().unwrap();
+    let clone = target.clone();
+    let not = worker.close_region(clone, Duration::ZERO).unwrap_err();
+    assert_eq!(not.error.why(), "1 other handle");
+    assert!(target.to_vec(0..LONG).unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn messages_that_wait_in_a_queue_keep_their_regions_open() {
+    let context = by_messages();
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let region = context.register(vec![1u8; 4096]).unwrap();
+    let mut pending = Vec::new();
+    while pending.len() < 2 {
+        let sent = me.send_regions(9, 0, &[(&region, 0..4096)]).unwrap();
+        pending.extend((!sent.is_done()).then_some(sent));
+    }
+    let not = not_closed(region);
+    assert_eq!(not.error.why(), "2 operations pending on a worker");
+    for sent in pending {
+        let _ = worker.finish(sent).unwrap();
+    }
+    not.region.close().unwrap();
+}
+
+#[test]
+fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
+    let context = by_messages();
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let target = context.register(vec![0u8; 100]).unwrap();
+    let key = me.import_key(&target.remote_key().unwrap()).unwrap();
+    let put = |bytes: &[u8]| {
+        me.put_bytes(bytes, &key, 0).and_then(|outcome| worker.finish(outcome)).map(drop)
+    };
+    put(b"before").unwrap();
+    let clone = target.clone();
+    let not = not_closed(target);
+    assert_eq!(put(b"behind").unwrap_err().status(), Status::KeyRejected);
+    assert_eq!(clone.to_vec(0..6).unwrap(), b"before");
+    assert_eq!(clone.remote_key().unwrap_err().status(), Status::Closed);
+    drop(clone);
+    not.region.close().unwrap();
+}
+
+/// A region over `memory` that a domain of this test's has registered, too.
+fn known_to(context: &Context, answers: &'static Answers) -> Region {
+    let mut region = context.register(vec![0u8; 64]).unwrap();
+    let span = region.inner.span;
+    let inner = Arc::get_mut(&mut region.inner).unwrap();
+    inner.registrations.push(Registration { domain: 0, memory: registered(span, answers) });
+    region
+}
+
+#[test]
+fn a_peer_that_is_inside_keeps_a_region_open_until_it_is_out() {
+    static ANSWERS: Answers = Answers::new(Status::Again as i32);
+    let context = Context::open().unwrap();
+    let mut region = known_to(&context, &ANSWERS);
+    for attempt in 1..4 {
+        let not = not_closed(region);
+        assert_eq!(not.error.status(), Status::Busy);
+        assert!(not.error.why().contains("a peer is in the middle of a copy"), "{}", not.error);
+        assert_eq!(ANSWERS.asked(), attempt);
+        region = not.region;
+    }
+    ANSWERS.set(0);
+    region.close().unwrap();
+    assert_eq!(ANSWERS.asked(), 4);
+}
+
+#[test]
+fn memory_of_a_dropped_region_is_kept_until_the_peer_is_out() {
+    static ANSWERS: Answers = Answers::new(Status::Again as i32);
+    let context = Context::open().unwrap();
+    drop(known_to(&context, &ANSWERS));
+    let kept = |context: &Context| context.alloc(8).map(|_| ANSWERS.ended()).unwrap();
+    assert!(!kept(&context));
+    let asked = ANSWERS.asked();
+    ANSWERS.set(0);
+    assert!(kept(&context), "it is let go with the next call that looks");
+    assert_eq!(ANSWERS.asked(), asked + 1);
+}
+
+#[test]
+fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
+    static ANSWERS: Answers = Answers::new(Status::Again as i32);
+    let context = Context::open().unwrap();
+    let region = known_to(&context, &ANSWERS);
+    let memory = region.inner.span;
+    drop((region, context));
+    // Not given to anybody else: still what it was.
+    assert_eq!(memory.write(0, b"the peer"), Ok(()));
+    assert!(!ANSWERS.ended());
+}
+
+#[test]
+fn a_provider_that_does_not_know_leaves_the_memory_in_doubt_for_good() {
+    static ANSWERS: Answers = Answers::new(Status::Io as i32);
+    let context = Context::open().unwrap();
+    let mut region = known_to(&context, &ANSWERS);
+    for _ in 0..3 {
+        let not = not_closed(region);
+        assert_eq!(not.error.status(), Status::Io);
+        region = not.region;
+    }
+    assert_eq!(ANSWERS.asked(), 1, "the handle is gone after any answer but AGAIN");
+}
+
+#[test]
+fn a_forked_child_drops_its_regions_whatever_its_parents_threads_were_doing() {
+    let context = Context::open().unwrap();
+    let regions = [context.alloc(100).unwrap(), context.register(vec![1u8; 100]).unwrap()];
+    let twin = context.clone();
+    let (entered, inside) = std::sync::mpsc::channel();
+    let (leave, left) = std::sync::mpsc::channel::<()>();
+    let holder = std::thread::spawn(move || {
+        twin.core().regions.locked(|| {
+            entered.send(()).unwrap();
+            let _ = left.recv();
+        });
+    });
+    inside.recv().unwrap();
+    // The child alone lets go of them while the table is locked.
+    let mut all = Some((regions, context));
+    let ended = ends_in_forked_child(|| {
+        let Some((regions, context)) = all.take() else { return };
+        let [shared, own] = regions;
+        assert_eq!(shared.read(0, &mut [0]).unwrap_err().status(), Status::Invalid);
+        assert_eq!(own.to_vec(0..2).unwrap(), [1, 1]);
+        assert_eq!(own.remote_key().unwrap_err().status(), Status::Invalid);
+        assert_eq!(own.clone().close().unwrap_err().error.status(), Status::Invalid);
+        drop((shared, own, context));
+    });
+    drop(leave);
+    holder.join().unwrap();
+    assert!(ended, "the child hangs, or died");
+}
+
+#[test]
+fn local_memory_of_another_context_is_refused_where_it_would_be_kept() {
+    let (here, there) = (by_messages(), by_messages());
+    let worker = here.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let target = here.register(vec![0u8; LONG]).unwrap();
+    let key = me.import_key(&target.remote_key().unwrap()).unwrap();
+    let foreign = there.register(vec![1u8; LONG]).unwrap();
+    let outcomes = [
+        me.put(&foreign, 0..LONG, &key, 0),
+        me.get(&foreign, 0..LONG, &key, 0),
+        me.send_regions(1, 0, &[(&foreign, 0..8)]),
+    ];
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.status(), Status::Invalid, "{error}");
+        assert!(error.what().contains("another context"), "{error}");
+    }
+    foreign.close().unwrap();
+}
+
+#[test]
+fn memory_of_any_size_is_given_or_refused_in_words() {
+    for providers in ["^tcp", "tcp-connect,shm-cma,^shm"] {
+        let Ok(context) = Context::builder().set("TIELINE_PROVIDERS", providers).open() else {
+            continue;
+        };
+        let none = context.alloc(0).unwrap();
+        assert!(none.is_empty() && !none.is_shared(), "{providers}");
+        none.read(0, &mut []).unwrap();
+        assert_eq!(none.read(0, &mut [0]).unwrap_err().status(), Status::OutOfRange);
+        let _ = none.remote_key().unwrap();
+        none.close().unwrap();
+        for len in [1 << 46, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX] {
+            let error = context.alloc(len).expect_err("no machine has that much");
+            assert_eq!(error.status(), Status::NoMemory, "{error}");
+            assert!(error.why().contains("room for"), "{error}");
+        }
+        let some = context.alloc(1 << 20).unwrap();
+        assert_eq!(some.to_vec(0..1 << 20).unwrap(), vec![0; 1 << 20]);
+        some.close().unwrap();
+    }
+}

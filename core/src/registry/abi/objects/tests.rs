@@ -1,0 +1,131 @@
+//! A domain whose answers to `deregister` a test chooses.
+
+use super::*;
+use crate::registry::{Builtin, SearchPath, Settings, discover_in};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use tieline_plugin_api::abi::{DomainAttr, DomainOps, Host, ProviderOps, fixed};
+use tieline_plugin_api::memory_caps;
+
+/// What the domain says of one registration, and how often it was asked.
+pub(crate) struct Answers {
+    code: AtomicI32,
+    asked: AtomicU32,
+    ended: AtomicBool,
+}
+
+impl Answers {
+    pub(crate) const fn new(code: i32) -> Answers {
+        Answers {
+            code: AtomicI32::new(code),
+            asked: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn set(&self, code: i32) {
+        self.code.store(code, Ordering::SeqCst);
+    }
+
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+unsafe extern "C" fn query(
+    _: *mut c_void,
+    out: *mut DomainAttr,
+    capacity: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the core's array and count.
+    unsafe {
+        *count = 1;
+        if capacity > 0 {
+            ((*out).name, (*out).caps) = (fixed("answers"), memory_caps::REGISTER);
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn open(_: *mut c_void, _: *const DomainParams, _: *mut *mut c_void) -> i32 {
+    0
+}
+
+unsafe extern "C" fn close(_: *mut c_void) {}
+
+unsafe extern "C" fn no_modules(
+    _: *mut c_void,
+    _: *mut ModuleAttr,
+    _: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the core's count.
+    unsafe { *count = 0 };
+    0
+}
+
+unsafe extern "C" fn register(
+    _: *mut c_void,
+    _: *mut u8,
+    _: usize,
+    _: u64,
+    _: *mut MemoryRegion,
+) -> i32 {
+    0
+}
+
+unsafe extern "C" fn deregister(_: *mut c_void, region: *mut c_void) -> i32 {
+    // SAFETY: the handle that `registered` gives out.
+    let answers = unsafe { &*region.cast::<Answers>() };
+    let _ = answers.asked.fetch_add(1, Ordering::SeqCst);
+    let code = answers.code.load(Ordering::SeqCst);
+    assert!(!answers.ended.swap(code != Status::Again as i32, Ordering::SeqCst), "ended twice");
+    code
+}
+
+unsafe extern "C" fn pack_key(_: *mut c_void, _: *mut c_void, _: *mut u8, _: usize) -> i64 {
+    0
+}
+
+static DOMAIN: DomainOps = DomainOps {
+    close: Some(close),
+    query_modules: Some(no_modules),
+    register: Some(register),
+    deregister: Some(deregister),
+    pack_key: Some(pack_key),
+    ..DomainOps::empty()
+};
+
+unsafe extern "C" fn entry(_: *const Host, out: *mut ProviderOps) -> i32 {
+    // SAFETY: the core's record.
+    unsafe {
+        (*out).query_domains = Some(query);
+        (*out).open_domain = Some(open);
+        (*out).domain = &DOMAIN;
+    }
+    0
+}
+
+struct NoSettings;
+impl Settings for NoSettings {
+    fn get(&self, _: &str) -> Option<String> {
+        None
+    }
+    fn all(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+/// A registration that ends as `answers` says.
+pub(crate) fn registered(span: Span, answers: &'static Answers) -> Registered {
+    let builtin = [Builtin { name: "answers", version: "1.0.0", entry }];
+    let path = SearchPath::named(None);
+    let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()));
+    let domain = found.providers[0].open_domain("answers", [0; 16]).unwrap();
+    let handle = std::ptr::from_ref(answers).cast_mut().cast();
+    Registered { handle: Some(handle), span, domain: domain.inner.clone() }
+}
