@@ -21,20 +21,21 @@ const EVENTS: usize = 16;
 struct Flooder {
     hostile: Hostile,
     position: u64,
+    origin: u64,
     place: crate::ring::Place,
     kind: u8,
 }
 
 impl Flooder {
     fn greet(interface: &RingInterface, kind: u8) -> Flooder {
-        Flooder { hostile: greet(interface), position: 0, place: channel::COLD, kind }
+        Flooder { hostile: greet(interface), position: 0, origin: 0, place: channel::COLD, kind }
     }
 
     fn push(&mut self, kind: u8) -> bool {
         let memory = &self.hostile.memory;
         let count = self.place.count as u64;
         let tail = memory.word(channel::TAIL).unwrap().load(Ordering::Acquire);
-        if self.position >= tail + count {
+        if self.position >= tail.max(self.origin) + count {
             return false;
         }
         let at = self.place.slots + (self.position % count) as usize * 64;
@@ -54,6 +55,7 @@ impl Flooder {
         assert!(self.push(kind::SWITCH));
         self.place = channel::fast(FASTBOX);
         self.position = self.position.next_multiple_of(self.place.count as u64);
+        self.origin = self.position;
     }
 }
 

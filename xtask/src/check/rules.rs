@@ -16,7 +16,6 @@ const LONG: &[(&str, usize, &str)] = &[
     ("core/src/endpoint/mod.rs", 600, "the public face of an endpoint, half of it documentation"),
     ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
-    ("providers/shm/src/interface.rs", 750, "the progress of an interface"),
     ("providers/shm/src/sender.rs", 800, "every way to send"),
     ("providers/verbs/src/sys.rs", 650, "every function of libibverbs and librdmacm"),
 ];

@@ -98,7 +98,7 @@ impl Target {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
         sys::send_record(&socket, &self.hello(identity), &[memory.file()])?;
-        Ok(Channel { socket: Some(socket), memory, position: 0, fast: false })
+        Ok(Channel { socket: Some(socket), memory, position: 0, origin: 0, fast: false })
     }
 }
 
@@ -108,6 +108,8 @@ pub struct Channel {
     /// Shared with the victim.
     pub memory: Memory,
     position: u64,
+    /// Where the fast box began, whose slots are all free then.
+    origin: u64,
     fast: bool,
 }
 
@@ -136,7 +138,7 @@ impl Channel {
     pub fn push(&mut self, kind: u8, len: u8, body: &[u64]) -> bool {
         let (start, count) = if self.fast { FAST } else { COLD };
         let count = count as u64;
-        if self.position >= self.memory.load(TAIL) + count {
+        if self.position >= self.memory.load(TAIL).max(self.origin) + count {
             return false;
         }
         let at = start + (self.position % count) as usize * SLOT;
@@ -156,6 +158,7 @@ impl Channel {
         let switched = self.push(slot::SWITCH, 0, &[]);
         if switched {
             self.position = self.position.next_multiple_of(count);
+            self.origin = self.position;
             self.fast = true;
         }
         switched

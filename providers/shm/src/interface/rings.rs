@@ -1,0 +1,181 @@
+//! What every poll looks at: rings, those of the direct list and those whose bell was rung, in turn.
+
+use super::*;
+use crate::receiver::Drained;
+
+/// Most channels that are buried in one poll.
+const MOST_BURIED: usize = 64;
+
+impl State {
+    #[inline(always)]
+    pub(super) fn poll_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let mut at = self.start;
+        let mut left = self.direct.len();
+        while left > 0 {
+            if at >= self.direct.len() {
+                at = 0;
+            }
+            let index = self.direct[at];
+            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
+            match channel.drain(shared, events) {
+                Drained::Quiet if !channel.turned => {}
+                Drained::Full if !channel.turned => return self.begin_elsewhere(at),
+                end => return self.changed(index, end, shared),
+            }
+            at += 1;
+            left -= 1;
+        }
+    }
+
+    /// Channel `at` of the direct ones has more. It is the first to be looked at by the next poll; or the one
+    /// behind it, if it was the first in this one and had all the room: so everybody is the first in turn.
+    #[inline(never)]
+    fn begin_elsewhere(&mut self, at: usize) {
+        let first = if self.start < self.direct.len() { self.start } else { 0 };
+        let had_room = !std::mem::take(&mut self.bells_took_all);
+        self.start = if at == first && had_room { at + 1 } else { at };
+    }
+
+    #[inline(always)]
+    pub(super) fn poll_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        for word in 0..self.rung.len() {
+            let Some((_, page)) = &self.doorbell else { return };
+            let Some(bell) = page.word(word * 8) else { return };
+            if bell.load(Ordering::Relaxed) != 0 {
+                self.rung[word] |= bell.swap(0, Ordering::AcqRel);
+            }
+            if self.rung[word] != 0 {
+                return self.answer_bells(shared, events);
+            }
+        }
+    }
+
+    /// Drains the channels whose bits are set, in a circle that begins behind the one that filled the events
+    /// of an earlier poll.
+    #[inline(never)]
+    fn answer_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let words = self.rung.len();
+        if let Some((_, page)) = &self.doorbell {
+            for (word, rung) in self.rung.iter_mut().enumerate() {
+                let bell = page.word(word * 8);
+                *rung |= bell.map_or(0, |bell| bell.swap(0, Ordering::AcqRel));
+            }
+        }
+        let (first, behind) = (self.first_bell / 64, u64::MAX << (self.first_bell % 64));
+        // The first word comes twice: from its place on, and last what lies before that.
+        for step in 0..=words {
+            let word = (first + step) % words;
+            let mask = match step {
+                0 => behind,
+                last if last == words => !behind,
+                _ => u64::MAX,
+            };
+            while self.rung[word] & mask != 0 && events.room() > 0 {
+                let bit = (self.rung[word] & mask).trailing_zeros();
+                let index = word as u32 * 64 + bit;
+                if !self.answer(index, shared, events) {
+                    self.first_bell = (index as usize + 1) % (words * 64);
+                    self.bells_took_all = events.room() == 0;
+                    return;
+                }
+                self.rung[word] &= !(1 << bit);
+            }
+        }
+        self.bells_took_all = events.room() == 0;
+    }
+
+    /// Drains one channel that has rung, or about which somebody says so: whoever has the page can ring any
+    /// bell. `false`: there is more in it, and others come first.
+    fn answer(&mut self, index: u32, shared: &Shared, events: &mut Events<'_>) -> bool {
+        let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return true };
+        if !channel.bell || channel.fast {
+            return true;
+        }
+        let end = channel.drain(shared, events);
+        if channel.is_behind() {
+            self.touched.push(index);
+        }
+        match end {
+            Drained::Full if !channel.turned => return false,
+            Drained::Quiet if !channel.turned => {}
+            end => self.changed(index, end, shared),
+        }
+        true
+    }
+
+    /// What the poll before delivered from channels that are not looked at by themselves is released now.
+    #[cold]
+    pub(super) fn release_touched(&mut self) {
+        for index in self.touched.drain(..) {
+            if let Some(Some(channel)) = self.inbound.get_mut(index as usize) {
+                channel.publish();
+            }
+        }
+    }
+
+    /// A channel goes on in another way. Nothing of what this poll delivered is released here.
+    #[cold]
+    pub(super) fn changed(&mut self, index: u32, end: Drained, shared: &Shared) {
+        let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
+        if end == Drained::Broken {
+            channel.leaving = Some(Status::BadData as i32);
+            channel.hang_up(shared, Some(Refusal::BadChannel));
+            return self.bury(index, shared);
+        }
+        channel.turned = false;
+        let (by_bell, full) = (channel.bell && !channel.fast, end == Drained::Full);
+        self.direct.retain(|&i| i != index);
+        self.touched.retain(|&i| i != index);
+        if by_bell {
+            self.touched.push(index);
+            if full {
+                self.rung[index as usize / 64] |= 1 << (index % 64);
+            }
+        } else {
+            self.direct.push(index);
+        }
+    }
+
+    /// The channel is over: nothing of it is looked at any more, and the application is told.
+    pub(super) fn bury(&mut self, index: u32, shared: &Shared) {
+        let Some(Some(channel)) = self.inbound.get(index as usize) else { return };
+        let status = channel.leaving.unwrap_or(Status::PeerFailed as i32);
+        if channel.granted {
+            shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
+        }
+        self.direct.retain(|&i| i != index);
+        self.touched.retain(|&i| i != index);
+        self.leaving.retain(|&i| i != index);
+        shared.ended.borrow_mut().retain(|&i| i != index);
+        self.graveyard.extend(self.inbound[index as usize].take());
+        let event =
+            Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
+        shared.notify(event, &[]);
+    }
+
+    /// Buries channels whose sender is gone once all is delivered that it had published by then. They are
+    /// drained in their turn, as before; one whose ring does not end is not waited for.
+    pub(super) fn farewells(&mut self, shared: &Shared) {
+        self.leaving.append(&mut shared.ended.borrow_mut());
+        // Their arrival must be told first.
+        if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
+            if !self.leaving.is_empty() {
+                shared.attention.set(true);
+            }
+            return;
+        }
+        let mut buried = 0;
+        for index in self.leaving.clone() {
+            let Some(Some(channel)) = self.inbound.get(index as usize) else { continue };
+            if channel.is_drained() && buried < MOST_BURIED {
+                buried += 1;
+                self.bury(index, shared);
+            } else if channel.bell && !channel.fast {
+                self.rung[index as usize / 64] |= 1 << (index % 64);
+            }
+        }
+        if !self.leaving.is_empty() {
+            shared.attention.set(true);
+        }
+    }
+}
