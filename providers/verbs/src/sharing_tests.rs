@@ -99,7 +99,10 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
         let polls = 1000;
         // Until every channel has heard how much of the receives is its own, after the losses of the beginning.
         let mut heard = vec![0; flooders + 1];
+        let mut rounds = 0;
         while heard.iter().any(|count| *count < 20) {
+            rounds += 1;
+            assert!(rounds < 1000, "some are hardly ever heard: {heard:?}");
             let more = crowd.flood(100, 100);
             heard.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
