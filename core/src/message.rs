@@ -2,8 +2,9 @@
 
 use crate::worker::abi::{Lent, Readers};
 use crate::worker::{Inner as WorkerInner, InterfaceSlot, abi};
-use std::cell::OnceCell;
+use std::cell::Cell;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::event_flags;
@@ -26,8 +27,9 @@ pub struct Message<'a> {
     event: &'a Event,
     worker: &'a Rc<WorkerInner>,
     interface: usize,
-    /// Who reads a lent payload, once it was kept.
-    kept: OnceCell<Rc<Readers>>,
+    /// Who reads a lent payload, once it was kept. Taken by [`Message::give_back`], which lent payloads alone come to:
+    /// the others need not look at it on the way out.
+    kept: ManuallyDrop<Cell<Option<Rc<Readers>>>>,
 }
 
 impl<'a> Message<'a> {
@@ -37,7 +39,7 @@ impl<'a> Message<'a> {
         worker: &'a Rc<WorkerInner>,
         interface: usize,
     ) -> Message<'a> {
-        Message { event, worker, interface, kept: OnceCell::new() }
+        Message { event, worker, interface, kept: ManuallyDrop::new(Cell::new(None)) }
     }
 
     fn slot(&self) -> &'a InterfaceSlot {
@@ -47,7 +49,7 @@ impl<'a> Message<'a> {
     /// The handler has returned: a lent payload that nobody keeps goes back.
     #[cold]
     pub(crate) fn give_back(&self) {
-        if self.kept.get().is_none_or(|readers| readers.handler_done()) {
+        if self.kept.take().is_none_or(|readers| readers.handler_done()) {
             self.slot().interface.release(self.event.cookie);
         }
     }
@@ -83,11 +85,14 @@ impl<'a> Message<'a> {
     /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
-        let readers = Rc::<Readers>::default();
-        let lent = self.event.flags & event_flags::LENT != 0;
-        let payload = if lent && self.kept.set(readers.clone()).is_ok() {
+        let before = self.kept.take();
+        let first = self.event.flags & event_flags::LENT != 0 && before.is_none();
+        let payload = if first {
+            let readers = Rc::<Readers>::default();
+            self.kept.set(Some(readers.clone()));
             Payload::Lent(Lent::new(self.event, self.worker.clone(), self.interface, readers))
         } else {
+            self.kept.set(before);
             Payload::Copied(self.payload().into())
         };
         KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
