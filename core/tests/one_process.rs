@@ -414,3 +414,38 @@ fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
         let _ = context.worker().unwrap();
     }
 }
+
+#[test]
+fn puts_that_complete_at_once_find_mapped_memory_though_their_thread_never_makes_progress() {
+    let context = Context::open().unwrap();
+    let other = Context::open().unwrap();
+    let (tell, hear) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ended = stop.clone();
+        let owner = scope.spawn(move || {
+            let worker = other.worker().unwrap();
+            let region = other.alloc(4096).unwrap();
+            tell.send((worker.address().unwrap(), region.remote_key().unwrap())).unwrap();
+            until(&worker, || ended.load(Ordering::Relaxed));
+            region.to_vec(0..8).unwrap()
+        });
+        let (address, key) = hear.recv().unwrap();
+        let worker = context.worker().unwrap();
+        let endpoint = worker.connect(&address).unwrap();
+        let key = endpoint.import_key(&key).unwrap();
+        let mut puts = 0u64;
+        while key.path() != "shm/ring" {
+            puts += 1;
+            // A single copy by the kernel meanwhile, which also completes at once.
+            let put = endpoint.put_bytes(&puts.to_ne_bytes(), &key, 0);
+            if !matches!(put, Ok(Outcome::Done(_))) || puts > 2_000_000 {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{put:?} after {puts} puts over {}", key.path());
+            }
+        }
+        let _ = endpoint.put_bytes(b"by store", &key, 0).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(owner.join().unwrap(), b"by store");
+    });
+}
