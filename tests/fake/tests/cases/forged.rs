@@ -5,6 +5,7 @@ use crate::stage::{Stage, pending};
 use tieline::{Endpoint, Error, Outcome, Region, RemoteKey, Status};
 use tieline_fake::{Lane, Slot};
 
+const GET: u32 = 0xf001;
 const GET_DATA: u32 = 0xf002;
 const ATOMIC: u32 = 0xf003;
 const REPLY: u32 = 0xf004;
@@ -121,5 +122,25 @@ cases! {
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
         stage.world.forge(b, a, REPLY, cookie, &reply(0, 1234));
         assert_eq!(stage.end_of(&second), Some(Ok(5)), "an old answer ended a new operation");
+    }
+
+    /// Data that the right peer sends for the right get lands in its range or nowhere.
+    fn an_answer_to_a_get_writes_nowhere_but_in_its_range() {
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let (_target, key) = stage.target(vec![7; 64]);
+        let local = stage.local(vec![1; 64]);
+        let request = pending(stage.ab.get(&local, 24..32, &key, 0));
+        let asked = stage.world.calls(Slot::Short).into_iter().rfind(|call| call.id == GET);
+        let cookie = asked.expect("a question").cookie;
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        for (position, len) in [(4, 8), (8, 8), (0, 9), (u64::MAX, 8), (u64::MAX - 7, 8), (1 << 40, 1)] {
+            stage.world.forge(b, a, GET_DATA, cookie, &get_data(position, 0, &vec![9; len]));
+        }
+        let malformed = stage.a.counters().malformed;
+        let _ = stage.a.progress();
+        assert_eq!(local.to_vec(0..64).unwrap(), [1; 64], "an answer wrote beside the range of its get");
+        assert_eq!(stage.a.counters().malformed, malformed + 6);
+        assert_eq!(stage.end_of(&request), Some(Ok(0)));
+        assert_eq!(local.to_vec(0..64).unwrap(), [vec![1; 24], vec![7; 8], vec![1; 32]].concat());
     }
 }

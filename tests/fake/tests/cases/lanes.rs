@@ -241,4 +241,25 @@ cases! {
             assert_eq!(stage.finish(atomic), Ok(0));
         }
     }
+
+    /// Each has operations behind a fence, and what it waits for is the other's answer.
+    fn two_that_wait_at_fences_answer_each_other() {
+        let stage = Stage::new(vec![Lane::messages("am").late(2)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let own = stage.at_a.register(vec![0; 64]).unwrap();
+        let back = stage.ba.import_key(&own.remote_key().unwrap()).unwrap();
+        let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+        for i in 0..5 {
+            mine.push(pending(stage.ab.put_bytes(&[1; 8], &key, 8 * i)));
+            theirs.push(pending(stage.ba.put_bytes(&[2; 8], &back, 8 * i)));
+            stage.ab.fence().unwrap();
+            stage.ba.fence().unwrap();
+        }
+        for request in &mine {
+            assert_eq!(stage.end_of(request), Some(Ok(0)), "each waits for the other");
+        }
+        assert!(stage.until(|| theirs.iter().all(|request| stage.b.test(request) == Some(Ok(0)))));
+        assert_eq!(target.to_vec(0..40).unwrap(), [1; 40]);
+        assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
+    }
 }

@@ -218,4 +218,51 @@ cases! {
         assert_eq!(stage.a.finish(put), Ok(0));
         assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
     }
+
+    /// What one endpoint learns of a process is true of all that lead to it, and the application is told once.
+    fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let second = stage.at_b.worker().unwrap();
+        let there = stage.a.connect(&second.address().unwrap()).unwrap();
+        let _ = there.send(1, 0, b"").unwrap();
+        let told = Rc::new(RefCell::new(0));
+        let count = told.clone();
+        stage.a.on_peer_failure(move |_, error| {
+            assert_eq!(error.status(), Status::PeerFailed);
+            *count.borrow_mut() += 1;
+        });
+        stage.world.hold(Slot::Put);
+        let (_target, _) = stage.target(vec![0; 8]);
+        let key = there.import_key(&_target.remote_key().unwrap()).unwrap();
+        let put = pending(there.put_bytes(&[1; 8], &key, 0));
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.break_endpoints(a, b, Status::PeerFailed, "it died");
+        stage.world.leave(b, a, Status::PeerFailed as i32, "it died");
+        let ended = stage.end_of(&put).expect("the process is gone").unwrap_err();
+        assert_eq!((ended.status(), ended.why()), (Status::PeerFailed, "it died"));
+        assert_eq!(there.error().expect("the process is gone").status(), Status::PeerFailed);
+        stage.settle();
+        assert_eq!(*told.borrow(), 1);
+        stage.assert_no_faults();
+    }
+
+    /// The operation is the last that has the memory, and the provider the last that has the operation.
+    fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Get);
+        let (target, key) = stage.target(vec![0; 64]);
+        let worker = stage.at_a.worker().unwrap();
+        let end = worker.connect(&stage.b.address().unwrap()).unwrap();
+        let own = end.import_key(&target.remote_key().unwrap()).unwrap();
+        let local = stage.local(vec![1; 64]);
+        drop(pending(end.get(&local, 0..64, &own, 0)));
+        let registered = stage.world.left()[3];
+        drop(local);
+        assert_eq!(stage.world.left()[3], registered, "the operation has it");
+        drop((own, end));
+        assert_eq!(stage.world.left()[3], registered - 1);
+        assert_eq!(worker.pending(), 0);
+        drop(key);
+        stage.assert_no_faults();
+    }
 }
