@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 const CHECKSUM: usize = 4;
-/// Magic, context, boot id, two namespaces, process number; then the host's name and the worker.
-const ADDRESS_HEAD: usize = 4 + 16 + 16 + 8 + 8 + 4;
+/// Magic and version, context, the version of messages, boot id, two namespaces, process number; then the host's name
+/// and the worker.
+const ADDRESS_HEAD: usize = MAGIC + 16 + 2 + 16 + 8 + 8 + 4;
 const WORKER: usize = 16;
-/// The magic of an address or key: what differs there is not even looked at.
-const MAGIC: usize = 4;
+/// The magic of an address or key, and its version: what differs there is not even looked at.
+const MAGIC: usize = 3 + 2;
 
 /// Where a byte can be changed.
 #[must_use]
