@@ -107,20 +107,19 @@ fn squat(name: &str) {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     println!("squatting");
     let _ = listener.set_nonblocking(false);
-    let mut streams = listener.incoming();
-    let mut stream = streams.next().unwrap().unwrap();
-    let mut decoder = Decoder::new(1 << 20);
-    loop {
+    // It stays until it is killed: rank 0 may come when the other one has gone already.
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        let mut decoder = Decoder::new(1 << 20);
         let mut buffer = [0; 4096];
-        match std::io::Read::read(&mut stream, &mut buffer) {
-            Ok(n) if n > 0 => decoder.push(&buffer[..n]),
-            _ => std::process::exit(0),
-        }
-        while let Ok(Some(frame)) = decoder.next() {
-            if let Frame::Contribute { round, bytes } = frame {
-                let parts = vec![b"from the squatter".to_vec(), bytes];
-                let answer = Frame::Gathered { round, parts }.encode();
-                let _ = std::io::Write::write_all(&mut stream, &answer);
+        while let Ok(n @ 1..) = std::io::Read::read(&mut stream, &mut buffer) {
+            decoder.push(&buffer[..n]);
+            while let Ok(Some(frame)) = decoder.next() {
+                if let Frame::Contribute { round, bytes } = frame {
+                    let parts = vec![b"from the squatter".to_vec(), bytes];
+                    let answer = Frame::Gathered { round, parts }.encode();
+                    let _ = std::io::Write::write_all(&mut stream, &answer);
+                }
             }
         }
     }

@@ -35,6 +35,10 @@ pub(crate) const TEST: &[Need] = &[
     need("ssh", "openssh-client"),
     need("/usr/sbin/sshd", "openssh-server"),
     need("man", "man-db"),
+    // Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
+    need("/usr/share/doc/libpmix-dev/copyright", "libpmix-dev"),
+    need("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
 ];
 
 /// The lab's virtual machines, and what runs in them beside the project itself.

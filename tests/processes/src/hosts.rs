@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A link can go down, as when a cable is pulled, or be cut in silence, as when a switch forgets it: packets
-//! vanish and nobody is told. Different hosts here share a boot id, a PID namespace and all files, but no
-//! network and so no abstract sockets: shm does not reach from one to the other.
+//! vanish and nobody is told. Different hosts here share a PID namespace and all files, but no network, and
+//! processes started on them see a boot id of that host: shm does not reach from one to the other.
 //!
 //! Names carry the number and the start time of the test program, so runs never collide, and what a run that
 //! was killed left behind is removed by the next one.
@@ -38,8 +38,13 @@ pub struct Hosts {
 /// One of them.
 pub struct Host {
     namespace: String,
+    boot: String,
     links: Vec<Link>,
 }
+
+/// What a process does before it is one of a host, whose boot id is the first argument.
+const BOOTED: &str = "f=$(mktemp) && echo \"$0\" > $f && mount --bind $f /proc/sys/kernel/random/boot_id; \
+                      rm $f; exec \"$@\"";
 
 /// A host's way to one switch.
 #[derive(Clone)]
@@ -210,7 +215,9 @@ impl Host {
             port: format!("h{number}r{rail}"),
             bridge: format!("rail{rail}"),
         };
-        Host { links: (0..rails).map(link).collect(), namespace }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+        let boot = boot.trim().to_string();
+        Host { links: (0..rails).map(link).collect(), boot, namespace }
     }
 
     fn wire(&self, number: usize) -> Result<(), String> {
@@ -260,7 +267,7 @@ impl Host {
     pub fn launch(&self, name: &str) -> Launch {
         let providers = plugins::folder().expect("hosts come after the providers");
         Launch::new(name, "node")
-            .through(&["ip", "netns", "exec", &self.namespace])
+            .through(&["ip", "netns", "exec", &self.namespace, "sh", "-c", BOOTED, &self.boot])
             .env("TIELINE_PROVIDER_PATH", providers.display())
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Names the folder in which everything has been built already, as `cargo xtask test` does once for all suites.
-pub const GIVEN: &str = "TIELINE_BUILT";
+pub const GIVEN: &str = "BUILT_FOR_TESTS";
 
 /// A package and the file that it makes.
 pub type Made<'a> = (&'a str, &'a str);
