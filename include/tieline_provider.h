@@ -537,6 +537,11 @@ struct tieline_interface_ops {
     void (*release)(void*, uint64_t);
     /* Memory held by the interface and its endpoints. */
     int32_t (*memory)(void*, struct tieline_memory_use*);
+    /*
+     * Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, and its
+     * endpoint fails. The core calls it when it cannot answer a peer that would wait for ever.
+     */
+    int32_t (*hang_up)(void*, uint64_t);
 };
 
 /*
@@ -906,7 +911,7 @@ TIELINE_CHECK(offsetof(struct tieline_event, data) == 32);
 TIELINE_CHECK(offsetof(struct tieline_event, len) == 40);
 TIELINE_CHECK(offsetof(struct tieline_event, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_event, reserved) == 56);
-TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 80);
+TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 88);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, poll) == 8);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, close) == 16);
@@ -917,6 +922,7 @@ TIELINE_CHECK(offsetof(struct tieline_interface_ops, arm) == 48);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, event_fd) == 56);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, release) == 64);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, memory) == 72);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, hang_up) == 80);
 TIELINE_CHECK(sizeof(struct tieline_memory_use) == 40);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);

@@ -9,9 +9,10 @@
 
 use crate::emulate::Target;
 use crate::endpoint::key::{KeyInner, Native};
+use crate::endpoint::queue::Failed;
 use crate::endpoint::{AtomicOp, Endpoint, Inner as EndpointInner, RemoteKey, State, Width};
+use crate::op::{Id, Kind, Landing, Memory, Outcome};
 use crate::region::{Access, Region};
-use crate::request::{Landing, Memory, Outcome};
 use crate::wire::{Reader, Writer};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
@@ -110,12 +111,15 @@ impl Plan {
     }
 }
 
-/// A transfer of ours whose last chunks the helper still has.
+/// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
+/// memory, and count in the slot.
 struct Job {
     plan: Plan,
-    request: u64,
+    request: Option<Id>,
     local: Region,
     key: Rc<KeyInner>,
+    /// What our own part ended with.
+    copied: Result<(), Status>,
 }
 
 /// A transfer of a peer that we help with.
@@ -230,11 +234,12 @@ pub(crate) fn start(
         let bytes = request_bytes(&plan, control_key, memory_key)?;
         // A full queue only means that nobody helps.
         let _ = ep.pack_now(crate::emulate::id::ASSIST, 0, bytes.len(), |out| out.put(&bytes));
-        let job = Job { plan, request: 0, local: local.hold(), key: key.inner.clone() };
-        copy_front(&job, &region)?;
+        let (local, key) = (local.hold(), key.inner.clone());
+        let mut job = Job { plan, request: None, local, key, copied: Ok(()) };
+        job.copied = copy_front(&job, &region);
         let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
         ep.lonely.set(if now.back > 0 { 0 } else { ep.lonely.get().saturating_add(1) });
-        conclude(worker, ep, job, &region)
+        conclude(worker, ep, native, job, &region)
     })();
     if !matches!(outcome, Ok(Outcome::Pending(_))) {
         worker.assist.give_slot(slot);
@@ -253,8 +258,8 @@ fn worth_asking(ep: &EndpointInner) -> bool {
 }
 
 /// Copies chunks from the front until none is left.
-fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
-    let claims = word(region, job.plan.slot, CLAIMS)?;
+fn copy_front(job: &Job, region: &Region) -> Result<(), Status> {
+    let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
     loop {
         let mut taken = None;
@@ -271,8 +276,7 @@ fn copy_front(job: &Job, region: &Region) -> Result<(), Error> {
                 Some(Claims { front: chunks.saturating_sub(now.back), ..now }.pack())
             };
             let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
-            wait_for_helper(job, region);
-            return Err(job.key.endpoint.memory_failure(status));
+            return Err(status);
         }
     }
 }
@@ -314,29 +318,30 @@ fn wait_for_helper(job: &Job, region: &Region) {
 fn conclude(
     worker: &Rc<WorkerInner>,
     ep: &Rc<EndpointInner>,
+    native: &Native,
     mut job: Job,
     region: &Region,
 ) -> Result<Outcome, Error> {
     wait_for_helper(&job, region);
-    match helper(&job, region) {
-        Helper::Finished => Ok(Outcome::Done(0)),
-        Helper::GaveUp => {
-            redo_back(&job, region).map_err(|status| ep.memory_failure(status))?;
-            Ok(Outcome::Done(0))
-        }
-        Helper::Working => {
-            let landing = Landing {
-                memory: Memory::Region(job.local.clone()),
-                offset: 0,
-                len: 0,
-                missing: 0,
-            };
-            job.request = worker.requests.borrow_mut().open(ep.index, 1, Some(landing));
-            let request = job.request;
-            worker.assist.jobs.borrow_mut().push(job);
-            worker.note_work();
-            ep.outcome(request)
-        }
+    if let Some(result) = ended(&job, region) {
+        let failed = |status| ep.failed(Failed::by(native.interface, status));
+        return result.map(|()| Outcome::Done(0)).map_err(failed);
+    }
+    let request = worker.ops.borrow_mut().open_inner(ep.index, Kind::Copy)?;
+    let landing = Landing::held(Memory::Region(job.local.clone()), 0, 0);
+    worker.ops.borrow_mut().set_landing(request, landing);
+    job.request = Some(request);
+    worker.assist.jobs.borrow_mut().push(job);
+    worker.note_work();
+    ep.outcome(request)
+}
+
+/// How a transfer ended, once the helper has nothing of it any more.
+fn ended(job: &Job, region: &Region) -> Option<Result<(), Status>> {
+    match helper(job, region) {
+        Helper::Working => None,
+        Helper::Finished => Some(job.copied),
+        Helper::GaveUp => Some(job.copied.and_then(|()| redo_back(job, region))),
     }
 }
 
@@ -358,27 +363,26 @@ pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
     let jobs = std::mem::take(&mut *worker.assist.jobs.borrow_mut());
     for job in jobs {
         let region = worker.assist.region.borrow().clone();
-        let open = worker.requests.borrow_mut().get(job.request).is_some();
-        let result = match region {
-            // Its endpoint failed meanwhile, and the request with it.
-            _ if !open => None,
-            None => Some(Err(Error::from_status(Status::Closed))),
-            Some(region) => match helper(&job, &region) {
-                Helper::Working => {
-                    worker.assist.jobs.borrow_mut().push(job);
-                    continue;
-                }
-                Helper::Finished => Some(Ok(0)),
-                Helper::GaveUp => Some(
-                    redo_back(&job, &region)
-                        .map(|()| 0)
-                        .map_err(|s| job.key.endpoint.memory_failure(s)),
-                ),
-            },
+        let endpoint = &job.key.endpoint;
+        let result = match region.as_ref().map(|region| ended(&job, region)) {
+            Some(Some(result)) => result,
+            // Nobody copies any more when the peer is gone. Otherwise the slot and the memory are its until it is
+            // through, also when the operation has ended with its endpoint.
+            Some(None) if !endpoint.has_failed(Status::PeerFailed) => {
+                worker.assist.jobs.borrow_mut().push(job);
+                continue;
+            }
+            Some(None) => Err(Status::PeerFailed),
+            None => Err(Status::Closed),
         };
         worker.assist.give_slot(job.plan.slot);
-        if let Some(result) = result {
-            let _ = worker.requests.borrow_mut().part(job.request, result);
+        if let Some(request) = job.request {
+            let interface = job.key.interface();
+            let failed = |status| match interface {
+                Some(interface) => endpoint.failed(Failed::by(interface, status)),
+                None => endpoint.failed(Failed::by_nobody(status)),
+            };
+            worker.part(request, result.map(|()| 0).map_err(failed));
         }
         count += 1;
     }
@@ -507,8 +511,12 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
             needed,
             |span, offset| {
                 let base = span.range(offset, n as usize)?;
+                // Where in the peer's memory is what the peer says.
+                let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
                 // A put of the peer's is a get of ours.
-                help.memory.inner.copy(!plan.put, base, n as usize, plan.at + from)
+                let needed = if plan.put { Access::READ } else { Access::WRITE };
+                help.memory.inner.check(at, n, needed).map_err(|error| error.status())?;
+                help.memory.inner.copy(!plan.put, base, n as usize, at)
             },
         );
         let (word, by) = if copied.is_ok() { (FINISHED, run.count) } else { (TROUBLE, 1) };

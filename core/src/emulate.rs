@@ -5,10 +5,10 @@
 //! the region up by number and generation, checks range and rights, and answers. Messages are delivered
 //! once and in order, so an atomic is executed once.
 
-use crate::endpoint::{Inner as EndpointInner, queue::Task};
+use crate::endpoint::Inner as EndpointInner;
+use crate::op::{Id, Kind, Memory};
 use crate::region::Access;
 use crate::registry::abi::PackBuffer;
-use crate::request::Memory;
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
 use crate::worker::{Inner as WorkerInner, services, wiring};
@@ -41,9 +41,6 @@ pub(crate) struct Target {
 
 pub(crate) const PUT_HEAD: usize = 24;
 pub(crate) const GET_DATA_HEAD: usize = 16;
-/// A peer may have this many unanswered gets; the next one is refused.
-const MAX_GETS_PER_PEER: usize = 4096;
-
 impl Target {
     pub(crate) fn write(&self, w: &mut Writer) {
         let _ = w.u64(self.region).u64(self.generation).u64(self.offset);
@@ -79,18 +76,42 @@ pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     w.bytes
 }
 
-fn reply(token: u64, result: Result<u64, Status>) -> Task {
-    let mut w = Writer::default();
+/// What is owed to a peer for its question.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// How it ended, and the value from before.
+    Reply { token: u64, status: i32, value: u64 },
+    /// The bytes that it asked for, of which so many have been sent.
+    Data { token: u64, target: Target, len: u64, sent: u64 },
+}
+
+fn reply(token: u64, result: Result<u64, Status>) -> Answer {
     let (status, value) = match result {
         Ok(value) => (0, value),
         Err(status) => (status as i32, 0),
     };
-    let _ = w.i32(status).u64(value);
-    Task::control(id::REPLY, token, w.bytes)
+    Answer::Reply { token, status, value }
+}
+
+fn reply_bytes(status: i32, value: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&status.to_le_bytes());
+    bytes[4..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// Sends an answer, or as much of it as the transport takes now.
+pub(crate) fn send_answer(endpoint: &EndpointInner, answer: &mut Answer) -> Result<(), Status> {
+    match answer {
+        Answer::Reply { token, status, value } => {
+            endpoint.control_now(id::REPLY, *token, &reply_bytes(*status, *value))
+        }
+        Answer::Data { token, target, len, sent } => stream(endpoint, *token, target, *len, sent),
+    }
 }
 
 /// Who sent one of the core's own messages, and over which line where it came over one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) peer: u32,
     pub(crate) line: Option<u64>,
@@ -110,12 +131,15 @@ pub(crate) fn handle(
         worker.bump(|c| c.emulated += 1);
     }
     let result = match message {
-        id::REPLY => on_reply(worker, token, peer, data),
-        id::GET_DATA => on_get_data(worker, token, peer, data),
+        id::REPLY => on_reply(worker, token, from, data),
+        id::GET_DATA => on_get_data(worker, token, from, data),
         id::PUT => on_put(worker, token, from, data),
         id::GET => on_get(worker, token, from, data),
         id::ATOMIC => on_atomic(worker, token, from, data),
-        id::PING => answer(worker, from, reply(token, Ok(0))),
+        id::PING => {
+            answer(worker, from, reply(token, Ok(0)));
+            Ok(())
+        }
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
         id::SERVICE => services::received(worker, peer, data),
         id::WIREUP => wiring::received(worker, data).map_err(|_| Status::BadData),
@@ -126,11 +150,15 @@ pub(crate) fn handle(
     }
 }
 
-/// Queues an answer to who asked.
-fn answer(worker: &Rc<WorkerInner>, from: Origin, task: Task) -> Result<(), Status> {
-    let endpoint = worker.answer_endpoint(from).map_err(|e| e.status())?;
-    endpoint.enqueue(task);
-    Ok(())
+/// Answers who asked, or keeps the answer until that is possible.
+fn answer(worker: &Rc<WorkerInner>, from: Origin, answer: Answer) {
+    let endpoint = match worker.answer_endpoint(from) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return worker.keep_answer(from, answer, error.status()),
+    };
+    if let Err((answer, status)) = endpoint.answer(answer) {
+        worker.keep_answer(from, answer, status);
+    }
 }
 
 fn on_put(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
@@ -146,7 +174,10 @@ fn on_put(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Re
     );
     // Only the last piece asks for an answer; an earlier failure shows there too, since a key that is
     // refused stays refused and the last piece reaches furthest.
-    if token != 0 { answer(worker, from, reply(token, result.map(|()| 0))) } else { Ok(()) }
+    if token != 0 {
+        answer(worker, from, reply(token, result.map(|()| 0)));
+    }
+    Ok(())
 }
 
 fn on_get(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
@@ -160,14 +191,11 @@ fn on_get(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Re
         Access::READ,
         |_, _| Ok(()),
     );
-    let endpoint = worker.answer_endpoint(from).map_err(|e| e.status())?;
-    match check {
-        Err(status) => endpoint.enqueue(reply(token, Err(status))),
-        Ok(()) if endpoint.queue_len() >= MAX_GETS_PER_PEER => {
-            endpoint.enqueue(reply(token, Err(Status::NoMemory)));
-        }
-        Ok(()) => endpoint.enqueue(Task::GetReply { token, target, len, sent: 0 }),
-    }
+    let owed = match check {
+        Err(status) => reply(token, Err(status)),
+        Ok(()) => Answer::Data { token, target, len, sent: 0 },
+    };
+    answer(worker, from, owed);
     Ok(())
 }
 
@@ -188,44 +216,66 @@ fn on_atomic(
         Access::ATOMIC,
         |span, offset| execute(span, offset, &call),
     );
-    answer(worker, from, reply(token, result))
-}
-
-fn on_reply(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {
-    let mut r = Reader::new(data);
-    let (status, value) = (r.i32()?, r.u64()?);
-    worker.check_answer(token, peer)?;
-    let result = if status == 0 { Ok(value) } else { Err(refused(Status::from_code(status))) };
-    if let Err(error) = &result {
-        worker.late_failure(token, error);
-    }
-    let _ = worker.requests.borrow_mut().part(token, result);
+    answer(worker, from, reply(token, result));
     Ok(())
 }
 
-fn on_get_data(worker: &Rc<WorkerInner>, token: u64, peer: u32, data: &[u8]) -> Result<(), Status> {
+/// The operation that an answer is for: one that asks, and asks this peer over this connection.
+fn answered(worker: &Rc<WorkerInner>, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
+    let id = Id::from_raw(token).ok_or(Status::BadData)?;
+    let (asked, kind) = worker.ops.borrow().asked(id).ok_or(Status::BadData)?;
+    worker.check_answer(asked, from)?;
+    Ok((id, kind))
+}
+
+fn on_reply(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
+    let mut r = Reader::new(data);
+    let (status, value) = (r.i32()?, r.u64()?);
+    let (id, kind) = answered(worker, token, from)?;
+    let result = match (status, kind) {
+        (0, Kind::Fetch) => Ok(value),
+        // Only its data completes a get.
+        (0, Kind::Get) => return Err(Status::BadData),
+        (0, _) => Ok(0),
+        (status, _) => Err(refused(Status::from_code(status))),
+    };
+    worker.part(id, result);
+    Ok(())
+}
+
+fn on_get_data(
+    worker: &Rc<WorkerInner>,
+    token: u64,
+    from: Origin,
+    data: &[u8],
+) -> Result<(), Status> {
     let mut r = Reader::new(data);
     let (position, status, _) = (r.u64()?, r.i32()?, r.u32()?);
     let data = r.rest();
-    worker.check_answer(token, peer)?;
-    let mut requests = worker.requests.borrow_mut();
+    let (id, kind) = answered(worker, token, from)?;
+    if kind != Kind::Get {
+        return Err(Status::BadData);
+    }
     if status != 0 {
-        let _ = requests.part(token, Err(refused(Status::from_code(status))));
+        worker.part(id, Err(refused(Status::from_code(status))));
         return Ok(());
     }
-    let Some(landing) = requests.get(token).and_then(|slot| slot.landing.as_mut()) else {
-        return Err(Status::BadData);
+    let whole = {
+        let mut ops = worker.ops.borrow_mut();
+        let landing = ops.landing_of_get(id).ok_or(Status::BadData)?;
+        let position = usize::try_from(position).map_err(|_| Status::BadData)?;
+        let end = position.checked_add(data.len()).ok_or(Status::BadData)?;
+        // Pieces come in order, so that no two of them count for the same bytes.
+        if position != landing.len - landing.missing || end > landing.len {
+            return Err(Status::BadData);
+        }
+        let Memory::Region(region) = &landing.memory else { return Err(Status::BadData) };
+        region.inner.span.write(landing.offset + position, data)?;
+        landing.missing -= data.len();
+        landing.missing == 0
     };
-    let position = usize::try_from(position).map_err(|_| Status::BadData)?;
-    let end = position.checked_add(data.len()).ok_or(Status::BadData)?;
-    if end > landing.len || data.len() > landing.missing {
-        return Err(Status::BadData);
-    }
-    let Memory::Region(region) = &landing.memory else { return Err(Status::BadData) };
-    region.inner.span.write(landing.offset + position, data)?;
-    landing.missing -= data.len();
-    if landing.missing == 0 {
-        let _ = requests.part(token, Ok(0));
+    if whole {
+        worker.part(id, Ok(0));
     }
     Ok(())
 }
@@ -274,7 +324,7 @@ pub(crate) fn execute(span: &Span, offset: usize, call: &AtomicCall) -> Result<u
 }
 
 /// Sends as much of a get's answer as the transport takes now.
-pub(crate) fn stream(
+fn stream(
     endpoint: &EndpointInner,
     token: u64,
     target: &Target,
@@ -304,7 +354,7 @@ pub(crate) fn stream(
             Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                 let mut w = Writer::default();
                 let _ = w.u64(*sent).i32(status as i32).u32(0);
-                return endpoint.short_now(id::GET_DATA, token, &w.bytes);
+                return endpoint.control_now(id::GET_DATA, token, &w.bytes);
             }
             Err(status) => return Err(status),
         }
@@ -326,14 +376,14 @@ mod tests {
         let mut put = Writer::default();
         target.write(&mut put);
         assert_eq!(put.bytes.len(), PUT_HEAD);
-        let Task::Message { id: id::REPLY, header: 7, payload, .. } = reply(7, Ok(9)) else {
-            panic!("an answer is a message that bears the token of what was asked");
+        let Answer::Reply { token: 7, status, value } = reply(7, Ok(9)) else {
+            panic!("a reply bears the token of what was asked");
         };
         let written = [
             ("PUT", put.bytes),
             ("GET", get_request(&target, 4)),
             ("ATOMIC", atomic_request(&target, &call)),
-            ("REPLY", payload.into()),
+            ("REPLY", reply_bytes(status, value).to_vec()),
         ];
         let line = |(name, bytes): &(&str, Vec<u8>)| {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

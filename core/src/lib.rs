@@ -34,13 +34,13 @@ pub mod explain;
 pub mod job;
 mod key;
 pub mod message;
+mod op;
 mod rank;
 mod reach;
 pub mod region;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
-pub mod request;
 mod select;
 mod selftest;
 mod service;
@@ -55,9 +55,9 @@ pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Wi
 pub use error::{Error, Kind};
 pub use job::Job;
 pub use message::{KeptMessage, Message, PeerId};
+pub use op::{Outcome, Request};
 pub use region::{Access, NotClosed, Region};
 pub use report::Report;
-pub use request::{Outcome, Request};
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::{Counters, MemoryUse, Worker};

@@ -260,6 +260,16 @@ pub trait Interface: Sized + 'static {
         let _ = token;
     }
 
+    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, and its
+    /// endpoint fails. The core calls it when it cannot answer a peer that would wait for ever.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] where that cannot be told: the peer then waits until it is told otherwise.
+    fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        let _ = peer;
+        Err(Status::Unsupported)
+    }
+
     /// What memory it holds.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()

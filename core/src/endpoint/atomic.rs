@@ -6,12 +6,13 @@
 //! device, and what it cannot do (other operations, 32 bits) is done by compare-and-swap on the 64-bit word.
 
 use super::Inner;
+use super::flush::way;
 use super::key::{KeyInner, Native, RemoteKey};
-use super::queue::Task;
+use super::queue::{Failed, Task};
 use super::rma::atomic_op_record;
 use crate::emulate::{self, AtomicCall, id};
+use crate::op::{Id, Kind, Outcome};
 use crate::region::Access;
-use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::{OK, PENDING, atomic_op};
@@ -22,7 +23,7 @@ pub(crate) struct AtomicTask {
     call: AtomicCall,
     offset: u64,
     fetch: bool,
-    pub(super) request: u64,
+    pub(super) request: Id,
     by_swap: BySwap,
 }
 
@@ -32,7 +33,14 @@ struct BySwap {
     /// What the 64-bit word is taken to be; the first guess only finds out.
     guess: u64,
     /// A compare-and-swap that a provider has.
-    posted: Option<u64>,
+    posted: Option<Id>,
+}
+
+impl AtomicTask {
+    /// The compare-and-swap that a provider has for it.
+    pub(super) fn posted_swap(&self) -> Option<Id> {
+        self.by_swap.posted
+    }
 }
 
 /// How one attempt of a native atomic went.
@@ -80,6 +88,11 @@ impl AtomicCall {
 }
 
 impl Native {
+    /// The way that it is, towards fences.
+    fn bit(&self) -> u64 {
+        if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
+    }
+
     fn does(&self, call: &AtomicCall, fetch: bool) -> bool {
         let masks = if fetch { &self.fetch } else { &self.post };
         masks[(call.width / 8) as usize] & 1 << call.op != 0
@@ -124,27 +137,31 @@ impl Inner {
         let native = key.inner.native_atomic(call, fetch);
         if native.is_none() && key.inner.record.device_atomics.is_none() {
             let control = self.emulating()?;
-            let request = control.open_request(1);
+            let request = control.open(if fetch { Kind::Fetch } else { Kind::Atomic })?;
             let bytes = emulate::atomic_request(&key.inner.target(offset), call);
-            self.emulate(&control, Task::control(id::ATOMIC, request, bytes));
+            self.emulate(&control, Task::ask(id::ATOMIC, request, bytes));
             return self.outcome(request);
         }
         if native.is_none() && !key.inner.may_find_more() {
             return Err(key.inner.no_device());
         }
-        let request = self.open_request(1);
-        if let Some(native) = native.filter(|n| n.does(call, fetch) && self.may_post_memory()) {
+        let request = self.open(Kind::Native)?;
+        if !fetch {
+            self.worker.ops.borrow_mut().silence(request);
+        }
+        let goes = native.is_none_or(|native| self.may_go(native.bit()));
+        let now = native.filter(|n| goes && n.does(call, fetch) && self.may_post_memory());
+        if let Some(native) = now.filter(|_| self.queue_len() == 0) {
             match self.post_atomic(&native, call, offset, fetch, request) {
                 Ok(Posted::Pending) => return self.outcome(request),
                 Ok(Posted::NoRoom) => {}
-                ended => {
-                    self.worker.requests.borrow_mut().forget(request);
-                    let _ = self.worker.requests.borrow_mut().part(request, Ok(0));
-                    return match ended {
-                        Ok(Posted::Done(value)) => Ok(Outcome::Done(value)),
-                        Err(status) => Err(self.memory_failure(status)),
-                        Ok(Posted::Pending | Posted::NoRoom) => unreachable!("matched above"),
-                    };
+                Ok(Posted::Done(value)) => {
+                    self.worker.with_ops(|ops| ops.withdraw(request));
+                    return Ok(Outcome::Done(if fetch { value } else { 0 }));
+                }
+                Err(status) => {
+                    self.worker.with_ops(|ops| ops.withdraw(request));
+                    return Err(self.memory_failure(&native, key, status));
                 }
             }
         }
@@ -159,14 +176,14 @@ impl Inner {
         call: &AtomicCall,
         offset: u64,
         fetch: bool,
-        request: u64,
+        request: Id,
     ) -> Result<Posted, Status> {
         let mut result = 0;
-        let op = atomic_op_record(call, native.key, offset, fetch, &mut result, request);
+        let op = atomic_op_record(call, native.key, offset, fetch, &mut result, request.raw());
         match native.raw.atomic(&op) {
             OK => Ok(Posted::Done(result)),
             PENDING => {
-                self.worker.requests.borrow_mut().posted(request);
+                self.worker.ops.borrow_mut().posted(request, native.interface);
                 Ok(Posted::Pending)
             }
             code if Status::from_code(code) == Status::Again => Ok(Posted::NoRoom),
@@ -175,7 +192,7 @@ impl Inner {
     }
 
     /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
-    pub(super) fn attempt_atomic(&self, task: &mut AtomicTask) -> Result<bool, Status> {
+    pub(super) fn attempt_atomic(&self, task: &mut AtomicTask) -> Result<bool, Failed> {
         let key = &task.key;
         if key.may_find_more() {
             key.resolve_now_and_then();
@@ -190,7 +207,11 @@ impl Inner {
         if !native.does(&task.call, task.fetch) {
             return self.attempt_by_swap(&native, task);
         }
-        match self.post_atomic(&native, &task.call, task.offset, task.fetch, task.request)? {
+        let by = |status| Failed::by(native.interface, status);
+        match self
+            .post_atomic(&native, &task.call, task.offset, task.fetch, task.request)
+            .map_err(by)?
+        {
             Posted::Done(value) => self.end_atomic(task, Ok(value)),
             Posted::Pending => {}
             Posted::NoRoom => return Ok(false),
@@ -199,10 +220,10 @@ impl Inner {
     }
 
     /// One round of the loop: what was found the last time is swapped for what the operation makes of it.
-    fn attempt_by_swap(&self, native: &Native, task: &mut AtomicTask) -> Result<bool, Status> {
+    fn attempt_by_swap(&self, native: &Native, task: &mut AtomicTask) -> Result<bool, Failed> {
         let (at, shift) = word_around(task.offset, task.call.width);
-        let swap = |guess| -> Result<AtomicCall, Status> {
-            let operand = task.call.applied(guess, shift)?;
+        let swap = |guess| -> Result<AtomicCall, Failed> {
+            let operand = task.call.applied(guess, shift).map_err(Failed::by_nobody)?;
             Ok(AtomicCall { op: atomic_op::COMPARE_SWAP, width: 8, operand, compare: guess })
         };
         if !native.does(&swap(0)?, true) || at + 8 > task.key.record.len {
@@ -212,10 +233,10 @@ impl Inner {
         loop {
             let found = match task.by_swap.posted {
                 Some(posted) => {
-                    let mut requests = self.worker.requests.borrow_mut();
-                    let Some(result) = requests.take(posted) else { return Ok(false) };
-                    requests.forget(posted);
-                    drop(requests);
+                    let mut ops = self.worker.ops.borrow_mut();
+                    let Some(result) = ops.take(posted) else { return Ok(false) };
+                    ops.forget(posted);
+                    drop(ops);
                     task.by_swap.posted = None;
                     match result {
                         Ok(found) => found,
@@ -226,7 +247,8 @@ impl Inner {
                     }
                 }
                 None => {
-                    let inner = self.open_request(1);
+                    let opened = self.worker.ops.borrow_mut().open_inner(self.index, Kind::Native);
+                    let inner = opened.map_err(Failed::by_nobody)?;
                     let call = swap(task.by_swap.guess)?;
                     match self.post_atomic(native, &call, at, true, inner) {
                         Ok(Posted::Pending) => {
@@ -234,10 +256,8 @@ impl Inner {
                             continue;
                         }
                         other => {
-                            let mut requests = self.worker.requests.borrow_mut();
-                            requests.forget(inner);
-                            let _ = requests.part(inner, Ok(0));
-                            match other? {
+                            self.worker.with_ops(|ops| ops.withdraw(inner));
+                            match other.map_err(|status| Failed::by(native.interface, status))? {
                                 Posted::Done(found) => found,
                                 Posted::Pending | Posted::NoRoom => return Ok(false),
                             }
@@ -255,7 +275,7 @@ impl Inner {
 
     fn end_atomic(&self, task: &AtomicTask, result: Result<u64, Error>) {
         let result = result.map(|value| if task.fetch { value } else { 0 });
-        let _ = self.worker.requests.borrow_mut().part(task.request, result);
+        self.worker.part(task.request, result);
     }
 }
 

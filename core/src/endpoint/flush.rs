@@ -1,94 +1,217 @@
 //! Order and completion: flush, fence, and what they cover.
+//!
+//! A **flush** covers everything that the table of operations has of this endpoint, and of the one to the peer's service
+//! worker, when it is called: whatever completes later stands there. What it cannot see there are puts that have
+//! completed locally; for their lanes it asks the provider when everything before it has been posted.
+//!
+//! A **fence** is weak where one lane alone has something under way that the next operation could overtake: the lane is
+//! asked to keep order, and nothing waits. Anything that then goes another way makes it strong first. A strong fence is
+//! a flush that what follows waits for, in the queue; its failure is the next flush's.
 
+use super::queue::Task;
 use super::*;
+use crate::op::{Id, Kind};
+use tieline_plugin_api::{PENDING, caps};
 
-impl Inner {
-    pub(super) fn flush(&self) -> Result<Outcome, Error> {
-        self.check_alive()?;
-        let late = self.late_error.borrow_mut().take();
-        let late = late.or_else(|| self.open_control()?.late_error.borrow_mut().take());
-        let request = self.open_request(2);
-        let _ = self.worker.requests.borrow_mut().part(request, late.map_or(Ok(0), Err));
-        let mut task = Task::Flush { request, left: None };
-        // An endpoint that nobody has used need not be connected for it.
-        match self.queue_len() == 0 && self.attempt(&mut task) == Ok(true) {
-            true => self.settle(&task, Ok(0)),
-            false => self.enqueue(task),
-        }
-        self.outcome(request)
+/// The kinds of ways that operations go, a bit for each: ranks of memory lanes, and those of the core's own.
+pub(super) mod way {
+    /// Emulated over messages.
+    pub(crate) const EMULATED: u64 = 1 << 63;
+    /// Lanes that complete when the call returns, and copies that a peer shares.
+    pub(crate) const AT_ONCE: u64 = 1 << 62;
+    /// Lanes beyond this rank count as one.
+    const LAST_LANE: usize = 61;
+
+    /// The bit of a lane.
+    pub(crate) fn lane(rank: usize) -> u64 {
+        1 << rank.min(LAST_LANE)
     }
 
-    /// The part of a flush that needs everything posted before: each lane, and the peer when operations were
-    /// emulated, owes one more event. `Again`: some of the lanes are left.
-    pub(super) fn flush_lanes(
-        &self,
-        request: u64,
-        left: &mut Option<Vec<RawEndpoint>>,
-    ) -> Result<(), Status> {
-        let requests = &self.worker.requests;
-        if left.is_none() && self.emulated.get() {
-            let ping = Task::control(emulate::id::PING, request, Vec::new());
-            requests.borrow_mut().one_more(request);
-            match self.open_control() {
-                Some(control) => {
-                    requests.borrow_mut().goes_through(request, control.index);
-                    match control.check_alive() {
-                        Ok(()) => control.enqueue(ping),
-                        Err(error) => drop(requests.borrow_mut().part(request, Err(error))),
-                    }
-                }
-                // A barrier may wait for this flush.
-                None => self.enqueue_at(ping, true),
-            }
+    /// The lanes among these bits.
+    pub(crate) fn lanes(bits: u64) -> impl Iterator<Item = usize> {
+        (0..=LAST_LANE).filter(move |rank| bits & lane(*rank) != 0)
+    }
+}
+
+/// What was posted lately and what order it must keep.
+#[derive(Default)]
+pub(crate) struct Order {
+    /// Ways that something was posted on since nothing was pending.
+    posted: Cell<u64>,
+    /// Ways of what was posted before a weak fence: what follows on another must not overtake it.
+    fenced: Cell<u64>,
+    /// Lanes on which puts have completed locally, or will.
+    local: Cell<u64>,
+}
+
+impl Inner {
+    /// Something is about to go this way. False: a fence before it cannot be kept by a lane alone, so it has to queue
+    /// behind it.
+    #[inline]
+    pub(super) fn may_go(&self, way: u64) -> bool {
+        if self.order.fenced.get() & !way != 0 {
+            return self.make_fence_strong(way);
         }
-        let lanes = left.get_or_insert_with(|| self.all_lanes());
-        while let Some(raw) = lanes.last() {
-            match raw.flush(request) {
-                OK => {}
-                tieline_plugin_api::PENDING => requests.borrow_mut().one_more(request),
-                code if Status::from_code(code) == Status::Again => return Err(Status::Again),
-                code => {
-                    let error = self.failure(Status::from_code(code));
-                    requests.borrow_mut().one_more(request);
-                    let _ = requests.borrow_mut().part(request, Err(error));
+        self.order.posted.set(self.order.posted.get() | way);
+        true
+    }
+
+    #[cold]
+    fn make_fence_strong(&self, way: u64) -> bool {
+        self.strong_fence();
+        self.order.posted.set(self.order.posted.get() | way);
+        self.queue_len() == 0
+    }
+
+    /// Something on this lane completes locally: a flush has to ask the lane.
+    pub(super) fn note_local(&self, rank: usize) {
+        self.order.local.set(self.order.local.get() | way::lane(rank));
+    }
+
+    pub(crate) fn flush(&self) -> Result<Outcome, Error> {
+        self.check_alive()?;
+        self.worker.check_no_handler("a flush")?;
+        let late = self.take_late();
+        if late.is_none() && !self.has_pending() && self.order.local.get() == 0 {
+            return Ok(Outcome::Done(0));
+        }
+        let opened = self.worker.ops.borrow_mut().open(self.index, Kind::Flush);
+        let id = match opened {
+            Ok(id) => id,
+            Err(status) => {
+                // It is told by a flush that is taken.
+                self.give_back_late(late);
+                return Err(status.into());
+            }
+        };
+        self.begin_flush(id, late);
+        self.worker.run_due_flushes();
+        self.outcome(id)
+    }
+
+    /// Whether something of this endpoint is pending.
+    fn has_pending(&self) -> bool {
+        let ops = self.worker.ops.borrow();
+        let of_control = |control: Rc<Inner>| ops.open_of(control.index) > 0;
+        ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)
+    }
+
+    /// The failure of an operation that nobody was told about.
+    pub(crate) fn take_late(&self) -> Option<Error> {
+        let mut ops = self.worker.ops.borrow_mut();
+        let own = ops.take_late(self.index);
+        own.or_else(|| ops.take_late(self.open_control()?.index))
+    }
+
+    fn give_back_late(&self, late: Option<Error>) {
+        if let Some(late) = late {
+            self.worker.ops.borrow_mut().keep_late(self.index, late);
+        }
+    }
+
+    /// Opens what a flush waits for beside its own place in the list.
+    fn begin_flush(&self, id: Id, late: Option<Error>) {
+        let lanes = self.order.local.replace(0);
+        self.worker.with_ops(|ops| {
+            if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
+                if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
+                    ops.start_flush(part, 0, None);
                 }
             }
-            let _ = lanes.pop();
+            ops.start_flush(id, lanes, late);
+        });
+    }
+
+    /// Asks lanes to say when what was posted on them is complete at the target. True: all of them have been asked.
+    pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
+        for rank in way::lanes(*lanes) {
+            let found = self.route.memory.get(rank).ok_or_else(|| Status::Closed.into());
+            let asked = found.and_then(|way| {
+                let lane = self.memory_lane(*way)?;
+                let part =
+                    self.worker.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
+                Ok((way.interface, part, lane.flush(part.raw())))
+            });
+            let failed = match asked {
+                Ok((interface, part, PENDING)) => {
+                    self.worker.ops.borrow_mut().posted(part, interface);
+                    None
+                }
+                Ok((_, part, code)) if Status::from_code(code) == Status::Again && code != OK => {
+                    self.worker.with_ops(|ops| ops.withdraw(part));
+                    return false;
+                }
+                Ok((interface, part, code)) => {
+                    self.worker.with_ops(|ops| ops.withdraw(part));
+                    let failed = queue::Failed::by(interface, Status::from_code(code));
+                    (code != OK).then(|| self.failed(failed))
+                }
+                // What had completed locally may not have arrived.
+                Err(error) => Some(error),
+            };
+            if let Some(error) = failed {
+                self.worker.with_ops(|ops| ops.spoil(request, error));
+            }
+            *lanes &= !way::lane(rank);
         }
-        Ok(())
+        true
     }
 
     pub(super) fn fence(&self) -> Result<(), Error> {
         self.check_alive()?;
-        let mut wait = self.emulated.get() || !self.queue.borrow().is_empty();
-        // Each lane orders what goes over itself.
-        wait |= self.shared.replace(false);
-        for raw in self.all_lanes() {
-            match raw.fence() {
-                OK => {}
-                // No room for it: what follows waits here instead.
-                code if Status::from_code(code) == Status::Again => wait = true,
-                code => return Err(self.failure(Status::from_code(code))),
-            }
+        let order = &self.order;
+        if !self.has_pending() && order.local.get() == 0 {
+            order.posted.set(0);
+            order.fenced.set(0);
+            return Ok(());
         }
-        if wait {
-            if let Outcome::Pending(request) = self.flush()? {
-                self.enqueue(Task::Barrier { request: request.id });
-            }
+        let before = order.posted.get() | order.fenced.get();
+        if before == 0 && self.queue_len() == 0 {
+            return Ok(()); // messages only
         }
+        if self.keeps_order_itself(before) {
+            order.fenced.set(before);
+            return Ok(());
+        }
+        self.strong_fence();
         Ok(())
     }
 
-    /// Every lane that operations of this endpoint go through, those to the peer's service worker too.
-    pub(super) fn all_lanes(&self) -> Vec<RawEndpoint> {
-        let mut raws: Vec<RawEndpoint> = self.lanes.borrow().iter().map(|l| l.raw).collect();
-        if let Some(control) = self.open_control() {
-            raws.extend(control.lanes.borrow().iter().map(|l| l.raw));
+    /// Asks the one lane that has something under way to keep order, if it is one and can.
+    fn keeps_order_itself(&self, before: u64) -> bool {
+        // What completes at once does not look at the order, so it must not be there.
+        let at_once =
+            |way: &Way| self.worker.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0;
+        let mut lanes = way::lanes(before);
+        let (Some(rank), None) = (lanes.next(), lanes.next()) else { return false };
+        if before != way::lane(rank)
+            || self.queue_len() > 0
+            || self.route.memory.len() > 61
+            || self.route.memory.iter().any(at_once)
+        {
+            return false;
         }
-        raws
+        let lane = self.route.memory.get(rank).map(|way| self.memory_lane(*way));
+        matches!(lane, Some(Ok(lane)) if lane.fence() == OK)
     }
 
-    /// The lines among them: they belong to the worker and may outlive this endpoint.
+    /// What is posted from here on waits until everything before is complete.
+    fn strong_fence(&self) {
+        let opened = self.worker.ops.borrow_mut().open_late(self.index, Kind::Flush);
+        self.order.posted.set(0);
+        self.order.fenced.set(0);
+        let Ok(request) = opened else {
+            // There is no room for one operation more: nothing may follow on this endpoint that could overtake.
+            return self.fail(Status::NoMemory.into());
+        };
+        self.begin_flush(request, None);
+        if self.worker.ops.borrow().is_open(request) {
+            self.enqueue(Task::Barrier { request });
+        }
+    }
+
+    /// The lines among the lanes that operations of this endpoint go through, those to the peer's service worker too:
+    /// they belong to the worker and may outlive this endpoint.
     pub(super) fn all_lines(&self) -> Vec<u64> {
         let mut lines = self.worker.lines_of(self);
         let past = self.past_controls.borrow();
@@ -96,15 +219,6 @@ impl Inner {
             lines.extend(self.worker.lines_of(control));
         }
         lines
-    }
-
-    /// An operation that had completed locally has failed at the target.
-    pub(crate) fn note_late(&self, error: &Error) {
-        let _ = self.late_error.borrow_mut().get_or_insert_with(|| error.clone());
-    }
-
-    pub(crate) fn note_emulated(&self) {
-        self.emulated.set(true);
     }
 
     /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
@@ -117,14 +231,40 @@ impl Inner {
         }
         let control = self.worker.connect_internal(address)?;
         let failed = self.control.replace(Some(control.clone()));
-        // Its lanes stay open for the keys that go through them.
-        let kept = failed.filter(|failed| failed.reaches_memory.get());
-        self.past_controls.borrow_mut().extend(kept);
+        if let Some(failed) = failed {
+            self.give_back_late(failed.take_late());
+            // Its lanes stay open for the keys that go through them.
+            if failed.reaches_memory.get() {
+                self.past_controls.borrow_mut().push(failed);
+            }
+        }
         Ok(Some(control))
     }
 
     /// The endpoint to the peer's service worker that there is.
     pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
         self.control.borrow().clone()
+    }
+}
+
+impl WorkerInner {
+    /// Flushes that everything before has ended ask their lanes.
+    #[cold]
+    pub(crate) fn run_due_flushes(&self) {
+        loop {
+            let due = self.ops.borrow_mut().take_due();
+            let Some((request, owner, lanes)) = due else { break };
+            let Some(endpoint) = self.endpoint_at(owner) else {
+                self.part(request, Err(Status::Closed.into()));
+                continue;
+            };
+            let mut left = lanes;
+            if endpoint.flush_lanes(request, &mut left) {
+                self.part(request, Ok(0));
+            } else {
+                // There is no room for it in a lane now.
+                endpoint.put_first(Task::FlushLanes { request, lanes: left });
+            }
+        }
     }
 }

@@ -41,6 +41,14 @@ impl Native {
             && self.caps & caps::OWN_MEMORY_ONLY == 0
     }
 
+    /// The longest put or get that it takes at once.
+    pub(super) fn most(&self, put: bool) -> usize {
+        match self.max[usize::from(!put)] {
+            0 => usize::MAX,
+            most => most,
+        }
+    }
+
     /// Loads and stores to mapped memory.
     pub(crate) fn maps_memory(&self) -> bool {
         self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
@@ -206,6 +214,9 @@ impl KeyInner {
         let ep = &*self.endpoint;
         let way: Way = ep.route.memory[rank];
         let slot = &ep.worker.interfaces[way.interface];
+        if slot.out_of_use.borrow().is_some() {
+            return;
+        }
         let theirs = &ep.address.party.candidates[way.candidate].domain;
         let found =
             self.record.parts.iter().enumerate().find(|(_, (provider, domain, _))| {
@@ -318,6 +329,26 @@ impl KeyInner {
         if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 
+    /// The interface of the best way.
+    pub(crate) fn interface(&self) -> Option<usize> {
+        self.best.get().map(|native| native.interface)
+    }
+
+    /// This interface serves nobody any more. `broken`: nothing of its provider is called, also not to let a key go.
+    pub(super) fn retire(&self, interface: usize, broken: bool) {
+        let mut imported = self.imported.borrow_mut();
+        for native in imported.iter().filter(|native| native.interface == interface && !broken) {
+            native.raw.drop_key(native.key);
+        }
+        imported.retain(|native| native.interface != interface);
+        drop(imported);
+        let ways = &self.endpoint.route.memory;
+        self.unresolved.borrow_mut().retain(|rank| ways[*rank].interface != interface);
+        let best = self.imported.borrow().iter().copied().min_by_key(|native| native.rank);
+        self.best.set(best);
+        self.settle();
+    }
+
     /// Copies a piece the native way, alone.
     pub(crate) fn copy(
         &self,
@@ -335,7 +366,7 @@ impl KeyInner {
     }
 
     /// Range and rights, from what the key says.
-    pub(super) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
+    pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
         if !self.record.access.allows(needed) {
             return Err(emulate::refused(Status::KeyRejected));
         }
@@ -352,8 +383,11 @@ impl KeyInner {
 
     /// This way failed for this pair (the kernel refuses it from now on): the next best one takes over.
     pub(super) fn downgrade(&self, native: &Native, status: Status) {
+        let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);
-        native.raw.drop_key(native.key);
+        if known && status != Status::ProviderFailed {
+            native.raw.drop_key(native.key);
+        }
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
         self.settle();
@@ -410,6 +444,8 @@ impl Endpoint {
             key.import_over(rank);
         }
         key.settle();
-        Ok(RemoteKey { inner: Rc::new(key) })
+        let inner = Rc::new(key);
+        ep.note_key(&inner);
+        Ok(RemoteKey { inner })
     }
 }

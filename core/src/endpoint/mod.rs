@@ -4,7 +4,7 @@
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
 mod atomic;
-mod flush;
+pub(crate) mod flush;
 pub(crate) mod key;
 mod post;
 pub(crate) mod queue;
@@ -17,20 +17,20 @@ pub use key::RemoteKey;
 pub use rma::{AtomicOp, Completion, Width};
 
 use crate::address::WorkerAddress;
-use crate::emulate;
+use crate::emulate::{self, Answer};
 use crate::explain::Record;
+use crate::op::{Id, Kind, Landing, Outcome, Request};
 use crate::region::Region;
 use crate::registry::abi::{PackBuffer, RawEndpoint};
-use crate::request::{Landing, Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
-use queue::Task;
+use queue::{Failed, Task};
 pub(crate) use route::{Route, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use tieline_plugin_api::OK;
 
 /// Where an endpoint stands. Only `Ready` takes the short way.
@@ -67,7 +67,9 @@ pub(crate) struct Inner {
     pub(crate) max_short: Cell<usize>,
     max_packed: Cell<usize>,
     pub(crate) worker: Rc<WorkerInner>,
-    /// Its place in the worker's list, which is also the cookie of its lanes.
+    /// Its number, which is also the cookie of its lanes.
+    pub(crate) id: Id,
+    /// Its place among the worker's endpoints, and the owner of its operations.
     pub(crate) index: usize,
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
@@ -77,20 +79,20 @@ pub(crate) struct Inner {
     lanes: RefCell<Vec<Lane>>,
     queue: RefCell<VecDeque<Task>>,
     queued_bytes: Cell<usize>,
+    /// What the peer asked, to be answered before anything of ours.
+    answers: RefCell<VecDeque<Answer>>,
     pub(crate) busy: Cell<bool>,
     error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
     control: RefCell<Option<Rc<Inner>>>,
     /// Those before it that failed, and through whose lanes keys may still go.
     past_controls: RefCell<Vec<Rc<Inner>>>,
-    /// A transfer was shared by several lanes since the last fence: no lane alone can order what follows.
-    shared: Cell<bool>,
+    /// What order flush and fence have to keep.
+    order: flush::Order,
+    /// Keys that were imported here, whose ways a broken provider is taken out of.
+    keys: RefCell<Vec<Weak<key::KeyInner>>>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) lonely: Cell<u32>,
-    /// Whether an operation was ever emulated: a flush then asks the peer.
-    emulated: Cell<bool>,
-    /// The first failure of an operation that had completed locally: the next flush says it.
-    late_error: RefCell<Option<Error>>,
     /// Memory of failed operations that a provider may touch until its endpoint is closed.
     held: RefCell<Vec<Landing>>,
 }
@@ -165,12 +167,12 @@ impl Endpoint {
                 Err(Status::Again) => {}
                 // Nothing was sent.
                 Err(Status::Invalid) if pack.is_none() => return Err(packed_too_much(max_len)),
-                Err(status) => return Err(ep.failed_with(status)),
+                Err(status) => return Err(ep.failed(ep.by_message_lane(status))),
             }
         }
         let Some(pack) = pack else {
             // The provider ran the callback and then had no room: its promise is broken.
-            return Err(ep.failed_with(Status::ProviderFailed));
+            return Err(ep.failed(ep.by_message_lane(Status::ProviderFailed)));
         };
         if !ep.has_room(max_len) {
             return Err(Status::Again.into());
@@ -203,9 +205,9 @@ impl Endpoint {
         }
         ep.check_message(id, len)?;
         let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
-        let task =
-            Task::Gather { id, header, pieces: pieces.collect(), len, request: ep.open_request(1) };
-        ep.submit(task)
+        let request = ep.open(Kind::Send)?;
+        ep.enqueue(Task::Gather { id, header, pieces: pieces.collect(), len, request });
+        ep.outcome(request)
     }
 
     /// The longest message that this endpoint carries.
@@ -234,8 +236,9 @@ impl Endpoint {
     pub fn flush_messages(&self) -> Result<Outcome, Error> {
         let ep = &*self.inner;
         ep.check_alive()?;
-        let request = ep.open_request(1);
-        ep.enqueue(Task::control(emulate::id::PING, request, Vec::new()));
+        ep.worker.check_no_handler("a flush")?;
+        let request = ep.open(Kind::Ping)?;
+        ep.enqueue(Task::ask(emulate::id::PING, request, Vec::new()));
         ep.outcome(request)
     }
 
@@ -298,7 +301,7 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 impl Inner {
     pub(crate) fn new(
         worker: Rc<WorkerInner>,
-        index: usize,
+        id: Id,
         address: WorkerAddress,
         route: Route,
         owner: Owner,
@@ -310,7 +313,8 @@ impl Inner {
             max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
             max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
             worker,
-            index,
+            id,
+            index: id.place(),
             address,
             route,
             owner,
@@ -318,14 +322,14 @@ impl Inner {
             lanes: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
+            answers: RefCell::default(),
             busy: Cell::new(false),
             error: RefCell::default(),
             control: RefCell::default(),
             past_controls: RefCell::default(),
-            shared: Cell::new(false),
+            order: flush::Order::default(),
+            keys: RefCell::default(),
             lonely: Cell::new(0),
-            emulated: Cell::new(false),
-            late_error: RefCell::default(),
             held: RefCell::default(),
         }
     }
@@ -347,7 +351,7 @@ impl Inner {
         match sent {
             Ok(()) => Ok(Outcome::Done(0)),
             Err(Status::Again) => self.queue_message(id, header, payload.into()),
-            Err(status) => Err(self.failed_with(status)),
+            Err(status) => Err(self.failed(self.by_message_lane(status))),
         }
     }
 
@@ -368,7 +372,7 @@ impl Inner {
             match sent {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
-                Err(status) => return Err(self.failed_with(status)),
+                Err(status) => return Err(self.failed(self.by_message_lane(status))),
             }
         }
         if !self.has_room(payload.len()) {
@@ -381,32 +385,26 @@ impl Inner {
         if !self.has_room(payload.len()) {
             return Err(Status::Again.into());
         }
-        let request = Some(self.open_request(1));
-        self.submit(Task::Message { id, header, payload, request })
+        let request = self.open(Kind::Send)?;
+        self.enqueue(Task::Message { id, header, payload, request: Some(request) });
+        self.outcome(request)
     }
 
-    /// Sends or queues a task that has a request, and says how it stands.
-    pub(crate) fn submit(&self, task: Task) -> Result<Outcome, Error> {
-        self.check_alive()?;
-        let request = task.request();
-        self.enqueue(task);
-        request.map_or(Ok(Outcome::Done(0)), |request| self.outcome(request))
-    }
-
-    /// How a request stands right after it was posted.
-    pub(crate) fn outcome(&self, request: u64) -> Result<Outcome, Error> {
-        let ended = self.worker.requests.borrow_mut().take(request);
+    /// How an operation stands right after it was posted.
+    pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
+        let ended = self.worker.ops.borrow_mut().take(id);
         match ended {
             Some(result) => {
-                self.worker.requests.borrow_mut().forget(request);
+                self.worker.ops.borrow_mut().forget(id);
                 result.map(Outcome::Done)
             }
-            None => Ok(Outcome::Pending(Request { worker: self.worker.clone(), id: request })),
+            None => Ok(Outcome::Pending(Request { worker: self.worker.clone(), id })),
         }
     }
 
-    pub(crate) fn open_request(&self, parts: u32) -> u64 {
-        self.worker.requests.borrow_mut().open(self.index, parts, None)
+    /// Opens an operation of this endpoint. `Again`: it has as many as it may.
+    pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
+        self.worker.ops.borrow_mut().open(self.index, kind)
     }
 
     fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
@@ -456,6 +454,14 @@ impl Inner {
         }
     }
 
+    /// Posts a message of the core's own, whichever way the lane takes one so short; the queue is not looked at.
+    pub(crate) fn control_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
+        if payload.len() <= self.max_short.get() {
+            return self.short_now(id, header, payload);
+        }
+        self.pack_now(id, header, payload.len(), |out| out.put(payload))
+    }
+
     /// Posts a packed message to the lane; the queue is not looked at.
     pub(crate) fn pack_now(
         &self,
@@ -491,8 +497,12 @@ impl Inner {
         self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// The error for a status that a lane returned, in words.
-    pub(crate) fn failure(&self, status: Status) -> Error {
+    /// The error for a status that a lane over this interface returned, in words.
+    pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
+        let path = || match interface {
+            Some(interface) => self.worker.interfaces[interface].path.clone(),
+            None => self.message_path(),
+        };
         if let Some(error) = self.error.borrow().as_ref() {
             return error.clone();
         }
@@ -503,31 +513,30 @@ impl Inner {
             }
             _ => Error::new(
                 status,
-                format!("{} through {}", self.address.label(), self.message_path()),
+                format!("{} through {}", self.address.label(), path()),
                 status.text(),
                 "",
             ),
         }
     }
 
-    /// Handles a status that ends the endpoint and returns its error.
+    /// The error of what failed on a lane. Where the status means the end of the endpoint it ends, and a provider that
+    /// broke its contract is taken out of use, whichever lane it served.
     #[cold]
-    fn failed_with(&self, status: Status) -> Error {
-        let error = self.failure(status);
-        self.endpoint_status(status, error.clone());
-        error
-    }
-
-    /// Ends the endpoint when that is what the status means.
-    pub(crate) fn endpoint_status(&self, status: Status, error: Error) {
-        match status {
-            Status::PeerFailed | Status::Closed | Status::BadData | Status::Io => self.fail(error),
+    pub(crate) fn failed(&self, failed: Failed) -> Error {
+        let error = self.failure_over(failed.status, failed.interface);
+        match failed.status {
+            Status::PeerFailed | Status::Closed | Status::BadData | Status::Io => {
+                self.fail(error.clone());
+            }
             Status::ProviderFailed => {
-                self.worker.provider_failed(self);
-                self.fail(error);
+                if let Some(interface) = failed.interface {
+                    self.worker.provider_failed(interface);
+                }
             }
             _ => {}
         }
+        error
     }
 
     /// Ends the endpoint: everything outstanding completes with `error`.
@@ -538,14 +547,24 @@ impl Inner {
         self.state.set(State::Failed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(error.clone());
-        self.queue.borrow_mut().clear();
+        // What is queued holds buffers and keys, whose drops may come back here.
+        let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
-        let held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        let held = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        for inner in queued.iter().filter_map(Task::inner_request) {
+            self.worker.ops.borrow_mut().forget(inner);
+        }
+        drop(queued);
         match (held.is_empty(), self.all_lines()) {
             (true, _) => {}
             (false, lines) if lines.is_empty() => self.held.borrow_mut().extend(held),
             // Lines may outlive this endpoint.
             (false, lines) => self.worker.hold(lines, held),
+        }
+        if error.status() != Status::PeerFailed {
+            for answer in self.take_answers() {
+                self.worker.answer_lost(self, answer, error.status());
+            }
         }
         self.worker.end_lines(self, &error);
         if self.owner != Owner::Line {
@@ -554,6 +573,50 @@ impl Inner {
         if let Some(control) = self.open_control() {
             control.fail(error);
         }
+    }
+
+    /// This interface serves nobody any more. `broken`: nothing of its provider is called again.
+    pub(crate) fn lose_interface(&self, interface: usize, error: &Error, broken: bool) {
+        if !self.is_alive() {
+            return;
+        }
+        let held = self.worker.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+        if broken {
+            self.worker.hold_for_ever(held);
+        } else {
+            self.held.borrow_mut().extend(held);
+        }
+        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        for key in keys {
+            key.retire(interface, broken);
+        }
+        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        let open = self.has_lane(interface);
+        for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
+            if broken {
+                lane.raw.fail();
+            }
+        }
+        match (message, self.state.get()) {
+            (false, _) => {}
+            // Nothing was sent yet: what is queued may take the next lane.
+            (true, State::New) if !open => self.worker.make_busy(self),
+            (true, _) => self.fail(error.clone()),
+        }
+    }
+
+    /// A key that goes through the lanes of this endpoint.
+    fn note_key(&self, key: &Rc<key::KeyInner>) {
+        let mut keys = self.keys.borrow_mut();
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| key.strong_count() > 0);
+        }
+        keys.push(Rc::downgrade(key));
+    }
+
+    /// Whether it has failed with this status.
+    pub(crate) fn has_failed(&self, status: Status) -> bool {
+        self.error.borrow().as_ref().is_some_and(|error| error.status() == status)
     }
 
     /// What a person calls the message lane.
@@ -569,17 +632,17 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
         if !self.all_lines().is_empty() {
-            self.worker.requests.borrow_mut().orphan_posted(self.index);
+            self.worker.with_ops(|ops| ops.orphan_posted(self.index));
         }
         let error = Error::from_status(Status::Canceled);
         // Held until the lanes below are closed.
-        let _held = self.worker.requests.borrow_mut().fail_endpoint(self.index, &error);
+        let _held = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
         if self.worker.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.raw.close();
             }
             self.worker.release_lines(self);
         }
-        self.worker.remove_endpoint(self.index);
+        self.worker.remove_endpoint(self.id);
     }
 }

@@ -1,19 +1,23 @@
 //! The slow way of put, get and atomics: whatever did not complete in one call.
 
+use super::flush::way;
 use super::key::{KeyInner, Native, RemoteKey};
-use super::queue::{Source, Task};
+use super::queue::{Failed, Source, Task};
 use super::rma::{Completion, rma_op};
 use super::{Inner, State};
 use crate::emulate::{self, id};
+use crate::op::{Id, Kind, Landing, Memory, Outcome, Request};
 use crate::region::{Access, Region};
-use crate::request::{Landing, Memory, Outcome, Request};
 use crate::{Error, Status};
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
-/// A native put or get that waits for room in the provider.
+/// Pieces of one transfer that a provider has at once.
+const PIECES_AT_ONCE: u16 = 64;
+
+/// A native put or get that waits for its turn, or for room in the provider.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
     pub(crate) memory: Memory,
@@ -21,9 +25,12 @@ pub(crate) struct NativeOp {
     pub(crate) len: usize,
     pub(crate) key: Rc<KeyInner>,
     pub(crate) offset: u64,
-    pub(crate) request: u64,
+    pub(crate) completion: Completion,
+    pub(crate) request: Id,
     /// Which way to the peer's memory.
     pub(super) rank: usize,
+    /// Bytes that have been posted, where it takes several pieces.
+    pub(super) posted: usize,
 }
 
 impl NativeOp {
@@ -36,7 +43,18 @@ impl NativeOp {
 /// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
 fn is_over(status: Status) -> bool {
     use Status::*;
-    matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed)
+    matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
+}
+
+/// A put or get, as it was asked for.
+struct Transfer<'a> {
+    put: bool,
+    memory: Memory,
+    at: usize,
+    len: usize,
+    key: &'a RemoteKey,
+    offset: u64,
+    completion: Completion,
 }
 
 impl Inner {
@@ -99,16 +117,15 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         self.check_local(local)?;
         self.prepare(key, offset, len, Access::WRITE)?;
-        if let Some(outcome) =
-            self.post_now(true, || Memory::Region(local.hold()), at, len, key, offset)?
-        {
+        let region = || Memory::Region(local.hold());
+        if let Some(outcome) = self.post_now(true, region, at, len, key, offset, completion)? {
             return Ok(outcome);
         }
-        if let Some(outcome) = self.try_native(true, local, at, len, key, offset)? {
+        let transfer = Transfer { put: true, memory: region(), at, len, key, offset, completion };
+        if let Some(outcome) = self.try_native(&transfer)? {
             return Ok(outcome);
         }
-        let source = Source::Region(local.hold(), at);
-        self.put_emulated(source, len, key, offset, completion)
+        self.put_emulated(Source::Region(local.hold(), at), &transfer)
     }
 
     #[cold]
@@ -119,37 +136,33 @@ impl Inner {
         offset: u64,
     ) -> Result<Outcome, Error> {
         self.prepare(key, offset, data.len(), Access::WRITE)?;
-        while let Some(native) = key.inner.best.get() {
-            if !native.synchronous {
-                if !self.has_room(data.len()) {
-                    return Err(Status::Again.into());
-                }
-                let (memory, len) = (Memory::Bytes(data.into()), data.len());
-                if let Some(outcome) =
-                    self.post_now(true, || memory.clone(), 0, len, key, offset)?
-                {
-                    return Ok(outcome);
-                }
-                return self.post_in_turn(true, memory, 0, len, key, offset, native.rank);
-            }
-            if !self.may_post_memory() {
+        while let Some(native) = key.inner.best.get().filter(|native| native.synchronous) {
+            if !self.may_post_memory() || !self.may_go(way::AT_ONCE) {
                 break;
             }
             match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset) {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
                 Err(Status::Again) => break,
-                Err(status) => return Err(self.memory_failure(status)),
+                Err(status) => return Err(self.memory_failure(&native, key, status)),
             }
         }
         if !self.has_room(data.len()) {
             return Err(Status::Again.into());
         }
-        if let Some(rank) = key.inner.forming() {
-            let memory = Memory::Bytes(data.into());
-            return self.post_in_turn(true, memory, 0, data.len(), key, offset, rank);
+        let memory = Memory::Bytes(data.into());
+        let completion = Completion::Remote;
+        let (at, len) = (0, data.len());
+        if let Some(outcome) =
+            self.post_now(true, || memory.clone(), at, len, key, offset, completion)?
+        {
+            return Ok(outcome);
         }
-        self.put_emulated(Source::Bytes(data.into()), data.len(), key, offset, Completion::Remote)
+        let transfer = Transfer { put: true, memory, at, len, key, offset, completion };
+        if let Some(rank) = key.inner.best.get().map(|n| n.rank).or_else(|| key.inner.forming()) {
+            return self.post_in_turn(&transfer, rank);
+        }
+        self.put_emulated(Source::Bytes(data.into()), &transfer)
     }
 
     #[inline(never)]
@@ -163,26 +176,28 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         self.check_local(local)?;
         self.prepare(key, offset, len, Access::READ)?;
-        if let Some(outcome) =
-            self.post_now(false, || Memory::Region(local.hold()), at, len, key, offset)?
-        {
+        let completion = Completion::Remote;
+        let region = || Memory::Region(local.hold());
+        if let Some(outcome) = self.post_now(false, region, at, len, key, offset, completion)? {
             return Ok(outcome);
         }
-        if let Some(outcome) = self.try_native(false, local, at, len, key, offset)? {
+        let transfer = Transfer { put: false, memory: region(), at, len, key, offset, completion };
+        if let Some(outcome) = self.try_native(&transfer)? {
             return Ok(outcome);
         }
         let control = self.emulating()?;
-        let memory = Memory::Region(local.hold());
-        let landing = Landing { memory, offset: at, len, missing: len };
-        let request = self.worker.requests.borrow_mut().open(control.index, 1, Some(landing));
+        let request = control.open(Kind::Get)?;
+        let landing = Landing { memory: transfer.memory, offset: at, len, missing: len };
+        self.worker.ops.borrow_mut().set_landing(request, landing);
         let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
-        self.emulate(&control, Task::control(id::GET, request, bytes));
+        self.emulate(&control, Task::ask(id::GET, request, bytes));
         self.outcome(request)
     }
 
     /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
     /// puts and gets of a network do. `None`: nothing was posted.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
     fn post_now(
         &self,
         put: bool,
@@ -191,50 +206,54 @@ impl Inner {
         len: usize,
         key: &RemoteKey,
         offset: u64,
+        completion: Completion,
     ) -> Result<Option<Outcome>, Error> {
         let Some(native) = key.inner.best.get() else { return Ok(None) };
         let waits = self.queue_len() > 0 || !self.may_post_memory();
         if native.synchronous || len >= super::rails::SHARED_FROM || waits {
             return Ok(None);
         }
+        if len > native.most(put) || !self.may_go(way::lane(native.rank)) {
+            return Ok(None);
+        }
         let memory = memory();
         let iov = Iov { base: memory.at(at, len)?, len };
-        let landing = Landing { memory, offset: at, len, missing: 0 };
-        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
-        let record = rma_op(&iov, native.key, offset, request);
+        let request = {
+            let mut ops = self.worker.ops.borrow_mut();
+            let request = ops.open(self.index, Kind::Native)?;
+            ops.set_landing(request, Landing::held(memory, at, len));
+            request
+        };
+        let record = rma_op(&iov, native.key, offset, request.raw(), completion);
         let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
-        let mut requests = self.worker.requests.borrow_mut();
         if code == PENDING {
+            if completion == Completion::Local {
+                self.note_local(native.rank);
+            }
             // How it ended, only progress can bring.
-            requests.posted(request);
+            self.worker.ops.borrow_mut().posted(request, native.interface);
             return Ok(Some(Outcome::Pending(Request {
                 worker: self.worker.clone(),
                 id: request,
             })));
         }
-        requests.forget(request);
-        let _ = requests.part(request, Ok(0));
+        self.worker.with_ops(|ops| ops.withdraw(request));
         Ok((code == OK).then_some(Outcome::Done(0)))
     }
 
     /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.
-    fn try_native(
-        self: &Rc<Self>,
-        put: bool,
-        local: &Region,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-    ) -> Result<Option<Outcome>, Error> {
+    fn try_native(self: &Rc<Self>, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
+        let &Transfer { put, at, len, key, offset, .. } = transfer;
         while let Some(native) = key.inner.best.get() {
-            if native.synchronous && self.may_post_memory() {
-                if let Some(outcome) =
-                    crate::assist::start(self, put, local, at, len, key, &native, offset)
-                {
-                    return outcome.map(Some);
+            if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
+                if let Memory::Region(local) = &transfer.memory {
+                    if let Some(outcome) =
+                        crate::assist::start(self, put, local, at, len, key, &native, offset)
+                    {
+                        return outcome.map(Some);
+                    }
                 }
-                let base = local.inner.span.range(at, len)?;
+                let base = transfer.memory.at(at, len)?;
                 match self.post_pieces(put, base, len, &native, offset) {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
                     Err(Status::Unreachable) => {
@@ -242,75 +261,84 @@ impl Inner {
                         continue;
                     }
                     Err(Status::Again) => {}
-                    Err(status) => return Err(self.memory_failure(status)),
+                    Err(status) => return Err(self.memory_failure(&native, key, status)),
                 }
             }
-            let memory = Memory::Region(local.hold());
             if native.synchronous || len < super::rails::SHARED_FROM {
-                return self.post_in_turn(put, memory, at, len, key, offset, native.rank).map(Some);
+                return self.post_in_turn(transfer, native.rank).map(Some);
             }
-            return self.post_shared(put, &memory, at, len, key, offset, &native).map(Some);
+            return self.post_shared(transfer, &native).map(Some);
         }
         let Some(rank) = key.inner.forming() else { return Ok(None) };
-        let memory = Memory::Region(local.hold());
-        self.post_in_turn(put, memory, at, len, key, offset, rank).map(Some)
+        self.post_in_turn(transfer, rank).map(Some)
     }
 
     /// Posts behind what is queued, and once the connection has formed that it goes over; see
     /// [`Inner::attempt_native`].
-    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
     fn post_in_turn(
         self: &Rc<Self>,
-        put: bool,
-        memory: Memory,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
+        transfer: &Transfer<'_>,
         rank: usize,
     ) -> Result<Outcome, Error> {
-        let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
-        let request = self.worker.requests.borrow_mut().open(self.index, 1, Some(landing));
-        let key = key.inner.clone();
-        self.enqueue(Task::Native(NativeOp { put, memory, at, len, key, offset, request, rank }));
+        let request = self.open(Kind::Native)?;
+        self.queue_native(transfer, request, rank, 0, transfer.len);
         self.outcome(request)
     }
 
+    /// Queues a share of a transfer, as the operation `request`.
+    fn queue_native(
+        self: &Rc<Self>,
+        transfer: &Transfer<'_>,
+        request: Id,
+        rank: usize,
+        from: usize,
+        len: usize,
+    ) {
+        let _ = self.may_go(way::lane(rank));
+        if transfer.completion == Completion::Local {
+            self.note_local(rank);
+        }
+        let (memory, at) = (transfer.memory.clone(), transfer.at + from);
+        let landing = Landing::held(memory.clone(), at, len);
+        self.worker.ops.borrow_mut().set_landing(request, landing);
+        self.enqueue(Task::Native(NativeOp {
+            put: transfer.put,
+            memory,
+            at,
+            len,
+            key: transfer.key.inner.clone(),
+            offset: transfer.offset + from as u64,
+            completion: transfer.completion,
+            request,
+            rank,
+            posted: 0,
+        }));
+    }
+
     /// The same over all domains that lead to that memory, by their bandwidth.
-    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
     fn post_shared(
         self: &Rc<Self>,
-        put: bool,
-        memory: &Memory,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
+        transfer: &Transfer<'_>,
         native: &Native,
     ) -> Result<Outcome, Error> {
-        let rails = key.inner.rails(native, offset, len);
+        let rails = transfer.key.inner.rails(native, transfer.offset, transfer.len);
         if let [_] = rails[..] {
-            return self.post_in_turn(put, memory.clone(), at, len, key, offset, native.rank);
+            return self.post_in_turn(transfer, native.rank);
         }
-        self.shared.set(true);
-        let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
-        let parts = rails.len() as u32;
-        let request = self.worker.requests.borrow_mut().open(self.index, parts, Some(landing));
-        let mut done = 0;
+        let whole = self.open(Kind::Whole)?;
+        let mut from = 0;
         for (rank, len) in rails {
-            self.enqueue(Task::Native(NativeOp {
-                put,
-                memory: memory.clone(),
-                at: at + done,
-                len,
-                key: key.inner.clone(),
-                offset: offset + done as u64,
-                request,
-                rank,
-            }));
-            done += len;
+            let share = self.worker.ops.borrow_mut().open_part(whole, self.index, Kind::Native);
+            match share {
+                Ok(share) => self.queue_native(transfer, share, rank, from, len),
+                Err(status) => {
+                    self.worker.ops.borrow_mut().spoil(whole, status.into());
+                }
+            }
+            from += len;
         }
-        self.outcome(request)
+        self.worker.part(whole, Ok(0));
+        self.outcome(whole)
     }
 
     /// Posts one transfer to a synchronous module, in pieces that it takes.
@@ -322,15 +350,12 @@ impl Inner {
         native: &Native,
         offset: u64,
     ) -> Result<(), Status> {
-        let max = match native.max[usize::from(!put)] {
-            0 => usize::MAX,
-            max => max,
-        };
+        let max = native.most(put);
         let mut done = 0;
         loop {
             let n = max.min(len - done);
             let iov = Iov { base: base.wrapping_add(done), len: n };
-            let op = rma_op(&iov, native.key, offset + done as u64, 0);
+            let op = rma_op(&iov, native.key, offset + done as u64, 0, Completion::Remote);
             let code = if put { native.raw.put(&op) } else { native.raw.get(&op) };
             if code != OK {
                 return Err(Status::from_code(code));
@@ -345,18 +370,22 @@ impl Inner {
     /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
     /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
     /// here: its device, or the network, may still carry it out.
-    pub(crate) fn attempt_native(&self, op: &NativeOp) -> Result<bool, Status> {
+    pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.way(op.rank).or_else(|| op.key.native_now()) else {
                 return if op.key.forming().is_some() {
                     Ok(false)
                 } else {
-                    self.emulate_instead(op)
+                    self.emulate_instead(op).map_err(Failed::by_nobody)
                 };
             };
+            let begun = op.posted > 0;
             match self.post_native(op, &native) {
-                Err(status) if is_over(status) && op.key.has_another(&native) => {
-                    op.key.downgrade(&native, status);
+                Err(failed) if is_over(failed.status) && !begun && op.key.has_another(&native) => {
+                    if failed.status == Status::ProviderFailed {
+                        self.worker.provider_failed(native.interface);
+                    }
+                    op.key.downgrade(&native, failed.status);
                 }
                 result => return result,
             }
@@ -365,88 +394,139 @@ impl Inner {
 
     /// No connection came about over which the provider would do it: it goes over messages.
     fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
-        let me = self.worker.endpoint(self.index).ok_or(Status::Closed)?;
+        let me = self.worker.endpoint_at(self.index).ok_or(Status::Closed)?;
         let control = me.emulating().map_err(|error| error.status())?;
-        let target = op.key.target(op.offset);
+        let target = op.key.target(op.offset + op.posted as u64);
+        let (at, len) = (op.at + op.posted, op.len - op.posted);
         let task = {
-            let mut requests = self.worker.requests.borrow_mut();
-            let slot = requests.get(op.request).ok_or(Status::Closed)?;
-            if let Some(landing) = &mut slot.landing {
-                landing.missing = if op.put { 0 } else { op.len };
-            }
-            requests.goes_through(op.request, control.index);
-            let request = op.request;
+            let mut ops = self.worker.ops.borrow_mut();
+            let kind = if op.put { Kind::Put } else { Kind::Get };
+            let asked = ops.open_part(op.request, control.index, kind)?;
             if op.put {
                 let source = match &op.memory {
-                    Memory::Region(region) => Source::Region(region.clone(), op.at),
-                    Memory::Bytes(bytes) => Source::Bytes((**bytes).into()),
+                    Memory::Region(region) => Source::Region(region.clone(), at),
+                    Memory::Bytes(bytes) => Source::Bytes(bytes[at..at + len].into()),
                 };
-                Task::Put { source, len: op.len, sent: 0, target, request, answer: request }
+                Task::Put { source, len, sent: 0, target, request: asked, answer: asked }
             } else {
-                Task::control(id::GET, request, emulate::get_request(&target, op.len as u64))
+                let memory = op.memory.clone();
+                ops.set_landing(asked, Landing { memory, offset: at, len, missing: len });
+                Task::ask(id::GET, asked, emulate::get_request(&target, len as u64))
             }
         };
         me.emulate(&control, task);
+        self.worker.part(op.request, Ok(0));
         Ok(true)
     }
 
-    fn post_native(&self, op: &NativeOp, native: &Native) -> Result<bool, Status> {
-        let iov = Iov { base: op.memory.at(op.at, op.len)?, len: op.len };
-        let record = rma_op(&iov, native.key, op.offset, op.request);
+    /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
+    fn post_native(&self, op: &mut NativeOp, native: &Native) -> Result<bool, Failed> {
+        let most = native.most(op.put);
+        if op.posted == 0 && op.len <= most {
+            return match self.post_piece(op, native, op.request, op.len)? {
+                OK => {
+                    self.worker.part(op.request, Ok(0));
+                    Ok(true)
+                }
+                code => Ok(code == PENDING),
+            };
+        }
+        while op.posted < op.len {
+            if self.worker.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
+                return Ok(false);
+            }
+            let len = most.min(op.len - op.posted);
+            let piece = {
+                let mut ops = self.worker.ops.borrow_mut();
+                let piece = ops.open_part(op.request, self.index, Kind::Native);
+                let piece = piece.map_err(Failed::by_nobody)?;
+                let landing = Landing::held(op.memory.clone(), op.at + op.posted, len);
+                ops.set_landing(piece, landing);
+                piece
+            };
+            let posted = self.post_piece(op, native, piece, len);
+            if !matches!(posted, Ok(PENDING)) {
+                self.worker.with_ops(|ops| ops.withdraw(piece));
+            }
+            match posted? {
+                OK | PENDING => op.posted += len,
+                _ => return Ok(false),
+            }
+        }
+        self.worker.part(op.request, Ok(0));
+        Ok(true)
+    }
+
+    /// Posts the next `len` bytes as the operation `id`: what the provider answers, unless it is an error.
+    fn post_piece(
+        &self,
+        op: &NativeOp,
+        native: &Native,
+        id: Id,
+        len: usize,
+    ) -> Result<i32, Failed> {
+        let base = op.memory.at(op.at + op.posted, len).map_err(Failed::by_nobody)?;
+        let iov = Iov { base, len };
+        let offset = op.offset + op.posted as u64;
+        let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
         let code = if op.put { native.raw.put(&record) } else { native.raw.get(&record) };
         match code {
-            OK => {
-                let _ = self.worker.requests.borrow_mut().part(op.request, Ok(0));
-                Ok(true)
-            }
-            PENDING => {
-                self.worker.requests.borrow_mut().posted(op.request);
-                Ok(true)
-            }
-            code if Status::from_code(code) == Status::Again => Ok(false),
-            code => Err(Status::from_code(code)),
+            OK => {}
+            PENDING => self.worker.ops.borrow_mut().posted(id, native.interface),
+            code if Status::from_code(code) == Status::Again => {}
+            code => return Err(Failed::by(native.interface, Status::from_code(code))),
         }
+        Ok(code)
     }
 
     fn put_emulated(
         self: &Rc<Self>,
         source: Source,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-        completion: Completion,
+        transfer: &Transfer<'_>,
     ) -> Result<Outcome, Error> {
         let control = self.emulating()?;
-        let request = control.open_request(1);
-        let target = key.inner.target(offset);
-        let answer = match completion {
+        let request = match transfer.completion {
+            Completion::Remote => control.open(Kind::Put)?,
+            Completion::Local => control.open(Kind::Send)?,
+        };
+        let target = transfer.key.inner.target(transfer.offset);
+        let answer = match transfer.completion {
             Completion::Remote => request,
             // The operation ends when its bytes are sent; what the target says of it, the next flush says.
-            Completion::Local => self.worker.requests.borrow_mut().open_late(control.index),
+            Completion::Local => {
+                self.worker.ops.borrow_mut().open_late(control.index, Kind::Put)?
+            }
         };
-        self.emulate(&control, Task::Put { source, len, sent: 0, target, request, answer });
+        let task = Task::Put { source, len: transfer.len, sent: 0, target, request, answer };
+        self.emulate(&control, task);
         self.outcome(request)
     }
 
     /// The endpoint that emulated operations go through.
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+        let _ = self.may_go(way::EMULATED);
         let control = match self.control()? {
             Some(control) => control,
             None => self.clone(),
         };
         control.check_alive()?;
-        self.note_emulated();
         Ok(control)
     }
 
-    /// The error of a native operation; what means the end of the endpoint ends it.
-    pub(crate) fn memory_failure(&self, status: Status) -> Error {
-        let error = self.failure(status);
-        if matches!(status, Status::PeerFailed | Status::ProviderFailed) {
-            self.endpoint_status(status, error.clone());
-            if status == Status::PeerFailed {
+    /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its
+    /// contract is taken out.
+    pub(crate) fn memory_failure(&self, native: &Native, key: &RemoteKey, status: Status) -> Error {
+        let error = self.failure_over(status, Some(native.interface));
+        match status {
+            Status::PeerFailed => {
+                self.fail(error.clone());
                 self.worker.peer_failed(self.address.context, &error);
             }
+            Status::ProviderFailed => {
+                self.worker.provider_failed(native.interface);
+                key.inner.downgrade(native, status);
+            }
+            _ => {}
         }
         error
     }
@@ -466,10 +546,19 @@ mod tests {
         let endpoint = worker.connect(&worker.address()?)?;
         let key = endpoint.import_key(&target.remote_key()?)?;
         let op = |put, memory: Memory, at, len| {
-            let landing = Landing { memory: memory.clone(), offset: at, len, missing: 0 };
-            let request =
-                worker.inner.requests.borrow_mut().open(endpoint.inner.index, 1, Some(landing));
-            NativeOp { put, memory, at, len, key: key.inner.clone(), offset: 100, request, rank: 0 }
+            let request = endpoint.inner.open(Kind::Native).unwrap();
+            NativeOp {
+                put,
+                memory,
+                at,
+                len,
+                key: key.inner.clone(),
+                offset: 100,
+                completion: Completion::Remote,
+                request,
+                rank: 0,
+                posted: 0,
+            }
         };
         let run = |op: NativeOp| {
             assert_eq!(endpoint.inner.emulate_instead(&op), Ok(true));

@@ -1,13 +1,25 @@
-//! What an endpoint could not send at once: a queue in order, bounded by bytes, that progress drains.
+//! What an endpoint could not send at once: operations in order, bounded with everything else that is pending, and
+//! answers to what its peer asked. Progress drains both.
+//!
+//! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
+//! that waits for the peer: not for a fence, and not for questions of ours.
 
-use super::{Inner, State};
-use crate::emulate::{self, PUT_HEAD, Target, id};
+use super::{Inner, Lane, State};
+use crate::emulate::{self, Answer, PUT_HEAD, Target, id};
+use crate::op::Id;
 use crate::region::Region;
-use crate::registry::abi::{PackBuffer, RawEndpoint};
+use crate::registry::abi::PackBuffer;
 use crate::wire::Writer;
 use crate::{Error, Status};
 use std::ops::Range;
 use std::rc::Rc;
+
+/// What a pending operation counts beside the bytes that were copied for it.
+pub(crate) const OPERATION_BYTES: usize = 64;
+
+/// Answers that are kept for one peer. An endpoint has at most `queue_bytes / OPERATION_BYTES` questions open, 4096 by
+/// default, so who asks for more without taking answers has forgotten to count.
+const MOST_ANSWERS: usize = 65_536;
 
 /// Where the bytes of an emulated put come from.
 pub(crate) enum Source {
@@ -26,21 +38,18 @@ impl Source {
 
 /// One queued operation.
 pub(crate) enum Task {
-    /// A message whose payload was copied.
-    Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<u64> },
+    /// A message whose payload was copied, or a question of the core's own.
+    Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message gathered from regions.
-    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: u64 },
+    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
     /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
-    Put { source: Source, len: usize, sent: usize, target: Target, request: u64, answer: u64 },
-    /// The answer to a peer's get.
-    GetReply { token: u64, target: Target, len: u64, sent: u64 },
-    /// Asks every lane, once everything before it has been posted, to say when it is complete at the target:
-    /// those that are left of them, once it has begun.
-    Flush { request: u64, left: Option<Vec<RawEndpoint>> },
+    Put { source: Source, len: usize, sent: usize, target: Target, request: Id, answer: Id },
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
     Forward { to: Rc<Inner>, task: Option<Box<Task>> },
     /// Holds back what follows until `request` has ended.
-    Barrier { request: u64 },
+    Barrier { request: Id },
+    /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
+    FlushLanes { request: Id, lanes: u64 },
     /// A native put or get that the provider had no room for.
     Native(super::post::NativeOp),
     /// An atomic that the provider had no room for, or that takes several of its operations.
@@ -48,61 +57,72 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// One of the core's own messages; never held back by the bound, since peers bound how many there are.
-    pub(crate) fn control(id: u16, token: u64, bytes: Vec<u8>) -> Task {
-        Task::Message { id, header: token, payload: bytes.into(), request: None }
+    /// A question of the core's own protocols; its answer ends `question`.
+    pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> Task {
+        Task::Message { id, header: question.raw(), payload: bytes.into(), request: None }
     }
 
-    /// Whether it must not wait for a barrier: the peer's own barrier may wait for this answer.
-    fn is_answer(&self) -> bool {
-        match self {
-            Task::Message { id, .. } => *id == id::REPLY,
-            Task::GetReply { .. } => true,
-            _ => false,
-        }
+    /// A message of the core's own that nobody answers.
+    pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> Task {
+        Task::Message { id, header: 0, payload: bytes.into(), request: None }
     }
 
     /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
     /// which may be forming for as long as a passive target computes.
     fn is_message(&self) -> bool {
-        !matches!(
-            self,
-            Task::Native(_)
-                | Task::Atomic(_)
-                | Task::Flush { .. }
-                | Task::Barrier { .. }
-                | Task::Forward { .. }
-        )
+        matches!(self, Task::Message { .. } | Task::Gather { .. } | Task::Put { .. })
     }
 
-    /// Bytes of copied payload that count against the bound.
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes that were copied for it.
+    fn copied(&self) -> usize {
         match self {
-            Task::Message { payload, .. } => payload.len() + 64,
-            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len() + 64,
-            Task::Native(op) => op.copied() + 64,
-            _ => 64,
+            Task::Message { payload, .. } => payload.len(),
+            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
+            Task::Native(op) => op.copied(),
+            _ => 0,
         }
     }
 
     /// The operation that fails with this task.
-    pub(crate) fn request(&self) -> Option<u64> {
+    pub(crate) fn request(&self) -> Option<Id> {
         match self {
+            // A question has no request beside the operation that it asks for.
+            Task::Message { id, header, request: None, .. } if *id >= id::FIRST => {
+                Id::from_raw(*header)
+            }
             Task::Message { request, .. } => *request,
             Task::Gather { request, .. }
             | Task::Put { request, .. }
-            | Task::Flush { request, .. } => Some(*request),
+            | Task::FlushLanes { request, .. } => Some(*request),
             Task::Native(op) => Some(op.request),
             Task::Atomic(op) => Some(op.request),
             // What is forwarded ends with the endpoint that it goes to.
-            Task::GetReply { .. } | Task::Barrier { .. } | Task::Forward { .. } => None,
+            Task::Barrier { .. } | Task::Forward { .. } => None,
+        }
+    }
+
+    /// An operation beside `request` that nobody asks for when this task is given up.
+    pub(crate) fn inner_request(&self) -> Option<Id> {
+        match self {
+            Task::Atomic(op) => op.posted_swap(),
+            _ => None,
+        }
+    }
+
+    /// The operation that ends when it has been sent.
+    fn ends_when_sent(&self) -> Option<Id> {
+        match self {
+            Task::Put { request, answer, .. } if request != answer => Some(*request),
+            Task::Message { request, .. } => *request,
+            Task::Gather { request, .. } | Task::FlushLanes { request, .. } => Some(*request),
+            _ => None,
         }
     }
 }
 
 impl Inner {
     /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
-    pub(crate) fn attempt(&self, task: &mut Task) -> Result<bool, Status> {
+    pub(crate) fn attempt(&self, task: &mut Task) -> Result<bool, Failed> {
         let sent = match task {
             Task::Message { id, header, payload, .. } => {
                 if payload.len() <= self.max_short.get() {
@@ -121,10 +141,6 @@ impl Inner {
             Task::Put { source, len, sent, target, answer, .. } => {
                 self.send_put(source, *len, sent, target, *answer)
             }
-            Task::GetReply { token, target, len, sent } => {
-                emulate::stream(self, *token, target, *len, sent)
-            }
-            Task::Flush { request, left } => self.flush_lanes(*request, left),
             Task::Forward { to, task } => {
                 if let Some(task) = task.take() {
                     to.enqueue(*task);
@@ -132,15 +148,16 @@ impl Inner {
                 Ok(())
             }
             Task::Barrier { request } => {
-                return Ok(self.worker.requests.borrow_mut().get(*request).is_none());
+                return Ok(!self.worker.ops.borrow().is_open(*request));
             }
+            Task::FlushLanes { request, lanes } => return Ok(self.flush_lanes(*request, lanes)),
             Task::Native(op) => return self.attempt_native(op),
             Task::Atomic(op) => return self.attempt_atomic(op),
         };
         match sent {
             Ok(()) => Ok(true),
             Err(Status::Again) => Ok(false),
-            Err(status) => Err(status),
+            Err(status) => Err(self.by_message_lane(status)),
         }
     }
 
@@ -150,7 +167,7 @@ impl Inner {
         len: usize,
         sent: &mut usize,
         target: &Target,
-        token: u64,
+        answer: Id,
     ) -> Result<(), Status> {
         let piece = self.most_behind(PUT_HEAD)?;
         loop {
@@ -162,7 +179,7 @@ impl Inner {
                 out.put(&w.bytes)?;
                 source.pack(*sent, n, out)
             };
-            self.pack_now(id::PUT, if last { token } else { 0 }, PUT_HEAD + n, pack)?;
+            self.pack_now(id::PUT, if last { answer.raw() } else { 0 }, PUT_HEAD + n, pack)?;
             *sent += n;
             if last {
                 return Ok(());
@@ -170,29 +187,14 @@ impl Inner {
         }
     }
 
-    /// Whether a task that has been sent has thereby ended its operation.
-    fn ends_when_sent(task: &Task) -> bool {
-        match task {
-            Task::Put { request, answer, .. } => request != answer,
-            Task::Message { .. } | Task::Gather { .. } | Task::Flush { .. } => true,
-            _ => false,
-        }
-    }
-
-    pub(super) fn settle(&self, task: &Task, result: Result<u64, Error>) {
-        if let Some(request) = task.request() {
-            let _ = self.worker.requests.borrow_mut().part(request, result);
+    fn settle(&self, id: Option<Id>, result: Result<u64, Error>) {
+        if let Some(id) = id {
+            self.worker.part(id, result);
         }
     }
 
     /// Sends a task now if nothing is queued before it, otherwise queues it.
-    pub(crate) fn enqueue(&self, task: Task) {
-        let passes = task.is_answer();
-        self.enqueue_at(task, passes);
-    }
-
-    /// The same for what no barrier may hold back, when it `passes` them.
-    pub(super) fn enqueue_at(&self, mut task: Task, passes: bool) {
+    pub(crate) fn enqueue(&self, mut task: Task) {
         if self.state.get() == State::New && task.is_message() {
             if let Err(error) = self.open_message_lane() {
                 if error.status() != Status::Again {
@@ -204,39 +206,37 @@ impl Inner {
         match self.state.get() {
             State::Failed | State::Closed => {
                 let error = self.dead_error();
-                return self.settle(&task, Err(error));
+                return self.settle(task.request(), Err(error));
             }
             State::New if !first => {}
             State::Ready | State::New => match self.attempt(&mut task) {
-                Ok(true) => {
-                    if Self::ends_when_sent(&task) {
-                        self.settle(&task, Ok(0));
-                    }
-                    return;
-                }
+                Ok(true) => return self.settle(task.ends_when_sent(), Ok(0)),
                 Ok(false) => {}
-                Err(status) => return self.task_failed(&task, status),
+                Err(failed) => return self.task_failed(&task, failed),
             },
             State::Queueing => {}
         }
-        self.queued_bytes.set(self.queued_bytes.get() + task.bytes());
-        {
-            let mut queue = self.queue.borrow_mut();
-            let barrier = |task: &Task| matches!(task, Task::Barrier { .. });
-            let first = if passes { queue.iter().position(barrier) } else { None };
-            let at = first.unwrap_or(queue.len());
-            queue.insert(at, task);
-        }
+        self.queued_bytes.set(self.queued_bytes.get() + task.copied());
+        self.queue.borrow_mut().push_back(task);
+        self.queue_has_work();
+    }
+
+    /// Puts a task before all others: they may wait for it.
+    pub(super) fn put_first(&self, task: Task) {
+        self.queue.borrow_mut().push_front(task);
+        self.queue_has_work();
+    }
+
+    fn queue_has_work(&self) {
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
         self.worker.make_busy(self);
     }
 
-    fn task_failed(&self, task: &Task, status: Status) {
-        let error = self.failure(status);
-        self.settle(task, Err(error.clone()));
-        self.endpoint_status(status, error);
+    fn task_failed(&self, task: &Task, failed: Failed) {
+        let error = self.failed(failed);
+        self.settle(task.request(), Err(error));
     }
 
     /// Hands an emulated operation to the endpoint that it goes through, behind what a fence holds back here.
@@ -248,20 +248,23 @@ impl Inner {
         control.enqueue(task);
     }
 
-    /// Whether another payload of this length may be queued.
+    /// Whether another operation may become pending, for which so many bytes are copied.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        let bytes = self.queued_bytes.get();
-        bytes == 0 || bytes + len + 64 <= self.worker.core.queue_bytes
+        let open = self.worker.ops.borrow().open_of(self.index);
+        let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
+        bytes == 0 || bytes + len + OPERATION_BYTES <= self.worker.core.queue_bytes
     }
 
     /// Whether nothing here can move until a connection has formed, or has failed to.
     pub(crate) fn waits_for_line(&self) -> bool {
+        let messages_wait = || {
+            let way = self.route.message().filter(|_| self.state.get() == State::New);
+            way.is_some_and(|way| self.worker.line_forms(self, way.interface))
+        };
         match self.queue.borrow().front() {
             Some(Task::Native(op)) => op.key.forming().is_some(),
-            Some(task) if task.is_message() && self.state.get() == State::New => {
-                self.route.message().is_some_and(|way| self.worker.line_forms(self, way.interface))
-            }
-            _ => false,
+            Some(task) => task.is_message() && messages_wait(),
+            None => !self.answers.borrow().is_empty() && messages_wait(),
         }
     }
 
@@ -269,10 +272,90 @@ impl Inner {
         self.queue.borrow().len()
     }
 
-    /// Drains up to `budget` tasks; returns how many were done and whether some are left.
-    pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
+    // ---- answers ----
+
+    /// Sends an answer, or keeps it until there is room. The error says why neither can be: the peer is to be told
+    /// another way.
+    pub(crate) fn answer(&self, mut answer: Answer) -> Result<(), (Answer, Status)> {
+        if !self.is_alive() {
+            return Err((answer, self.dead_error().status()));
+        }
+        if self.answers.borrow().is_empty() {
+            match self.try_answer(&mut answer) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(status) => {
+                    let _ = self.failed(self.by_message_lane(status));
+                    return Err((answer, status));
+                }
+            }
+        }
+        if self.answers.borrow().len() >= MOST_ANSWERS {
+            let error = Error::new(
+                Status::BadData,
+                format!("{} asks for more than it takes", self.address.label()),
+                format!("{MOST_ANSWERS} answers wait for it"),
+                "",
+            );
+            self.fail(error);
+            return Err((answer, Status::BadData));
+        }
+        self.answers.borrow_mut().push_back(answer);
+        self.worker.make_busy(self);
+        Ok(())
+    }
+
+    fn try_answer(&self, answer: &mut Answer) -> Result<bool, Status> {
+        if self.state.get() == State::New {
+            match self.open_message_lane() {
+                Ok(()) => {}
+                Err(error) if error.status() == Status::Again => return Ok(false),
+                Err(error) => {
+                    let status = error.status();
+                    self.fail(error);
+                    return Err(status);
+                }
+            }
+        }
+        match emulate::send_answer(self, answer) {
+            Ok(()) => Ok(true),
+            Err(Status::Again) => Ok(false),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Answers that cannot be given over this endpoint any more.
+    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut *self.answers.borrow_mut()).into()
+    }
+
+    fn run_answers(&self, budget: usize) -> usize {
         let mut done = 0;
         while done < budget {
+            let Some(mut answer) = self.answers.borrow_mut().pop_front() else { break };
+            match self.try_answer(&mut answer) {
+                Ok(true) => done += 1,
+                Ok(false) => {
+                    self.answers.borrow_mut().push_front(answer);
+                    break;
+                }
+                Err(status) => {
+                    if self.is_alive() {
+                        let _ = self.failed(self.by_message_lane(status));
+                    }
+                    self.worker.answer_lost(self, answer, status);
+                    return done + 1;
+                }
+            }
+        }
+        done
+    }
+
+    /// Drains up to `budget` tasks and as many answers; returns how many were done and whether some are left.
+    pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
+        let mut done = self.run_answers(budget);
+        let most = done + budget;
+        while done < most {
             let message = self.queue.borrow().front().is_some_and(Task::is_message);
             if message && self.state.get() == State::New {
                 match self.open_message_lane() {
@@ -288,19 +371,19 @@ impl Inner {
             let Some(mut task) = self.queue.borrow_mut().pop_front() else { break };
             match self.attempt(&mut task) {
                 Ok(true) => {
-                    self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.bytes()));
+                    self.uncount(&task);
                     done += 1;
-                    if Self::ends_when_sent(&task) {
-                        self.settle(&task, Ok(0));
-                    }
+                    self.settle(task.ends_when_sent(), Ok(0));
                 }
-                Ok(false) => {
+                Ok(false) if self.is_alive() => {
                     self.queue.borrow_mut().push_front(task);
                     return (done, true);
                 }
-                Err(status) => {
-                    self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.bytes()));
-                    self.task_failed(&task, status);
+                // It ended with its endpoint.
+                Ok(false) => return (done + 1, false),
+                Err(failed) => {
+                    self.uncount(&task);
+                    self.task_failed(&task, failed);
                     done += 1;
                 }
             }
@@ -309,6 +392,41 @@ impl Inner {
         if !left && self.state.get() == State::Queueing {
             self.state.set(State::Ready);
         }
-        (done, left)
+        (done, left || !self.answers.borrow().is_empty())
+    }
+
+    fn uncount(&self, task: &Task) {
+        self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.copied()));
+    }
+}
+
+/// Why something failed that was posted, and the interface whose provider said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) status: Status,
+    pub(crate) interface: Option<usize>,
+}
+
+impl Failed {
+    /// The operation's own fault, or the core's: no provider is to blame.
+    pub(crate) fn by_nobody(status: Status) -> Failed {
+        Failed { status, interface: None }
+    }
+
+    /// What this interface's provider answered.
+    pub(crate) fn by(interface: usize, status: Status) -> Failed {
+        Failed { status, interface: Some(interface) }
+    }
+}
+
+impl Inner {
+    /// What the message lane answered.
+    pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
+        Failed { status, interface: self.route.message().map(|way| way.interface) }
+    }
+
+    /// Whether a lane over this interface is open.
+    pub(crate) fn has_lane(&self, interface: usize) -> bool {
+        self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
     }
 }

@@ -5,8 +5,8 @@ use super::Endpoint;
 use super::key::RemoteKey;
 use crate::Error;
 use crate::emulate::AtomicCall;
+use crate::op::Outcome;
 use crate::region::Region;
-use crate::request::Outcome;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
@@ -88,7 +88,7 @@ impl Endpoint {
         let short = &key.inner.short;
         if len < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: from, len };
-            let op = rma_op(&iov, short.key.get(), offset, 0);
+            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
             if short.raw.get().put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
@@ -105,7 +105,7 @@ impl Endpoint {
         let short = &key.inner.short;
         if data.len() < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
-            let op = rma_op(&iov, short.key.get(), offset, 0);
+            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
             if short.raw.get().put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
@@ -130,7 +130,7 @@ impl Endpoint {
         let short = &key.inner.short;
         if len < short.get_below.get() && self.may_go_short(key) {
             let iov = Iov { base: to, len };
-            let op = rma_op(&iov, short.key.get(), offset, 0);
+            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
             if short.raw.get().get(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
@@ -213,7 +213,7 @@ impl Endpoint {
             let mut result = 0;
             let op = atomic_op_record(call, short.key.get(), offset, fetch, &mut result, 0);
             if short.raw.get().atomic(&op) == OK {
-                return Ok(Outcome::Done(result));
+                return Ok(Outcome::Done(if fetch { result } else { 0 }));
             }
         }
         self.inner.atomic_slow(call, key, offset, fetch)
@@ -244,7 +244,13 @@ impl Deref for RmaRecord<'_> {
 }
 
 #[inline]
-pub(super) fn rma_op(iov: &Iov, key: *mut c_void, offset: u64, cookie: u64) -> RmaRecord<'_> {
+pub(super) fn rma_op(
+    iov: &Iov,
+    key: *mut c_void,
+    offset: u64,
+    cookie: u64,
+    completion: Completion,
+) -> RmaRecord<'_> {
     let raw = Rma {
         iov: ptr::from_ref(iov),
         iov_count: 1,
@@ -252,7 +258,10 @@ pub(super) fn rma_op(iov: &Iov, key: *mut c_void, offset: u64, cookie: u64) -> R
         key,
         offset,
         cookie,
-        flags: op_flags::REMOTE_COMPLETION,
+        flags: match completion {
+            Completion::Local => 0,
+            Completion::Remote => op_flags::REMOTE_COMPLETION,
+        },
         local_region: ptr::null_mut(),
     };
     RmaRecord { raw, _piece: PhantomData }

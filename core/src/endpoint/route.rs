@@ -173,6 +173,9 @@ impl Inner {
         }
         self.check_alive()?;
         let slot = &self.worker.interfaces[way.interface];
+        if let Some(error) = &*slot.out_of_use.borrow() {
+            return Err(error.clone());
+        }
         if slot.to_endpoint {
             let raw = self.worker.wire(self, way)?;
             self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: false });
@@ -180,7 +183,7 @@ impl Inner {
         }
         let address = &self.address.party.candidates[way.candidate].address;
         let identity = self.worker.identity()?;
-        let handle = slot.interface.connect(address, &identity, self.index as u64)?;
+        let handle = slot.interface.connect(address, &identity, self.id.raw())?;
         let raw = slot.interface.endpoint(handle);
         self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: true });
         Ok(raw)
@@ -205,7 +208,7 @@ impl Inner {
     /// A line that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
     /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
     pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
-        self.worker.requests.borrow_mut().explain(self.index, error);
+        self.worker.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|way| way.interface != interface) {
             // Flush and fence have no more to ask of it.
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);

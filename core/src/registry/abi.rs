@@ -141,6 +141,7 @@ table! {
         event_fd() -> i32 = NO;
         release(u64) -> () = ();
         memory(*mut MemoryUse) -> i32 = NO;
+        hang_up(u64) -> i32 = NO;
     }
 }
 

@@ -4,8 +4,9 @@ use super::Inner;
 use crate::address::WorkerAddress;
 use crate::emulate::Origin;
 use crate::endpoint::{Inner as EndpointInner, Owner, Route};
+use crate::op::Id;
 use crate::{Error, Status};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 impl Inner {
     /// An endpoint of the library's own.
@@ -31,7 +32,7 @@ impl Inner {
         if route.message().is_none() {
             return Err(route.unreachable(&self.core, &address));
         }
-        Ok(self.place_endpoint(address, route, owner))
+        self.place_endpoint(address, route, owner)
     }
 
     /// Gives a new endpoint its place.
@@ -40,22 +41,43 @@ impl Inner {
         address: WorkerAddress,
         route: Route,
         owner: Owner,
-    ) -> Rc<EndpointInner> {
+    ) -> Result<Rc<EndpointInner>, Error> {
         let mut endpoints = self.endpoints.borrow_mut();
-        let index = endpoints.iter().position(Option::is_none).unwrap_or(endpoints.len());
-        let inner = Rc::new(EndpointInner::new(self.clone(), index, address, route, owner));
-        let weak = Some(Rc::downgrade(&inner));
-        match endpoints.get_mut(index) {
-            Some(place) => *place = weak,
-            None => endpoints.push(weak),
+        let id = endpoints.insert(()).ok_or_else(|| {
+            Error::new(
+                Status::NoMemory,
+                "one endpoint more",
+                format!("the worker has {} already", endpoints.len()),
+                "drop those that are not used",
+            )
+        })?;
+        let inner = Rc::new(EndpointInner::new(self.clone(), id, address, route, owner));
+        if let Some(place) = endpoints.cold_mut(id) {
+            *place = Rc::downgrade(&inner);
         }
-        inner
+        Ok(inner)
     }
 
-    pub(crate) fn remove_endpoint(&self, index: usize) {
-        if let Some(place) = self.endpoints.borrow_mut().get_mut(index) {
-            *place = None;
-        }
+    pub(crate) fn remove_endpoint(&self, id: Id) {
+        let _ = self.endpoints.borrow_mut().remove(id);
+        self.ops.borrow_mut().forget_owner(id.place());
+    }
+
+    /// The endpoint with the number that is the cookie of its lanes.
+    pub(crate) fn endpoint(&self, cookie: u64) -> Option<Rc<EndpointInner>> {
+        self.endpoints.borrow().cold(Id::from_raw(cookie)?)?.upgrade()
+    }
+
+    /// The endpoint at a place.
+    pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointInner>> {
+        let endpoints = self.endpoints.borrow();
+        endpoints.cold(endpoints.at(place)?)?.upgrade()
+    }
+
+    /// Every endpoint that there is.
+    pub(crate) fn all_endpoints(&self) -> Vec<Rc<EndpointInner>> {
+        let endpoints = self.endpoints.borrow();
+        endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade()).collect()
     }
 
     /// The endpoint that the answer to one of the core's own messages goes through. One that came over a line is
@@ -89,12 +111,11 @@ impl Inner {
             }
             entry.address.clone().ok_or_else(unknown)?
         };
-        let existing =
-            self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).find(|e| {
-                e.owner != Owner::Line
-                    && e.address.party.worker == address.party.worker
-                    && e.check_alive().is_ok()
-            });
+        let existing = self.all_endpoints().into_iter().find(|e| {
+            e.owner != Owner::Line
+                && e.address.party.worker == address.party.worker
+                && e.check_alive().is_ok()
+        });
         let endpoint = match existing {
             Some(endpoint) => endpoint,
             None => self.connect_internal(address)?,

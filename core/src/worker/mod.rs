@@ -3,6 +3,7 @@
 pub(crate) mod abi;
 pub(crate) mod carrier;
 mod endpoints;
+mod owed;
 mod peers;
 mod progress;
 pub(crate) mod services;
@@ -15,10 +16,11 @@ use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::message::{Message, PeerId};
+use crate::op::slab::Slab;
+use crate::op::{Id, Landing, Outcome, Request, Table};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenInterface;
-use crate::request::{Outcome, Request, Requests};
 use crate::sys::{ForkGuard, Poller, Timer};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
@@ -26,7 +28,8 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use tieline_plugin_api::abi::ModuleAttr;
+use std::time::Duration;
+use tieline_plugin_api::abi::{Event, ModuleAttr};
 use tieline_plugin_api::{caps, connects};
 
 /// What a module is used for on this worker.
@@ -61,6 +64,17 @@ impl InterfaceSlot {
         PeerId(self.peers.borrow().get(number as usize).copied().unwrap_or(u32::MAX))
     }
 
+    /// The provider's numbers of a peer of the worker's.
+    fn numbers_of(&self, peer: u32) -> Vec<u64> {
+        let numbers = self.peers.borrow();
+        (0..).zip(numbers.iter()).filter(|(_, known)| **known == peer).map(|(n, _)| n).collect()
+    }
+
+    /// The error of an operation that the provider ended with a status alone.
+    fn failed_completion(&self, status: Status) -> Error {
+        Error::new(status, format!("an operation over {} failed", self.path), status.text(), "")
+    }
+
     /// From now on this number of the provider's, or of our own, means that peer of the worker; returns whom it
     /// meant before.
     fn note_peer(&self, number: usize, peer: u32) -> u32 {
@@ -71,6 +85,9 @@ impl InterfaceSlot {
         std::mem::replace(&mut numbers[number], peer)
     }
 }
+
+/// How long a flush sleeps at most before it looks whether an endpoint takes one more operation.
+const FLUSH_NAP: Duration = Duration::from_millis(1);
 
 type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
@@ -121,14 +138,22 @@ pub(crate) struct Inner {
     timer: Timer,
     pub(crate) wiring: wiring::Wiring,
     services: services::Desk,
-    pub(crate) requests: RefCell<Requests>,
-    endpoints: RefCell<Vec<Option<Weak<EndpointInner>>>>,
+    /// Every operation that has not ended.
+    pub(crate) ops: RefCell<Table>,
+    endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
+    /// What a handler left of its batch when it panicked, by interface.
+    left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
+    has_left_over: Cell<bool>,
+    /// Answers that no way leads to the asker for at the moment.
+    owed: owed::Owed,
     busy: RefCell<VecDeque<Rc<EndpointInner>>>,
     pub(crate) assist: crate::assist::Desk,
     counters: Cell<Counters>,
     poller: Poller,
     /// Last, so that everything above that points into providers goes first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
+    /// Memory that a broken provider may still touch: kept until its interface is closed.
+    held_for_ever: RefCell<Vec<Landing>>,
 }
 
 /// A progress engine with the interfaces opened on it. It belongs to the thread that made it.
@@ -201,6 +226,7 @@ impl Worker {
             all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
         };
         let (fast, slow) = (polled(false), polled(true));
+        let operations = core.queue_bytes / crate::endpoint::queue::OPERATION_BYTES;
         let inner = Inner {
             core,
             _lease: lease,
@@ -222,13 +248,17 @@ impl Worker {
             timer,
             wiring,
             services,
-            requests: RefCell::default(),
+            ops: RefCell::new(Table::new(operations)),
             endpoints: RefCell::default(),
+            left_over: RefCell::default(),
+            has_left_over: Cell::new(false),
+            owed: owed::Owed::default(),
             busy: RefCell::default(),
             assist: crate::assist::Desk::default(),
             counters: Cell::default(),
             poller,
             interfaces,
+            held_for_ever: RefCell::default(),
         };
         Ok(Worker { inner: Rc::new(inner) })
     }
@@ -312,29 +342,56 @@ impl Worker {
     /// # Errors
     /// The operation's error; `Busy` inside a handler.
     pub fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
+        self.inner.check_no_handler("finish")?;
         match outcome {
             Outcome::Done(value) => Ok(value),
             Outcome::Pending(request) => self.inner.finish(&request),
         }
     }
 
-    /// The result of an operation, once it has one.
+    /// The result of an operation of this worker, once it has one.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, Error>> {
-        self.inner.requests.borrow_mut().take(request.id)
+        match self.inner.check_owner(request) {
+            Ok(()) => self.inner.ops.borrow_mut().take(request.id),
+            Err(error) => Some(Err(error)),
+        }
     }
 
-    /// Waits until everything posted on every endpoint is complete; see [`Endpoint::flush`].
+    /// Waits until everything that is posted on every endpoint now is complete; see [`Endpoint::flush`]. All of them are
+    /// flushed at once. An endpoint that has failed before is left out: its operations have ended, and what had
+    /// completed locally there may be lost, as its own error says.
     ///
     /// # Errors
-    /// The first failure of what it waited for.
+    /// The first failure of what it waited for; `Busy` inside a handler.
     pub fn flush(&self) -> Result<(), Error> {
-        let open: Vec<Rc<EndpointInner>> =
-            self.inner.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
+        self.inner.check_no_handler("a flush")?;
         let mut first = Ok(());
-        for inner in open {
-            let flushed = Endpoint { inner }.flush().and_then(|outcome| self.finish(outcome));
-            if let Err(error) = flushed {
+        let mut posted = VecDeque::new();
+        for inner in self.inner.all_endpoints() {
+            if !inner.is_alive() {
+                continue;
+            }
+            loop {
+                match inner.flush() {
+                    Ok(Outcome::Done(_)) => break,
+                    Ok(outcome) => {
+                        posted.push_back(outcome);
+                        break;
+                    }
+                    // It has as many operations as it may: some must end first.
+                    Err(error) if error.status() == Status::Again => {
+                        let _ = self.inner.wait(Some(FLUSH_NAP))?;
+                    }
+                    Err(error) => {
+                        first = first.and(Err(error));
+                        break;
+                    }
+                }
+            }
+        }
+        for outcome in posted {
+            if let Err(error) = self.finish(outcome) {
                 first = first.and(Err(error));
             }
         }
@@ -368,7 +425,7 @@ impl Worker {
     /// How many operations are pending.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.inner.requests.borrow().open_count()
+        self.inner.ops.borrow().open_count()
     }
 }
 
@@ -399,9 +456,7 @@ impl Drop for Worker {
         self.inner.closed.set(true);
         let busy = std::mem::take(&mut *self.inner.busy.borrow_mut());
         let peers = std::mem::take(&mut *self.inner.peers.borrow_mut());
-        let open: Vec<Rc<EndpointInner>> =
-            self.inner.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
-        for endpoint in open {
+        for endpoint in self.inner.all_endpoints() {
             endpoint.fail(error.clone());
         }
         drop((busy, peers, self.inner.wiring.take_answers()));
@@ -503,11 +558,59 @@ impl Inner {
         })
     }
 
-    /// Keeps the failure of an operation that had completed locally for its endpoint's next flush.
-    pub(crate) fn late_failure(&self, token: u64, error: &Error) {
-        let index = self.requests.borrow_mut().late_endpoint(token);
-        if let Some(endpoint) = index.and_then(|index| self.endpoint(index)) {
-            endpoint.note_late(error);
+    // ---- operations ----
+
+    /// Changes the table of operations. What thereby ends may hold an application's buffer, whose drop may do anything:
+    /// it is let go when nothing is borrowed.
+    #[inline]
+    pub(crate) fn with_ops<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let (result, mut freed, due) = {
+            let mut ops = self.ops.borrow_mut();
+            (change(&mut ops), ops.take_freed(), ops.has_due())
+        };
+        if due {
+            self.note_work();
         }
+        while let Some(landing) = freed {
+            drop(landing);
+            freed = self.ops.borrow_mut().take_freed();
+        }
+        result
+    }
+
+    /// One event of an operation has come.
+    #[inline]
+    pub(crate) fn part(&self, id: Id, result: Result<u64, Error>) {
+        let _ = self.with_ops(|ops| ops.part(id, result));
+    }
+
+    /// Keeps memory that a provider which broke its contract may still touch.
+    pub(crate) fn hold_for_ever(&self, memory: Vec<Landing>) {
+        self.held_for_ever.borrow_mut().extend(memory);
+    }
+
+    fn check_owner(self: &Rc<Self>, request: &Request) -> Result<(), Error> {
+        if request.is_of(self) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            "an operation of another worker",
+            "only the worker that it was posted on knows it",
+            "ask that worker",
+        ))
+    }
+
+    /// What waits for something has no place in a handler: it would wait for the call that it is in.
+    pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
+        if !self.in_progress.get() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Busy,
+            format!("{what} inside a handler"),
+            "handlers run inside progress",
+            "return from the handler first",
+        ))
     }
 }

@@ -7,7 +7,7 @@ use crate::endpoint::Inner as EndpointInner;
 use crate::message::{Message, PeerId};
 use crate::{Error, Status};
 use std::cell::Cell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{caps, event, event_flags};
 
@@ -18,6 +18,42 @@ const HOT: u32 = 2048;
 const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_LINES: u32 = 4096;
+
+/// Events of a poll that are still to be handed on. A handler that panics leaves those behind it to the next progress
+/// call: the provider's memory that they point to stays until its interface is polled again, which is not before.
+struct Hand<'a> {
+    worker: &'a Inner,
+    interface: usize,
+    rest: &'a [Event],
+}
+
+impl<'a> Hand<'a> {
+    /// The next event. It counts as dealt with, however its handler ends.
+    #[inline]
+    fn next(&mut self) -> Option<&'a Event> {
+        let (event, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(event)
+    }
+}
+
+impl Drop for Hand<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.rest.is_empty() {
+            self.worker.leave_for_later(self.interface, self.rest);
+        }
+    }
+}
+
+/// Gives a lent payload back that a handler did not keep, also when the handler panics.
+struct Return<'a, 'b>(&'a Message<'b>);
+
+impl Drop for Return<'_, '_> {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
 
 /// Says on the way out that no progress call is running.
 struct Leave<'a>(&'a Cell<bool>);
@@ -38,6 +74,9 @@ impl Inner {
         // Also when a handler panics.
         let _progress = Leave(&self.in_progress);
         let mut count = 0;
+        if self.has_left_over.get() {
+            count += self.hand_on_left_over();
+        }
         for &index in &self.fast {
             count += self.poll(index);
         }
@@ -82,30 +121,65 @@ impl Inner {
         let count = match slot.interface.poll(batch.slots()) {
             Ok(0) => return 0,
             Ok(count) => count,
+            Err(Status::ProviderFailed) => {
+                self.provider_failed(index);
+                return 1;
+            }
             Err(status) => {
-                self.interface_failed(slot, status);
+                self.interface_failed(index, status);
                 return 1;
             }
         };
+        self.hand_on(index, batch.events(count));
+        count
+    }
+
+    #[inline]
+    fn hand_on(self: &Rc<Self>, index: usize, events: &[Event]) {
         let handlers = self.handlers.borrow();
-        for event in batch.events(count) {
+        let mut hand = Hand { worker: self, interface: index, rest: events };
+        while let Some(event) = hand.next() {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
                     let message = Message::new(event, self, index);
-                    handler(&message);
                     if event.flags & event_flags::LENT != 0 {
-                        message.give_back();
+                        let message = Return(&message);
+                        handler(message.0);
+                    } else {
+                        handler(&message);
                     }
                     continue;
                 }
             }
-            self.other_event(slot, event);
+            self.other_event(index, event);
         }
+    }
+
+    #[cold]
+    fn leave_for_later(&self, interface: usize, events: &[Event]) {
+        self.left_over.borrow_mut().push_back((interface, events.to_vec()));
+        self.has_left_over.set(true);
+    }
+
+    /// What a handler left behind when it panicked.
+    #[cold]
+    fn hand_on_left_over(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        // What is left again, by another panic, is left for the next call.
+        let waiting = self.left_over.borrow().len();
+        for _ in 0..waiting {
+            let next = self.left_over.borrow_mut().pop_front();
+            let Some((index, events)) = next else { break };
+            count += events.len();
+            self.hand_on(index, &events);
+        }
+        self.has_left_over.set(!self.left_over.borrow().is_empty());
         count
     }
 
     #[cold]
-    fn other_event(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
+    fn other_event(self: &Rc<Self>, index: usize, event: &Event) {
+        let slot = &self.interfaces[index];
         match event.kind {
             event::MESSAGE => {
                 let lent = event.flags & event_flags::LENT != 0;
@@ -126,9 +200,11 @@ impl Inner {
             event::COMPLETION => {
                 let result = match event.status {
                     0 => Ok(event.header),
-                    code => Err(Error::from_status(Status::from_code(code))),
+                    code => Err(slot.failed_completion(Status::from_code(code))),
                 };
-                let _ = self.requests.borrow_mut().part(event.cookie, result);
+                if !self.with_ops(|ops| ops.completed(event.cookie, index, result)) {
+                    self.bump(|c| c.malformed += 1);
+                }
             }
             event::PEER_ARRIVED => self.peer_arrived(slot, event),
             event::PEER_LEFT => self.peer_left(slot, event),
@@ -138,8 +214,7 @@ impl Inner {
                 if slot.to_endpoint {
                     return self.line_failed(event.cookie, status, &words);
                 }
-                let endpoint = self.endpoint(event.cookie as usize);
-                if let Some(endpoint) = endpoint {
+                if let Some(endpoint) = self.endpoint(event.cookie) {
                     let what = format!("{} is gone", endpoint.address.label());
                     let why = if words.is_empty() { status.text().to_string() } else { words };
                     let error = Error::new(status, what, why, "");
@@ -151,10 +226,6 @@ impl Inner {
             }
             _ => self.bump(|c| c.malformed += 1),
         }
-    }
-
-    pub(crate) fn endpoint(&self, index: usize) -> Option<Rc<EndpointInner>> {
-        self.endpoints.borrow().get(index)?.as_ref()?.upgrade()
     }
 
     fn peer_arrived(&self, slot: &InterfaceSlot, event: &Event) {
@@ -212,37 +283,34 @@ impl Inner {
 
     /// A process is gone: every endpoint that leads to it ends.
     pub(crate) fn peer_failed(&self, context: [u8; 16], error: &Error) {
-        let lost: Vec<Rc<EndpointInner>> = self
-            .endpoints
-            .borrow()
-            .iter()
-            .flatten()
-            .filter_map(Weak::upgrade)
-            .filter(|e| e.address.context == context)
-            .collect();
+        let mut lost = self.all_endpoints();
+        lost.retain(|endpoint| endpoint.address.context == context);
         for endpoint in &lost {
             endpoint.fail(error.clone());
         }
         self.forget_replies(&lost);
     }
 
-    /// The provider of an endpoint broke its contract.
-    pub(crate) fn provider_failed(&self, endpoint: &EndpointInner) {
-        if let Some(way) = endpoint.route.message() {
-            let slot = &self.interfaces[way.interface];
-            slot.provider.poison("a data call returned PROVIDER_FAILED");
-            self.interface_failed(slot, Status::ProviderFailed);
+    /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
+    #[cold]
+    pub(crate) fn provider_failed(&self, interface: usize) {
+        let provider = &self.interfaces[interface].provider;
+        if !provider.poisoned() {
+            provider.poison("a data call returned PROVIDER_FAILED");
+        }
+        for (index, slot) in self.interfaces.iter().enumerate() {
+            if std::sync::Arc::ptr_eq(&slot.provider, provider) {
+                self.interface_failed(index, Status::ProviderFailed);
+            }
         }
     }
 
-    /// An interface is finished: every endpoint whose messages go through it ends.
+    /// An interface is finished: endpoints whose messages go through it end, and others go on without it.
     #[cold]
-    fn interface_failed(&self, slot: &InterfaceSlot, status: Status) {
+    fn interface_failed(&self, index: usize, status: Status) {
+        let slot = &self.interfaces[index];
         if slot.out_of_use.borrow().is_some() {
             return;
-        }
-        if status == Status::ProviderFailed && !slot.provider.poisoned() {
-            slot.provider.poison("poll failed");
         }
         let error = Error::new(
             status,
@@ -251,14 +319,12 @@ impl Inner {
             format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
         );
         *slot.out_of_use.borrow_mut() = Some(error.clone());
-        let users: Vec<Rc<EndpointInner>> =
-            self.endpoints.borrow().iter().flatten().filter_map(Weak::upgrade).collect();
-        for endpoint in users {
-            let way = endpoint.route.message();
-            let uses = way.is_some_and(|w| self.interfaces[w.interface].path == slot.path);
-            if uses {
-                endpoint.fail(error.clone());
-            }
+        let broken = status == Status::ProviderFailed;
+        if broken {
+            slot.interface.stop_polling();
+        }
+        for endpoint in self.all_endpoints() {
+            endpoint.lose_interface(index, &error, broken);
         }
     }
 
@@ -267,7 +333,7 @@ impl Inner {
     /// Something is queued on this endpoint.
     pub(crate) fn make_busy(&self, endpoint: &EndpointInner) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
-            if let Some(endpoint) = self.endpoint(endpoint.index) {
+            if let Some(endpoint) = self.endpoint_at(endpoint.index) {
                 self.busy.borrow_mut().push_back(endpoint);
             }
         }
@@ -286,6 +352,9 @@ impl Inner {
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
+        if self.ops.borrow().has_due() {
+            self.run_due_flushes();
+        }
         let round = self.busy.borrow().len();
         for _ in 0..round {
             let Some(endpoint) = self.busy.borrow_mut().pop_front() else { break };
@@ -308,7 +377,10 @@ impl Inner {
             drop(gone);
         }
         let datagrams = self.send_waiting_datagrams();
-        self.has_work.set(!self.busy.borrow().is_empty() || self.assist.is_busy() || datagrams);
+        let owed = self.give_owed_answers();
+        let due = self.ops.borrow().has_due();
+        let busy = !self.busy.borrow().is_empty();
+        self.has_work.set(busy || self.assist.is_busy() || datagrams || owed || due);
         count
     }
 
@@ -330,15 +402,26 @@ impl Inner {
         }
     }
 
-    /// An answer counts only when it comes from the process that was asked.
-    pub(crate) fn check_answer(&self, token: u64, peer: u32) -> Result<(), Status> {
-        let asked = self.requests.borrow_mut().get(token).map(|slot| slot.endpoint);
-        let asked = asked.and_then(|index| self.endpoint(index)).ok_or(Status::BadData)?;
-        let peers = self.peers.borrow();
-        let from = peers.get(peer).and_then(|p| p.address.as_ref());
-        match from {
-            Some(from) if from.context == asked.address.context => Ok(()),
-            _ => Err(Status::BadData),
+    /// An answer counts only when it comes from the worker that was asked, and where a connection carried the
+    /// question, over that connection.
+    pub(crate) fn check_answer(&self, asked: usize, from: emulate::Origin) -> Result<(), Status> {
+        let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
+        {
+            let peers = self.peers.borrow();
+            let peer = peers.get(from.peer).and_then(|peer| peer.address.as_ref());
+            let peer = peer.ok_or(Status::BadData)?;
+            let (there, here) = (&peer.party.worker, &asked.address.party.worker);
+            if there != here || peer.context != asked.address.context {
+                return Err(Status::BadData);
+            }
         }
+        let over = asked.route.message().ok_or(Status::BadData)?.interface;
+        if self.interfaces[over].to_endpoint {
+            let line = self.line_over(&asked, over);
+            if line.is_none() || line != from.line {
+                return Err(Status::BadData);
+            }
+        }
+        Ok(())
     }
 }

@@ -328,7 +328,7 @@ impl Inner {
                     let endpoint = number.map(|number| self.reply_endpoint(number));
                     match endpoint {
                         Some(Ok(endpoint)) => {
-                            endpoint.enqueue(Task::control(emulate::id::SERVICE, 0, message));
+                            endpoint.enqueue(Task::tell(emulate::id::SERVICE, message));
                         }
                         Some(Err(error)) => self.service_peer_lost(peer, &error),
                         None => {}

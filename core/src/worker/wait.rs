@@ -1,8 +1,8 @@
 //! Sleeping: a program need not spin.
 
 use super::{Inner, Worker};
+use crate::op::Request;
 use crate::region::{NotClosed, Region};
-use crate::request::Request;
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
@@ -14,6 +14,9 @@ use tieline_plugin_api::caps;
 const SPINS: usize = 2000;
 /// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
+
+/// Between two looks at a module that has no descriptor to sleep on.
+const POLL_NAP: Duration = Duration::from_micros(50);
 
 impl Worker {
     /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that
@@ -86,6 +89,7 @@ impl Inner {
         self.slow_in.set(0);
         for slot in &self.interfaces {
             if slot.attr.caps & caps::NEEDS_POLL != 0
+                && slot.out_of_use.borrow().is_none()
                 && armed(slot.interface.arm(), &slot.path)? == Armed::Ready
             {
                 return Ok(false);
@@ -114,16 +118,9 @@ impl Inner {
         self.poller.add(wakeup.as_raw_fd())
     }
 
-    fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
+    pub(super) fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
         self.core.check_process("a worker")?;
-        if self.in_progress.get() {
-            return Err(Error::new(
-                Status::Busy,
-                "a wait inside a message handler",
-                "handlers run inside progress",
-                "return from the handler first",
-            ));
-        }
+        self.check_no_handler("a wait")?;
         self.slow_in.set(0);
         if self.progress() > 0 {
             return Ok(true);
@@ -143,18 +140,11 @@ impl Inner {
     }
 
     pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, Error> {
+        self.check_owner(request)?;
         let mut quiet = 0;
         loop {
-            if let Some(result) = self.requests.borrow_mut().take(request.id) {
+            if let Some(result) = self.ops.borrow_mut().take(request.id) {
                 return result;
-            }
-            if self.in_progress.get() {
-                return Err(Error::new(
-                    Status::Busy,
-                    "finish inside a message handler",
-                    "handlers run inside progress",
-                    "keep the request and finish it outside",
-                ));
             }
             if self.progress() > 0 {
                 quiet = 0;
@@ -165,7 +155,12 @@ impl Inner {
                 std::hint::spin_loop();
                 continue;
             }
-            let _ = self.wait(Some(Duration::from_millis(100)))?;
+            match self.wait(Some(Duration::from_millis(100))) {
+                Ok(_) => {}
+                // A module that cannot wake anybody is looked at again and again, with naps in between.
+                Err(error) if error.status() == Status::Unsupported => std::thread::sleep(POLL_NAP),
+                Err(error) => return Err(error),
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use super::carrier::{Carrier, Carriers};
 use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, Owner, Way};
+use crate::op::Landing;
 use crate::registry::abi::RawEndpoint;
-use crate::request::Landing;
 use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
@@ -186,7 +186,7 @@ impl Inner {
             return self.line_state(number);
         }
         let user =
-            self.endpoint(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
+            self.endpoint_at(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
         if peer == self.id {
             let number = self.line_to_ourselves(&endpoint.address, way)?;
             self.add_user(number, &user);
@@ -345,10 +345,15 @@ impl Inner {
 
     /// Whether this endpoint's line over an interface is being formed.
     pub(crate) fn line_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
-        let number = self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied();
+        let number = self.line_over(endpoint, interface);
         let lines = self.wiring.lines.borrow();
         let line = number.and_then(|number| lines.get(&number));
         line.is_some_and(|line| matches!(line.state, State::Forming))
+    }
+
+    /// The line that an endpoint uses over an interface.
+    pub(super) fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
+        self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
     }
 
     /// The lines that an endpoint uses.

@@ -174,7 +174,7 @@ golden! {
         cookie = 48,
         reserved = 56,
     }
-    InterfaceOps = 80 {
+    InterfaceOps = 88 {
         size = 0,
         poll = 8,
         close = 16,
@@ -185,6 +185,7 @@ golden! {
         event_fd = 56,
         release = 64,
         memory = 72,
+        hang_up = 80,
     }
     MemoryUse = 40 {
         size = 0,

@@ -242,6 +242,7 @@ impl<D: Domain> Tables<D> {
         event_fd: Some(interface::event_fd::<D::Interface>),
         release: Some(interface::release::<D::Interface>),
         memory: Some(interface::memory::<D::Interface>),
+        hang_up: Some(interface::hang_up::<D::Interface>),
     };
     const ENDPOINT: &'static EndpointOps = &EndpointOps {
         size: size_of::<EndpointOps>(),

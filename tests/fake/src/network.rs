@@ -514,11 +514,14 @@ impl State {
             match op.ended {
                 Some((result, _)) => {
                     let op = endpoint.ops.remove(place);
-                    if !op.told {
+                    if !op.told && !op.ends_locally() {
                         return Some((op.cookie, result));
                     }
                     if let Err(status) = result {
                         let _ = endpoint.late.get_or_insert(status);
+                    }
+                    if !op.told {
+                        return Some((op.cookie, Ok(0)));
                     }
                     return self.completion(interface);
                 }

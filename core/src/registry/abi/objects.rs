@@ -5,6 +5,7 @@ use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
 use crate::Error;
 use crate::registry::load::LoadedProvider;
 use crate::sys::Span;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -159,6 +160,7 @@ impl OpenDomain {
         Ok(OpenInterface {
             handle,
             table: tables.interface,
+            poll: Cell::new(tables.interface.poll),
             endpoint_table: self.provider().endpoint_table(),
             domain: self.inner.clone(),
             one_thread: PhantomData,
@@ -295,6 +297,8 @@ pub(crate) struct NewEndpoint(*mut c_void);
 pub(crate) struct OpenInterface {
     handle: *mut c_void,
     table: InterfaceTable,
+    /// The table's, until polling is stopped.
+    poll: Cell<unsafe extern "C" fn(*mut c_void, *mut Event, u32) -> i64>,
     endpoint_table: &'static EndpointTable,
     domain: Arc<DomainHandle>,
     one_thread: PhantomData<*mut ()>,
@@ -390,8 +394,20 @@ impl OpenInterface {
     pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
         let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
         // SAFETY: an open interface on its thread; there is room for `max` events.
-        let count = unsafe { (self.table.poll)(self.handle, events.as_mut_ptr().cast(), max) };
+        let count = unsafe { (self.poll.get())(self.handle, events.as_mut_ptr().cast(), max) };
         polled(count, events.len())
+    }
+
+    /// The provider broke its contract: from now on a poll brings nothing, and does not call it.
+    pub(crate) fn stop_polling(&self) {
+        self.poll.set(InterfaceTable::MISSING.poll);
+    }
+
+    /// Ends what a peer, by this interface's number of it, has towards us.
+    pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        // SAFETY: an open interface on its thread.
+        let code = unsafe { (self.table.hang_up)(self.handle, peer) };
+        if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
     /// Prepares to sleep on [`OpenInterface::event_fd`].

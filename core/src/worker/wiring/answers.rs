@@ -47,7 +47,7 @@ impl Inner {
             self.wiring.machine.borrow_mut().data_arrived(self.wiring.now(), &key);
             self.carry_out();
         }
-        let answers = self.place_endpoint((*peer).clone(), Route::only(way), Owner::Line);
+        let answers = self.place_endpoint((*peer).clone(), Route::only(way), Owner::Line)?;
         let _ = self.wiring.by_user.borrow_mut().insert((answers.index, way.interface), number);
         let before = match self.wiring.lines.borrow_mut().get_mut(&number) {
             Some(line) => line.answers.replace(answers.clone()),

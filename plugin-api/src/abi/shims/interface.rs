@@ -132,6 +132,12 @@ pub(super) unsafe extern "C" fn release<I: Interface>(interface: *mut c_void, to
     });
 }
 
+pub(super) unsafe extern "C" fn hang_up<I: Interface>(interface: *mut c_void, peer: u64) -> i32 {
+    // SAFETY: an open interface's handle.
+    let this = unsafe { shared::<I>(interface) };
+    code(guarded(this.poisoned, || this.inner.hang_up(peer).map(|()| 0).map_err(Failure::from)))
+}
+
 pub(super) unsafe extern "C" fn memory<I: Interface>(
     interface: *mut c_void,
     out: *mut MemoryUse,

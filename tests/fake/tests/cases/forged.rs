@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{Endpoint, Error, Outcome, Region, RemoteKey, Status};
+use tieline::{Completion, Endpoint, Error, Outcome, Region, RemoteKey, Status};
 use tieline_fake::{Lane, Slot};
 
 const GET: u32 = 0xf001;
@@ -28,9 +28,9 @@ fn only_the_provider_ends(
     let (_target, key) = stage.target(vec![7; 64]);
     let local = stage.local(vec![1; 64]);
     if slot == Slot::Flush {
-        // Something to flush.
-        stage.world.hold(Slot::Put);
-        drop(pending(stage.ab.put(&local, 0..8, &key, 0)));
+        // A lane is asked for what has completed locally.
+        let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
+        let _ = stage.finish(put).unwrap();
     }
     let request = pending(post(&stage.ab, &local, &key));
     let cookie = stage.world.calls(slot).last().expect("a call").cookie;

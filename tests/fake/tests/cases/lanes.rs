@@ -86,7 +86,7 @@ cases! {
         let _ = stage.finish(put).unwrap();
         stage.settle();
         stage.ab.fence().unwrap();
-        let flushed = stage.finish(stage.ab.flush().unwrap());
+        let flushed = stage.ab.flush().and_then(|flush| stage.finish(flush));
         assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
         // Told once.
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));

@@ -14,15 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use tieline_fake::World;
 
 /// What the core keeps its promises under today: what is false here waits for a repair.
-const TODAY: Wants = Wants {
-    panics: false,
-    lies: false,
-    limits: false,
-    fences: false,
-    spoils: false,
-    values: false,
-    ..Wants::ALL
-};
+const TODAY: Wants = Wants::ALL;
 
 fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)

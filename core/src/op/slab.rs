@@ -1,0 +1,308 @@
+//! A table whose entries have numbers that are never given away twice.
+//!
+//! ```text
+//! number = serial << 24 | place        serial: 1, 2, 3, ... for every entry that this table ever had
+//! ```
+//!
+//! Taking and giving back cost the same however many entries there are, and pages that have emptied are given back.
+//! A number fits 64 bits and is never 0. That of an entry that is gone finds nothing, unless 2^40 entries later the
+//! same place gets the same serial.
+
+use std::num::NonZeroU64;
+
+const PLACE_BITS: u32 = 24;
+const PAGE: usize = 256;
+/// No more entries than this at once.
+const MOST: usize = 1 << PLACE_BITS;
+
+/// The number of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Id(NonZeroU64);
+
+impl Id {
+    /// A number that came back from a provider or a peer; 0 is none.
+    pub(crate) fn from_raw(raw: u64) -> Option<Id> {
+        NonZeroU64::new(raw).map(Id)
+    }
+
+    /// The number as it is given to providers and peers.
+    pub(crate) fn raw(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Its place, which is another entry's when this one is gone.
+    pub(crate) fn place(self) -> usize {
+        self.0.get() as usize & (MOST - 1)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot<H> {
+    /// 0: free.
+    number: u64,
+    hot: H,
+}
+
+struct Page<H, C> {
+    slots: Box<[Slot<H>]>,
+    cold: Box<[C]>,
+    free: [u64; PAGE / 64],
+    used: usize,
+}
+
+impl<H: Copy + Default, C: Default> Page<H, C> {
+    fn new() -> Page<H, C> {
+        Page {
+            slots: vec![Slot::default(); PAGE].into(),
+            cold: (0..PAGE).map(|_| C::default()).collect(),
+            free: [u64::MAX; PAGE / 64],
+            used: 0,
+        }
+    }
+
+    fn take_place(&mut self) -> Option<usize> {
+        let word = self.free.iter().position(|word| *word != 0)?;
+        let bit = self.free[word].trailing_zeros() as usize;
+        self.free[word] &= self.free[word] - 1;
+        self.used += 1;
+        Some(word * 64 + bit)
+    }
+
+    fn give_place(&mut self, at: usize) {
+        self.free[at / 64] |= 1 << (at % 64);
+        self.used -= 1;
+    }
+}
+
+/// Entries of two parts: `H`, which every use touches, and `C`, which few do.
+pub(crate) struct Slab<H, C = ()> {
+    pages: Vec<Option<Page<H, C>>>,
+    /// Pages with room, the one in use last; each is in it at most once, and one that has gone may still be.
+    roomy: Vec<u32>,
+    listed: Vec<bool>,
+    /// Places of pages that have been given back.
+    vacant: Vec<u32>,
+    /// The page that emptied last.
+    spare: Option<usize>,
+    serial: u64,
+    len: usize,
+}
+
+impl<H, C> Default for Slab<H, C> {
+    fn default() -> Slab<H, C> {
+        Slab {
+            pages: Vec::new(),
+            roomy: Vec::new(),
+            listed: Vec::new(),
+            vacant: Vec::new(),
+            spare: None,
+            serial: 0,
+            len: 0,
+        }
+    }
+}
+
+impl<H: Copy + Default, C: Default> Slab<H, C> {
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A new entry; none when the table is full.
+    pub(crate) fn insert(&mut self, hot: H) -> Option<Id> {
+        let page = self.roomy_page()?;
+        self.serial = (self.serial % ((1 << (64 - PLACE_BITS)) - 1)) + 1;
+        let room = self.pages[page].as_mut()?;
+        let at = room.take_place()?;
+        let number = self.serial << PLACE_BITS | (page * PAGE + at) as u64;
+        room.slots[at] = Slot { number, hot };
+        self.len += 1;
+        Id::from_raw(number)
+    }
+
+    fn roomy_page(&mut self) -> Option<usize> {
+        while let Some(&page) = self.roomy.last() {
+            match &self.pages[page as usize] {
+                Some(room) if room.used < PAGE => return Some(page as usize),
+                _ => {
+                    self.listed[page as usize] = false;
+                    let _ = self.roomy.pop();
+                }
+            }
+        }
+        let page = match self.vacant.pop() {
+            Some(page) => page,
+            None if self.pages.len() * PAGE >= MOST => return None,
+            None => {
+                self.pages.push(None);
+                self.listed.push(false);
+                (self.pages.len() - 1) as u32
+            }
+        };
+        self.pages[page as usize] = Some(Page::new());
+        self.list(page as usize);
+        Some(page as usize)
+    }
+
+    fn list(&mut self, page: usize) {
+        if !std::mem::replace(&mut self.listed[page], true) {
+            self.roomy.push(page as u32);
+        }
+    }
+
+    fn slot(&self, place: usize) -> Option<&Slot<H>> {
+        self.pages.get(place / PAGE)?.as_ref()?.slots.get(place % PAGE)
+    }
+
+    /// The entry of this number.
+    pub(crate) fn get(&self, id: Id) -> Option<&H> {
+        self.slot(id.place()).filter(|slot| slot.number == id.raw()).map(|slot| &slot.hot)
+    }
+
+    /// The same, to change it.
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut H> {
+        let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
+        let slot = &mut page.slots[id.place() % PAGE];
+        (slot.number == id.raw()).then_some(&mut slot.hot)
+    }
+
+    /// Its second part.
+    pub(crate) fn cold(&self, id: Id) -> Option<&C> {
+        let page = self.pages.get(id.place() / PAGE)?.as_ref()?;
+        let at = id.place() % PAGE;
+        (page.slots[at].number == id.raw()).then(|| &page.cold[at])
+    }
+
+    /// The same, to change it.
+    pub(crate) fn cold_mut(&mut self, id: Id) -> Option<&mut C> {
+        let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
+        let at = id.place() % PAGE;
+        (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
+    }
+
+    /// The entry at a place, whatever its number.
+    pub(crate) fn at(&self, place: usize) -> Option<Id> {
+        self.slot(place).and_then(|slot| Id::from_raw(slot.number))
+    }
+
+    /// Every number, in the order of places.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        let pages = self.pages.iter().flatten();
+        pages.flat_map(|page| page.slots.iter().filter_map(|slot| Id::from_raw(slot.number)))
+    }
+
+    /// Takes an entry out, and returns its second part.
+    pub(crate) fn remove(&mut self, id: Id) -> Option<C> {
+        let number = id.place() / PAGE;
+        let page = self.pages.get_mut(number)?.as_mut()?;
+        let at = id.place() % PAGE;
+        if page.slots[at].number != id.raw() {
+            return None;
+        }
+        page.slots[at].number = 0;
+        let cold = std::mem::take(&mut page.cold[at]);
+        let was_full = page.used == PAGE;
+        page.give_place(at);
+        let empty = page.used == 0;
+        self.len -= 1;
+        if was_full {
+            self.list(number);
+        }
+        if empty {
+            // One empty page stays, so that one entry more or less costs no allocation.
+            let spare = self.spare.replace(number);
+            if let Some(spare) = spare.filter(|spare| *spare != number && self.is_empty(*spare)) {
+                self.pages[spare] = None;
+                self.vacant.push(spare as u32);
+            }
+        }
+        Some(cold)
+    }
+
+    fn is_empty(&self, page: usize) -> bool {
+        self.pages[page].as_ref().is_some_and(|page| page.used == 0)
+    }
+
+    /// How many pages there are.
+    #[cfg(test)]
+    fn page_count(&self) -> usize {
+        self.pages.iter().flatten().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_number_is_not_given_away_twice_and_never_zero() {
+        let mut slab: Slab<u32> = Slab::default();
+        let first = slab.insert(1).unwrap();
+        assert_eq!(slab.remove(first), Some(()));
+        let second = slab.insert(2).unwrap();
+        assert_eq!(first.place(), second.place());
+        assert_ne!(first, second);
+        assert_eq!((slab.get(first), slab.get(second)), (None, Some(&2)));
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(Id::from_raw(0), None);
+    }
+
+    #[test]
+    fn the_serial_that_follows_the_last_one_is_one_and_not_zero() {
+        let mut slab: Slab<u32> = Slab { serial: (1 << 40) - 2, ..Slab::default() };
+        let ids = [0; 3].map(|_| slab.insert(7).unwrap());
+        assert_eq!(ids.map(|id| id.raw() >> PLACE_BITS), [(1 << 40) - 1, 1, 2]);
+        assert!(ids.iter().all(|id| slab.get(*id) == Some(&7)));
+    }
+
+    #[test]
+    fn pages_of_a_burst_are_given_back_also_when_a_few_entries_stay() {
+        let mut slab: Slab<u32> = Slab::default();
+        let ids: Vec<Id> = (0..100 * PAGE as u32).map(|n| slab.insert(n).unwrap()).collect();
+        assert_eq!(slab.page_count(), 100);
+        for id in ids.iter().skip(3) {
+            assert!(slab.remove(*id).is_some());
+        }
+        assert_eq!(slab.len(), 3);
+        assert!(slab.page_count() <= 2, "{}", slab.page_count());
+        assert!(ids[..3].iter().zip(0..).all(|(id, n)| slab.get(*id) == Some(&n)));
+    }
+
+    #[test]
+    fn a_full_table_says_so_and_loses_nothing() {
+        let mut slab: Slab<u8> = Slab::default();
+        let all: Vec<Id> = std::iter::from_fn(|| slab.insert(0)).take(MOST + 1).collect();
+        assert_eq!(all.len(), MOST);
+        assert!(slab.remove(all[12_345]).is_some());
+        assert_eq!(slab.insert(1).map(Id::place), Some(all[12_345].place()));
+        assert_eq!(slab.insert(1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_map_holds(steps in proptest::collection::vec(any::<u16>(), 1..2000)) {
+            let (mut slab, mut map): (Slab<u16, u64>, HashMap<Id, u16>) = Default::default();
+            let mut ids = Vec::new();
+            for step in steps {
+                if step % 3 != 0 || ids.is_empty() {
+                    let id = slab.insert(step).unwrap();
+                    *slab.cold_mut(id).unwrap() = u64::from(step) << 20;
+                    prop_assert_eq!(map.insert(id, step), None);
+                    ids.push(id);
+                } else {
+                    let id = ids.swap_remove(usize::from(step) % ids.len());
+                    let held = map.remove(&id).unwrap();
+                    prop_assert_eq!(slab.remove(id), Some(u64::from(held) << 20));
+                    prop_assert_eq!(slab.get(id), None);
+                }
+                prop_assert_eq!(slab.len(), map.len());
+                let listed = slab.roomy.len();
+                prop_assert!(listed <= slab.pages.len());
+            }
+            prop_assert!(map.iter().all(|(id, held)| slab.get(*id) == Some(held)));
+            prop_assert_eq!(slab.ids().count(), map.len());
+        }
+    }
+}

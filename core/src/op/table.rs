@@ -1,0 +1,683 @@
+//! The table of open operations.
+//!
+//! Every operation has an *owner*, the endpoint that it was posted on, and stands in its owner's list in the order of
+//! posting. That order is all that a flush needs: it is an operation too, and it is complete when nothing stands before
+//! it. So whatever completes later, a device's put, a copy that a peer shares, an emulated atomic, a queued message, is
+//! waited for because it is here, and for no other reason.
+//!
+//! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
+//! interface, an answer of a peer only what asks for one.
+
+use super::slab::{Id, Slab};
+use super::{Landing, Request};
+use crate::{Error, Status};
+
+/// What an operation waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// To be sent: a message in the queue, or the sending of an emulated put that completes locally.
+    #[default]
+    Send,
+    /// A provider's completion, once it is posted.
+    Native,
+    /// A peer's answer to an emulated put.
+    Put,
+    /// The data of an emulated get.
+    Get,
+    /// A peer's answer to an emulated atomic.
+    Atomic,
+    /// The same for one that brings the value from before.
+    Fetch,
+    /// A peer's answer that it has handled what was sent before.
+    Ping,
+    /// Both ends of a shared copy.
+    Copy,
+    /// Everything before it.
+    Flush,
+    /// Its parts, which are operations too.
+    Whole,
+}
+
+impl Kind {
+    /// Whether a peer's word ends it.
+    fn is_asked(self) -> bool {
+        matches!(self, Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch | Kind::Ping)
+    }
+}
+
+const ENDED: u8 = 1;
+/// Ended, with an error.
+const FAILED: u8 = 2;
+/// Nobody will ask for its result.
+const DETACHED: u8 = 4;
+/// A provider has it, and may touch its memory until it says how it ended.
+const POSTED: u8 = 8;
+/// A flush that has something to do when it is at the head.
+const THEN_LANES: u8 = 16;
+/// A flush that has been at the head.
+const REACHED: u8 = 32;
+
+/// It brings no value, whatever comes with its end.
+const SILENT: u8 = 64;
+
+const NOBODY: u32 = 0x00ff_ffff;
+const NOWHERE: u8 = u8::MAX;
+const NONE: u32 = u32::MAX;
+
+/// What every use of an operation touches. With its number it fills half a cache line.
+#[derive(Clone, Copy)]
+struct Hot {
+    kind: Kind,
+    flags: u8,
+    /// Events that must come before it is complete.
+    parts: u16,
+    /// The endpoint's place, and in the highest byte the interface that it is posted to.
+    place: u32,
+    /// Its neighbours in the owner's list while it is open; its value afterwards.
+    before: u32,
+    after: u32,
+    /// The application's word, for completions that are told and not asked for.
+    _user: u64,
+}
+
+const _: () = assert!(size_of::<Hot>() == 24);
+
+impl Default for Hot {
+    fn default() -> Hot {
+        Hot {
+            kind: Kind::Send,
+            flags: 0,
+            parts: 0,
+            place: NOBODY | u32::from(NOWHERE) << 24,
+            before: NONE,
+            after: NONE,
+            _user: 0,
+        }
+    }
+}
+
+impl Hot {
+    fn owner(&self) -> u32 {
+        self.place & NOBODY
+    }
+
+    fn interface(&self) -> u8 {
+        (self.place >> 24) as u8
+    }
+
+    fn is(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn value(&self) -> u64 {
+        u64::from(self.before) | u64::from(self.after) << 32
+    }
+
+    fn set_value(&mut self, value: u64) {
+        (self.before, self.after) = (value as u32, (value >> 32) as u32);
+    }
+}
+
+/// What few operations have.
+#[derive(Default)]
+struct Cold {
+    landing: Option<Landing>,
+    error: Option<Error>,
+    /// Operations that this one is a part of, or that wait for it.
+    then: Vec<Id>,
+    /// The lanes that a flush is to ask, a bit for each.
+    lanes: u64,
+}
+
+/// An endpoint's operations.
+struct List {
+    first: u32,
+    last: u32,
+    open: u32,
+    /// The first failure that nobody was told: the next flush says it.
+    late: Option<Error>,
+    /// Operations that a provider has ended with a bare status; words may follow.
+    bare: Vec<Id>,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { first: NONE, last: NONE, open: 0, late: None, bare: Vec::new() }
+    }
+}
+
+/// Failures without words that are kept in mind for each endpoint.
+const MOST_BARE: usize = 256;
+
+/// One event of an operation that is to be dealt with.
+struct Part {
+    id: Id,
+    result: Result<u64, Error>,
+    bare: bool,
+}
+
+/// The open operations of a worker, and the ended ones that somebody may still ask for.
+pub(crate) struct Table {
+    slab: Slab<Hot, Cold>,
+    lists: Vec<List>,
+    /// What endpoints left behind when they were dropped and that a provider still has.
+    orphans: List,
+    /// How many operations an endpoint may have open.
+    limit: u32,
+    open: usize,
+    todo: Vec<Part>,
+    /// Flushes that everything before has ended, and that now ask the lanes.
+    due: Vec<Id>,
+    /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
+    freed: Vec<Landing>,
+}
+
+impl Table {
+    /// A table in which each endpoint may have `limit` operations open.
+    pub(crate) fn new(limit: usize) -> Table {
+        Table {
+            slab: Slab::default(),
+            lists: Vec::new(),
+            orphans: List::default(),
+            limit: u32::try_from(limit).unwrap_or(u32::MAX).max(1),
+            open: 0,
+            todo: Vec::new(),
+            due: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// How many operations are open.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open
+    }
+
+    /// How many of them an endpoint has.
+    pub(crate) fn open_of(&self, owner: usize) -> usize {
+        self.lists.get(owner).map_or(0, |list| list.open as usize)
+    }
+
+    // ---- opening ----
+
+    /// Opens an operation that ends after one event. `Again`: the endpoint has as many as it may.
+    pub(crate) fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+        if self.open_of(owner) >= self.limit as usize {
+            return Err(Status::Again);
+        }
+        self.place(owner, kind, 0)
+    }
+
+    /// The same for what an application did not ask for by itself, and that is bounded by what it belongs to.
+    pub(crate) fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+        self.place(owner, kind, 0)
+    }
+
+    /// Opens an operation whose result nobody asks for: its failure is for the next flush.
+    pub(crate) fn open_late(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+        self.place(owner, kind, DETACHED)
+    }
+
+    /// Opens a part of another operation, which ends after it.
+    pub(crate) fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
+        let id = self.place(owner, kind, DETACHED)?;
+        self.then(id, of);
+        Ok(id)
+    }
+
+    /// An operation that was opened as a flush: it is complete when everything that its owner opened before is.
+    /// `lanes`, where there are any, are then to be asked, see [`Table::take_due`]; `late`: what went wrong before.
+    pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
+        if let Some(cold) = self.slab.cold_mut(id) {
+            (cold.error, cold.lanes) = (late, lanes);
+        }
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        if lanes != 0 {
+            hot.flags |= THEN_LANES;
+        }
+        let owner = hot.owner();
+        if self.list(owner).first == id.place() as u32 {
+            self.at_head(id);
+        }
+        self.run();
+    }
+
+    fn place(&mut self, owner: usize, kind: Kind, flags: u8) -> Result<Id, Status> {
+        let owner = u32::try_from(owner).ok().filter(|owner| *owner < NOBODY);
+        let owner = owner.ok_or(Status::NoMemory)?;
+        let place = owner | u32::from(NOWHERE) << 24;
+        let hot = Hot { kind, flags, parts: 1, place, ..Hot::default() };
+        let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
+        if self.lists.len() <= owner as usize {
+            self.lists.resize_with(owner as usize + 1, List::default);
+        }
+        self.link(id, owner);
+        self.open += 1;
+        Ok(id)
+    }
+
+    fn list(&mut self, owner: u32) -> &mut List {
+        match self.lists.get_mut(owner as usize) {
+            Some(list) => list,
+            None => &mut self.orphans,
+        }
+    }
+
+    fn link(&mut self, id: Id, owner: u32) {
+        let at = id.place() as u32;
+        let list = self.list(owner);
+        let last = std::mem::replace(&mut list.last, at);
+        list.open += 1;
+        if last == NONE {
+            list.first = at;
+        } else if let Some(hot) = self.hot_at(last) {
+            hot.after = at;
+        }
+        if let Some(hot) = self.slab.get_mut(id) {
+            (hot.before, hot.after) = (last, NONE);
+            hot.place = hot.place & !NOBODY | owner;
+        }
+    }
+
+    fn hot_at(&mut self, place: u32) -> Option<&mut Hot> {
+        let id = self.slab.at(place as usize)?;
+        self.slab.get_mut(id)
+    }
+
+    /// Takes an operation out of its owner's list. Returns a flush that thereby is at the head.
+    fn unlink(&mut self, hot: Hot) -> Option<Id> {
+        let (before, after) = (hot.before, hot.after);
+        if let Some(hot) = self.hot_at(before) {
+            hot.after = after;
+        }
+        if let Some(hot) = self.hot_at(after) {
+            hot.before = before;
+        }
+        let list = self.list(hot.owner());
+        list.open -= 1;
+        if after == NONE {
+            list.last = before;
+        }
+        if before != NONE {
+            return None;
+        }
+        list.first = after;
+        let head = self.slab.at(after as usize)?;
+        let flush = self.slab.get(head).is_some_and(|hot| hot.kind == Kind::Flush);
+        flush.then_some(head)
+    }
+
+    /// A flush has nothing before it any more.
+    fn at_head(&mut self, id: Id) {
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        if hot.is(REACHED) {
+            return;
+        }
+        hot.flags |= REACHED;
+        if hot.is(THEN_LANES) {
+            self.due.push(id);
+        } else {
+            self.todo.push(Part { id, result: Ok(0), bare: false });
+        }
+    }
+
+    // ---- while it is open ----
+
+    fn open_hot(&mut self, id: Id) -> Option<&mut Hot> {
+        self.slab.get_mut(id).filter(|hot| !hot.is(ENDED))
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_open(&self, id: Id) -> bool {
+        self.slab.get(id).is_some_and(|hot| !hot.is(ENDED))
+    }
+
+    /// What it reads from or writes to, to be kept until it ends.
+    pub(crate) fn set_landing(&mut self, id: Id, landing: Landing) {
+        if let Some(cold) = self.slab.cold_mut(id) {
+            cold.landing = Some(landing);
+        }
+    }
+
+    /// A provider has taken the operation at this interface and will say how it ended.
+    #[inline]
+    pub(crate) fn posted(&mut self, id: Id, interface: usize) {
+        let interface = u32::try_from(interface).unwrap_or(u32::from(NOWHERE)).min(254);
+        if let Some(hot) = self.open_hot(id) {
+            hot.flags |= POSTED;
+            hot.place = hot.place & NOBODY | interface << 24;
+        }
+    }
+
+    /// Whatever value comes with its end, it brings none.
+    pub(crate) fn silence(&mut self, id: Id) {
+        if let Some(hot) = self.slab.get_mut(id) {
+            hot.flags |= SILENT;
+        }
+    }
+
+    /// It takes the end of `of` to end `waits` as well.
+    pub(crate) fn then(&mut self, of: Id, waits: Id) {
+        let open = self.is_open(of);
+        let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
+        hot.parts += 1;
+        if let Some(cold) = self.slab.cold_mut(of) {
+            cold.then.push(waits);
+        }
+    }
+
+    /// Events that it still takes to end it.
+    pub(crate) fn parts(&self, id: Id) -> u16 {
+        self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
+    }
+
+    /// Whether an operation asks this endpoint's peer for an answer, and what for: nothing else takes one.
+    pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
+        let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind.is_asked())?;
+        Some((hot.owner() as usize, hot.kind))
+    }
+
+    /// Where the data of an emulated get goes.
+    pub(crate) fn landing_of_get(&mut self, id: Id) -> Option<&mut Landing> {
+        let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
+        self.slab.cold_mut(id)?.landing.as_mut()
+    }
+
+    // ---- ending ----
+
+    /// One of its events has come; `true` when that was the last one.
+    pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
+        if !self.is_open(id) {
+            return false;
+        }
+        self.todo.push(Part { id, result, bare: false });
+        self.run();
+        !self.is_open(id)
+    }
+
+    /// A provider says how something ended that was posted to this interface; `false`: it has nothing of that number.
+    pub(crate) fn completed(
+        &mut self,
+        cookie: u64,
+        interface: usize,
+        result: Result<u64, Error>,
+    ) -> bool {
+        let Some(id) = Id::from_raw(cookie) else { return false };
+        let theirs = |hot: &&mut Hot| {
+            hot.kind == Kind::Native
+                && hot.is(POSTED)
+                && usize::from(hot.interface()) == interface.min(254)
+        };
+        let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
+        hot.flags &= !POSTED;
+        let bare = result.is_err();
+        self.todo.push(Part { id, result, bare });
+        self.run();
+        true
+    }
+
+    fn run(&mut self) {
+        while let Some(part) = self.todo.pop() {
+            self.take_part(part);
+        }
+    }
+
+    fn take_part(&mut self, part: Part) {
+        let Part { id, result, bare } = part;
+        let Some(hot) = self.open_hot(id) else { return };
+        hot.parts = hot.parts.saturating_sub(1);
+        let (last, owner) = (hot.parts == 0, hot.owner());
+        let value = match result {
+            Ok(value) => value,
+            Err(error) => {
+                self.note_error(id, error);
+                let list = self.list(owner);
+                if bare && list.bare.len() < MOST_BARE {
+                    list.bare.push(id);
+                }
+                0
+            }
+        };
+        if last {
+            self.end(id, value, bare, true);
+        }
+    }
+
+    fn note_error(&mut self, id: Id, error: Error) {
+        if let Some(cold) = self.slab.cold_mut(id) {
+            let _ = cold.error.get_or_insert(error);
+        }
+    }
+
+    fn end(&mut self, id: Id, value: u64, bare: bool, tells: bool) {
+        let Some(cold) = self.slab.cold_mut(id) else { return };
+        let landing = cold.landing.take();
+        let (error, then) = (cold.error.clone(), std::mem::take(&mut cold.then));
+        self.freed.extend(landing);
+        let Some(&hot) = self.slab.get(id) else { return };
+        let unheard = then.is_empty();
+        // What a flush tells it tells once: to who asked for it, or to what it is a part of.
+        let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
+        if let (Some(error), true) = (&error, tells && !heard) {
+            self.tell_flushes(&hot, error, unheard);
+        }
+        let head = self.unlink(hot);
+        self.open -= 1;
+        if let Some(head) = head {
+            self.at_head(head);
+        }
+        for waits in then {
+            let result = error.clone().map_or(Ok(value), Err);
+            self.todo.push(Part { id: waits, result, bare });
+        }
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        if hot.is(DETACHED) {
+            let _ = self.slab.remove(id);
+            return;
+        }
+        hot.flags |= ENDED | if error.is_some() { FAILED } else { 0 };
+        hot.set_value(if hot.is(SILENT) { 0 } else { value });
+    }
+
+    /// A failure is told by every flush that waits for it; where there is none, and nobody else asks, by the next.
+    fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) {
+        let mut at = failed.after;
+        let mut told = false;
+        while let Some(id) = self.slab.at(at as usize) {
+            let Some(&hot) = self.slab.get(id) else { break };
+            if hot.kind == Kind::Flush {
+                self.note_error(id, error.clone());
+                told = true;
+            }
+            at = hot.after;
+        }
+        if !told && unheard && failed.is(DETACHED) {
+            let _ = self.list(failed.owner()).late.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// The result, once there is one, until it is forgotten.
+    pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
+        let Some(&hot) = self.slab.get(id) else {
+            return Some(Err(Error::from_status(Status::Closed)));
+        };
+        if !hot.is(ENDED) {
+            return None;
+        }
+        if !hot.is(FAILED) {
+            return Some(Ok(hot.value()));
+        }
+        let error = self.slab.cold_mut(id).and_then(|cold| cold.error.clone());
+        Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
+    }
+
+    /// Nobody will ask for the result any more.
+    pub(crate) fn forget(&mut self, id: Id) {
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        if hot.is(ENDED) {
+            let _ = self.slab.remove(id);
+        } else {
+            hot.flags |= DETACHED;
+        }
+    }
+
+    /// Memory that an ended operation used.
+    pub(crate) fn take_freed(&mut self) -> Option<Landing> {
+        self.freed.pop()
+    }
+
+    /// It was not posted after all: nothing of it is left, and nobody is told.
+    pub(crate) fn withdraw(&mut self, id: Id) {
+        if let Some(cold) = self.slab.cold_mut(id) {
+            cold.error = None;
+        }
+        if let Some(hot) = self.open_hot(id) {
+            hot.flags |= DETACHED;
+            self.end(id, 0, false, false);
+            self.run();
+        }
+    }
+
+    /// The failure that nobody was told, for the flush that asks.
+    pub(crate) fn take_late(&mut self, owner: usize) -> Option<Error> {
+        self.lists.get_mut(owner)?.late.take()
+    }
+
+    /// Gives a failure back, for the flush after.
+    pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
+        if let Some(list) = self.lists.get_mut(owner) {
+            let _ = list.late.get_or_insert(error);
+        }
+    }
+
+    /// What goes wrong with an operation beside its parts: it ends with it.
+    pub(crate) fn spoil(&mut self, id: Id, error: Error) {
+        self.note_error(id, error);
+    }
+
+    /// A flush that has reached the head of its list and is to ask lanes now: whose it is, and which.
+    pub(crate) fn take_due(&mut self) -> Option<(Id, usize, u64)> {
+        let id = self.due.pop()?;
+        let owner = self.slab.get(id)?.owner() as usize;
+        Some((id, owner, self.slab.cold_mut(id)?.lanes))
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    // ---- what befalls an endpoint ----
+
+    fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
+        let mut ids = Vec::new();
+        let mut at = self.lists.get(owner).map_or(NONE, |list| list.first);
+        while let Some(id) = self.slab.at(at as usize) {
+            let Some(hot) = self.slab.get(id) else { break };
+            if only(hot) {
+                ids.push(id);
+            }
+            at = hot.after;
+        }
+        ids
+    }
+
+    /// Ends every operation of an endpoint with its error. What is returned is memory that providers may still
+    /// touch: it is to be kept until their endpoints are closed.
+    #[must_use]
+    pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Landing> {
+        self.explain(owner, error);
+        let ids = self.ids_of(owner, |_| true);
+        self.fail(&ids, error)
+    }
+
+    /// The same for what was posted to one interface.
+    #[must_use]
+    pub(crate) fn fail_posted(
+        &mut self,
+        owner: usize,
+        interface: usize,
+        error: &Error,
+    ) -> Vec<Landing> {
+        let theirs =
+            |hot: &Hot| hot.is(POSTED) && usize::from(hot.interface()) == interface.min(254);
+        let ids = self.ids_of(owner, theirs);
+        self.fail(&ids, error)
+    }
+
+    fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Landing> {
+        let mut held = Vec::new();
+        for id in ids {
+            let mut posted = false;
+            if let Some(hot) = self.slab.get_mut(*id) {
+                posted = hot.is(POSTED);
+                // What ends before a flush here does not complete it: it ends with the others.
+                hot.flags |= REACHED;
+            }
+            if let Some(cold) = self.slab.cold_mut(*id) {
+                let _ = cold.error.get_or_insert_with(|| error.clone());
+                held.extend(cold.landing.take().filter(|_| posted));
+            }
+        }
+        for id in ids {
+            let Some(&hot) = self.slab.get(*id) else { continue };
+            let unheard = self.slab.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
+            // A fence's flush had nothing to tell of its own.
+            let tells = hot.kind != Kind::Flush;
+            if tells && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
+                let _ = self.list(hot.owner()).late.get_or_insert_with(|| error.clone());
+            }
+            if !hot.is(ENDED) {
+                self.end(*id, 0, false, false);
+                self.run();
+            }
+        }
+        held
+    }
+
+    /// Operations of an endpoint that a provider has just ended with nothing but a status get the words that it says
+    /// afterwards.
+    pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
+        let Some(list) = self.lists.get_mut(owner) else { return };
+        for id in std::mem::take(&mut list.bare) {
+            let cold = self.slab.cold_mut(id);
+            if let Some(ended) = cold.and_then(|cold| cold.error.as_mut()) {
+                if ended.status() == error.status() {
+                    *ended = error.clone();
+                }
+            }
+        }
+    }
+
+    /// The endpoint is dropped, and its connection lives on: what a provider has goes on without it.
+    pub(crate) fn orphan_posted(&mut self, owner: usize) {
+        for id in self.ids_of(owner, |hot| hot.is(POSTED)) {
+            let Some(&hot) = self.slab.get(id) else { continue };
+            if let Some(head) = self.unlink(hot) {
+                self.at_head(head);
+            }
+            self.link(id, NOBODY);
+        }
+        self.run();
+    }
+
+    /// The endpoint is gone, and its place is free.
+    pub(crate) fn forget_owner(&mut self, owner: usize) {
+        if let Some(list) = self.lists.get_mut(owner) {
+            *list = List::default();
+        }
+        while self.lists.last().is_some_and(|list| list.open == 0 && list.late.is_none()) {
+            let _ = self.lists.pop();
+        }
+        if self.lists.capacity() > 64 + 4 * self.lists.len() {
+            self.lists.shrink_to(2 * self.lists.len());
+        }
+    }
+}
+
+impl Request {
+    /// Whether it is this worker's.
+    pub(crate) fn is_of(&self, worker: &std::rc::Rc<crate::worker::Inner>) -> bool {
+        std::rc::Rc::ptr_eq(&self.worker, worker)
+    }
+}

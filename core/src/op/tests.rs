@@ -1,0 +1,324 @@
+//! The table's promises, one by one, and all of them against a list.
+
+use super::table::{Kind, Table};
+use super::*;
+use crate::{Error, Status};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn bare(status: Status) -> Error {
+    Error::from_status(status)
+}
+
+fn posted(table: &mut Table, owner: usize, interface: usize) -> Id {
+    let id = table.open(owner, Kind::Native).unwrap();
+    table.posted(id, interface);
+    id
+}
+
+fn flush(table: &mut Table, owner: usize) -> Id {
+    let id = table.open(owner, Kind::Flush).unwrap();
+    table.start_flush(id, 0, None);
+    id
+}
+
+#[test]
+fn an_operation_ends_once_and_its_number_is_not_mistaken_for_the_next() {
+    let mut table = Table::new(100);
+    let first = table.open(0, Kind::Send).unwrap();
+    assert!(table.take(first).is_none());
+    assert!(table.part(first, Ok(7)));
+    assert!(!table.part(first, Ok(8)));
+    assert_eq!(table.take(first), Some(Ok(7)));
+    table.forget(first);
+    let second = table.open(0, Kind::Send).unwrap();
+    assert_ne!(first, second);
+    assert!(!table.part(first, Ok(9)));
+    assert!(table.take(second).is_none());
+    assert_eq!((table.open_count(), table.open_of(0)), (1, 1));
+}
+
+#[test]
+fn a_completion_ends_only_what_was_posted_to_that_interface() {
+    let mut table = Table::new(100);
+    let waits = table.open(0, Kind::Native).unwrap();
+    let asked = table.open(0, Kind::Put).unwrap();
+    let native = posted(&mut table, 0, 3);
+    for (cookie, interface) in
+        [(waits.raw(), 3), (asked.raw(), 3), (native.raw(), 2), (native.raw() + 1, 3), (0, 3)]
+    {
+        assert!(!table.completed(cookie, interface, Ok(0)), "{cookie:#x} of {interface}");
+    }
+    assert_eq!(table.open_count(), 3);
+    assert!(table.completed(native.raw(), 3, Ok(5)));
+    assert!(!table.completed(native.raw(), 3, Ok(6)), "it is complete");
+    assert_eq!(table.take(native), Some(Ok(5)));
+}
+
+#[test]
+fn only_what_asks_a_peer_takes_an_answer() {
+    let mut table = Table::new(100);
+    for kind in [Kind::Put, Kind::Get, Kind::Atomic, Kind::Fetch, Kind::Ping] {
+        let id = table.open(4, kind).unwrap();
+        assert_eq!(table.asked(id), Some((4, kind)));
+        assert!(table.part(id, Ok(0)));
+        assert_eq!(table.asked(id), None, "it has ended");
+    }
+    for kind in [Kind::Send, Kind::Native, Kind::Copy, Kind::Flush, Kind::Whole] {
+        let id = table.open(4, kind).unwrap();
+        assert_eq!(table.asked(id), None, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_flush_waits_for_everything_before_it_and_for_nothing_after() {
+    let mut table = Table::new(100);
+    let before = [Kind::Send, Kind::Copy, Kind::Put].map(|kind| table.open(0, kind).unwrap());
+    let native = posted(&mut table, 0, 1);
+    let (first, second) = (flush(&mut table, 0), flush(&mut table, 0));
+    let after = table.open(0, Kind::Copy).unwrap();
+    let elsewhere = table.open(1, Kind::Copy).unwrap();
+    assert!(table.completed(native.raw(), 1, Ok(0)));
+    assert!(table.part(before[1], Ok(0)) && table.part(before[0], Ok(0)));
+    assert!(table.take(first).is_none() && table.take(second).is_none());
+    assert!(table.part(before[2], Ok(0)));
+    assert_eq!((table.take(first), table.take(second)), (Some(Ok(0)), Some(Ok(0))));
+    assert!(table.is_open(after) && table.is_open(elsewhere));
+    let idle = flush(&mut table, 7);
+    assert_eq!(table.take(idle), Some(Ok(0)), "there is nothing to wait for");
+}
+
+#[test]
+fn a_thousand_flushes_in_a_row_end_with_what_they_wait_for() {
+    let mut table = Table::new(100_000);
+    let copy = table.open(0, Kind::Copy).unwrap();
+    let flushes: Vec<Id> = (0..50_000).map(|_| flush(&mut table, 0)).collect();
+    assert!(table.part(copy, Ok(0)));
+    assert!(flushes.iter().all(|id| table.take(*id) == Some(Ok(0))));
+}
+
+#[test]
+fn a_flush_tells_the_first_failure_of_what_it_waits_for() {
+    let mut table = Table::new(100);
+    let (one, two) = (table.open(0, Kind::Put).unwrap(), table.open(0, Kind::Put).unwrap());
+    let waits = flush(&mut table, 0);
+    let _ = table.part(two, Err(bare(Status::KeyRejected)));
+    let _ = table.part(one, Err(bare(Status::OutOfRange)));
+    assert_eq!(table.take(waits), Some(Err(bare(Status::KeyRejected))));
+    assert_eq!(table.take_late(0), None, "it is told");
+}
+
+#[test]
+fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
+    let mut table = Table::new(100);
+    let (late, dropped) =
+        (table.open_late(0, Kind::Put).unwrap(), table.open(0, Kind::Copy).unwrap());
+    table.forget(dropped);
+    let _ = table.part(late, Err(bare(Status::KeyRejected)));
+    let _ = table.part(dropped, Err(bare(Status::Io)));
+    assert_eq!(table.take_late(0), Some(bare(Status::KeyRejected)), "the first of them");
+    assert_eq!(table.take_late(0), None);
+    let fence = table.open_late(0, Kind::Flush).unwrap();
+    let before = table.open_late(1, Kind::Put).unwrap();
+    let part = table.open_part(fence, 1, Kind::Flush).unwrap();
+    table.start_flush(part, 0, None);
+    table.start_flush(fence, 0, None);
+    assert!(table.is_open(fence));
+    let _ = table.part(before, Err(bare(Status::KeyRejected)));
+    assert!(!table.is_open(fence));
+    assert_eq!(table.take_late(0), Some(bare(Status::KeyRejected)), "a fence swallows nothing");
+    assert_eq!(table.take_late(1), None);
+}
+
+#[test]
+fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
+    let mut table = Table::new(100);
+    let put = posted(&mut table, 2, 0);
+    let waits = table.open(2, Kind::Flush).unwrap();
+    table.start_flush(waits, 0b101, None);
+    assert!(!table.has_due());
+    assert!(table.completed(put.raw(), 0, Ok(0)));
+    assert_eq!(table.take_due(), Some((waits, 2, 0b101)));
+    assert_eq!((table.take_due(), table.is_open(waits)), (None, true));
+    let lane = table.open_part(waits, 2, Kind::Native).unwrap();
+    table.posted(lane, 1);
+    assert!(!table.part(waits, Ok(0)));
+    assert!(table.completed(lane.raw(), 1, Ok(0)));
+    assert_eq!(table.take(waits), Some(Ok(0)));
+}
+
+#[test]
+fn a_failed_endpoint_ends_its_operations_and_no_others() {
+    let mut table = Table::new(100);
+    let (mine, other) = (table.open(4, Kind::Put).unwrap(), table.open(5, Kind::Put).unwrap());
+    let waits = flush(&mut table, 4);
+    assert!(table.fail_owner(4, &bare(Status::PeerFailed)).is_empty());
+    assert_eq!(table.take(mine), Some(Err(bare(Status::PeerFailed))));
+    assert_eq!(table.take(waits), Some(Err(bare(Status::PeerFailed))));
+    assert!(table.is_open(other));
+    let by_interface = [posted(&mut table, 6, 1), posted(&mut table, 6, 2)];
+    assert!(table.fail_posted(6, 1, &bare(Status::ProviderFailed)).is_empty());
+    assert_eq!(by_interface.map(|id| table.is_open(id)), [false, true]);
+}
+
+#[test]
+fn memory_that_a_provider_has_is_given_to_who_fails_the_endpoint_and_other_memory_is_let_go() {
+    let mut table = Table::new(100);
+    let landing = || Landing::held(Memory::Bytes(vec![0; 8].into()), 0, 8);
+    let (theirs, ours) = (posted(&mut table, 0, 1), table.open(0, Kind::Get).unwrap());
+    table.set_landing(theirs, landing());
+    table.set_landing(ours, landing());
+    assert_eq!(table.fail_owner(0, &bare(Status::Io)).len(), 1);
+    let done = posted(&mut table, 1, 1);
+    table.set_landing(done, landing());
+    assert!(table.take_freed().is_none());
+    assert!(table.completed(done.raw(), 1, Ok(0)));
+    assert!(table.take_freed().is_some() && table.take_freed().is_none());
+}
+
+#[test]
+fn a_whole_ends_with_its_last_part_and_with_the_first_failure_among_them() {
+    let mut table = Table::new(100);
+    let whole = table.open(0, Kind::Whole).unwrap();
+    let parts = [0; 3].map(|_| table.open_part(whole, 0, Kind::Native).unwrap());
+    parts.iter().for_each(|id| table.posted(*id, 1));
+    assert_eq!(table.parts(whole), 4);
+    assert!(!table.part(whole, Ok(0)));
+    assert!(table.completed(parts[1].raw(), 1, Err(bare(Status::Io))));
+    assert!(table.completed(parts[0].raw(), 1, Ok(0)));
+    assert!(table.take(whole).is_none());
+    assert!(table.completed(parts[2].raw(), 1, Err(bare(Status::NoDevice))));
+    assert_eq!(table.take(whole), Some(Err(bare(Status::Io))));
+    assert_eq!(table.take_late(0), None);
+}
+
+#[test]
+fn an_operation_that_ended_with_a_bare_status_gets_the_words_that_come_after_it() {
+    let mut table = Table::new(100);
+    let alone = posted(&mut table, 4, 0);
+    let whole = table.open(4, Kind::Whole).unwrap();
+    let part = table.open_part(whole, 4, Kind::Native).unwrap();
+    table.posted(part, 0);
+    let other = posted(&mut table, 5, 0);
+    for id in [alone, part, other] {
+        assert!(table.completed(id.raw(), 0, Err(bare(Status::TimedOut))));
+    }
+    let words = Error::new(Status::TimedOut, "the connection failed", "the cable is cut", "");
+    table.explain(4, &words);
+    assert!(table.part(whole, Ok(0)));
+    assert_eq!(table.take(alone), Some(Err(words.clone())));
+    assert_eq!(table.take(whole), Some(Err(words)));
+    assert_eq!(table.take(other), Some(Err(bare(Status::TimedOut))));
+}
+
+#[test]
+fn an_endpoint_has_no_more_operations_open_than_it_may() {
+    let mut table = Table::new(3);
+    let ids = [Kind::Put, Kind::Flush, Kind::Ping].map(|kind| table.open(0, kind).unwrap());
+    for kind in [Kind::Send, Kind::Native, Kind::Get, Kind::Flush, Kind::Ping] {
+        assert_eq!(table.open(0, kind), Err(Status::Again), "{kind:?}");
+    }
+    assert!(table.open(1, Kind::Put).is_ok(), "another endpoint has its own");
+    assert!(table.part(ids[0], Ok(0)));
+    assert!(table.open(0, Kind::Put).is_ok());
+}
+
+#[test]
+fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
+    let mut table = Table::new(100);
+    let (theirs, ours) = (posted(&mut table, 9, 2), table.open(9, Kind::Put).unwrap());
+    let waits = flush(&mut table, 9);
+    table.orphan_posted(9);
+    assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
+    table.forget_owner(9);
+    assert_eq!([theirs, ours, waits].map(|id| table.is_open(id)), [true, false, false]);
+    let next = table.open(9, Kind::Put).unwrap();
+    assert!(table.completed(theirs.raw(), 2, Ok(3)));
+    assert_eq!(table.take(theirs), Some(Ok(3)));
+    assert_eq!((table.open_of(9), table.is_open(next)), (1, true));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(u8, usize),
+    Flush(usize),
+    End(usize, bool),
+    Forget(usize),
+    FailOwner(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0u8..4, 0usize..3).prop_map(|(kind, owner)| Step::Open(kind, owner)),
+        2 => (0usize..3).prop_map(Step::Flush),
+        4 => (any::<usize>(), prop::bool::weighted(0.2)).prop_map(|(at, bad)| Step::End(at, bad)),
+        1 => any::<usize>().prop_map(Step::Forget),
+        1 => (0usize..3).prop_map(Step::FailOwner),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+proptest! {
+    /// What is open, and when each flush ends, is what a plain list of operations says.
+    #[test]
+    fn it_behaves_like_a_list(steps in steps()) {
+        let mut table = Table::new(1000);
+        // Number, owner, whether it is a flush; in the order of posting.
+        let mut list: Vec<(Id, usize, bool)> = Vec::new();
+        let mut failed: BTreeMap<Id, bool> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Open(kind, owner) => {
+                    let kind = [Kind::Send, Kind::Put, Kind::Copy, Kind::Whole][usize::from(kind)];
+                    list.push((table.open(owner, kind).unwrap(), owner, false));
+                }
+                Step::Flush(owner) => {
+                    let id = flush(&mut table, owner);
+                    list.push((id, owner, true));
+                    let _ = failed.insert(id, false);
+                }
+                Step::End(at, bad) => {
+                    let plain: Vec<_> = list.iter().filter(|entry| !entry.2).copied().collect();
+                    if plain.is_empty() { continue }
+                    let (id, owner, _) = plain[at % plain.len()];
+                    let result = if bad { Err(bare(Status::Io)) } else { Ok(1) };
+                    prop_assert!(table.part(id, result));
+                    let place = list.iter().position(|entry| entry.0 == id).unwrap();
+                    for later in list[place..].iter().filter(|entry| bad && entry.1 == owner && entry.2) {
+                        let _ = failed.insert(later.0, true);
+                    }
+                    let _ = list.remove(place);
+                }
+                Step::Forget(at) => {
+                    if list.is_empty() { continue }
+                    let (id, _, is_flush) = list[at % list.len()];
+                    if !is_flush {
+                        table.forget(id);
+                    }
+                }
+                Step::FailOwner(owner) => {
+                    let _ = table.fail_owner(owner, &bare(Status::PeerFailed));
+                    for gone in list.iter().filter(|entry| entry.1 == owner && entry.2) {
+                        let _ = failed.insert(gone.0, true);
+                    }
+                    list.retain(|entry| entry.1 != owner);
+                }
+            }
+            // A flush with nothing before it has ended.
+            let ends: Vec<Id> = (0..3)
+                .flat_map(|owner| {
+                    let mine = list.iter().filter(move |entry| entry.1 == owner);
+                    mine.take_while(|entry| entry.2).map(|entry| entry.0).collect::<Vec<_>>()
+                })
+                .collect();
+            for id in &ends {
+                prop_assert_eq!(table.take(*id).map(|result| result.is_err()), Some(failed[id]));
+            }
+            list.retain(|entry| !ends.contains(&entry.0));
+            prop_assert_eq!(table.open_count(), list.len());
+            for (id, owner, _) in &list {
+                prop_assert!(table.is_open(*id) && table.open_of(*owner) > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Answers that cannot be given at the moment: the owner of some memory was asked over a way in, and has no way back,
+//! for want of a descriptor say.
+//!
+//! They are kept and tried again for as long as forming a connection may take. A peer that cannot be told by then is
+//! hung up on, so that it ends what it asked with an error: nobody waits for an answer that does not come.
+
+use super::Inner;
+use crate::Status;
+use crate::emulate::{Answer, Origin};
+use crate::endpoint::{Inner as EndpointInner, Owner};
+use crate::message::PeerId;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Answers that are kept, of all peers together. Each is a few dozen bytes.
+const MOST: usize = 65_536;
+/// Answers that one progress call tries again.
+const AT_ONCE: usize = 64;
+
+struct Debt {
+    to: Origin,
+    answer: Answer,
+    /// When it was asked for, on the clock of the wiring.
+    since: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Owed {
+    debts: RefCell<VecDeque<Debt>>,
+}
+
+impl Owed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.debts.borrow().is_empty()
+    }
+}
+
+impl Inner {
+    /// Keeps an answer that cannot be given now.
+    #[cold]
+    pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
+        // Who asked is gone, and with it its question.
+        if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
+            return;
+        }
+        if self.owed.debts.borrow().len() >= MOST {
+            return self.hang_up(to, Status::NoMemory);
+        }
+        let since = self.wiring.now();
+        self.owed.debts.borrow_mut().push_back(Debt { to, answer, since });
+        self.note_work();
+    }
+
+    /// An endpoint has failed with this answer still to be given.
+    #[cold]
+    pub(crate) fn answer_lost(&self, endpoint: &EndpointInner, answer: Answer, status: Status) {
+        // Where a connection carried the question it has ended with the connection.
+        if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
+            return;
+        }
+        let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
+        if let Some(peer) = peer {
+            let to = Origin { peer, line: None };
+            let since = self.wiring.now();
+            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since });
+            self.note_work();
+        }
+    }
+
+    /// Tries kept answers again. True: some are left.
+    pub(super) fn give_owed_answers(self: &Rc<Self>) -> bool {
+        if self.owed.is_empty() {
+            return false;
+        }
+        let patience = u64::try_from(self.core.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let some = AT_ONCE.min(self.owed.debts.borrow().len());
+        for _ in 0..some {
+            let next = self.owed.debts.borrow_mut().pop_front();
+            let Some(debt) = next else { break };
+            let (answer, status) = match self.answer_endpoint(debt.to) {
+                Ok(endpoint) => match endpoint.answer(debt.answer) {
+                    Ok(()) => continue,
+                    Err(refused) => refused,
+                },
+                Err(error) => (debt.answer, error.status()),
+            };
+            if status == Status::PeerFailed || self.peers.borrow().get(debt.to.peer).is_none() {
+                continue;
+            }
+            if self.wiring.now().saturating_sub(debt.since) > patience {
+                self.hang_up(debt.to, status);
+                continue;
+            }
+            self.owed.debts.borrow_mut().push_back(Debt { answer, ..debt });
+        }
+        !self.owed.is_empty()
+    }
+
+    /// Ends the connection that a peer asked over: what it waits for then ends there.
+    fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
+        self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
+        if let Some(line) = to.line {
+            return self.line_failed(
+                line,
+                status,
+                "a question that it carried could not be answered",
+            );
+        }
+        for slot in &self.interfaces {
+            for number in slot.numbers_of(to.peer) {
+                if let Err(refused) = slot.interface.hang_up(number) {
+                    self.core.note(format!(
+                        "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
+                        PeerId(to.peer),
+                        slot.path
+                    ));
+                }
+            }
+        }
+    }
+}
