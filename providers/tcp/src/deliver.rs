@@ -67,9 +67,14 @@ impl Inner {
     pub(crate) fn drain_held(&mut self, events: &mut Events<'_>) {
         let shared = Rc::clone(&self.shared);
         if self.window.has_gap() {
+            let before = self.window.expected();
             if let Err(why) = self.drain(&shared, events) {
                 let broke = Broke::malformed("the peer", why);
-                self.fail(broke.status, &broke.text);
+                return self.fail(broke.status, &broke.text);
+            }
+            if self.window.expected() != before {
+                self.ack_owed += 1; // the last acknowledgement did not cover it
+                self.after_reading(&shared);
             }
         }
     }

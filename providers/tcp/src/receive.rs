@@ -81,6 +81,8 @@ impl Inner {
         events: &mut Events<'_>,
     ) -> Result<Read, Broke> {
         let mut read = Read::Quiet;
+        // What a visit before had no room for may be all that there is.
+        let mut parsed = false;
         let round = shared.round.get();
         let upto = shared.received.get() + MOST_BYTES;
         for call in 0..MOST_CALLS {
@@ -98,6 +100,7 @@ impl Inner {
             let buffer = stream.buffer(&shared.pool);
             buffer.refresh(round);
             if !buffer.is_empty() {
+                parsed = true;
                 match self.parse(number, shared, events)? {
                     Parsed::NeedMore => {}
                     Parsed::Full => {
@@ -127,7 +130,7 @@ impl Inner {
                 break;
             }
         }
-        if read == Read::Some {
+        if parsed || read == Read::Some {
             self.after_reading(shared);
         }
         Ok(read)
@@ -141,7 +144,8 @@ impl Inner {
         }
     }
 
-    fn after_reading(&mut self, shared: &Shared) {
+    /// What was taken in is answered and acknowledged.
+    pub(crate) fn after_reading(&mut self, shared: &Shared) {
         let answers = self.ops.as_ref().is_some_and(|ops| !ops.is_idle());
         if self.outbox.retains() && (self.ack_owed >= ACK_FRAMES || self.ack_bytes >= ACK_BYTES) {
             self.send_ack();

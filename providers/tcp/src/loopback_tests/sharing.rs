@@ -130,6 +130,24 @@ fn a_message_that_found_no_room_is_the_first_of_the_next_poll() {
 }
 
 #[test]
+fn what_was_read_before_there_was_room_for_it_is_answered_though_nothing_more_comes() {
+    for reconnect in ["off", "on"] {
+        let mut sides = pair(&[("TIELINE_TCP_RECONNECT", reconnect)]);
+        await_streams(&mut sides, 1);
+        // One read takes in more messages than several polls have events for, and what asks for an answer behind them.
+        let count = 100;
+        for header in 0..count {
+            assert_eq!(sides[0].endpoint().am_short(7, header, b"a word"), Ok(Posting::Done));
+        }
+        assert_eq!(sides[0].endpoint().flush(8), Ok(Posting::Pending));
+        sides[0].turn();
+        assert_eq!(await_completion(&mut sides, 8), 0, "reconnect {reconnect}");
+        let headers: Vec<u64> = sides[1].messages.iter().map(|message| message.1).collect();
+        assert_eq!(headers, (0..count).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn completions_and_messages_share_the_events_of_a_poll() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
