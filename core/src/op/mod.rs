@@ -1,7 +1,7 @@
 //! Operations that have not ended when the call that posted them returns.
 //!
 //! [`Table`] is the one place that knows them all: whose they are, what they wait for, and which memory they use.
-//! Flush and fence are questions to it (see [`Table::open_flush`]), the bound on what an endpoint may have pending is
+//! Flush and fence are questions to it (see [`Table::start_flush`]), the bound on what an endpoint may have pending is
 //! its, and an answer or completion that comes for something else finds nothing.
 
 pub(crate) mod slab;

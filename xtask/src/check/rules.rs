@@ -15,6 +15,7 @@ const LONG: &[(&str, usize, &str)] = &[
     ("core/src/assist.rs", 600, "both sides of shared copies"),
     ("core/src/endpoint/mod.rs", 660, "the public face of an endpoint, half of it documentation"),
     ("core/src/endpoint/post.rs", 600, "every slow way of put and get"),
+    ("core/src/registry/abi/objects.rs", 570, "everything that is opened from a provider"),
     ("core/src/op/table.rs", 700, "one table, whose fields nobody else may see"),
     ("core/src/worker/mod.rs", 640, "the public face of a worker, half of it documentation"),
     ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
