@@ -358,7 +358,7 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
     assert_eq!(rich.must(&format!("check plain 0 {LEN} 7 0")), "same");
     let _ = poor.must("ping rich");
     let _ = poor.must("free small0");
-    let _ = poor.must(&format!("alloc again {}", 1 << 20));
+    let _ = poor.must(&format!("alloc again {}", 256 << 10));
     assert_eq!(poor.must("error rich"), "alive");
     end([poor, rich])
 }
