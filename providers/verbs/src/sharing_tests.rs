@@ -1,7 +1,9 @@
 //! Many peers on one interface over a device that this process plays: floods, and who is heard all the same.
 
+use crate::double::clock::pass;
 use crate::double::{Side, Told, connect, side, side_of};
 use crate::{UD, VerbsEndpoint, VerbsInterface};
+use core::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
 
 /// One that receives and many that send; a message's header says whose it is.
@@ -106,6 +108,9 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
             let more = crowd.flood(100, 100);
             heard.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
+        // After they all stood still for so long that everybody says everything again.
+        pass(Duration::from_millis(100));
+        let _ = crowd.flood(polls, 100);
         let shares = crowd.flood(polls, 100);
         // Before a message there are at most all receives, of which sixteen are told in a poll.
         assert!(shares[flooders] >= polls / (256 / 16 + 2) / 2, "{shares:?} in {polls} polls");

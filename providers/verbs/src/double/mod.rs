@@ -1,5 +1,6 @@
 //! A device that is played by this process, so that the modules can be tested where there is none.
 
+pub(crate) mod clock;
 pub(crate) mod sys;
 pub(crate) mod world;
 

@@ -314,6 +314,8 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let qpn = unsafe { (*qp).qp_num };
     world(|world| {
         let _ = world.pairs.remove(&qpn);
+        // The next pair may lie at the same address.
+        let _ = world.receives.remove(&qp.addr());
         for news in world.news.values_mut() {
             news.retain(|(_, element)| *element != qp.addr());
         }

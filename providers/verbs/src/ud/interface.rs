@@ -11,6 +11,8 @@ use super::sender::{Sender, WINDOW};
 use crate::abi::*;
 use crate::buffers::Pool;
 use crate::domain::DomainState;
+#[cfg(test)]
+use crate::double::clock::Instant;
 use crate::port::{Port, mtu_bytes};
 use crate::sys::{AddressHandle, Cq, Qp, QpShape, Receive, WC_BATCH, Wc, Work};
 use crate::wake::{Sleep, sys::random};
@@ -19,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+#[cfg(not(test))]
 use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
