@@ -381,7 +381,7 @@ impl Worker {
                     }
                     // It has as many operations as it may: some must end first.
                     Err(error) if error.status() == Status::Again => {
-                        let _ = self.inner.wait(Some(FLUSH_NAP))?;
+                        self.inner.rest(FLUSH_NAP)?;
                     }
                     Err(error) => {
                         first = first.and(Err(error));

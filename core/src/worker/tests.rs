@@ -50,6 +50,39 @@ fn a_handler_that_is_replaced_may_use_its_worker_on_the_way_out() {
     assert_eq!(Rc::strong_count(&worker), 1);
 }
 
+#[test]
+fn a_worker_does_not_sleep_on_what_a_panicking_handler_left() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let heard = Rc::new(Cell::new(0));
+    let counted = heard.clone();
+    let count = move |m: &Message<'_>| {
+        counted.set(counted.get() + 1);
+        assert_ne!(m.header(), 0, "the first one");
+    };
+    worker.on_message(7, count).unwrap();
+    for number in 0..3 {
+        let _ = me.send(7, number, &[]).unwrap();
+    }
+    let poll = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.progress()));
+    while poll().is_ok() {}
+    if worker.inner.has_left_over.get() {
+        assert!(!worker.arm().unwrap());
+    }
+    while heard.get() < 3 {
+        let _ = worker.wait(None).unwrap();
+    }
+}
+
+#[test]
+fn a_region_is_closed_within_any_time_also_one_without_end() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let region = context.register(vec![0u8; 8]).unwrap();
+    assert!(worker.close_region(region, Duration::MAX).is_ok());
+}
+
 fn emulated_put(worker: &Worker, endpoint: &Endpoint, source: &Region, key: &[u8]) -> Status {
     let key = endpoint.import_key(key).unwrap();
     assert!(key.path().starts_with("emulated"), "{}", key.path());

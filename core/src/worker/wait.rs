@@ -18,6 +18,9 @@ const QUEUED_NAP: Duration = Duration::from_millis(1);
 /// Between two looks at a module that has no descriptor to sleep on.
 const POLL_NAP: Duration = Duration::from_micros(50);
 
+/// Between two tries to give an answer for which there was no way.
+const OWED_NAP: Duration = Duration::from_millis(10);
+
 impl Worker {
     /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that
     /// [`Worker::arm`] said so before.
@@ -51,20 +54,21 @@ impl Worker {
     /// # Errors
     /// As [`Region::close`]; inside a handler it does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let mut region = region;
         loop {
             let not = match region.close() {
                 Err(not) if not.error.status() == Status::Busy => not,
                 ended => return ended,
             };
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left =
+                deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.inner.in_progress.get() {
                 return Err(not);
             }
             region = not.region;
             // A peer that leaves makes no event.
-            if let Err(error) = self.wait(Some(left.min(QUEUED_NAP))) {
+            if let Err(error) = self.inner.rest(left.min(QUEUED_NAP)) {
                 return Err(NotClosed { region, error });
             }
         }
@@ -100,7 +104,12 @@ impl Inner {
                 return Ok(false);
             }
         }
-        let timers = [self.wiring.next_timer(), self.next_service_timer()];
+        // What a handler left when it panicked lies in memory that no descriptor speaks of.
+        if self.has_left_over.get() || self.ops.borrow().has_due() {
+            return Ok(false);
+        }
+        let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
+        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed];
         match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
@@ -155,12 +164,20 @@ impl Inner {
                 std::hint::spin_loop();
                 continue;
             }
-            match self.wait(Some(Duration::from_millis(100))) {
-                Ok(_) => {}
-                // A module that cannot wake anybody is looked at again and again, with naps in between.
-                Err(error) if error.status() == Status::Unsupported => std::thread::sleep(POLL_NAP),
-                Err(error) => return Err(error),
-            }
+            self.rest(Duration::from_millis(100))?;
         }
+    }
+
+    /// Sleeps for a while inside a call that waits. A module that cannot wake anybody is looked at again and again, with
+    /// naps in between.
+    pub(super) fn rest(self: &Rc<Self>, most: Duration) -> Result<(), Error> {
+        match self.wait(Some(most)) {
+            Ok(_) => {}
+            Err(error) if error.status() == Status::Unsupported => {
+                std::thread::sleep(most.min(POLL_NAP));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 }
