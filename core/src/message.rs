@@ -42,6 +42,12 @@ impl<'a> Message<'a> {
         Message { event, worker, interface, kept: ManuallyDrop::new(Cell::new(None)) }
     }
 
+    /// The next message of the same batch: nobody keeps what is not lent, and what was lent has been given back.
+    #[inline]
+    pub(crate) fn turn_to(&mut self, event: &'a Event) {
+        self.event = event;
+    }
+
     fn slot(&self) -> &'a InterfaceSlot {
         &self.worker.interfaces[self.interface]
     }

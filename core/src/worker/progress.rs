@@ -136,12 +136,14 @@ impl Inner {
 
     #[inline]
     fn hand_on(self: &Rc<Self>, index: usize, events: &[Event]) {
+        let Some(first) = events.first() else { return };
         let handlers = self.handlers.borrow();
         let mut hand = Hand { worker: self, interface: index, rest: events };
+        let mut message = Message::new(first, self, index);
         while let Some(event) = hand.next() {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
-                    let message = Message::new(event, self, index);
+                    message.turn_to(event);
                     if event.flags & event_flags::LENT != 0 {
                         let message = Return(&message);
                         handler(message.0);

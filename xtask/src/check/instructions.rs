@@ -62,6 +62,7 @@ fn measure() -> Outcome<BTreeMap<String, u64>> {
         "--quiet",
         "-p",
         "tieline",
+        "--lib",
         "--example",
         "instructions",
         "-p",
