@@ -188,6 +188,7 @@ impl Core {
             .and_then(|at| domains.iter().position(|slot| slot.name == at.domain));
         let connect_timeout = config.duration(vars::CONNECT_TIMEOUT)?;
         let _ = config.duration(vars::FAILURE_TIMEOUT)?;
+        let _ = config.duration(vars::CLOSE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let core = Arc::new(Core {

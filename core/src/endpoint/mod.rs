@@ -97,7 +97,8 @@ pub(crate) struct Inner {
     held: RefCell<Vec<Landing>>,
 }
 
-/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it.
+/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives, what
+/// is pending ends with `Canceled`.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,

@@ -44,12 +44,13 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 ];
 
 /// Variables that the core declares.
-const SHARED: [(&str, &str); 5] = [
+const SHARED: [(&str, &str); 6] = [
     ("TIELINE_SECRET", ""),
     ("TIELINE_TCP_INTERFACES", ""),
     ("TIELINE_TCP_PORTS", "0"),
     ("TIELINE_FAILURE_TIMEOUT", "20s"),
     ("TIELINE_CONNECT_TIMEOUT", "30s"),
+    ("TIELINE_CLOSE_TIMEOUT", "1s"),
 ];
 
 /// Whether to keep what is sent, and to connect again.
@@ -71,6 +72,7 @@ pub(crate) struct Settings {
     pub(crate) send_buffer: usize,
     pub(crate) failure_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
     pub(crate) net: tieline_net::Settings,
 }
 
@@ -115,6 +117,7 @@ impl Settings {
             send_buffer,
             failure_timeout: duration("TIELINE_FAILURE_TIMEOUT")?.max(Duration::from_millis(100)),
             connect_timeout: duration("TIELINE_CONNECT_TIMEOUT")?,
+            close_timeout: duration("TIELINE_CLOSE_TIMEOUT")?,
             net: tieline_net::Settings {
                 secret: text("TIELINE_SECRET").into_bytes(),
                 filter: Filter::parse(&text(interfaces)).map_err(|why| refuse(interfaces, &why))?,

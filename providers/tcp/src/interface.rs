@@ -17,8 +17,8 @@ use crate::endpoint::StreamEndpoint;
 use crate::poll::State;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
-/// How long closing an interface may take to hand to the kernel what was sent.
-const CLOSING: Duration = Duration::from_secs(1);
+/// How long closing an interface sleeps before it looks again what the peers' kernels have.
+const CLOSING_NAP: Duration = Duration::from_millis(1);
 
 /// The module `stream`, opened for one worker.
 pub struct StreamInterface {
@@ -154,16 +154,16 @@ impl Interface for StreamInterface {
 impl Drop for StreamInterface {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        let until = Instant::now() + CLOSING;
+        let until = Instant::now() + self.shared.settings.close_timeout;
         let speaks = |state: &State| {
-            state.conns.iter().flatten().any(|conn| !conn.inner.borrow().has_said_goodbye())
+            state.conns.iter().flatten().any(|conn| !conn.inner.borrow().has_handed_over())
         };
         while speaks(state) && Instant::now() < until {
             state.begin(&self.shared);
             self.shared.now.set(Instant::now());
             let mut none = Events::new(&mut []);
             state.attend(&self.shared);
-            state.ask_kernel(&self.shared, Some(Duration::from_millis(5)));
+            state.ask_kernel(&self.shared, Some(CLOSING_NAP));
             state.serve(&self.shared, &mut none);
             state.tick(&self.shared, Instant::now());
         }

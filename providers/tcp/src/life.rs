@@ -13,7 +13,7 @@ use crate::stream::{Broke, Stream};
 use crate::sys;
 use crate::window::Window;
 
-/// How long a closed endpoint waits for the peer to have read everything.
+/// How long a closed endpoint waits for the peer's goodbye, once the peer's kernel has everything.
 const LINGER: Duration = Duration::from_secs(5);
 
 impl Inner {
@@ -91,9 +91,18 @@ impl Inner {
         self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
     }
 
-    /// Whether everything that was sent before closing is with the kernel.
-    pub(crate) fn has_said_goodbye(&self) -> bool {
-        self.phase != Phase::Closing || self.goodbye_sent && !self.outbox.has_waiting()
+    /// Whether everything that was sent before closing is with the peer's kernel. What is only with our own is lost
+    /// when a socket is closed that something has come to: then it sends a reset and nothing else.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        let acknowledged = || {
+            let mut streams = self.links.iter().filter_map(|link| link.stream.as_ref());
+            streams.all(|stream| {
+                stream.error.is_some()
+                    || sys::unanswered(stream.sender()).is_none_or(|seen| !seen.waits)
+            })
+        };
+        self.phase != Phase::Closing
+            || self.goodbye_sent && self.outbox.is_written_out() && acknowledged()
     }
 
     /// Whether nobody needs it any more.
@@ -192,7 +201,11 @@ impl Inner {
             Phase::Linking | Phase::Open => self.tend_links(now),
             Phase::Closing => {
                 self.finish();
-                if now.duration_since(self.since) > LINGER {
+                let stands = self.links.iter().any(|link| link.stream.is_some());
+                if stands && !self.has_handed_over() {
+                    self.since = now; // a peer that computes has all the time that it takes
+                }
+                if stands && now.duration_since(self.since) > LINGER {
                     self.phase = Phase::Failed(Status::Closed);
                     self.let_go();
                     self.call_attention();

@@ -179,6 +179,11 @@ impl Outbox {
         self.begun < self.frames.len() || !self.again.is_empty()
     }
 
+    /// Whether streams have written all that there is.
+    pub(crate) fn is_written_out(&self) -> bool {
+        self.frames.iter().all(|frame| matches!(frame.state, State::Sent(_)))
+    }
+
     /// Bytes that no stream has begun.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

@@ -174,6 +174,8 @@ pub(crate) struct Settings {
     pub(crate) failure: Duration,
     /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
     pub(crate) connect: Duration,
+    /// How long closing an interface may take: `TIELINE_CLOSE_TIMEOUT`.
+    pub(crate) close: Duration,
 }
 
 impl Settings {
@@ -230,6 +232,7 @@ impl Settings {
             cache: reader.cache()?,
             failure: reader.duration("TIELINE_FAILURE_TIMEOUT", "20s")?,
             connect: reader.duration("TIELINE_CONNECT_TIMEOUT", "30s")?,
+            close: reader.duration("TIELINE_CLOSE_TIMEOUT", "1s")?,
         })
     }
 

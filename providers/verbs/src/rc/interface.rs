@@ -32,8 +32,6 @@ const CLOCK_EVERY: u32 = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the queue pair of a connection that broke rests before it is destroyed, at least.
 const REST: Duration = Duration::from_secs(1);
-/// How long closing the interface waits for last words to be acknowledged.
-const LINGER: Duration = Duration::from_millis(100);
 
 /// An event that waits for room, with the bytes or the buffer that it points to.
 struct Notice {
@@ -192,7 +190,7 @@ pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
 impl Drop for RcInterface {
     fn drop(&mut self) {
         let Ok(mut state) = self.state.try_borrow_mut() else { return };
-        let until = Instant::now() + LINGER;
+        let until = Instant::now() + state.domain.settings.close;
         while state.connections.iter().flatten().any(|c| c.closing) && Instant::now() < until {
             let _ = state.fetch(None);
             std::thread::yield_now();

@@ -45,8 +45,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 20;
 /// A sleeper that awaits acknowledgements is woken this often.
 const TICK: Duration = Duration::from_millis(20);
-/// How long closing the interface waits for what was sent to be acknowledged.
-const LINGER: Duration = Duration::from_millis(100);
 
 /// A channel that begins here.
 struct Outbound {
@@ -332,7 +330,7 @@ impl UdInterface {
 impl Drop for UdInterface {
     fn drop(&mut self) {
         let Ok(mut state) = self.state.try_borrow_mut() else { return };
-        let until = Instant::now() + LINGER;
+        let until = Instant::now() + state.domain.settings.close;
         while !state.dead
             && state.outbound.iter().flatten().any(|o| o.closing && o.sender.is_waiting())
             && Instant::now() < until

@@ -4,6 +4,7 @@ mod abi;
 mod atomics;
 mod attributes;
 mod connectors;
+mod leaving;
 mod messages;
 mod processes;
 mod rma;
@@ -122,6 +123,10 @@ checks! {
         a_message_wakes_a_sleeping_interface: waiting::WAITS;
         a_first_contact_wakes_a_sleeping_interface: waiting::WAITS;
         two_threads_exchange_messages: messages::SHORT;
+    }
+    leaving for DATA => {
+        what_was_sent_arrives_though_its_sender_leaves_at_once: messages::SHORT;
+        what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread: messages::SHORT;
     }
     rma for DATA => {
         flush_and_fence_complete: 0;

@@ -81,16 +81,19 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
     Ok(())
 }
 
-fn address_of(case: &Case, endpoint: &crate::endpoint::Endpoint) -> Result<Vec<u8>, Stop> {
+pub(super) fn address_of(
+    case: &Case,
+    endpoint: &crate::endpoint::Endpoint,
+) -> Result<Vec<u8>, Stop> {
     let capacity = case.attr.max_endpoint_address_len as usize;
     succeeds("the endpoint's address", endpoint.address(capacity))
 }
 
-fn reach(near: &Interface, address: &[u8]) -> Checked {
+pub(super) fn reach(near: &Interface, address: &[u8]) -> Checked {
     near.reachable(address).map_err(|(why, _)| Stop::Skip(format!("not reachable: {why}")))
 }
 
-fn connect(
+pub(super) fn connect(
     case: &Case,
     near: &Interface,
     address: &[u8],

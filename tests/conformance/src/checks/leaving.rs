@@ -1,0 +1,176 @@
+//! The end of a sender: what a data call has taken reaches a peer that lives and polls, though endpoint and interface
+//! are closed right behind it.
+
+use super::messages::check;
+use super::waiting::{address_of, connect, reach};
+use crate::case::{Case, Mailbox, Random};
+use crate::endpoint::Endpoint;
+use crate::report::{Checked, Stop, equal, fail, succeeds};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tieline_plugin_api::{Status, caps};
+
+/// The most that a sender sends before it leaves, and the longest of it.
+const MOST: u64 = 2000;
+const LONGEST: usize = 32 << 10;
+/// Polls in a row without an event after which nothing more comes of a sender that is gone.
+const QUIET: u32 = 100_000;
+
+pub(super) fn what_was_sent_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
+    for most in [1, 5, 100, MOST] {
+        leave(case, most, 0)?;
+    }
+    Ok(())
+}
+
+/// Closing a socket with something unread in it, say, ends the connection at once, both ways.
+pub(super) fn what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread(
+    case: &Case,
+) -> Checked {
+    for most in [1, 100, MOST] {
+        leave(case, most, 200)?;
+    }
+    Ok(())
+}
+
+/// One thread sends `most` messages, or as many as there is room for, and leaves; the other one sends it `back` of its
+/// own, which it does not look at, and only then polls.
+fn leave(case: &Case, most: u64, back: u64) -> Checked {
+    let (to_sender, from_receiver) = channel();
+    let (to_receiver, from_sender) = channel();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || send_and_leave(case, most, to_receiver, from_receiver));
+        let receiver = scope.spawn(move || receive_all(case, back, to_sender, from_sender));
+        [receiver, sender].into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
+        })
+    })
+}
+
+/// What one thread tells the other.
+enum Word {
+    Address(Vec<u8>),
+    /// The receiver has sent what it sends.
+    Go,
+    /// The sender has sent so many, and is leaving.
+    Sent(u64),
+    /// It is gone.
+    Gone,
+}
+
+fn gave_up() -> Stop {
+    Stop::Fail("the other thread gave up".to_string())
+}
+
+/// Connects both ways; both have heard each other when it returns.
+fn meet(
+    case: &Case,
+    mailbox: &mut Mailbox,
+    mine: &Sender<Word>,
+    theirs: &Receiver<Word>,
+) -> Result<Endpoint, Stop> {
+    let tell = |address| mine.send(Word::Address(address)).map_err(|_| gave_up());
+    let told = || match theirs.recv() {
+        Ok(Word::Address(address)) => Ok(address),
+        _ => Err(gave_up()),
+    };
+    let interface = mailbox.interface.clone();
+    let endpoint = if case.connects_to_endpoint() {
+        mailbox.cookies.push(1);
+        let endpoint = connect(case, &interface, &[], &mut [])?;
+        tell(address_of(case, &endpoint)?)?;
+        succeeds("connect", endpoint.connect(&told()?))?;
+        endpoint
+    } else {
+        tell(case.address_of(&interface)?)?;
+        let address = told()?;
+        reach(&interface, &address)?;
+        connect(case, &interface, &address, &mut [mailbox])?
+    };
+    while let Err(status) = endpoint.am_short(1, 0, b"here") {
+        equal("am_short", Status::Again, status)?;
+        let _ = mailbox.turn()?;
+    }
+    while mailbox.messages.pop_front().is_none() {
+        let _ = mailbox.turn()?;
+    }
+    // Whoever has heard the other goes on alone from here: its own greeting has to be on its way.
+    tell(Vec::new())?;
+    while !matches!(theirs.try_recv(), Ok(Word::Address(_))) {
+        let _ = mailbox.turn()?;
+    }
+    Ok(endpoint)
+}
+
+fn send_and_leave(case: &Case, most: u64, mine: Sender<Word>, theirs: Receiver<Word>) -> Checked {
+    let mut mailbox = Mailbox::new(case.interface()?);
+    let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;
+    if !matches!(theirs.recv(), Ok(Word::Go)) {
+        return Err(gave_up());
+    }
+    let (mut random, mut sent) = (Random(21), 0);
+    while sent < most {
+        let data = payload(case, &mut random, sent);
+        let taken = match data.len() <= case.attr.max_short {
+            true => endpoint.am_short(2, sent, &data),
+            false => endpoint.am_packed(2, sent, data.len(), |room| {
+                room[..data.len()].copy_from_slice(&data);
+                data.len() as i64
+            }),
+        };
+        match taken {
+            Ok(_) => sent += 1,
+            Err(Status::Again) => break,
+            Err(status) => return Err(fail("sending before leaving", "success", status)),
+        }
+    }
+    mine.send(Word::Sent(sent)).map_err(|_| gave_up())?;
+    drop(endpoint);
+    drop(mailbox);
+    let _ = mine.send(Word::Gone); // who is not there to hear it says why itself
+    Ok(())
+}
+
+/// The bytes of a message: what both threads work out alike.
+fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
+    let packed = if case.has(caps::AM_PACKED) { case.attr.max_packed } else { 0 };
+    let len = match number % 8 {
+        0 => case.attr.max_short,
+        5 => packed.max(case.attr.max_short),
+        _ => random.below(case.attr.max_short.min(256) + 1),
+    };
+    random.bytes(len.min(LONGEST))
+}
+
+fn receive_all(case: &Case, back: u64, mine: Sender<Word>, theirs: Receiver<Word>) -> Checked {
+    let mut mailbox = Mailbox::new(case.interface()?);
+    let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;
+    for n in 0..back {
+        if endpoint.am_short(1, n, &[n as u8; 16][..case.attr.max_short.min(16)]).is_err() {
+            break;
+        }
+    }
+    mine.send(Word::Go).map_err(|_| gave_up())?;
+    let Ok(Word::Sent(sent)) = theirs.recv() else { return Err(gave_up()) };
+    let (mut random, mut quiet, mut gone) = (Random(21), 0, false);
+    for n in 0..sent {
+        let message = loop {
+            if let Some(message) = mailbox.messages.pop_front() {
+                break message;
+            }
+            if mailbox.turn()? {
+                quiet = 0;
+                continue;
+            }
+            gone |= matches!(theirs.try_recv(), Ok(Word::Gone));
+            quiet += u32::from(gone);
+            if quiet > QUIET {
+                let expected = format!("all {sent} messages that were taken");
+                return Err(fail("what came of a sender that left", expected, n));
+            }
+            std::thread::yield_now();
+        };
+        quiet = 0;
+        check(&message, 2, n, &payload(case, &mut random, n))?;
+    }
+    Ok(())
+}
