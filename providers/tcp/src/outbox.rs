@@ -174,11 +174,6 @@ impl Outbox {
         self.frames.is_empty()
     }
 
-    /// Whether a stream without anything to do would find something here.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.begun < self.frames.len() || !self.again.is_empty()
-    }
-
     /// Whether streams have written all that there is.
     pub(crate) fn is_written_out(&self) -> bool {
         self.frames.iter().all(|frame| matches!(frame.state, State::Sent(_)))
