@@ -73,6 +73,11 @@ impl Inner {
         if self.owed.is_empty() {
             return false;
         }
+        // What dying endpoints left may be more than is kept: the oldest have had the most of their time.
+        while self.owed.debts.borrow().len() > MOST {
+            let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
+            self.hang_up(to, Status::NoMemory);
+        }
         let patience = u64::try_from(self.core.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         let some = AT_ONCE.min(self.owed.debts.borrow().len());
         for _ in 0..some {
