@@ -235,6 +235,26 @@ mod tests {
         assert!((100..1 << 30).contains(&pool.committed()), "{}", pool.committed());
     }
 
+    /// Peers map it by segments: few large ones for who sends much, and none larger than a peer maps.
+    #[test]
+    fn a_pool_grows_by_as_much_as_it_has_up_to_the_largest_segment_and_its_bound() {
+        const KIB: usize = 1 << 10;
+        let pool = Pool::new(17 << 20);
+        let mut committed = vec![0];
+        while pool.take(MAX_CHUNK).is_ok() {
+            if committed.last() != Some(&pool.committed()) {
+                committed.push(pool.committed());
+            }
+        }
+        let doubled = (0..7).map(|n| (256 * KIB) << n);
+        let expected: Vec<usize> = [0].into_iter().chain(doubled).chain([17 << 20]).collect();
+        assert_eq!(committed, expected);
+        let lengths = |n| pool.with_segment(n, |len, _| len);
+        let segments: Vec<usize> = (0..).map_while(lengths).collect();
+        assert_eq!(segments.iter().sum::<usize>(), 17 << 20);
+        assert_eq!(segments.iter().max(), Some(&LARGEST_SEGMENT));
+    }
+
     #[derive(Clone, Debug)]
     enum Operation {
         Take(usize),

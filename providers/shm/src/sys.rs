@@ -61,8 +61,16 @@ pub(crate) fn asymmetric() -> bool {
     })
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has called [`membarrier`].
+    pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// A full fence in every registered process, where [`asymmetric`] says so.
 pub(crate) fn membarrier() {
+    #[cfg(test)]
+    BARRIERS.set(BARRIERS.get() + 1);
     if asymmetric() {
         // SAFETY: membarrier takes numbers only.
         let _ = unsafe { libc::syscall(libc::SYS_membarrier, 1i64 << 1, 0, 0) };

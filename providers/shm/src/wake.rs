@@ -39,3 +39,37 @@ pub(crate) fn published(full: bool) {
 pub(crate) fn wakes(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sys::BARRIERS;
+    use std::cell::Cell;
+
+    /// What loom cannot see: it has no `membarrier`.
+    #[test]
+    fn a_sleeper_pays_for_the_fences_of_its_senders_between_its_note_and_its_look() {
+        let before = BARRIERS.get();
+        let steps = Cell::new(Vec::new());
+        let step = |name: &'static str| {
+            let mut all = steps.take();
+            all.push((name, BARRIERS.get() - before));
+            steps.set(all);
+        };
+        let look = |has_news| {
+            step("look");
+            has_news
+        };
+        assert!(may_sleep(|| step("note"), || look(false)));
+        assert!(!may_sleep(|| step("note"), || look(true)), "there is news");
+        assert_eq!(steps.take(), [("note", 0), ("look", 1), ("note", 1), ("look", 2)]);
+    }
+
+    #[test]
+    fn a_note_is_seen_by_one_of_those_that_look() {
+        let word = AtomicU64::new(0);
+        assert!(!wakes(&word), "nobody sleeps");
+        note(&word);
+        assert_eq!([wakes(&word), wakes(&word)], [true, false]);
+    }
+}

@@ -12,6 +12,15 @@ use tieline_plugin_api::caps;
 /// Enough chunks that the helper gets some.
 const LEN: usize = 8 << 20;
 
+/// Where it begins in the local region, and in the target, which goes on behind it.
+const FROM: usize = 192;
+const TO: usize = 4160;
+
+/// Bytes of which no two pieces are the same.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
+}
+
 /// Copies between processes, as the kernel can: there is nothing to poll for.
 fn copying() -> Lane {
     let lane = Lane::memory("copy").without_atomics().synchronous();
@@ -35,7 +44,7 @@ fn while_the_helper_stands_still(
     let helper = std::thread::spawn(move || {
         let at_b = over_shared_memory(world);
         let b = at_b.worker().unwrap();
-        let target = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let target = at_b.register_with(vec![0; TO + LEN + 64], Access::ALL).unwrap();
         let word = at_b.alloc(64).unwrap();
         let keys = (target.remote_key().unwrap(), word.remote_key().unwrap());
         to_main.send((b.address().unwrap(), keys, target.clone(), word.clone())).unwrap();
@@ -55,16 +64,17 @@ fn while_the_helper_stands_still(
         let _ = a.progress();
     }
     assert_eq!((&*key.path(), &*word_key.path()), ("fake:copy/copy", "shm/ring"));
-    let local = at_a.register_with(vec![3; LEN], Access::ALL).unwrap();
+    let moved = bytes(FROM + LEN);
+    let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
     // The helper learns the keys by the first transfers, which it may come too late for.
     for _ in 0..3 {
-        assert_eq!(a.finish(ab.put(&local, 0..1 << 20, &key, 0).unwrap()), Ok(0));
+        assert_eq!(a.finish(ab.put(&local, FROM..1 << 20, &key, TO as u64).unwrap()), Ok(0));
         assert_eq!(a.finish(ab.flush_messages().unwrap()), Ok(0));
     }
     // This side waits in its first copy until the helper has taken a part.
     world.rule(Rule::next(Slot::Put, Act::AwaitStop).on("copy"));
     world.rule(Rule::next(Slot::Get, Act::Stop).on("copy"));
-    let put = ab.put(&local, 0..LEN, &key, 0).unwrap();
+    let put = ab.put(&local, FROM..FROM + LEN, &key, TO as u64).unwrap();
     let done = catch_unwind(AssertUnwindSafe(|| match &put {
         Outcome::Pending(request) => body(&a, &ab, request, &word_key, &word),
         Outcome::Done(_) => panic!("nobody helped"),
@@ -72,7 +82,12 @@ fn while_the_helper_stands_still(
     world.go_on();
     if done.is_ok() {
         assert_eq!(a.finish(put), Ok(0));
-        assert_eq!(target.to_vec(0..LEN).unwrap(), vec![3; LEN]);
+        let there = target.to_vec(0..TO + LEN + 64).unwrap();
+        assert!(there[TO..TO + LEN] == moved[FROM..], "some pieces lie elsewhere");
+        assert!(
+            there[..TO].iter().chain(&there[TO + LEN..]).all(|byte| *byte == 0),
+            "bytes beside the range"
+        );
     } else {
         drop(put);
     }
