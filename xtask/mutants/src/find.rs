@@ -19,6 +19,8 @@ pub(crate) struct Mutant {
     /// In words.
     pub(crate) what: String,
     pub(crate) edit: Edit,
+    /// It was chosen by hand.
+    pub(crate) is_promise: bool,
 }
 
 /// What is done to the bytes of a file when the mutant is compiled in.
@@ -93,7 +95,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn add(&mut self, span: Span, what: String, edit: Edit) {
         let (package, file) = (self.package, self.file.to_owned());
-        self.found.push(Mutant { package, file, line: span.start().line, what, edit });
+        let line = span.start().line;
+        self.found.push(Mutant { package, file, line, what, edit, is_promise: false });
     }
 
     fn text(&self, span: Span) -> &str {

@@ -5,6 +5,7 @@
 //! since nobody can say from a hang what is wrong.
 
 mod find;
+mod promises;
 mod suites;
 mod tree;
 
@@ -20,6 +21,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tieline", "core"),
     ("tieline-plugin-api", "plugin-api"),
     ("tieline-net", "net"),
+    ("tieline-memory-file", "providers/memory-file"),
     ("tieline-provider-shm", "providers/shm"),
     ("tieline-provider-shm-cma", "providers/shm-cma"),
     ("tieline-provider-tcp", "providers/tcp"),
@@ -32,6 +34,7 @@ cargo xtask mutants [FILTER...]   mutates core, plugin-api, net and the provider
 
   --sample N     so many, chosen at random (150)
   --seed S       another choice (1)
+  --promises     before them those that were chosen by hand, each of which breaks a promise (--sample 0: only those)
   --list         name them, and run nothing
 ";
 
@@ -39,6 +42,7 @@ struct Wish {
     sample: usize,
     seed: u64,
     list: bool,
+    promises: bool,
     filters: Vec<String>,
 }
 
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn wish() -> Result<Wish, String> {
-    let mut wish = Wish { sample: 150, seed: 1, list: false, filters: Vec::new() };
+    let mut wish = Wish { sample: 150, seed: 1, list: false, promises: false, filters: Vec::new() };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || {
@@ -64,6 +68,7 @@ fn wish() -> Result<Wish, String> {
             "--sample" => wish.sample = number()? as usize,
             "--seed" => wish.seed = number()?,
             "--list" => wish.list = true,
+            "--promises" => wish.promises = true,
             "--help" | "-h" => return Err(HELP.into()),
             filter if !filter.starts_with('-') => wish.filters.push(word),
             _ => return Err(HELP.into()),
@@ -83,14 +88,21 @@ fn run(wish: &Wish) -> Result<(), String> {
         find::in_package(&root, package, &format!("{folder}/src"), &mut all)?;
     }
     let there = all.len();
-    if !wish.filters.is_empty() {
-        let named = |m: &Mutant| m.to_string();
-        all.retain(|m| wish.filters.iter().any(|filter| named(m).contains(filter.as_str())));
-    }
+    let is_named = |m: &Mutant| {
+        let name = m.to_string();
+        wish.filters.is_empty() || wish.filters.iter().any(|filter| name.contains(filter.as_str()))
+    };
+    all.retain(is_named);
     shuffle(&mut all, wish.seed);
-    println!("{there} mutants; a sample of {} with seed {}", wish.sample.min(all.len()), wish.seed);
+    let sample = wish.sample.min(all.len());
+    println!("{there} mutants; a sample of {sample} with seed {}", wish.seed);
+    let mut promises = if wish.promises { promises::all(&root)? } else { Vec::new() };
+    promises.retain(is_named);
+    let wanted = promises.len() + sample;
+    promises.append(&mut all);
+    let all = promises;
     if wish.list {
-        all.iter().take(wish.sample).for_each(|mutant| println!("{mutant}"));
+        all.iter().take(wanted).for_each(|mutant| println!("{mutant}"));
         return Ok(());
     }
     let work = match std::env::var_os("CARGO_TARGET_DIR") {
@@ -98,7 +110,7 @@ fn run(wish: &Wish) -> Result<(), String> {
         _ => root.join("target"),
     };
     let work = work.join("mutants");
-    let chosen = tree::compiled_in(&root, &work, all, wish.sample)?;
+    let chosen = tree::compiled_in(&root, &work, all, wanted)?;
     let suites = Suites::build(&work)?;
     let results = Mutex::new(Vec::new());
     let began = Instant::now();
@@ -110,7 +122,7 @@ fn run(wish: &Wish) -> Result<(), String> {
                 loop {
                     let one = locked(&next).next();
                     let Some((id, mutant)) = one else { return };
-                    let verdict = suites.verdict(mutant.package, id as u32 + 1);
+                    let verdict = suites.verdict(&mutant.file, id as u32 + 1);
                     println!("{verdict}: {mutant}");
                     locked(&results).push((verdict, mutant));
                 }
@@ -123,11 +135,23 @@ fn run(wish: &Wish) -> Result<(), String> {
     for (verdict, mutant) in results.iter().filter(|(verdict, _)| verdict.rank() > 0) {
         println!("{verdict}: {mutant}");
     }
-    let count = |rank| results.iter().filter(|(verdict, _)| verdict.rank() == rank).count();
-    let (caught, hang, missed) = (count(0), count(1), count(2));
-    let percent = 100.0 * caught as f64 / results.len().max(1) as f64;
-    println!("{caught} caught by assertion ({percent:.0} %), {hang} by hang, {missed} missed");
+    told("promises", results.iter().filter(|(_, mutant)| mutant.is_promise));
+    told("sample", results.iter().filter(|(_, mutant)| !mutant.is_promise));
     Ok(())
+}
+
+/// The line that counts.
+fn told<'a>(of: &str, results: impl Iterator<Item = &'a (suites::Verdict, &'a Mutant)>) {
+    let ranks: Vec<u8> = results.map(|(verdict, _)| verdict.rank()).collect();
+    if ranks.is_empty() {
+        return;
+    }
+    let count = |rank| ranks.iter().filter(|found| **found == rank).count();
+    let (caught, hang, missed) = (count(0), count(1), count(2));
+    let percent = 100.0 * caught as f64 / ranks.len() as f64;
+    println!(
+        "{of}: {caught} caught by assertion ({percent:.0} %), {hang} by hang, {missed} missed"
+    );
 }
 
 fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -1,7 +1,10 @@
-//! The suites that are to notice a mutant: those of its package first, then the quick ones of the public interface.
+//! The suites that are to notice a mutant: those that are nearest to its package, the quick ones first. Those with
+//! processes that are killed, locked away or live on hosts of their own take minutes and are left out, as is the lab.
 
 use crate::tree::{SWITCH, cargo};
 use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -10,13 +13,42 @@ use std::time::{Duration, Instant};
 use tieline_testing::built;
 use tieline_testing::hang::{self, Limit};
 
-/// Beside the package's own: programs of tests by package, and the part of their names.
-const PUBLIC: &[&str] =
-    &["tieline", "tieline-fake", "tieline-bad-providers", "tieline-conformance"];
+/// Whose tests are to notice a mutant of the sources in front (the first that fit), the nearest first.
+const NEAR: &[(&str, &[&str])] = &[
+    ("core/src/job", &["tieline", "tieline-tools"]),
+    ("core/src/config", &["tieline", "tieline-bad-providers", "tieline-tools"]),
+    ("core/src/registry", &["tieline", "tieline-bad-providers", "tieline-fake"]),
+    ("core/src/report", &["tieline", "tieline-bad-providers", "tieline-fake", "tieline-tools"]),
+    ("core/src", &["tieline", "tieline-fake", "tieline-bad-providers"]),
+    (
+        "plugin-api/src",
+        &["tieline-plugin-api", "tieline-fake", "tieline-conformance", "tieline-bad-providers"],
+    ),
+    (
+        "net/src",
+        &["tieline-net", "tieline-provider-tcp-connect", "tieline-provider-tcp", "tieline"],
+    ),
+    (
+        "providers/memory-file/src",
+        &["tieline-memory-file", "tieline-provider-shm-cma", "tieline-provider-shm", "tieline"],
+    ),
+    ("providers/shm/src", &["tieline-provider-shm", "tieline-conformance", "tieline"]),
+    ("providers/shm-cma/src", &["tieline-provider-shm-cma", "tieline-conformance", "tieline"]),
+    ("providers/tcp/src", &["tieline-provider-tcp", "tieline-conformance", "tieline"]),
+    (
+        "providers/tcp-connect/src",
+        &["tieline-provider-tcp-connect", "tieline-conformance", "tieline"],
+    ),
+    ("providers/verbs/src", &["tieline-provider-verbs"]),
+];
+/// What tests load and run beside what cargo builds for them.
+const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
 /// A program that takes longer than this without a mutant is left out for mutants of other packages.
-const QUICK: Duration = Duration::from_secs(20);
-/// Nothing hangs before it has taken so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const QUICK: Duration = Duration::from_secs(40);
+/// Nothing hangs before it has taken so long: what tests wait for has limits of its own, and those are caught.
+const PATIENCE: Duration = Duration::from_secs(75);
+/// Tests of a program at once: those that hang must not keep others from failing.
+const AT_ONCE: &str = "8";
 
 /// How a mutant ended.
 pub(crate) enum Verdict {
@@ -78,12 +110,12 @@ impl Suites {
     pub(crate) fn build(work: &Path) -> Result<Suites, String> {
         println!("building the tests");
         let tree = work.join("tree");
-        let hooks =
-            ["--features", "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks"];
-        let others = ["--exclude", "tieline-processes", "--exclude", "tieline-tools"];
-        let own = ["--exclude", "xtask", "--exclude", "xtask-mutants", "--exclude", "xtask-header"];
-        let mut build = cargo(&tree, work, &["build", "--workspace", "--all-targets"]);
-        let output = build.args(hooks).args(others).args(own).output();
+        let hooks = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks";
+        let mut build = cargo(&tree, work, &["build", "--workspace", "--lib", "--bins", "--tests"]);
+        let _ = build.args(["--features", hooks]);
+        let _ = build.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
+        let others = ["tieline-processes", "xtask", "xtask-mutants", "xtask-header"];
+        let output = build.args(others.iter().flat_map(|name| ["--exclude", name])).output();
         let output = output.map_err(|e| format!("cargo: {e}"))?;
         let mut programs = Vec::new();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -126,20 +158,22 @@ impl Suites {
         Ok(suites)
     }
 
-    /// Whether the suites notice this mutant of that package.
-    pub(crate) fn verdict(&self, package: &str, id: u32) -> Verdict {
-        let own = self.programs.iter().filter(|program| program.package == package);
-        let is_public = |program: &&Program| {
-            program.package != package
-                && PUBLIC.contains(&program.package.as_str())
-                && program.usual < QUICK
-        };
+    /// Whether the suites notice this mutant of that file.
+    pub(crate) fn verdict(&self, file: &str, id: u32) -> Verdict {
+        let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
+        let mut programs = Vec::new();
+        for program in &self.programs {
+            let distance = near.iter().position(|near| program.package == *near);
+            if let Some(distance) = distance.filter(|at| *at == 0 || program.usual < QUICK) {
+                programs.push((distance, program));
+            }
+        }
+        programs.sort_by_key(|(distance, program)| (*distance, program.usual));
         let mut hang = None;
-        for program in own.chain(self.programs.iter().filter(is_public)) {
+        for (_, program) in programs {
             let limit = (program.usual * 5).max(PATIENCE);
             let ended = self.run(program, id, limit);
-            let new = ended.failed.iter().find(|test| !program.fails.contains(*test));
-            if let Some(test) = new {
+            if let Some(test) = ended.failed.first() {
                 return Verdict::Caught(format!("{} {test}", program.name));
             }
             let name = format!("{} {}", program.package, program.name);
@@ -154,42 +188,52 @@ impl Suites {
         hang.map_or(Verdict::Missed, Verdict::Hang)
     }
 
+    /// Runs a program with a mutant turned on, or none, until its end or the first test that fails because of it.
     fn run(&self, program: &Program, id: u32, limit: Duration) -> Ended {
         let began = Instant::now();
         let mut command = Command::new(&program.file);
         let _ = command
             .current_dir(&program.folder)
             .env(SWITCH, id.to_string())
+            .env("RUST_TEST_THREADS", AT_ONCE)
             .env(built::GIVEN, &self.built)
             .env("PROPTEST_FAILURE_PERSISTENCE", "off")
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let Ok(mut child) = command.spawn() else {
             return Ended { failed: Vec::new(), crashed: true, hung: false, took: Duration::ZERO };
         };
+        // Those whose parent has ended already are known by their group.
+        let end = |process: u32| {
+            hang::end(process);
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{process}")]).status();
+        };
         let hung = Arc::new(AtomicBool::new(false));
         let (told, process) = (hung.clone(), child.id());
         let limit = Limit::new(limit, move || {
             told.store(true, Ordering::Relaxed);
-            hang::end(process);
-            let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+            end(process);
         });
-        let mut said = Vec::new();
-        if let Some(mut output) = child.stdout.take() {
-            let _ = std::io::Read::read_to_end(&mut output, &mut said); // what was said until then
+        let mut failed: Vec<String> = Vec::new();
+        let output = child.stdout.take().map(BufReader::new);
+        for line in output.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+            let name = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
+            let Some(name) = name.filter(|name| !program.fails.iter().any(|f| f == name)) else {
+                continue;
+            };
+            failed.push(name.to_owned());
+            if id != 0 {
+                end(process);
+                break;
+            }
         }
         let status = child.wait();
         drop(limit);
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let failed: Vec<String> = said
-            .lines()
-            .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
-            .map(str::to_owned)
-            .collect();
         let hung = hung.load(Ordering::Relaxed);
         let well = status.is_ok_and(|status| status.success());
-        let crashed = !well && !hung && failed.is_empty();
+        let crashed = !well && !hung && failed.is_empty() && program.fails.is_empty();
         Ended { failed, crashed, hung, took: began.elapsed() }
     }
 }

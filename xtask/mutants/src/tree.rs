@@ -50,6 +50,11 @@ pub(crate) fn compiled_in(
             return Ok(chosen);
         }
         println!("{} of them do not compile", wrong.len());
+        for (at, mutant) in chosen.iter().enumerate() {
+            if mutant.is_promise && wrong.contains(&(at + 1)) {
+                return Err(format!("this promise does not compile: {mutant}"));
+            }
+        }
         let mut number = 0;
         chosen.retain(|_| {
             number += 1;

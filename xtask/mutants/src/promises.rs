@@ -1,0 +1,330 @@
+//! Mutants chosen by hand, each of which breaks a promise: a test has to fail on every one, by an assertion.
+//!
+//! A place is named by a piece of its file that is there once. What begins with `fn` is a function, which returns at once;
+//! what is replaced by nothing is a statement, which is left out; anything else is an expression, which becomes another one.
+
+use crate::PACKAGES;
+use crate::find::{Edit, Mutant};
+use std::path::Path;
+
+/// File, place, what becomes of it, and what that breaks.
+const PROMISES: &[(&str, &str, &str, &str)] = &[
+    // ---- order and completion ----
+    ("core/src/endpoint/flush.rs", "fn fence(", "Ok(())", "a fence orders nothing"),
+    (
+        "core/src/endpoint/flush.rs",
+        "fn flush(&self)",
+        "Ok(Outcome::Done(0))",
+        "a flush waits for nothing",
+    ),
+    ("core/src/endpoint/queue.rs", "fn queue_len(", "1", "the queue seems never empty"),
+    ("core/src/worker/mod.rs", "fn pending(", "0", "nothing seems pending"),
+    (
+        "core/src/endpoint/key.rs",
+        "rank > best.rank",
+        "rank <= best.rank",
+        "a way counts as settled while a better one may come",
+    ),
+    (
+        "core/src/endpoint/queue.rs",
+        "done < budget",
+        "true",
+        "answers have no bound in one progress call",
+    ),
+    // ---- what a peer says ----
+    ("core/src/worker/progress.rs", "fn check_answer(", "Ok(())", "anybody answers a question"),
+    (
+        "core/src/emulate.rs",
+        "end > landing.len",
+        "false",
+        "the data of an emulated get has no bounds",
+    ),
+    (
+        "core/src/emulate.rs",
+        "position != landing.len - landing.missing",
+        "false",
+        "the data of an emulated get lies anywhere",
+    ),
+    (
+        "core/src/worker/endpoints.rs",
+        "self.answers_over(line)",
+        "self.reply_endpoint(from.peer)",
+        "an answer goes another way than its question",
+    ),
+    (
+        "core/src/assist.rs",
+        "(job.plan.at + from) as usize",
+        "job.plan.at as usize",
+        "a shared copy begins at its first chunk",
+    ),
+    (
+        "core/src/assist.rs",
+        "job.plan.target.offset + from",
+        "job.plan.target.offset",
+        "a shared copy ends at its first chunk",
+    ),
+    (
+        "core/src/assist.rs",
+        "plan.target.offset.saturating_add(from)",
+        "plan.target.offset",
+        "a helper copies to the first chunk",
+    ),
+    (
+        "core/src/assist.rs",
+        "plan.at.checked_add(from)",
+        "Some(plan.at)",
+        "a helper copies from the first chunk",
+    ),
+    (
+        "core/src/worker/owed.rs",
+        "self.owed.debts.borrow().len() >= MOST",
+        "false",
+        "answers that are owed have no bound",
+    ),
+    ("core/src/registry/abi/objects.rs", "fn release(", "", "lent payloads are never given back"),
+    // ---- wire-up ----
+    (
+        "core/src/worker/wiring/act.rs",
+        "reason.map(|reason| reason.kind)",
+        "None",
+        "a connection that failed counts as one that is there",
+    ),
+    (
+        "core/src/wireup/books.rs",
+        "self.idle_pairs <= MAX_IDLE_PAIRS",
+        "true",
+        "idle pairs are never forgotten",
+    ),
+    (
+        "core/src/wireup/books.rs",
+        "pair.live > 0 || pair.touched > until",
+        "pair.touched > until",
+        "pairs in use are forgotten",
+    ),
+    (
+        "core/src/wireup/books.rs",
+        "floor = floor.max(pair.used.highest());",
+        "",
+        "numbers of forgotten pairs are new again",
+    ),
+    (
+        "core/src/wireup/service.rs",
+        "private.len() <= MAX_PRIVATE",
+        "true",
+        "private data has no bound here",
+    ),
+    (
+        "core/src/wireup/service.rs",
+        "bytes.len() > MAX_PRIVATE",
+        "false",
+        "private data has no bound there",
+    ),
+    (
+        "core/src/wireup/message.rs",
+        "bytes.len() > MAX_IDENTITY",
+        "false",
+        "identities have no bound",
+    ),
+    (
+        "core/src/wireup/message.rs",
+        "bytes.len() > MAX_ADDRESS",
+        "false",
+        "endpoint addresses have no bound",
+    ),
+    (
+        "core/src/wireup/receive.rs",
+        "peer.is_some_and(|peer| peer.early >= limits.max_unfinished_per_peer)",
+        "false",
+        "what one peer begins has no bound",
+    ),
+    (
+        "core/src/wireup/receive.rs",
+        "self.early >= limits.max_early",
+        "false",
+        "what peers begin has no bound",
+    ),
+    (
+        "core/src/wireup/receive.rs",
+        "self.connections.len() >= limits.max_connections",
+        "false",
+        "connections have no bound",
+    ),
+    (
+        "core/src/wireup/receive.rs",
+        "key.n > highest.saturating_add(WINDOW)",
+        "false",
+        "numbers of connections may be anything",
+    ),
+    // ---- files that are loaded ----
+    (
+        "core/src/registry/probe.rs",
+        "age < NO_LASTS_SECONDS",
+        "true",
+        "a no of the probe is believed for ever",
+    ),
+    (
+        "core/src/registry/probe.rs",
+        "meta.mode() & 0o022 == 0",
+        "true",
+        "a cache that others can write is believed",
+    ),
+    (
+        "core/src/registry/probe.rs",
+        "(meta.uid() == effective_uid() || meta.uid() == 0)",
+        "true",
+        "a cache of another user is believed",
+    ),
+    // ---- the door of hosts ----
+    (
+        "net/src/door.rs",
+        "self.guests.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)",
+        "false",
+        "those that have not proven themselves are let in without end",
+    ),
+    (
+        "net/src/door.rs",
+        "guest.moved + GRACE",
+        "guest.moved",
+        "nobody has time to prove itself when all places are taken",
+    ),
+    // ---- shared memory ----
+    (
+        "providers/shm/src/receiver.rs",
+        "sys::sealed_len(memory) != Some(channel::memory_len(fastbox))",
+        "false",
+        "a peer can shorten a channel under its reader",
+    ),
+    (
+        "providers/shm/src/keys.rs",
+        "!sys::is_write_sealed(&region.fd)",
+        "true",
+        "read-only memory is told as writable",
+    ),
+    (
+        "providers/shm/src/wake.rs",
+        "#[cfg(not(loom))]\n    crate::sys::membarrier();",
+        "",
+        "a sleeper does not pay for its senders' fences",
+    ),
+    ("providers/shm/src/wake.rs", "notes();", "", "a sleeper does not say so"),
+    (
+        "providers/shm/src/sender.rs",
+        "return Status::Closed",
+        "()",
+        "a key is asked for while the endpoint closes",
+    ),
+    ("providers/shm/src/sender.rs", "bell as usize / 64 * 8", "0", "bells ring in the first word"),
+    (
+        "providers/shm/src/sender.rs",
+        "(bell as usize) < sys::PAGE * 8",
+        "true",
+        "a bell may lie beside its page",
+    ),
+    (
+        "providers/shm/src/pool.rs",
+        "committed.clamp(FIRST_SEGMENT, LARGEST_SEGMENT)",
+        "FIRST_SEGMENT",
+        "the pool grows by its first size for ever",
+    ),
+    (
+        "providers/shm/src/pool.rs",
+        "len == 0 || number == MAX_SEGMENTS",
+        "len == 0",
+        "the pool has more segments than a peer maps",
+    ),
+    (
+        "providers/shm/src/interface.rs",
+        "records < ENOUGH_RECORDS",
+        "true",
+        "records have no bound in one progress call",
+    ),
+    // ---- tcp ----
+    ("providers/tcp/src/receive.rs", "end <= get.len", "true", "the data of a get has no bounds"),
+    (
+        "providers/tcp/src/window.rs",
+        "distance >= WINDOW",
+        "false",
+        "frames that are held have no bound",
+    ),
+    (
+        "providers/tcp/src/window.rs",
+        "fn highest(",
+        "self.expected",
+        "the highest number that came is not known",
+    ),
+    (
+        "providers/tcp/src/deliver.rs",
+        "ops.serves.len() >= 2 * MAX_GETS",
+        "false",
+        "a peer's gets have no bound",
+    ),
+    (
+        "providers/tcp/src/deliver.rs",
+        "ops.failures.len() > 2 * MAX_PUTS",
+        "false",
+        "failures of a peer's puts have no bound",
+    ),
+    (
+        "providers/tcp/src/link.rs",
+        "self.early.len() < MAX_EARLY",
+        "true",
+        "connections that come early have no bound",
+    ),
+    (
+        "providers/tcp/src/receive.rs",
+        "frames == MOST_FRAMES",
+        "false",
+        "frames of one stream have no bound in one poll",
+    ),
+    // ---- verbs ----
+    (
+        "providers/verbs/src/ud/interface/arrivals.rs",
+        "self.early >= EARLY",
+        "false",
+        "datagrams that come early have no bound",
+    ),
+];
+
+/// All of them, in their order.
+///
+/// # Errors
+/// What stands in the table and not, or more than once, in the source.
+pub(crate) fn all(root: &Path) -> Result<Vec<Mutant>, String> {
+    PROMISES.iter().map(|promise| of(root, *promise)).collect()
+}
+
+fn of(
+    root: &Path,
+    (file, place, becomes, broken): (&str, &str, &str, &str),
+) -> Result<Mutant, String> {
+    let text = std::fs::read_to_string(root.join(file)).map_err(|e| format!("{file}: {e}"))?;
+    let found: Vec<usize> = text.match_indices(place).map(|(at, _)| at).collect();
+    let &[at] = found.as_slice() else {
+        return Err(format!("promises.rs: `{place}` is {} times in {file}", found.len()));
+    };
+    let package = PACKAGES.iter().find(|(_, folder)| file.starts_with(&format!("{folder}/")));
+    let (package, _) = package.ok_or_else(|| format!("promises.rs: no package has {file}"))?;
+    let range = at..at + place.len();
+    let edit = if place.starts_with("fn ") {
+        let body = text[at..].find(" {\n").ok_or_else(|| format!("{file}: {place} has no body"))?;
+        Edit::Return(at + body + 2, becomes.to_owned())
+    } else if becomes.is_empty() {
+        Edit::Leave(range)
+    } else {
+        Edit::Replace(range, becomes.to_owned())
+    };
+    let line = text[..at].matches('\n').count() + 1;
+    let (file, what) = (file.to_owned(), broken.to_owned());
+    Ok(Mutant { package, file, line, what, edit, is_promise: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_promise_is_found_in_the_source() {
+        let root = crate::root();
+        assert_eq!(all(&root).map(|all| all.len()), Ok(PROMISES.len()));
+    }
+}
