@@ -278,6 +278,14 @@ impl State {
         }
     }
 
+    /// Ends what the peer of this number has towards an interface.
+    pub(crate) fn hang_up(&mut self, interface: usize, peer: u64) {
+        let of_peer = |e: &Endpoint| e.open && e.to == interface && e.peer == peer;
+        if let Some(endpoint) = self.endpoints.iter().position(of_peer) {
+            self.break_endpoint(endpoint, Status::Closed, "the peer hung up");
+        }
+    }
+
     pub(crate) fn peer_number(&self, from: usize, at: usize) -> Option<u64> {
         let found = self.endpoints.iter().rev().find(|e| e.interface == from && e.to == at);
         found.map(|endpoint| endpoint.peer)

@@ -221,6 +221,11 @@ impl Interface for FakeInterface {
         Ok(())
     }
 
+    fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        self.world.state().hang_up(self.number, peer);
+        Ok(())
+    }
+
     fn release(&self, token: u64) {
         self.world.state().release(token);
         let _ = ask(self.world, self.lane, self.number, Slot::Release);

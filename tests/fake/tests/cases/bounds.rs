@@ -1,8 +1,8 @@
 //! Bounds on what waits.
 
 use crate::cases;
-use crate::stage::{Stage, posts_until_again};
-use tieline::{Endpoint, Error, Outcome, Region, RemoteKey, Status};
+use crate::stage::{Stage, pending, posts_until_again};
+use tieline::{Access, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// More than any bound of 16 KiB allows.
@@ -79,5 +79,63 @@ cases! {
                 assert!(ended.is_ok(), "{name}: {ended:?}");
             }
         }
+    }
+
+    /// However much waits for room, one call goes on with some of it, and the next with more.
+    fn one_progress_call_gives_a_bounded_number_of_messages_and_of_answers() {
+        const MANY: usize = 200;
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        for side in [0, 1] {
+            let at = stage.world.interface(side, "am");
+            stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)).at(at));
+            // What waits at `a` are messages, and at `b` answers.
+            let requests: Vec<Request> = (0..MANY)
+                .map(|i| match side {
+                    0 => pending(stage.ab.send(5, i as u64, b"waits")),
+                    _ => pending(stage.ab.fetch_add(&key, 0, 1)),
+                })
+                .collect();
+            stage.settle();
+            stage.world.forget_rules();
+            let sent = || {
+                let calls = stage.world.calls(Slot::Short);
+                calls.iter().filter(|call| call.interface == at && !call.refused).count()
+            };
+            let before = sent();
+            let _ = if side == 0 { stage.a.progress() } else { stage.b.progress() };
+            let at_once = sent() - before;
+            assert!((1..=MANY / 3).contains(&at_once), "side {side}: {at_once} in one call");
+            for request in &requests {
+                assert!(stage.end_of(request).expect("an end when there is room").is_ok());
+            }
+        }
+        stage.assert_no_faults();
+    }
+
+    /// Who asks without end and leaves no way back is hung up on, and what it waits for ends.
+    fn answers_that_cannot_be_given_are_bounded() {
+        const BOUND: usize = 65_536;
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let target = stage.at_b.register_with(vec![0; 64], Access::ALL).unwrap();
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let cb = c.connect(&stage.b.address().unwrap()).unwrap();
+        let (b, at) = (stage.world.interface(1, "am"), stage.world.interface(2, "am"));
+        stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::NoMemory)).at(b));
+        let key = cb.import_key(&target.remote_key().unwrap()).unwrap();
+        let asked = pending(cb.fetch_add(&key, 0, 1));
+        let turn = || c.progress() + stage.b.progress();
+        (0..10).for_each(|_| { let _ = turn(); });
+        // The same question again and again, as a peer asks that never ends an operation.
+        let question = [&[0; 40][..], &[0, 8]].concat();
+        for _ in 0..BOUND {
+            stage.world.forge(at, b, 0xf003, 1 << 40, &question);
+        }
+        // More polls than it takes to bring them all.
+        (0..BOUND / 8).for_each(|_| { let _ = turn(); });
+        let ended = c.test(&asked).expect("nobody waits for an answer that does not come");
+        assert_eq!(ended.unwrap_err().status(), Status::Closed);
+        stage.assert_no_faults();
     }
 }
