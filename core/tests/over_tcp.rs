@@ -514,3 +514,53 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     assert_eq!(a.deliver_out_of_band(b"noise").unwrap_err().status(), Status::BadData);
     memory_operations(&a, &[&b], &here, &there, &to_b);
 }
+
+/// The kinds of the wire-up's messages that bring the address of an endpoint, and how far from their end it ends.
+const REQUEST: (u8, usize) = (1, 0);
+const REPLY: (u8, usize) = (2, 8);
+
+#[test]
+fn an_endpoint_that_a_module_does_not_connect_to_ends_what_waits_for_it() {
+    let Some(folder) = providers() else { return };
+    for (kind, behind) in [REQUEST, REPLY] {
+        let by_hand = || {
+            let builder = over_tcp(&folder).set("TIELINE_CONNECT", "oob");
+            builder.out_of_band(true).open().unwrap()
+        };
+        let (here, there) = (by_hand(), by_hand());
+        let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+        let mail: Mail = Rc::default();
+        for (worker, name) in [(&a, 0u8), (&b, 1)] {
+            let post = mail.clone();
+            let send = move |to: &[u8], datagram: &[u8]| {
+                let mut datagram = datagram.to_vec();
+                if datagram[3] == kind {
+                    // The last byte of an address of tcp's says one of two things.
+                    let last = datagram.len() - behind - 1;
+                    assert!(datagram[last] <= 1);
+                    datagram[last] = 9;
+                }
+                post.borrow_mut().push_back((to[0], datagram));
+                true
+            };
+            worker.set_out_of_band(&[name], send).unwrap();
+        }
+        let to_b = connected(&a, &b);
+        let Outcome::Pending(sent) = to_b.send(1, 0, b"").unwrap() else { panic!("no connection") };
+        let wait = Wait::new("the end of a message over a connection that cannot be");
+        let ended = loop {
+            if let Some(result) = a.test(&sent) {
+                break result;
+            }
+            wait.goes_on();
+            let next = mail.borrow_mut().pop_front();
+            if let Some((to, datagram)) = next {
+                [&a, &b][usize::from(to)].deliver_out_of_band(&datagram).unwrap();
+            }
+            let _ = (a.progress(), b.progress());
+        };
+        let error = ended.expect_err("nobody is connected");
+        assert!(!error.why().is_empty());
+        assert_eq!((a.counters().connections, b.counters().connections), (0, 0), "{error}");
+    }
+}
