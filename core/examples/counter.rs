@@ -1,13 +1,13 @@
 //! A distributed counter: every rank adds to one word of rank 0 and nobody loses an increment.
 //!
-//! `tieline run -n 4 -- target/release/examples/counter`
+//! `tieline run -n 4 -- target/release/examples/counter [INCREMENTS]`
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 use tieline::{Context, Error, Job, Status};
 
-const INCREMENTS: u64 = 100_000;
-
 fn main() -> Result<(), Error> {
+    let increments = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100_000);
     let job = Job::from_env()?;
     let context = Context::open()?;
     let worker = context.worker()?;
@@ -17,8 +17,10 @@ fn main() -> Result<(), Error> {
     let home = worker.connect(&addresses[0])?;
     let counter = home.import_key(&keys[0])?;
 
+    job.barrier()?;
+    let start = Instant::now();
     let mut last = None;
-    for _ in 0..INCREMENTS {
+    for _ in 0..increments {
         let before = worker.finish(home.fetch_add(&counter, 0, 1)?)?;
         // Each rank sees the counter only rise.
         if last.is_some_and(|last| before <= last) {
@@ -27,13 +29,17 @@ fn main() -> Result<(), Error> {
         }
         last = Some(before);
     }
-    let expected = INCREMENTS * job.size() as u64;
+    let expected = increments * job.size() as u64;
     if job.rank() == 0 {
-        // Making progress serves the others' first contact.
-        while memory.atomic_u64(0)?.load(SeqCst) < expected {
-            let _ = worker.progress();
-        }
-        println!("{expected} increments by {} ranks, none lost; by {}", job.size(), counter.path());
+        // The progress that it makes serves the others' first contact.
+        let count = memory.atomic_u64(0)?;
+        let _ = worker.wait_until(|| count.load(SeqCst) >= expected, None)?;
+        println!(
+            "{expected} increments by {} ranks in {:?}, none lost; by {}",
+            job.size(),
+            start.elapsed(),
+            counter.path()
+        );
     }
     job.barrier()
 }

@@ -1,12 +1,12 @@
 //! A one-dimensional stencil: every rank puts its border cells straight into its neighbours' memory.
 //!
-//! `tieline run -n 4 -- target/release/examples/halo`
+//! `tieline run -n 4 -- target/release/examples/halo [STEPS]`
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tieline::{Context, Endpoint, Error, Job, Region, RemoteKey, Status};
 
 const CELLS: usize = 1000;
-const STEPS: usize = 50;
 
 /// Layout of a rank's memory in 8-byte words: the cells, then two ghosts a side (for even and odd steps:
 /// a neighbour is at most one step ahead), then how many borders have come from either side.
@@ -40,6 +40,7 @@ impl Neighbour {
 }
 
 fn main() -> Result<(), Error> {
+    let steps = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50);
     let job = Job::from_env()?;
     // Where put is emulated, the thread answers for a rank that computes or waits in a barrier.
     let context = Context::builder().progress_thread(true).open()?;
@@ -59,13 +60,13 @@ fn main() -> Result<(), Error> {
     let left = neighbour((rank + size - 1) % size, RIGHT_GHOST, FROM_RIGHT)?;
     let right = neighbour((rank + 1) % size, LEFT_GHOST, FROM_LEFT)?;
 
-    for step in 1..=STEPS {
+    let start = Instant::now();
+    for step in 1..=steps {
         left.send(step, word(&memory, 0)?.load(Ordering::Relaxed))?;
         right.send(step, word(&memory, CELLS - 1)?.load(Ordering::Relaxed))?;
         for counter in [FROM_LEFT, FROM_RIGHT] {
-            while word(&memory, counter)?.load(Ordering::Acquire) < step as u64 {
-                let _ = worker.progress();
-            }
+            let count = word(&memory, counter)?;
+            let _ = worker.wait_until(|| count.load(Ordering::Acquire) >= step as u64, None)?;
         }
         // The stencil: every cell takes its left neighbour's value, so the whole line turns by one.
         let mut carried = word(&memory, LEFT_GHOST + step % 2)?.load(Ordering::Relaxed);
@@ -74,7 +75,9 @@ fn main() -> Result<(), Error> {
         }
     }
     worker.flush()?;
-    let expected = ((rank * CELLS + size * CELLS - STEPS) % (size * CELLS)) as u64;
+    let took = start.elapsed();
+    let turned = steps % (size * CELLS);
+    let expected = ((rank * CELLS + size * CELLS - turned) % (size * CELLS)) as u64;
     let found = word(&memory, 0)?.load(Ordering::Relaxed);
     if found != expected {
         let why = format!("cell 0 of rank {rank} holds {found}, expected {expected}");
@@ -86,7 +89,8 @@ fn main() -> Result<(), Error> {
         right.key.path()
     );
     if rank == 0 {
-        println!("{STEPS} steps on {size} ranks verified");
+        let each = took / steps.max(1) as u32;
+        println!("{steps} steps on {size} ranks verified, {each:?} each");
     }
     job.barrier()
 }

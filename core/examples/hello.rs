@@ -27,8 +27,6 @@ fn main() -> Result<(), Error> {
     println!("rank {rank} reaches rank {to} by {}", next.path());
     let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
     let _ = worker.finish(sent)?;
-    while !greeted.get() {
-        let _ = worker.wait(None)?;
-    }
+    let _ = worker.wait_until(|| greeted.get(), None)?;
     job.barrier()
 }

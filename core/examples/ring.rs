@@ -22,12 +22,8 @@ fn main() -> Result<(), Error> {
     let (rank, size) = (job.rank() as u64, job.size() as u64);
     let next = worker.connect(&addresses[((rank + 1) % size) as usize])?;
     let receive = || -> Result<u64, Error> {
-        loop {
-            if let Some(value) = arrived.take() {
-                return Ok(value);
-            }
-            let _ = worker.wait(None)?;
-        }
+        let _ = worker.wait_until(|| arrived.get().is_some(), None)?;
+        Ok(arrived.take().unwrap_or_default())
     };
     let pass_on = |value: u64| worker.finish(next.send(TOKEN, value, b"")?);
 

@@ -2,6 +2,7 @@
 
 mod assemble;
 mod room;
+mod spin;
 
 use crate::address::{Party, Place};
 use crate::compose::Composition;
@@ -20,6 +21,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
 use tieline_plugin_api::memory_caps;
+
+pub(crate) use spin::Spin;
 
 /// An open domain of a provider in use.
 pub(crate) struct DomainSlot {
@@ -60,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) regions: Table,
     pub(crate) parked: Parked,
     gauge: room::Gauge,
+    /// How long a wait spins.
+    pub(crate) spin: Spin,
     guard: ForkGuard,
     notes: Mutex<Notes>,
     service: OnceLock<Party>,

@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::{Error, Status};
 use std::fmt;
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -102,7 +103,9 @@ impl Job {
     /// cannot be reached, `TimedOut` with the ranks that have not come, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()))
+        let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()))?;
+        let _ = JOINED.fetch_max(job.local_size, Ordering::Relaxed);
+        Ok(job)
     }
 
     fn from_variables(get: Get<'_>, secret: Secret<'_>) -> Result<Job, Error> {
@@ -284,6 +287,25 @@ impl Job {
             moved.and(met)
         })
     }
+}
+
+/// Processes on this host of the largest job that this one has joined.
+static JOINED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many processes of its job this host has, this one among them, as far as it has joined one.
+pub(crate) fn joined_processes() -> usize {
+    JOINED.load(Ordering::Relaxed)
+}
+
+/// The same for a process that has not joined a job (yet), as its launcher says in the environment; else 1.
+pub(crate) fn processes_on_this_host() -> usize {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let place = match Place::of_tieline(&variable) {
+        Ok(None) => Place::of_any(&variable),
+        place => place,
+    };
+    // What makes no sense there is for who joins the job to say.
+    place.ok().flatten().and_then(|place| place.local_size).unwrap_or(1)
 }
 
 impl fmt::Debug for Job {

@@ -43,6 +43,8 @@ pub struct Report {
     /// In which order modules serve a peer that all of them reach. What a certain peer gets is what
     /// `Endpoint::report` says.
     pub lanes: Vec<LaneView>,
+    /// What calls that wait do first, and why: spin, or yield the processor at once.
+    pub waits: String,
     /// Every decision.
     pub records: Vec<Record>,
     /// What an operator should know.
@@ -244,6 +246,7 @@ impl Report {
             text.push_str(&text::columns(&lane_rows(&self.lanes), 2));
             text.push('\n');
         }
+        text.push_str(&listed("WAITS", std::slice::from_ref(&self.waits)));
         text.push_str(&listed("WARNINGS", &self.warnings));
         let log = self
             .log

@@ -59,23 +59,23 @@ impl Poller {
 
     /// Sleeps until something is readable; `false` when the time is up. A signal ends the sleep early.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-        let ms = match timeout {
-            None => -1,
-            // Rounded up, so that a short sleep is not a spin.
-            Some(t) => i32::try_from(t.as_micros().div_ceil(1000)).unwrap_or(i32::MAX),
-        };
-        // SAFETY: room for four events is given.
-        let n = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, ms)
-        };
+        let mut polled =
+            libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let limit = timeout.map(|t| libc::timespec {
+            tv_sec: t.as_secs().min(1 << 40) as libc::time_t,
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // epoll_wait itself knows milliseconds only.
+        // SAFETY: one record, and a time or none, that live during the call; no signal mask.
+        let n = unsafe { libc::ppoll(&mut polled, 1, at, std::ptr::null()) };
         if n >= 0 {
             return Ok(n > 0);
         }
         if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             return Ok(true);
         }
-        Err(last_error("waiting for events (epoll_wait)"))
+        Err(last_error("waiting for events (ppoll)"))
     }
 }
 
@@ -407,6 +407,26 @@ pub(crate) fn limits() -> Limits {
         (read && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
     };
     Limits { address_space: read(libc::RLIMIT_AS), file_bytes: read(libc::RLIMIT_FSIZE) }
+}
+
+/// How many processors the calling thread may run on.
+pub(crate) fn processors_allowed() -> Option<usize> {
+    // More than any kernel is built for.
+    let mut mask = [0u64; 256];
+    // SAFETY: the pointer and the size name the local mask; pid 0 is the calling thread.
+    let read = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
+    let count = mask.iter().map(|word| word.count_ones() as usize).sum();
+    (read == 0 && count > 0).then_some(count)
+}
+
+/// How often the calling thread had to leave its processor to another one although it could have gone on; a yield that
+/// found somebody counts.
+pub(crate) fn switches() -> u64 {
+    // SAFETY: all-zero is a valid rusage: integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the record is writable.
+    let _ = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
 /// The length of a page.

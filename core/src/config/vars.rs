@@ -75,6 +75,8 @@ core_vars! {
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::Text,
         "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
+    SPIN = "TIELINE_SPIN", "", Kind::Duration,
+        "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 50us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
         "Smallest put or get that both ends copy together when both are making progress.";
 }

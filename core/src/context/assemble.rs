@@ -191,6 +191,7 @@ impl Core {
         let _ = config.duration(vars::CLOSE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
+        let spin = super::Spin::new(&config)?;
         let core = Arc::new(Core {
             id,
             place: Place::here(),
@@ -208,6 +209,7 @@ impl Core {
             regions: Table::default(),
             parked: Parked::default(),
             gauge: super::room::Gauge::default(),
+            spin,
             guard: ForkGuard::new()?,
             notes: Mutex::default(),
             service: OnceLock::new(),

@@ -49,6 +49,7 @@ impl Report {
             modules: module_views(&core.composition),
             paths: path_views(&core.composition),
             lanes: lane_views(&core.composition),
+            waits: core.spin.text(),
             records: without_repetition(records.into_iter().flatten()),
             warnings,
             log: log.collect(),

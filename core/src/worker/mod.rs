@@ -1,6 +1,7 @@
 //! Workers: a progress engine and the interfaces opened on it. One thread drives a worker at a time.
 
 pub(crate) mod abi;
+mod backoff;
 pub(crate) mod carrier;
 mod endpoints;
 mod owed;
@@ -28,7 +29,6 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 use tieline_plugin_api::abi::{Event, ModuleAttr};
 use tieline_plugin_api::{caps, connects};
 
@@ -85,9 +85,6 @@ impl InterfaceSlot {
         std::mem::replace(&mut numbers[number], peer)
     }
 }
-
-/// How long a flush sleeps at most before it looks whether an endpoint takes one more operation.
-const FLUSH_NAP: Duration = Duration::from_millis(1);
 
 type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
@@ -150,6 +147,7 @@ pub(crate) struct Inner {
     pub(crate) assist: crate::assist::Desk,
     counters: Cell<Counters>,
     poller: Poller,
+    backoff: backoff::Backoff,
     /// Last, so that everything above that points into providers goes first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
     /// Memory that a broken provider may still touch: kept until its interface is closed.
@@ -166,7 +164,7 @@ pub(crate) struct Inner {
 /// let me = worker.connect(&worker.address()?)?; // a worker may write to itself
 /// let sent = me.send(7, 0, b"hello")?;
 /// worker.finish(sent)?;
-/// while worker.progress() == 0 {}
+/// worker.wait(None)?;
 /// # Ok(()) }
 /// ```
 ///
@@ -236,6 +234,7 @@ impl Worker {
             all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
         };
         let (fast, slow) = (polled(false), polled(true));
+        let backoff = backoff::Backoff::new(core.spin.clone());
         let operations = core.queue_bytes / crate::endpoint::queue::OPERATION_BYTES;
         let inner = Inner {
             core,
@@ -267,6 +266,7 @@ impl Worker {
             assist: crate::assist::Desk::default(),
             counters: Cell::default(),
             poller,
+            backoff,
             interfaces,
             held_for_ever: RefCell::default(),
         };
@@ -382,22 +382,15 @@ impl Worker {
             if !inner.is_alive() {
                 continue;
             }
-            loop {
-                match inner.flush() {
-                    Ok(Outcome::Done(_)) => break,
-                    Ok(outcome) => {
-                        posted.push_back(outcome);
-                        break;
-                    }
-                    // It has as many operations as it may: some must end first.
-                    Err(error) if error.status() == Status::Again => {
-                        self.inner.rest(FLUSH_NAP)?;
-                    }
-                    Err(error) => {
-                        first = first.and(Err(error));
-                        break;
-                    }
-                }
+            // While it has as many operations as it may, some must end first.
+            let flush = || match inner.flush() {
+                Err(error) if error.status() == Status::Again => None,
+                result => Some(result),
+            };
+            match self.inner.wait_for(None, false, flush)? {
+                Some(Ok(outcome @ Outcome::Pending(_))) => posted.push_back(outcome),
+                Some(Err(error)) => first = first.and(Err(error)),
+                Some(Ok(Outcome::Done(_))) | None => {}
             }
         }
         for outcome in posted {

@@ -268,11 +268,11 @@ impl Worker {
     /// # Errors
     /// As [`ServiceCall::test`]; `Busy` inside a handler.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, Error> {
+        self.inner.check_no_handler("finish_call")?;
         loop {
-            if let Some(answer) = call.test() {
+            if let Some(answer) = self.inner.wait_for(None, true, || call.test())? {
                 return answer;
             }
-            let _ = self.wait(Some(Duration::from_millis(100)))?;
         }
     }
 }

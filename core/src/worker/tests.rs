@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Context, Outcome, Region};
+use std::time::Duration;
 
 fn over_shm(progress_thread: bool) -> Context {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm");

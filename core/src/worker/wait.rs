@@ -1,5 +1,6 @@
 //! Sleeping: a program need not spin.
 
+use super::backoff::{Step, Wait};
 use super::{Inner, Worker};
 use crate::op::Request;
 use crate::region::{NotClosed, Region};
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// How often `finish` looks before it sleeps: some microseconds, the time in which a running peer answers.
-const SPINS: usize = 2000;
 /// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
@@ -48,29 +47,60 @@ impl Worker {
         self.inner.wait(timeout)
     }
 
+    /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
+    /// calls, on this thread, and may look at anything: what handlers have noted, operations, memory that peers write to.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let worker = tieline::Context::open()?.worker()?;
+    /// let got = std::rc::Rc::new(std::cell::Cell::new(false));
+    /// let note = got.clone();
+    /// worker.on_message(7, move |_| note.set(true))?;
+    /// worker.wait_until(|| got.get(), None)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// It spins for `TIELINE_SPIN`, then yields its processor for a millisecond, then sleeps; whatever happens begins
+    /// that anew. Events of the worker's end the sleep. What makes none (a peer's put or atomic, another thread) is noticed
+    /// by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
+    ///
+    /// # Errors
+    /// `Busy` inside a handler, or when the system refuses to wait.
+    #[inline]
+    pub fn wait_until(
+        &self,
+        mut condition: impl FnMut() -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Error> {
+        self.inner.check_no_handler("a wait")?;
+        Ok(self.inner.wait_for(timeout, false, || condition().then_some(()))?.is_some())
+    }
+
     /// Closes a region, making progress until nothing uses it any more or the time is up: [`Region::close`], for who
     /// would rather wait. Operations of other workers need their progress.
     ///
     /// # Errors
     /// As [`Region::close`]; inside a handler it does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
-        let deadline = Instant::now().checked_add(timeout);
-        let mut region = region;
-        loop {
-            let not = match region.close() {
-                Err(not) if not.error.status() == Status::Busy => not,
-                ended => return ended,
-            };
-            let left =
-                deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-            if left.is_zero() || self.inner.in_progress.get() {
-                return Err(not);
-            }
-            region = not.region;
-            // A peer that leaves makes no event.
-            if let Err(error) = self.inner.rest(left.min(QUEUED_NAP)) {
-                return Err(NotClosed { region, error });
-            }
+        let not = match region.close() {
+            Err(not) if not.error.status() == Status::Busy && !self.inner.in_progress.get() => not,
+            ended => return ended,
+        };
+        // Neither a peer that leaves nor a handle that is dropped makes an event.
+        let mut open = Some(not);
+        let closed =
+            self.inner.wait_for(Some(timeout), false, || match open.take()?.region.close() {
+                Err(not) if not.error.status() == Status::Busy => {
+                    open = Some(not);
+                    None
+                }
+                ended => Some(ended),
+            });
+        match (closed, open) {
+            (Ok(Some(ended)), _) => ended,
+            (Err(error), Some(not)) => Err(NotClosed { region: not.region, error }),
+            (_, Some(not)) => Err(not),
+            (_, None) => Ok(()), // a look has closed it
         }
     }
 }
@@ -148,36 +178,68 @@ impl Inner {
         Ok(self.progress() > 0)
     }
 
+    #[inline]
     pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, Error> {
         self.check_owner(request)?;
-        let mut quiet = 0;
         loop {
-            if let Some(result) = self.ops.borrow_mut().take(request.id) {
+            let take = || self.ops.borrow_mut().take(request.id);
+            if let Some(result) = self.wait_for(None, true, take)? {
                 return result;
             }
-            if self.progress() > 0 {
-                quiet = 0;
-                continue;
-            }
-            quiet += 1;
-            if quiet < SPINS {
-                std::hint::spin_loop();
-                continue;
-            }
-            self.rest(Duration::from_millis(100))?;
         }
+    }
+
+    /// Makes progress until `look` finds something; none when the time is up. `by_event`: nothing but an event of this
+    /// worker's brings it about.
+    #[inline]
+    pub(super) fn wait_for<T>(
+        self: &Rc<Self>,
+        timeout: Option<Duration>,
+        by_event: bool,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut wait = self.backoff.begin(timeout, by_event);
+        loop {
+            if let Some(found) = look() {
+                return Ok(Some(found));
+            }
+            let moved = self.progress() > 0;
+            if !wait.goes_on(moved) && !self.back_off(&mut wait)? {
+                return Ok(look());
+            }
+        }
+    }
+
+    /// Gives the processor away, or not yet; `false` when the time is up.
+    #[cold]
+    fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
+        match self.backoff.step(wait, Instant::now()) {
+            Step::TimeIsUp => return Ok(false),
+            Step::Look => std::hint::spin_loop(),
+            Step::Yield { poll_slow } => {
+                std::thread::yield_now();
+                self.backoff.yielded(crate::sys::switches);
+                if poll_slow {
+                    self.slow_in.set(0);
+                }
+            }
+            Step::Sleep(nap) => {
+                let moved = self.rest(nap)?;
+                wait.note(moved);
+            }
+        }
+        Ok(true)
     }
 
     /// Sleeps for a while inside a call that waits. A module that cannot wake anybody is looked at again and again, with
     /// naps in between.
-    pub(super) fn rest(self: &Rc<Self>, most: Duration) -> Result<(), Error> {
+    fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
         match self.wait(Some(most)) {
-            Ok(_) => {}
             Err(error) if error.status() == Status::Unsupported => {
                 std::thread::sleep(most.min(POLL_NAP));
+                Ok(false)
             }
-            Err(error) => return Err(error),
+            moved => moved,
         }
-        Ok(())
     }
 }

@@ -112,7 +112,7 @@ fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
         assert_eq!(node.must(&format!("pin {processor}")), "true");
     }
     asks.connect(&mut answers);
-    for how in ["wait", "finish", "epoll"] {
+    for how in ["wait", "wait-until", "finish", "epoll"] {
         let before = sys::now_ns();
         let done = asks.try_ask(&format!("rounds answers 10000 {how}")).expect("the rounds");
         println!(

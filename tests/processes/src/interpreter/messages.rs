@@ -163,6 +163,10 @@ impl Node {
                 continue;
             }
             let _ = worker.finish(endpoint.send(PING, header, b"question")?)?;
+            if how == "wait-until" {
+                let _ = worker.wait_until(|| self.seen.pongs.get() >= header, None)?;
+                continue;
+            }
             while self.seen.pongs.get() < header {
                 if how == "wait" {
                     let _ = worker.wait(None)?;

@@ -1,0 +1,280 @@
+//! What a wait does while there is nothing to do: it spins, then yields its processor, then sleeps.
+//!
+//! Spinning answers soonest where every process has a processor of its own. Where processes share one, whoever spins keeps
+//! it from the process that it waits for, until the kernel takes it away milliseconds later; a yield hands it over within
+//! a microsecond, and costs little where nobody wants it. Sleeping is for what takes long: it needs somebody to wake us,
+//! which costs both sides some microseconds.
+//!
+//! How long to spin follows from how many processes of the job are on this host ([`Spin`]), and is corrected by what the
+//! kernel says about yields: processes that are each pinned to a processor of their own seem to have too few, and a
+//! neighbour that belongs to no job is not counted at all.
+
+use crate::context::Spin;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Looks between two readings of the clock while spinning: a microsecond or so.
+const LOOKS: u32 = 64;
+/// Looks between two yields where nobody else wants the processor.
+const LOOKS_ALONE: u32 = 16;
+/// How long a wait yields before it sleeps.
+const YIELDING: Duration = Duration::from_millis(1);
+/// Yields between two polls of what asks the kernel.
+const YIELDS_UNTIL_SLOW: u32 = 4;
+/// Yields between two questions to the kernel how many of them handed the processor over; this many of them did: it
+/// is shared; so many samples in a row without any: it is not.
+const SAMPLE: u32 = 16;
+const SHARED: u64 = 8;
+const ALONE: u32 = 8;
+/// A nap while something may change of which no event tells: this part of what was waited so far, within these bounds.
+const NAP_PART: u32 = 8;
+const NAP_LEAST: Duration = Duration::from_micros(50);
+const NAP_MOST: Duration = Duration::from_millis(10);
+/// A sleep that an event ends.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// What a worker knows about the processor that it runs on.
+pub(super) struct Backoff {
+    spin: Spin,
+    /// Whether others want it, once yields have shown.
+    shared: Cell<Option<bool>>,
+    /// Looks of a wait before it reads the clock.
+    first_looks: Cell<u32>,
+    yields: Cell<u32>,
+    switches: Cell<u64>,
+    samples_alone: Cell<u32>,
+}
+
+/// One wait.
+pub(super) struct Wait {
+    timeout: Option<Duration>,
+    /// What it waits for comes about by an event, and not by a peer that writes to memory.
+    by_event: bool,
+    looks: u32,
+    /// Something has happened since the clock was read.
+    moved: bool,
+    begun: Option<Instant>,
+    quiet: Option<Instant>,
+    yields: u32,
+}
+
+/// What comes after looks that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Look,
+    Yield { poll_slow: bool },
+    Sleep(Duration),
+    TimeIsUp,
+}
+
+impl Backoff {
+    pub(super) fn new(spin: Spin) -> Backoff {
+        let backoff = Backoff {
+            spin,
+            shared: Cell::new(None),
+            first_looks: Cell::new(LOOKS),
+            yields: Cell::new(0),
+            switches: Cell::new(0),
+            samples_alone: Cell::new(0),
+        };
+        let _ = backoff.budget();
+        backoff
+    }
+
+    #[inline]
+    pub(super) fn begin(&self, timeout: Option<Duration>, by_event: bool) -> Wait {
+        let looks = match timeout {
+            Some(Duration::ZERO) => 1,
+            _ => self.first_looks.get(),
+        };
+        Wait { timeout, by_event, looks, moved: false, begun: None, quiet: None, yields: 0 }
+    }
+
+    /// How long to spin as things stand.
+    pub(super) fn budget(&self) -> Duration {
+        let budget = self.spin.budget(self.shared.get());
+        self.first_looks.set(if budget.is_zero() { 1 } else { LOOKS });
+        budget
+    }
+
+    /// What to do now.
+    pub(super) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
+        let begun = *wait.begun.get_or_insert(now);
+        let left = wait.timeout.map(|t| t.saturating_sub(now.saturating_duration_since(begun)));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Step::TimeIsUp;
+        }
+        let budget = self.budget();
+        wait.looks = self.first_looks.get();
+        if std::mem::take(&mut wait.moved) {
+            wait.quiet = None;
+            return Step::Look;
+        }
+        let quiet = *wait.quiet.get_or_insert(now);
+        let waited = now.saturating_duration_since(quiet);
+        if waited < budget {
+            return Step::Look;
+        }
+        if waited < budget.saturating_add(YIELDING) {
+            wait.looks = if self.shared.get() == Some(false) { LOOKS_ALONE } else { 1 };
+            wait.yields = wait.yields.wrapping_add(1);
+            return Step::Yield { poll_slow: wait.yields % YIELDS_UNTIL_SLOW == 0 };
+        }
+        let nap = match wait.by_event {
+            true => SLEEP,
+            false => (waited / NAP_PART).clamp(NAP_LEAST, NAP_MOST),
+        };
+        wait.looks = 1;
+        Step::Sleep(left.map_or(nap, |left| left.min(nap)))
+    }
+
+    /// A yield has returned. `switches` says how often this thread was taken off its processor so far.
+    pub(super) fn yielded(&self, switches: impl FnOnce() -> u64) {
+        let yields = self.yields.get() + 1;
+        self.yields.set(yields % SAMPLE);
+        if yields < SAMPLE {
+            return;
+        }
+        let before = self.switches.replace(switches());
+        match self.switches.get().saturating_sub(before) {
+            0 => {
+                self.samples_alone.set(self.samples_alone.get().saturating_add(1));
+                if self.samples_alone.get() >= ALONE {
+                    self.shared.set(Some(false));
+                }
+            }
+            taken => {
+                self.samples_alone.set(0);
+                if taken >= SHARED {
+                    self.shared.set(Some(true));
+                }
+            }
+        }
+    }
+}
+
+impl Wait {
+    /// Whether something has happened.
+    pub(super) fn note(&mut self, moved: bool) {
+        self.moved |= moved;
+    }
+
+    /// A look has found nothing. Whether the next one follows at once.
+    #[inline]
+    pub(super) fn goes_on(&mut self, moved: bool) -> bool {
+        self.note(moved);
+        self.looks -= 1;
+        self.looks > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn backoff(processes: usize, processors: usize) -> Backoff {
+        Backoff::new(Spin::for_tests(processes, processors, false))
+    }
+
+    /// Steps of a wait in which nothing happens, a microsecond apart, without repetition.
+    fn steps(backoff: &Backoff, wait: &mut Wait, micros: u32) -> Vec<Step> {
+        let start = Instant::now();
+        let mut steps: Vec<Step> =
+            (0..micros).map(|n| backoff.step(wait, start + US * n)).collect();
+        steps.dedup_by_key(|step| std::mem::discriminant(step));
+        steps
+    }
+
+    #[test]
+    fn with_a_processor_each_a_wait_spins_yields_and_sleeps() {
+        let backoff = backoff(2, 2);
+        let mut wait = backoff.begin(None, true);
+        assert_eq!(wait.looks, LOOKS);
+        let steps = steps(&backoff, &mut wait, 2000);
+        assert!(
+            matches!(steps[..], [Step::Look, Step::Yield { .. }, Step::Sleep(SLEEP)]),
+            "{steps:?}"
+        );
+    }
+
+    #[test]
+    fn with_more_processes_than_processors_a_wait_yields_at_once() {
+        let backoff = backoff(16, 2);
+        assert_eq!(backoff.budget(), Duration::ZERO);
+        let mut wait = backoff.begin(None, true);
+        assert_eq!(wait.looks, 1);
+        let steps = steps(&backoff, &mut wait, 2000);
+        assert!(matches!(steps[..], [Step::Yield { .. }, Step::Sleep(SLEEP)]), "{steps:?}");
+    }
+
+    #[test]
+    fn what_no_event_tells_of_is_looked_for_within_a_part_of_the_time_waited() {
+        let backoff = backoff(1, 2);
+        let mut wait = backoff.begin(None, false);
+        let start = Instant::now();
+        let _ = backoff.step(&mut wait, start);
+        for (waited, nap) in [(2_000, 250), (40_000, 5_000), (10_000_000, 10_000)] {
+            assert_eq!(backoff.step(&mut wait, start + US * waited), Step::Sleep(US * nap));
+        }
+    }
+
+    #[test]
+    fn whatever_happens_begins_the_wait_anew_and_not_its_timeout() {
+        let backoff = backoff(1, 2);
+        let mut wait = backoff.begin(Some(US * 5000), true);
+        let start = Instant::now();
+        let _ = backoff.step(&mut wait, start);
+        assert!(matches!(backoff.step(&mut wait, start + US * 3000), Step::Sleep(_)));
+        let _ = wait.goes_on(true);
+        assert_eq!(backoff.step(&mut wait, start + US * 3001), Step::Look);
+        assert_eq!(backoff.step(&mut wait, start + US * 3002), Step::Look);
+        // However much happens, it ends in time.
+        wait.looks = 1;
+        let _ = wait.goes_on(true);
+        assert_eq!(backoff.step(&mut wait, start + US * 5000), Step::TimeIsUp);
+    }
+
+    #[test]
+    fn a_sleep_is_no_longer_than_the_time_that_is_left() {
+        let backoff = backoff(1, 2);
+        let mut wait = backoff.begin(Some(US * 3000), true);
+        let start = Instant::now();
+        let _ = backoff.step(&mut wait, start);
+        assert_eq!(backoff.step(&mut wait, start + US * 2900), Step::Sleep(US * 100));
+    }
+
+    /// Lets so many yields pass of which some hand the processor over.
+    fn yields(backoff: &Backoff, count: u32, handed_over: &mut u64, each: u64) {
+        for _ in 0..count {
+            *handed_over += each;
+            backoff.yielded(|| *handed_over);
+        }
+    }
+
+    #[test]
+    fn who_shares_a_processor_with_somebody_uncounted_stops_spinning_and_begins_again() {
+        let (backoff, mut handed_over) = (backoff(1, 2), 0);
+        assert!(!backoff.budget().is_zero());
+        yields(&backoff, 2 * SAMPLE, &mut handed_over, 1);
+        assert!(backoff.budget().is_zero());
+        yields(&backoff, (ALONE + 1) * SAMPLE, &mut handed_over, 0);
+        assert!(!backoff.budget().is_zero());
+    }
+
+    #[test]
+    fn who_is_pinned_to_a_processor_that_nobody_else_wants_spins_after_all() {
+        let (backoff, mut handed_over) = (backoff(2, 1), 0);
+        assert!(backoff.budget().is_zero());
+        yields(&backoff, (ALONE + 1) * SAMPLE, &mut handed_over, 0);
+        assert!(!backoff.budget().is_zero());
+    }
+
+    #[test]
+    fn a_quota_is_not_spent_on_spinning_whatever_yields_show() {
+        let backoff = Backoff::new(Spin::for_tests(16, 2, true));
+        yields(&backoff, (ALONE + 1) * SAMPLE, &mut 0, 0);
+        assert!(backoff.budget().is_zero());
+    }
+}

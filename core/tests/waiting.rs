@@ -1,0 +1,173 @@
+//! `Worker::wait_until`: what ends it, what it refuses, and that nothing is lost however it ends.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tieline::{Context, Endpoint, Status, Worker};
+
+/// A worker with an endpoint to itself, and the headers of the messages that came.
+fn worker(settings: &[(&str, &str)]) -> (Context, Worker, Endpoint, Rc<RefCell<Vec<u64>>>) {
+    let builder = settings.iter().fold(Context::builder(), |b, (name, value)| b.set(name, value));
+    let context = builder.open().unwrap();
+    let worker = context.worker().unwrap();
+    let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let log = seen.clone();
+    worker.on_message(1, move |m| log.borrow_mut().push(m.header())).unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    (context, worker, me, seen)
+}
+
+#[test]
+fn a_wait_ends_when_its_condition_holds_and_makes_no_progress_beyond_that() {
+    let (_context, worker, me, seen) = worker(&[]);
+    assert!(worker.wait_until(|| true, None).unwrap());
+    let sent = me.send(1, 7, b"").unwrap();
+    let _ = worker.finish(sent).unwrap();
+    assert!(worker.wait_until(|| !seen.borrow().is_empty(), None).unwrap());
+    assert_eq!(*seen.borrow(), [7]);
+}
+
+#[test]
+fn a_wait_ends_after_its_timeout_and_not_before() {
+    let (_context, worker, _me, _seen) = worker(&[]);
+    for timeout in [Duration::ZERO, Duration::from_micros(300), Duration::from_millis(30)] {
+        let (begun, mut looks) = (Instant::now(), 0);
+        let never = || {
+            looks += 1;
+            false
+        };
+        assert!(!worker.wait_until(never, Some(timeout)).unwrap());
+        assert!(begun.elapsed() >= timeout);
+        assert!(looks >= 2, "the condition is looked at before and after");
+    }
+}
+
+#[test]
+fn events_that_never_end_do_not_keep_a_wait_from_its_timeout() {
+    let (_context, worker, me, seen) = worker(&[]);
+    let flood = || {
+        let _ = me.send(1, 0, b"on and on");
+        false
+    };
+    assert!(!worker.wait_until(flood, Some(Duration::from_millis(5))).unwrap());
+    assert!(!seen.borrow().is_empty());
+}
+
+#[test]
+fn a_condition_that_holds_when_the_time_is_up_has_been_met() {
+    let (_context, worker, _me, _seen) = worker(&[]);
+    let begun = Instant::now();
+    let late = || begun.elapsed() >= Duration::from_millis(2);
+    // The last look comes after the clock.
+    while !worker.wait_until(late, Some(Duration::from_millis(1))).unwrap() {}
+    assert!(worker.wait_until(late, Some(Duration::ZERO)).unwrap());
+}
+
+#[test]
+fn inside_a_handler_a_wait_is_refused() {
+    let (_context, worker, me, _seen) = worker(&[]);
+    let worker = Rc::new(worker);
+    let said: Rc<RefCell<Vec<Status>>> = Rc::default();
+    let (log, inside) = (said.clone(), Rc::downgrade(&worker));
+    worker
+        .on_message(2, move |_| {
+            let Some(worker) = inside.upgrade() else { return };
+            let refused = |result: Result<bool, tieline::Error>| result.unwrap_err().status();
+            log.borrow_mut().push(refused(worker.wait_until(|| true, None)));
+            log.borrow_mut().push(refused(worker.wait(Some(Duration::ZERO))));
+        })
+        .unwrap();
+    let _ = me.send(2, 0, b"").unwrap();
+    assert!(worker.wait_until(|| said.borrow().len() == 2, None).unwrap());
+    assert_eq!(*said.borrow(), [Status::Busy, Status::Busy]);
+}
+
+#[test]
+fn a_condition_that_panics_loses_nothing() {
+    let (_context, worker, me, seen) = worker(&[]);
+    for header in 0..100 {
+        let looks = Cell::new(0);
+        let panics = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 + header % 3 {
+                panic!("a condition");
+            }
+            false
+        };
+        let _ = me.send(1, header, b"").unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| worker.wait_until(panics, None)));
+        assert!(panicked.is_err());
+    }
+    assert!(worker.wait_until(|| seen.borrow().len() == 100, None).unwrap());
+    assert_eq!(*seen.borrow(), (0..100).collect::<Vec<_>>());
+}
+
+/// Whatever the wait is doing by then: `after` lets it spin, yield and sleep.
+fn ended_by_memory_that_another_thread_writes(settings: &[(&str, &str)], after: Duration) {
+    let (context, worker, _me, _seen) = worker(settings);
+    let memory = context.alloc(8).unwrap();
+    let writing = Arc::new(AtomicBool::new(false));
+    let (start, theirs) = (writing.clone(), memory.clone());
+    let writer = std::thread::spawn(move || {
+        let mut waiting = None::<Instant>;
+        while waiting.is_none_or(|since| since.elapsed() < after) {
+            if start.load(Ordering::Acquire) {
+                let _ = waiting.get_or_insert_with(Instant::now);
+            }
+            std::thread::yield_now();
+        }
+        theirs.atomic_u64(0).unwrap().store(1, Ordering::Release);
+    });
+    let word = memory.atomic_u64(0).unwrap();
+    let written = || {
+        writing.store(true, Ordering::Release);
+        word.load(Ordering::Acquire) == 1
+    };
+    assert!(worker.wait_until(written, None).unwrap());
+    writer.join().unwrap();
+}
+
+#[test]
+fn what_peers_write_to_memory_ends_a_wait_that_spins_yields_or_sleeps() {
+    for spin in ["0", "50us", "inf"] {
+        for after in [0, 200, 20_000] {
+            let after = Duration::from_micros(after);
+            ended_by_memory_that_another_thread_writes(&[("TIELINE_SPIN", spin)], after);
+        }
+    }
+}
+
+#[test]
+fn a_region_that_somebody_still_holds_is_given_back_when_the_time_is_up() {
+    let (context, worker, _me, _seen) = worker(&[]);
+    let region = context.alloc(64).unwrap();
+    let held = region.clone();
+    let not = worker.close_region(region, Duration::from_millis(2)).unwrap_err();
+    assert_eq!(not.error.status(), Status::Busy);
+    drop(held);
+    worker.close_region(not.region, Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn the_report_says_what_waits_begin_with_and_why() {
+    let waits = |spin: Option<&str>| {
+        let builder = Context::builder();
+        let builder = spin.map_or(builder, |spin| Context::builder().set("TIELINE_SPIN", spin));
+        let report = builder.open().unwrap().report();
+        assert!(report.why().contains("WAITS\n"), "{}", report.why());
+        report.waits
+    };
+    assert!(waits(None).contains("1 process of the job on this host"), "{}", waits(None));
+    assert!(waits(Some("0")).starts_with("yield their processor at once"), "{}", waits(Some("0")));
+    assert!(waits(Some("3us")).starts_with("spin for 3µs"), "{}", waits(Some("3us")));
+    assert!(
+        waits(Some("3us")).contains("TIELINE_SPIN was set (program)"),
+        "{}",
+        waits(Some("3us"))
+    );
+    let error = Context::builder().set("TIELINE_SPIN", "long").open().map(drop).unwrap_err();
+    assert!(error.to_string().contains("TIELINE_SPIN"), "{error}");
+}
