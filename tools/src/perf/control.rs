@@ -144,16 +144,12 @@ impl Peer {
     /// Waits for the answer, and makes progress meanwhile.
     pub(crate) fn reply(&self, worker: &Worker) -> Result<Reply, Error> {
         let mut replies = self.replies.borrow_mut();
-        let until = Instant::now() + DEADLINE;
         let fd = [replies.get_ref().as_raw_fd()];
-        while !sys::wait_readable(&fd, 0).is_ok_and(|ready| ready[0]) {
-            let _ = worker.progress();
-            std::thread::yield_now();
-            if Instant::now() > until {
-                return Err(lost(
-                    "it has not answered for 30 s (one that listens serves one client at a time)",
-                ));
-            }
+        let answered = || sys::wait_readable(&fd, 0).is_ok_and(|ready| ready[0]);
+        if !worker.wait_until(answered, Some(DEADLINE))? {
+            return Err(lost(
+                "it has not answered for 30 s (one that listens serves one client at a time)",
+            ));
         }
         let mut line = String::new();
         let read = replies.read_line(&mut line);

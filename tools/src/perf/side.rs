@@ -3,6 +3,7 @@
 use super::args::Memory;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 use tieline::{Context, Endpoint, Error, Outcome, Region, RemoteKey, Status, Worker};
 
 /// Message ids.
@@ -20,8 +21,9 @@ pub(crate) mod id {
     pub(crate) const STOP: u16 = 6;
 }
 
-/// How many turns of a loop that waits may pass before the peer process is looked at.
-const LOOK: u32 = 1 << 16;
+/// How long a wait goes on before the peer process is looked at, and how many progress calls without one.
+const LOOK: Duration = Duration::from_millis(100);
+const STEPS: u32 = 1 << 16;
 
 /// What handlers have seen since the test began.
 #[derive(Default)]
@@ -86,7 +88,7 @@ pub(crate) struct Side<'a> {
     endpoint: Option<Endpoint>,
     /// Whether the other process is still there, asked now and then.
     alive: &'a dyn Fn() -> Result<(), Error>,
-    waited: Cell<u32>,
+    steps: Cell<u32>,
 }
 
 impl<'a> Side<'a> {
@@ -107,7 +109,7 @@ impl<'a> Side<'a> {
         let worker = context.worker()?;
         let seen = Rc::new(Seen::default());
         listen(&worker, &seen)?;
-        Ok(Side { worker, seen, context, endpoint: None, alive, waited: Cell::new(0) })
+        Ok(Side { worker, seen, context, endpoint: None, alive, steps: Cell::new(0) })
     }
 
     pub(crate) fn connect(&mut self, address: &[u8]) -> Result<(), Error> {
@@ -141,32 +143,33 @@ impl<'a> Side<'a> {
     /// Imports a key and waits until its path stands.
     pub(crate) fn key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
         let key = self.endpoint()?.import_key(bytes)?;
-        while key.is_settling() {
-            self.step()?;
-        }
+        self.wait_until(|| !key.is_settling())?;
         Ok(key)
     }
 
-    /// Progress, and now and then a look at the other process.
+    /// Progress, and now and then a look at the other process: for what is done between operations.
     #[inline]
     pub(crate) fn step(&self) -> Result<(), Error> {
-        if self.worker.progress() == 0 {
-            self.idle()?;
+        if self.worker.progress() > 0 {
+            return Ok(());
+        }
+        let steps = self.steps.get().wrapping_add(1);
+        self.steps.set(steps);
+        if steps % STEPS == 0 { self.look() } else { Ok(()) }
+    }
+
+    /// Makes progress until `done`, with a look at the other process now and then.
+    #[inline]
+    pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
+        while !self.worker.wait_until(&mut done, Some(LOOK))? {
+            self.look()?;
         }
         Ok(())
     }
 
-    /// To be called in a loop that waits without progress.
-    #[inline]
-    pub(crate) fn idle(&self) -> Result<(), Error> {
-        let waited = self.waited.get().wrapping_add(1);
-        self.waited.set(waited);
-        if waited % LOOK == 0 { self.look() } else { Ok(()) }
-    }
-
     /// Looks whether the other process and the way to it are still there.
     #[cold]
-    pub(crate) fn look(&self) -> Result<(), Error> {
+    fn look(&self) -> Result<(), Error> {
         (self.alive)()?;
         if let Some(error) = self.seen.failed.take() {
             return Err(error);
@@ -190,12 +193,14 @@ impl<'a> Side<'a> {
         &self,
         mut post: impl FnMut() -> Result<Outcome, Error>,
     ) -> Result<Outcome, Error> {
-        loop {
-            match post() {
-                Err(error) if error.status() == Status::Again => self.step()?,
-                outcome => return outcome,
-            }
+        let mut posted = post();
+        if is_again(&posted) {
+            self.wait_until(|| {
+                posted = post();
+                !is_again(&posted)
+            })?;
         }
+        posted
     }
 
     /// Waits for an operation.
@@ -205,12 +210,12 @@ impl<'a> Side<'a> {
             Outcome::Done(value) => return Ok(value),
             Outcome::Pending(request) => request,
         };
-        loop {
-            match self.worker.test(&request) {
-                Some(result) => return result,
-                None => self.step()?,
-            }
-        }
+        let mut ended = None;
+        self.wait_until(|| {
+            ended = self.worker.test(&request);
+            ended.is_some()
+        })?;
+        ended.unwrap_or(Ok(0))
     }
 
     /// Waits until everything posted is complete at the other side.
@@ -218,6 +223,10 @@ impl<'a> Side<'a> {
         let outcome = self.endpoint()?.flush()?;
         self.finish(outcome).map(drop)
     }
+}
+
+fn is_again(posted: &Result<Outcome, Error>) -> bool {
+    matches!(posted, Err(error) if error.status() == Status::Again)
 }
 
 /// The selection that makes `path` the only one: single-copy providers move no messages, so shm comes along.

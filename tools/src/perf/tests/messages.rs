@@ -13,10 +13,7 @@ pub(super) fn latency(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Err
             pattern::fill(number, &mut payload);
         }
         side.send(id::PING, number, &payload)?;
-        while side.seen.turns.get() <= number {
-            side.step()?;
-        }
-        Ok(())
+        side.wait_until(|| side.seen.turns.get() > number)
     };
     measure(asked.limit, ping, |_| Ok(()))
 }
@@ -25,7 +22,7 @@ pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Resul
     let mut payload = vec![0; size];
     let mut answered = 0;
     while !side.seen.stopped.get() {
-        side.step()?;
+        side.wait_until(|| side.seen.stopped.get() || answered < side.seen.turns.get())?;
         while answered < side.seen.turns.get() {
             if verify {
                 pattern::fill(answered, &mut payload);
@@ -49,9 +46,7 @@ pub(super) fn bandwidth(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, E
     };
     measure(asked.limit, send, |sent| {
         side.send(id::END, 0, &[])?;
-        while side.seen.acknowledged.get().is_none() {
-            side.step()?;
-        }
+        side.wait_until(|| side.seen.acknowledged.get().is_some())?;
         match side.seen.acknowledged.get() {
             Some(bytes) if bytes == sent * size as u64 => Ok(()),
             other => Err(super::differs(format!(
@@ -65,7 +60,7 @@ pub(super) fn bandwidth(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, E
 
 pub(super) fn serve_bandwidth(side: &Side<'_>) -> Result<(), Error> {
     while !side.seen.stopped.get() {
-        side.step()?;
+        side.wait_until(|| side.seen.stopped.get() || side.seen.ended.get())?;
         if side.seen.ended.take() {
             side.send(id::ACK, side.seen.bytes.get(), &[])?;
         }

@@ -10,7 +10,6 @@ use super::args::{Limit, Test, check_size};
 use super::control::{Peer, Reply, Request, Spec};
 use super::side::{Side, id, pattern};
 use super::stats::Samples;
-use std::time::Duration;
 use tieline::explain::Verdict;
 use tieline::{Endpoint, Error, Region, RemoteKey, Status};
 
@@ -101,35 +100,11 @@ pub(crate) fn serve(
         }
         (Test::AmLat, _) => messages::serve_latency(side, spec.size, spec.verify)?,
         (Test::AmBw, _) => messages::serve_bandwidth(side)?,
-        _ => serve_memory(side)?,
+        // Where a device does it all, the target soon sleeps: polling would take the processor from the driver. Where
+        // messages do it, they wake it.
+        _ => side.wait_until(|| side.seen.stopped.get())?,
     }
     Ok(side.seen.wrong.get())
-}
-
-/// Progress calls in a row that bring nothing, after which the target of a put or get over a network sleeps.
-const QUIET: u32 = 4096;
-/// How long it sleeps at most, until it looks whether the other process is still there.
-const NAP: Duration = Duration::from_millis(200);
-
-/// The target's side of a put, a get or an atomic. Over a network it sleeps once nothing more comes for it to do: where
-/// the device does it all, polling takes the processor from the driver. Where messages do it, they wake it.
-fn serve_memory(side: &Side<'_>) -> Result<(), Error> {
-    let network = !message_path(side)?.starts_with("shm");
-    let mut quiet = 0;
-    while !side.seen.stopped.get() {
-        if side.worker.progress() > 0 {
-            quiet = 0;
-        } else if network && quiet >= QUIET {
-            match side.worker.wait(Some(NAP))? {
-                true => quiet = 0,
-                false => side.look()?,
-            }
-        } else {
-            quiet += 1;
-            side.idle()?;
-        }
-    }
-    Ok(())
 }
 
 /// Whole words, so that the last byte lies in one.

@@ -79,11 +79,13 @@ impl Table<'_> {
         let shift = (last & 7) * 8;
         let arrived = || (word.load(Ordering::Acquire) >> shift) as u8 == mark(number);
         // Progress now and then: what is waited for is the memory.
-        while !(0..LOOKS).any(|_| arrived()) {
-            if self.side.seen.stopped.get() {
-                return Ok(false);
-            }
-            self.side.step()?;
+        let mut there = false;
+        self.side.wait_until(|| {
+            there = (0..LOOKS).any(|_| arrived());
+            there || self.side.seen.stopped.get()
+        })?;
+        if !there {
+            return Ok(false);
         }
         if self.verify && !pattern::holds(number, &self.landing.to_vec(0..last)?) {
             self.side.seen.wrong.set(self.side.seen.wrong.get() + 1);
