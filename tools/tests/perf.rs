@@ -239,3 +239,17 @@ fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
         }
     }
 }
+
+#[test]
+fn two_processes_on_one_processor_do_not_spin_it_away() {
+    // Who spins uses up a tick of the kernel's, milliseconds, for each of these; the limit is of processor time.
+    let perf =
+        "ulimit -t 3; exec \"$0\" perf --json --cpus 0,0 --size 8 --iterations 5000 --memory alloc";
+    for test in ["am_lat", "put_lat"] {
+        let mut shell = Command::new("sh");
+        let _ = shell.args(["-c", &format!("{perf} --test {test}")]);
+        let output = shell.arg(env!("CARGO_BIN_EXE_tieline")).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{test}: {}: {errors}", output.status);
+    }
+}

@@ -320,3 +320,30 @@ fn a_closed_output_neither_panics_nor_changes_the_exit_code() {
     let _ = command.stdout(closed()).stderr(closed());
     assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(5));
 }
+
+/// What ranks that the launcher puts on these processors say about their waits.
+fn waits(n: usize, cpus: &str) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.args(["run", "-n", &n.to_string(), "--cpus", cpus, "--"]);
+    let _ = command.args([env!("CARGO_BIN_EXE_tieline"), "info", "--json"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    said.lines()
+        .filter_map(|line| line.trim().strip_prefix("\"waits\": "))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn ranks_that_outnumber_their_processors_yield_at_once_and_say_why() {
+    let crowded = waits(3, "0");
+    assert_eq!(crowded.len(), 3, "{crowded:?}");
+    for said in crowded {
+        assert!(said.contains("yield their processor at once"), "{said}");
+        assert!(said.contains("3 processes of the job on this host, 1 processor"), "{said}");
+    }
+    let alone = waits(1, "0");
+    assert!(alone[0].contains("spin for"), "{alone:?}");
+    assert!(alone[0].contains("1 process of the job on this host, 1 processor"), "{alone:?}");
+}

@@ -213,6 +213,8 @@ impl Inner {
     /// Gives the processor away, or not yet; `false` when the time is up.
     #[cold]
     fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
+        // In a forked child there is nothing to come.
+        self.core.check_process("a worker")?;
         match self.backoff.step(wait, Instant::now()) {
             Step::TimeIsUp => return Ok(false),
             Step::Look => std::hint::spin_loop(),
