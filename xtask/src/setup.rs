@@ -60,6 +60,8 @@ pub(crate) const BENCH: &[Need] = &[
     need("ucx_perftest", "ucx-utils"),
     need("/usr/include/ucp/api/ucp.h", "libucx-dev"),
     need("mpirun", "openmpi-bin"),
+    need("mpicc", "libopenmpi-dev"),
+    need("taskset", "util-linux"),
     need("NPopenmpi", "netpipe-openmpi"),
     need("sockperf", "sockperf"),
     need("iperf3", "iperf3"),

@@ -1,5 +1,6 @@
 //! What is compared with what, and the aims.
 
+use super::ranks::Counts;
 use super::source::{Field, Source};
 
 /// What a figure is.
@@ -79,6 +80,7 @@ pub(crate) fn all() -> Vec<Group> {
     groups.extend(bulk());
     groups.extend(tcp());
     groups.extend(process());
+    groups.extend(oversubscribed());
     groups
 }
 
@@ -272,6 +274,26 @@ fn tcp() -> Vec<Group> {
         },
         put("64 KiB put over tcp, loopback", "64k"),
         put("1 MiB put over tcp, loopback", "1m"),
+    ]
+}
+
+/// More ranks than processors: what waiting costs. An Open MPI that yields when it is idle is the rival.
+fn oversubscribed() -> Vec<Group> {
+    const RIVAL: &str = "Open MPI, yielding";
+    let row = |what, name, ranks, size, counts, aim| Group {
+        what,
+        unit: Unit::Time,
+        better: Better::Lower,
+        sources: vec![
+            (OURS, Source::Ranks(name, ranks, size, counts)),
+            (RIVAL, Source::MpiRanks(name, ranks, size, counts)),
+        ],
+        comparisons: vec![against(RIVAL, Some(aim))],
+    };
+    vec![
+        row("oversubscribed: halo step, 16 ranks", "halo", 16, 2000, Counts::Loop, 1.5),
+        row("oversubscribed: counter, 16 ranks", "counter", 16, 100_000, Counts::Loop, 1.5),
+        row("oversubscribed: halo, 64 ranks, all of it", "halo", 64, 50, Counts::Everything, 1.0),
     ]
 }
 

@@ -7,6 +7,7 @@
 
 mod groups;
 mod lab;
+mod ranks;
 mod report;
 mod source;
 mod svg;
@@ -79,25 +80,30 @@ impl Row {
 }
 
 const HELP: &str = "\
-cargo xtask bench [--quick]         tieline perf beside the rivals that are installed (UCX, Open MPI, sockperf, iperf3) on
-                                    this machine: shared memory, single copy, TCP on loopback, start-up, memory.
+cargo xtask bench [--quick] [--only WORDS]
+                                    tieline perf beside the rivals that are installed (UCX, Open MPI, sockperf, iperf3) on
+                                    this machine: shared memory, single copy, TCP on loopback, start-up, memory,
+                                    more ranks than processors.
                                     Needs two quiet processors. Writes target/bench/report.{json,md,svg}
 cargo xtask bench --lab [--quick]   tieline perf beside perftest (ib_write_lat, ib_write_bw, ib_send_lat, ...) and
                                     ucx_perftest -x rc_verbs on the same soft RoCE device, between two emulated hosts
                                     (docs/lab.md), and the instructions of a post and a poll of each. Only the ratios
                                     mean something. Writes target/bench/lab.{json,md,svg}
 
-  --quick   3 rounds instead of 7, and shorter ones on this machine
+  --quick         3 rounds instead of 7, and shorter ones on this machine
+  --only WORDS    only the groups whose name has these words: --only oversubscribed
 
 Both build what they measure (release), and leave out what is not installed.
 ";
 
 /// What stands behind `bench` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
-    let (mut quick, mut in_the_lab) = (false, false);
-    for word in words {
+    let (mut quick, mut in_the_lab, mut only) = (false, false, "");
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
         match *word {
             "--quick" => quick = true,
+            "--only" => only = words.next().ok_or("--only needs words of a group's name")?,
             "--lab" => in_the_lab = true,
             "--help" | "-h" => {
                 print!("{HELP}");
@@ -106,11 +112,20 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
             _ => return Err(format!("no such option: {word}; see cargo xtask bench --help")),
         }
     }
-    if in_the_lab { lab::measure(quick) } else { here(quick) }
+    match (in_the_lab, only) {
+        (true, "") => lab::measure(quick),
+        (true, _) => Err("--only is for the groups of this machine".into()),
+        _ => here(quick, only),
+    }
 }
 
 /// On this machine.
-fn here(quick: bool) -> Outcome {
+fn here(quick: bool, only: &str) -> Outcome {
+    let mut groups = groups::all();
+    groups.retain(|group| group.what.contains(only));
+    if groups.is_empty() {
+        return Err(format!("no group has `{only}` in its name"));
+    }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Err("a comparison needs two processors, and this machine has one".into());
     }
@@ -119,6 +134,8 @@ fn here(quick: bool) -> Outcome {
         setup::install_or_say(setup::BENCH);
     }
     crate::sh::run(&mut cargo(&["build", "--release"]))?;
+    let examples = ["--example", "halo", "--example", "counter"];
+    crate::sh::run(cargo(&["build", "--release", "-p", "tieline"]).args(examples))?;
     let started = Instant::now();
     let machine = report::Machine::look();
     if machine.load > 0.5 {
@@ -126,7 +143,7 @@ fn here(quick: bool) -> Outcome {
     }
     let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
     let mut measured = Vec::new();
-    for group in groups::all() {
+    for group in groups {
         heading(group.what);
         let series = measure(&group, rounds, quick);
         measured.push((group, series));

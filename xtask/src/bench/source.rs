@@ -1,5 +1,6 @@
 //! Where a figure comes from: our own command, a rival's, or a program of a few lines.
 
+use super::ranks::{self, Counts};
 use crate::sh::{Outcome, capture, command, root, target};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -42,6 +43,10 @@ pub(crate) enum Source {
     UcpStartup,
     /// `tieline footprint`.
     Footprint(&'static str),
+    /// An example under `tieline run`: its name, ranks, what it is told to do, and which time.
+    Ranks(&'static str, usize, u64, Counts),
+    /// The same pattern under `mpirun`.
+    MpiRanks(&'static str, usize, u64, Counts),
     /// A budget.
     Given(f64),
 }
@@ -80,6 +85,8 @@ impl Source {
             Source::SockPerf => Some("sockperf"),
             Source::Iperf3 { .. } => Some("iperf3"),
             Source::UcpStartup => Some("cc"),
+            Source::Ranks(..) => Some("taskset"),
+            Source::MpiRanks(..) => Some("mpicc"),
             _ => None,
         }
     }
@@ -97,6 +104,10 @@ impl Source {
             Source::Iperf3 { size } => iperf3(size, quick),
             Source::UcpStartup => ucp_startup(),
             Source::Footprint(field) => footprint(field),
+            Source::Ranks(name, ranks, size, counts) => ranks::ours(name, *ranks, *size, *counts),
+            Source::MpiRanks(name, ranks, size, counts) => {
+                ranks::open_mpi(name, *ranks, *size, *counts)
+            }
             Source::Given(value) => Ok(*value),
         }
     }

@@ -1,0 +1,97 @@
+//! More ranks than processors: an example of ours under `tieline run` beside the same pattern as a program of MPI
+//! under `mpirun`, both confined to two processors.
+
+use crate::sh::{Outcome, capture, command, is_root, root, target};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What is confined to two processors, and whoever it starts with it.
+const CONFINED: [&str; 2] = ["-c", "0,1"];
+
+/// What of a run counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// What the program says that its loop took.
+    Loop,
+    /// From start to end, the launcher included.
+    Everything,
+}
+
+/// `tieline run -n RANKS -- target/release/examples/NAME SIZE`.
+pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
+    let program = target().join("release/examples").join(name);
+    let mut job = command("taskset", &CONFINED);
+    let _ = job.arg(target().join("release/tieline")).args(["run", "-n", &ranks.to_string(), "--"]);
+    measured(job.arg(program).arg(size.to_string()), counts)
+}
+
+/// `mpirun -np RANKS NAME SIZE` under `mpi_yield_when_idle`, over its shared memory.
+pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
+    let program = compiled(name)?;
+    let mut job = command("taskset", &CONFINED);
+    let _ = job.arg("mpirun");
+    if is_root() {
+        let _ = job.arg("--allow-run-as-root");
+    }
+    let _ = job.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
+    // Of the ways to one-sided operations that it has on one host, by far the fastest.
+    let _ = job.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "sm"]);
+    measured(job.args(["-np", &ranks.to_string()]).arg(program).arg(size.to_string()), counts)
+}
+
+fn compiled(name: &str) -> Outcome<PathBuf> {
+    let dir = target().join("bench");
+    let program = dir.join(format!("{name}_mpi"));
+    if !program.exists() {
+        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let mut mpicc = command("mpicc", &["-O2", "-Wall"]);
+        let source = root().join("xtask/src/bench/mpi").join(name).with_extension("c");
+        let _ = capture(mpicc.arg(source).arg("-o").arg(&program))?;
+    }
+    Ok(program)
+}
+
+/// Nanoseconds.
+fn measured(job: &mut std::process::Command, counts: Counts) -> Outcome<f64> {
+    let start = Instant::now();
+    let said = capture(job)?;
+    let took = start.elapsed();
+    match counts {
+        Counts::Everything => Ok(took.as_nanos() as f64),
+        Counts::Loop => {
+            let time = said.split([' ', ',', '\n']).find_map(time);
+            time.map(|t| t.as_nanos() as f64).ok_or_else(|| format!("no time in `{}`", said.trim()))
+        }
+    }
+}
+
+/// `1.5ms`, as Rust prints a time.
+fn time(word: &str) -> Option<Duration> {
+    let end = word.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(word.len());
+    let (number, unit) = word.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    let ns = match unit {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    Some(Duration::from_nanos((number * ns) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_found_among_the_words_of_a_program() {
+        let found = |said: &str| said.split([' ', ',', '\n']).find_map(time);
+        let halo = "2000 steps on 16 ranks verified, 793.255µs each\n";
+        assert_eq!(found(halo), Some(Duration::from_nanos(793_255)));
+        let counter = "1600 increments by 16 ranks in 1.5s, none lost; by shm/ring\n";
+        assert_eq!(found(counter), Some(Duration::from_millis(1500)));
+        assert_eq!(found("93367ns\n"), Some(Duration::from_nanos(93_367)));
+        assert_eq!(found("rank 3 has the wrong cell"), None);
+    }
+}
