@@ -1,6 +1,7 @@
 //! Many peers on one interface over a device that this process plays: floods, and who is heard all the same.
 
 use crate::double::clock::pass;
+use crate::double::world::fault;
 use crate::double::{Side, Told, connect, side, side_of};
 use crate::{UD, VerbsEndpoint, VerbsInterface};
 use core::time::Duration;
@@ -155,4 +156,37 @@ fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
         assert!(words.contains("more messages than it was granted"), "{words}");
     }
     assert!(heard >= 300, "{heard} of 600 polls");
+}
+
+/// Each has lost its first datagram and sent all others that it may.
+#[test]
+fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
+    const SENDERS: usize = 8;
+    let mut crowd = Crowd::datagrams(SENDERS);
+    for n in 0..SENDERS {
+        fault(|faults| faults.cut = true);
+        assert!(crowd.send(n, 10));
+        fault(|faults| faults.cut = false);
+        while crowd.send(n, 10) {}
+    }
+    let early = |crowd: &Crowd| {
+        let VerbsInterface::Ud(ud) = &crowd.receiver.interface else { panic!("datagrams") };
+        ud.early()
+    };
+    for _ in 0..100 {
+        crowd.receiver.poll();
+        let (waiting, most) = early(&crowd);
+        assert!(waiting <= most, "{waiting} wait");
+    }
+    let (waiting, most) = early(&crowd);
+    assert_eq!(waiting, most, "as many as may");
+    // What was lost comes again, and nothing that waited is delivered twice or never.
+    let mut heard = [0; SENDERS];
+    while heard.iter().any(|count| *count < 20) {
+        pass(Duration::from_millis(10));
+        crowd.turn().into_iter().for_each(|n| heard[n] += 1);
+        (0..SENDERS).for_each(|n| {
+            let _ = crowd.send(n, 10);
+        });
+    }
 }

@@ -10,6 +10,7 @@ use crate::devices::tests::FakeClass;
 use crate::{RC, VerbsDomain, VerbsEndpoint, VerbsInterface};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{Event, Iov};
 use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, event};
 
@@ -22,6 +23,8 @@ pub(crate) struct Told {
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
     /// What peers that arrived said of themselves.
     pub(crate) arrived: Vec<Vec<u8>>,
+    /// Peers that left.
+    pub(crate) left: usize,
     /// Endpoints that failed: cookie, status, words.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
@@ -46,6 +49,7 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
                 told.failed.push((event.cookie, Status::from_code(event.status), words));
             }
             event::PEER_ARRIVED => told.arrived.push(sys::payload(&event)),
+            event::PEER_LEFT => told.left += 1,
             other => panic!("an event of kind {other}"),
         }
     }
@@ -57,10 +61,15 @@ pub(crate) struct Side {
     pub(crate) interface: VerbsInterface,
     pub(crate) domain: VerbsDomain,
     pub(crate) told: Told,
+    until: Instant,
 }
+
+/// Only something that hangs takes this long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Side {
     pub(crate) fn poll(&mut self) {
+        assert!(Instant::now() < self.until, "it hangs");
         let _ = poll(&self.interface, &mut self.told);
     }
 }
@@ -92,7 +101,7 @@ pub(crate) fn side(settings: &[(&str, &str)]) -> Side {
 pub(crate) fn side_of(module: &str, settings: &[(&str, &str)]) -> Side {
     let domain = domain(settings).unwrap();
     let interface = domain.open_interface(module, [0; 16]).unwrap();
-    Side { interface, domain, told: Told::default() }
+    Side { interface, domain, told: Told::default(), until: Instant::now() + PATIENCE }
 }
 
 /// Connects two sides; the endpoints' cookies are 1 and 2.

@@ -310,6 +310,28 @@ fn a_peer_that_is_gone_fails_everything_under_way_in_words() {
 }
 
 #[test]
+fn a_peer_that_is_gone_while_nothing_is_sent_is_noticed_and_one_that_is_silent_is_not_gone() {
+    let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
+    let (mut a, mut b) = (side(&settings), side(&[]));
+    let (_at_a, _at_b) = connect(&mut a, &mut b);
+    let begun = Instant::now();
+    let before = device::counts().sends;
+    // Its device is asked, again and again, and answers.
+    while device::counts().sends < before + 3 {
+        a.poll();
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks for a sign of life");
+    }
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+    fault(|faults| faults.cut = true);
+    while a.told.failed.is_empty() {
+        a.poll();
+        assert!(begun.elapsed() < Duration::from_secs(60), "the silence is not noticed");
+    }
+    assert_eq!(a.told.failed[0].1, Status::TimedOut);
+    fault(|faults| faults.cut = false);
+}
+
+#[test]
 fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -447,4 +469,15 @@ fn the_owner_of_a_revoked_key_hears_why_its_own_operations_end() {
     assert_eq!(b.told.failed[0].1, Status::KeyRejected, "{:?}", b.told.failed);
     assert_eq!(b.told.ended.len(), 2);
     assert!(b.told.ended.iter().all(|(_, result)| *result != Err(Status::PeerFailed)));
+}
+
+#[test]
+fn a_peer_that_takes_only_shorter_messages_is_not_reached_and_the_setting_is_named() {
+    let of_size = |size: &str| side(&[("TIELINE_VERBS_SEGMENT_SIZE", size)]);
+    let (long, short) = (of_size("16k"), of_size("4k"));
+    let failure = long.interface.reachable(&short.interface.address()).unwrap_err();
+    assert_eq!(failure.status, Status::Unreachable);
+    assert!(failure.text.contains("TIELINE_VERBS_SEGMENT_SIZE must be the same"), "{failure:?}");
+    let same = of_size("4k");
+    same.interface.reachable(&short.interface.address()).unwrap();
 }

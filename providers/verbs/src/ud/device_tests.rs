@@ -3,6 +3,7 @@
 use crate::UD;
 use crate::double::side_of;
 use crate::double::world::fault;
+use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Posting, Status};
 
 #[test]
@@ -46,4 +47,26 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
     assert_eq!(a.told.ended.len(), 1);
     assert!(to_b.am_short(1, 2, b"x").is_err_and(|status| status != Status::Again));
     fault(|faults| faults.cut = false);
+}
+
+#[test]
+fn a_channel_that_was_closed_leaves_nothing_once_its_last_word_is_acknowledged() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let address = b.interface.address();
+    let (first, begun) = (a.interface.memory().peer_bytes, Instant::now());
+    for n in 0..50 {
+        let to_b = a.interface.connect(&address, b"a", n).unwrap();
+        while to_b.am_short(1, n, b"one") != Ok(Posting::Done) {
+            a.poll();
+            b.poll();
+        }
+        drop(to_b);
+        while a.interface.memory().peer_bytes > first || b.told.messages.len() <= n as usize {
+            a.poll();
+            b.poll();
+            assert!(begun.elapsed() < Duration::from_secs(60), "a closed channel is kept");
+        }
+    }
+    assert_eq!(a.interface.memory().peers, 0);
+    assert_eq!(b.told.left, 50);
 }

@@ -314,6 +314,12 @@ impl UdInterface {
         self.state.borrow().sleep.raw()
     }
 
+    /// How many receives hold what waits for earlier datagrams, and how many may.
+    #[cfg(test)]
+    pub(crate) fn early(&self) -> (usize, usize) {
+        (self.state.borrow().early, EARLY)
+    }
+
     pub(crate) fn memory(&self) -> MemoryReport {
         let state = self.state.borrow();
         let outbound = state.outbound.iter().flatten().count();
