@@ -251,3 +251,18 @@ fn an_outbox_that_is_full_says_so_and_takes_more_after_an_acknowledgement() {
     assert_eq!(side.outbox.acknowledged(side.sent.len() as u32), Ok(()));
     assert!(side.outbox.has_room(HEAD + 1000));
 }
+
+/// Who acknowledges says how far it has heard, beyond what is missing.
+#[test]
+fn the_highest_number_that_came_is_known_beyond_a_gap() {
+    let mut window: Window<()> = Window::starting_at(u32::MAX - 1);
+    assert_eq!(window.highest(), u32::MAX - 1);
+    window.hold(1, ());
+    assert_eq!((window.expected(), window.highest()), (u32::MAX - 1, 2));
+    window.hold(u32::MAX, ());
+    assert_eq!(window.highest(), 2);
+    for _ in 0..4 {
+        window.advance();
+    }
+    assert_eq!((window.expected(), window.highest()), (2, 2));
+}

@@ -131,3 +131,18 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     send(&mut others, 1, b"unharmed");
     assert_eq!(receive(&mut others).2, b"unharmed");
 }
+
+#[test]
+fn a_peer_that_never_connects_its_endpoint_is_given_up_in_words() {
+    let domain = domain(&[("TIELINE_CONNECT_TIMEOUT", "200ms")]);
+    let mut sides = [Side::new(&domain), Side::new(&domain)];
+    let address = sides[1].endpoint().address();
+    sides[0].endpoint().connect(&address).unwrap();
+    while sides[0].failed.is_none() {
+        turn(&mut sides);
+    }
+    let (status, words) = sides[0].failed.clone().unwrap();
+    assert_eq!(status, Status::TimedOut);
+    assert!(words.starts_with("no connection came about in "), "{words}");
+    assert_eq!(sides[1].failed, None, "nobody told it of a peer");
+}

@@ -3,9 +3,12 @@
 
 use super::*;
 use crate::frame::{HEAD, Head, KeyPart, Kind, MAX_FRAGMENT};
+use crate::link::{Greeting, MAX_EARLY, PURPOSE};
 use crate::ops::MAX_GETS;
 use crate::outbox::Gathered;
 use crate::window::WINDOW;
+use std::net::{TcpListener, TcpStream};
+use tieline_net::{Hello, Incoming};
 
 /// Side 1 lies to side 0: bytes that it never queued, in the order of its stream.
 fn forge(sides: &[Side; 2], mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
@@ -336,6 +339,25 @@ fn a_peer_that_asks_for_more_than_may_be_under_way_is_cut_off() {
     let words = is_refused(&mut sides, &[]);
     assert!(words.contains("more gets than may be under way"), "{words}");
     drop(domain);
+}
+
+/// Until an endpoint is told who its peer is, anybody who has the secret may claim to be that.
+#[test]
+fn connections_that_come_before_the_peers_address_are_bounded() {
+    let side = Side::new(&domain(&[]));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let come = |n: u64| {
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let from = stream.peer_addr().unwrap();
+        let greeting = Greeting { to: 1, from_target: [9; 16], from: n, stream: 0, round: 0 };
+        let hello = Hello::new(PURPOSE, [9; 16], &greeting.pack()).unwrap();
+        let mut inner = side.endpoint().conn().inner.borrow_mut();
+        inner.incoming(greeting, Incoming { stream, hello, from });
+        inner.early.len()
+    };
+    let kept: Vec<usize> = (0..2 * MAX_EARLY as u64).map(come).collect();
+    let expected = (1..=MAX_EARLY).chain(std::iter::repeat_n(MAX_EARLY, MAX_EARLY));
+    assert!(kept.iter().copied().eq(expected), "{kept:?}");
 }
 
 #[test]
