@@ -22,6 +22,11 @@ impl RingEndpoint {
     }
 
     #[cfg(test)]
+    pub(crate) fn channel(&self) -> &SendChannel {
+        &self.channel
+    }
+
+    #[cfg(test)]
     pub(crate) fn channel_memory(&self) -> &crate::sys::Mapping {
         self.channel.memory_map()
     }

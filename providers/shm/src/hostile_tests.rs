@@ -211,3 +211,13 @@ proptest! {
         }
     }
 }
+
+/// The peer's answer would find nobody.
+#[test]
+fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
+    let (here, there) = (interface(), interface());
+    let to = here.connect(&there.address(), b"", 1).unwrap();
+    assert_eq!(to.channel().request_key(7), Status::Again);
+    to.channel().close();
+    assert_eq!(to.channel().request_key(7), Status::Closed);
+}

@@ -212,3 +212,23 @@ impl Exports {
         Some((region.map.clone(), table.map.clone()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_as_it_was_written_and_one_beyond_the_table_is_none() {
+        let key = Key { domain: [7; 16], segment: 5, slot: 3, len: 1 << 40, access: 9 };
+        let bytes = key.pack();
+        assert_eq!(bytes.len(), KEY_LEN);
+        assert_eq!(Key::parse(&bytes), Some(key));
+        let last = Key { slot: ENTRIES as u32 - 1, ..key };
+        assert_eq!(Key::parse(&last.pack()), Some(last));
+        assert_eq!(Key::parse(&Key { slot: ENTRIES as u32, ..key }.pack()), None);
+        assert_eq!(Key::parse(&Key { segment: 0, ..key }.pack()), None, "no region has it");
+        assert_eq!(Key::parse(&[&[KEY_VERSION + 1], &bytes[1..]].concat()), None);
+        assert_eq!(Key::parse(&bytes[1..]), None);
+        assert_eq!(Key::parse(&[&bytes[..], &[0]].concat()), None);
+    }
+}
