@@ -20,7 +20,7 @@ cargo xtask COMMAND
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
   setup [bench]     install the system packages that test (and bench) need, or name them
   header [--check]  write include/tieline_provider.h, or see that it is fresh
-  mutants [--sample N] [--seed S] [--list] [FILTER...]
+  mutants [--promises] [--sample N] [--seed S] [--list] [FILTER...]
                     change the source in small ways, and see which changes no test notices: an hour, on a quiet machine
   instructions [--accept]
                     count the instructions of posting and polling, and compare or accept them

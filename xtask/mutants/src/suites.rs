@@ -1,4 +1,4 @@
-//! The suites that are to notice a mutant: those that are nearest to its package, the quick ones first. Those with
+//! The suites that are to notice a mutant: those that are near its file, the quick ones first. Those with
 //! processes that are killed, locked away or live on hosts of their own take minutes and are left out, as is the lab.
 
 use crate::tree::{SWITCH, cargo};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tieline_testing::built;
 use tieline_testing::hang::{self, Limit};
 
-/// Whose tests are to notice a mutant of the sources in front (the first that fit), the nearest first.
+/// Whose tests are to notice a mutant of the sources in front (the first that fit), the package's own before others.
 const NEAR: &[(&str, &[&str])] = &[
     ("core/src/job", &["tieline", "tieline-tools"]),
     ("core/src/config", &["tieline", "tieline-bad-providers", "tieline-tools"]),
@@ -168,7 +168,7 @@ impl Suites {
                 programs.push((distance, program));
             }
         }
-        programs.sort_by_key(|(distance, program)| (*distance, program.usual));
+        programs.sort_by_key(|(_, program)| program.usual);
         let mut hang = None;
         for (_, program) in programs {
             let limit = (program.usual * 5).max(PATIENCE);

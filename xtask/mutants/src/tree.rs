@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The variable whose value is the number of the mutant that is on.
-pub(crate) const SWITCH: &str = "TIELINE_MUTANT";
+/// The variable whose value is the number of the mutant that is on: none of the library's, which would be misspelt.
+pub(crate) const SWITCH: &str = "MUTANT_THAT_IS_ON";
 
 /// Added to each package: whether a mutant is on. A process finds that out once.
 const FUNCTION: &str = r#"
@@ -18,7 +18,7 @@ const FUNCTION: &str = r#"
 pub fn mutant_switch(id: u32) -> bool {
     static ON: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     let on = ON.get_or_init(|| {
-        std::env::var("TIELINE_MUTANT").ok().and_then(|id| id.parse().ok()).unwrap_or(0)
+        std::env::var("MUTANT_THAT_IS_ON").ok().and_then(|id| id.parse().ok()).unwrap_or(0)
     });
     *on == id
 }
