@@ -67,6 +67,8 @@ pub enum Act {
     FailLater(Status),
     /// A put, get or atomic that could end later is done when the call returns.
     AtOnce,
+    /// A put, get or atomic is said to be done, and nothing is.
+    Lie,
     /// The calling thread stops in the call until `World::go_on`, then does what was asked.
     Stop,
     /// The calling thread waits in the call until another one has stopped.

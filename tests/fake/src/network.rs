@@ -375,6 +375,7 @@ impl State {
         match verdict {
             Verdict::Act(Act::Hold) => op.held = true,
             Verdict::Act(Act::FailLater(status)) => op.fails = Some(status),
+            Verdict::Act(Act::Lie) => return Ok(Posting::Done),
             _ => {
                 let free = match flush {
                     true => {

@@ -1,9 +1,9 @@
 //! What lanes of different character do to order, completion and sizes.
 
 use crate::cases;
-use crate::stage::{Stage, pending};
+use crate::stage::{Stage, context, pending};
 use tieline::{AtomicOp, Completion, Outcome, Status, Width};
-use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
 
 cases! {
@@ -261,5 +261,120 @@ cases! {
         assert!(stage.until(|| theirs.iter().all(|request| stage.b.test(request) == Some(Ok(0)))));
         assert_eq!(target.to_vec(0..40).unwrap(), [1; 40]);
         assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
+    }
+
+    /// A key that a provider wanted more time for is asked for again in the course of operations.
+    fn operations_take_a_better_way_once_its_provider_has_it() {
+        let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
+        let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
+        let wait = Rule::every(Slot::ImportKey, Act::Refuse(Status::Again)).on("good");
+        stage.world.rule(Rule { times: 3, ..wait });
+        let (target, key) = stage.target(vec![0; 64]);
+        assert_eq!(&*key.path(), "fake:plain/plain");
+        let local = stage.local(vec![1; 8]);
+        let good = stage.world.interface(0, "good");
+        let by_good = || stage.world.calls(Slot::Put).last().is_some_and(|put| put.interface == good);
+        for _ in 0..10_000 {
+            let put = stage.ab.put(&local, 0..8, &key, 0).unwrap();
+            let _ = stage.finish(put).unwrap();
+            if by_good() {
+                break;
+            }
+        }
+        assert!(by_good(), "the first way that was there was taken for the best");
+        assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
+        stage.assert_no_faults();
+    }
+
+    fn a_module_that_does_not_do_what_it_claims_is_left_out_by_the_self_test() {
+        let tried = |rule: Option<Rule>| {
+            let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
+            rule.into_iter().for_each(|rule| world.rule(rule.on("rma")));
+            let why = context(world, &[("TIELINE_SELFTEST", "on")]).report().why();
+            assert_eq!(world.faults(), Vec::<String>::new());
+            why
+        };
+        let good = tried(None);
+        assert!(!good.contains("selftest"), "{good}");
+        let dead_key = Rule { skip: 1, ..Rule::every(Slot::Put, Act::Lie) };
+        for (rule, words) in [
+            (Rule::every(Slot::Put, Act::Refuse(Status::Io)), "put to itself failed"),
+            (Rule::every(Slot::Put, Act::Lie), "put of 1000 bytes to itself differs"),
+            (Rule::every(Slot::Get, Act::FailLater(Status::Io)), "get to itself failed"),
+            (Rule::every(Slot::Get, Act::Lie), "get of 1000 bytes to itself differs"),
+            (Rule::every(Slot::Atomic, Act::Lie), "fetch-add of 5"),
+            (Rule::every(Slot::ImportKey, Act::Refuse(Status::KeyRejected)), "its own key"),
+            (dead_key, "the key of a deregistered region was done"),
+        ] {
+            let why = tried(Some(rule));
+            assert!(why.contains(words), "{words}: {why}");
+        }
+    }
+
+    /// The kernel may refuse at any time what it has allowed so far.
+    fn a_way_that_has_become_unreachable_is_left_for_another_and_not_tried_again() {
+        let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
+        for slot in [Slot::Put, Slot::Get] {
+            let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
+            let (target, key) = stage.target(vec![7; 64]);
+            let local = stage.local(vec![1; 8]);
+            assert_eq!(&*key.path(), "fake:good/good");
+            stage.world.rule(Rule::every(slot, Act::Refuse(Status::Unreachable)).on("good"));
+            let put = || stage.finish(stage.ab.put(&local, 0..8, &key, 0).unwrap());
+            let get = || stage.finish(stage.ab.get(&local, 0..8, &key, 8).unwrap());
+            assert_eq!(if slot == Slot::Put { put() } else { get() }, Ok(0));
+            let good = stage.world.interface(0, "good");
+            let tried = || {
+                let calls = [stage.world.calls(Slot::Put), stage.world.calls(Slot::Get)].concat();
+                calls.iter().filter(|call| call.interface == good).count()
+            };
+            let before = tried();
+            for _ in 0..3 {
+                assert_eq!((put(), get()), (Ok(0), Ok(0)));
+            }
+            assert_eq!(tried(), before, "{slot:?}: it was tried again");
+            assert_eq!(&*key.path(), "fake:plain/plain");
+            assert_eq!(target.to_vec(0..8).unwrap(), [7; 8]);
+            stage.assert_no_faults();
+        }
+    }
+
+    /// A lane without room is waited for; nothing takes another way because of it.
+    fn what_waits_for_room_on_a_lane_goes_over_that_lane() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        for slot in [Slot::Put, Slot::Get, Slot::Atomic] {
+            stage.world.rule(Rule { times: 20, ..Rule::every(slot, Act::Refuse(Status::Again)) });
+        }
+        let waiting = [
+            stage.ab.put(&local, 0..8, &key, 0).unwrap(),
+            stage.ab.get(&local, 0..8, &key, 8).unwrap(),
+            stage.ab.fetch_add(&key, 16, 1).unwrap(),
+        ];
+        for outcome in waiting {
+            assert_eq!(stage.finish(outcome), Ok(0));
+        }
+        let sent = [stage.world.calls(Slot::Short), stage.world.calls(Slot::Packed)].concat();
+        let emulated: Vec<u32> = sent.iter().map(|call| call.id).filter(|id| (0xf000..0xf004).contains(id)).collect();
+        assert_eq!(emulated, Vec::<u32>::new());
+        stage.assert_no_faults();
+    }
+
+    /// A provider ends an operation with a number and says afterwards, of the endpoint, what has happened.
+    fn the_words_of_an_endpoints_failure_are_those_of_what_it_ended() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        let other = pending(stage.ab.put_bytes(&[1; 8], &key, 8));
+        let cookies: Vec<u64> = stage.world.calls(Slot::Put).iter().map(|call| call.cookie).collect();
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.complete(a, cookies[0], Err(Status::TimedOut));
+        stage.world.complete(a, cookies[1], Err(Status::KeyRejected));
+        stage.world.break_endpoints(a, b, Status::TimedOut, "the cable is cut");
+        let end = |request| stage.end_of(request).expect("an end").unwrap_err();
+        assert_eq!((end(&put).status(), end(&put).why()), (Status::TimedOut, "the cable is cut"));
+        assert_eq!(end(&other).status(), Status::KeyRejected, "it had a reason of its own");
     }
 }
