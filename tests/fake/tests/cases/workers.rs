@@ -216,6 +216,16 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
     }
 
+    fn a_wait_for_a_condition_polls_where_a_lane_cannot_wake_anybody() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let log = stage.log_at_b(5);
+        stage.world.change("all", |lane| lane.delay = 6_000);
+        let _ = stage.ab.send(5, 42, b"").unwrap();
+        let arrived = || { let _ = stage.a.progress(); !log.borrow().is_empty() };
+        assert_eq!(stage.b.wait_until(arrived, None), Ok(true));
+        assert_eq!(*log.borrow(), [42]);
+    }
+
     /// What one endpoint learns of a process is true of all that lead to it, and the application is told once.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
