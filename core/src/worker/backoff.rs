@@ -38,7 +38,7 @@ pub(super) struct Backoff {
     spin: Spin,
     /// Whether others want it, once yields have shown.
     shared: Cell<Option<bool>>,
-    /// Looks of a wait before it reads the clock.
+    /// Looks between two readings of the clock, as things stand.
     first_looks: Cell<u32>,
     yields: Cell<u32>,
     switches: Cell<u64>,
@@ -81,13 +81,10 @@ impl Backoff {
         backoff
     }
 
+    /// How often to look before anything else.
     #[inline]
-    pub(super) fn begin(&self, timeout: Option<Duration>, by_event: bool) -> Wait {
-        let looks = match timeout {
-            Some(Duration::ZERO) => 1,
-            _ => self.first_looks.get(),
-        };
-        Wait { timeout, by_event, looks, moved: false, begun: None, quiet: None, yields: 0 }
+    pub(super) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
+        if timeout == Some(Duration::ZERO) { 1 } else { self.first_looks.get() }
     }
 
     /// How long to spin as things stand.
@@ -154,6 +151,10 @@ impl Backoff {
 }
 
 impl Wait {
+    pub(super) fn new(timeout: Option<Duration>, by_event: bool) -> Wait {
+        Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
+    }
+
     /// Whether something has happened.
     pub(super) fn note(&mut self, moved: bool) {
         self.moved |= moved;
@@ -190,8 +191,8 @@ mod tests {
     #[test]
     fn with_a_processor_each_a_wait_spins_yields_and_sleeps() {
         let backoff = backoff(2, 2);
-        let mut wait = backoff.begin(None, true);
-        assert_eq!(wait.looks, LOOKS);
+        let mut wait = Wait::new(None, true);
+        assert_eq!(backoff.first_looks(None), LOOKS);
         let steps = steps(&backoff, &mut wait, 2000);
         assert!(
             matches!(steps[..], [Step::Look, Step::Yield { .. }, Step::Sleep(SLEEP)]),
@@ -203,8 +204,8 @@ mod tests {
     fn with_more_processes_than_processors_a_wait_yields_at_once() {
         let backoff = backoff(16, 2);
         assert_eq!(backoff.budget(), Duration::ZERO);
-        let mut wait = backoff.begin(None, true);
-        assert_eq!(wait.looks, 1);
+        let mut wait = Wait::new(None, true);
+        assert_eq!(backoff.first_looks(None), 1);
         let steps = steps(&backoff, &mut wait, 2000);
         assert!(matches!(steps[..], [Step::Yield { .. }, Step::Sleep(SLEEP)]), "{steps:?}");
     }
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn what_no_event_tells_of_is_looked_for_within_a_part_of_the_time_waited() {
         let backoff = backoff(1, 2);
-        let mut wait = backoff.begin(None, false);
+        let mut wait = Wait::new(None, false);
         let start = Instant::now();
         let _ = backoff.step(&mut wait, start);
         for (waited, nap) in [(2_000, 250), (40_000, 5_000), (10_000_000, 10_000)] {
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn whatever_happens_begins_the_wait_anew_and_not_its_timeout() {
         let backoff = backoff(1, 2);
-        let mut wait = backoff.begin(Some(US * 5000), true);
+        let mut wait = Wait::new(Some(US * 5000), true);
         let start = Instant::now();
         let _ = backoff.step(&mut wait, start);
         assert!(matches!(backoff.step(&mut wait, start + US * 3000), Step::Sleep(_)));
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn a_sleep_is_no_longer_than_the_time_that_is_left() {
         let backoff = backoff(1, 2);
-        let mut wait = backoff.begin(Some(US * 3000), true);
+        let mut wait = Wait::new(Some(US * 3000), true);
         let start = Instant::now();
         let _ = backoff.step(&mut wait, start);
         assert_eq!(backoff.step(&mut wait, start + US * 2900), Step::Sleep(US * 100));

@@ -605,15 +605,18 @@ impl Inner {
     }
 
     /// What waits for something has no place in a handler: it would wait for the call that it is in.
+    #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
-        if !self.in_progress.get() {
-            return Ok(());
-        }
-        Err(Error::new(
-            Status::Busy,
-            format!("{what} inside a handler"),
-            "handlers run inside progress",
-            "return from the handler first",
-        ))
+        if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
     }
+}
+
+#[cold]
+fn inside_a_handler(what: &str) -> Error {
+    Error::new(
+        Status::Busy,
+        format!("{what} inside a handler"),
+        "handlers run inside progress",
+        "return from the handler first",
+    )
 }

@@ -198,7 +198,25 @@ impl Inner {
         by_event: bool,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        let mut wait = self.backoff.begin(timeout, by_event);
+        // What a running peer answers at once needs no more than this.
+        for _ in 0..self.backoff.first_looks(timeout) {
+            if let Some(found) = look() {
+                return Ok(Some(found));
+            }
+            let _ = self.progress();
+        }
+        self.wait_longer(timeout, by_event, look)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_longer<T>(
+        self: &Rc<Self>,
+        timeout: Option<Duration>,
+        by_event: bool,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut wait = Wait::new(timeout, by_event);
         loop {
             if let Some(found) = look() {
                 return Ok(Some(found));
@@ -228,6 +246,10 @@ impl Inner {
             Step::Sleep(nap) => {
                 let moved = self.rest(nap)?;
                 wait.note(moved);
+                if !moved {
+                    // It may not have slept: who copies for us says so in memory alone, and may need this processor.
+                    std::thread::yield_now();
+                }
             }
         }
         Ok(true)
