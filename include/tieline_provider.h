@@ -145,7 +145,7 @@ extern "C" {
 #define TIELINE_EVENT_COMPLETION 2
 /* first contact from a peer: data is its identity, peer the number that its messages will carry */
 #define TIELINE_EVENT_PEER_ARRIVED 3
-/* that peer's connection to us ended: status says how */
+/* that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words */
 #define TIELINE_EVENT_PEER_LEFT 4
 /* an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order */
 #define TIELINE_EVENT_ENDPOINT_FAILED 5
@@ -538,8 +538,9 @@ struct tieline_interface_ops {
     /* Memory held by the interface and its endpoints. */
     int32_t (*memory)(void*, struct tieline_memory_use*);
     /*
-     * Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, and its
-     * endpoint fails. The core calls it when it cannot answer a peer that would wait for ever.
+     * Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
+     * fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
+     * would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
      */
     int32_t (*hang_up)(void*, uint64_t);
 };

@@ -60,4 +60,4 @@ pub use region::{Access, NotClosed, Region};
 pub use report::Report;
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
-pub use worker::{Counters, MemoryUse, Worker};
+pub use worker::{Counters, Loss, MemoryUse, Undelivered, Worker};

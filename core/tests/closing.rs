@@ -1,6 +1,10 @@
-//! The end of a worker, over every transport that there is on one host: what said `Done` arrives.
+//! The end of a worker, over every transport that there is on one host: what said `Done` arrives, and what was pending when it is
+//! closed.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::mpsc;
+use std::time::Duration;
 use tieline::{Context, ContextBuilder, Endpoint, Outcome, Status, Worker};
 use tieline_testing::{Wait, built};
 
@@ -27,8 +31,10 @@ fn builder(settings: &[(&str, String)]) -> ContextBuilder {
 
 /// What the other thread is told to do next.
 enum Next {
-    /// Take in messages until so many have come.
+    /// Take in messages until so many have come, and tell; go on taking them until the next order.
     Take(u64),
+    /// Do nothing until the next order.
+    Rest,
 }
 
 /// A thread whose worker takes in messages when it is told to, and says which came.
@@ -47,17 +53,31 @@ fn receiver<'scope>(
     let (told, address) = mpsc::channel();
     let _ = scope.spawn(move || {
         let worker = builder(settings).open().unwrap().worker().unwrap();
-        let came = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let came = Rc::new(RefCell::new(Vec::new()));
         let log = came.clone();
         worker.on_message(1, move |m| log.borrow_mut().push(m.header())).unwrap();
         told.send(worker.address().unwrap()).unwrap();
-        while let Ok(Next::Take(count)) = orders.recv() {
+        let mut order = orders.recv();
+        while let Ok(now) = order {
+            let Next::Take(count) = now else {
+                order = orders.recv();
+                continue;
+            };
             let wait = Wait::new("messages of a worker that is gone");
             while (came.borrow().len() as u64) < count {
                 wait.goes_on();
                 let _ = worker.progress();
             }
             tell.send(came.take()).unwrap();
+            order = loop {
+                match orders.try_recv() {
+                    Ok(next) => break Ok(next),
+                    Err(mpsc::TryRecvError::Disconnected) => break Err(mpsc::RecvError),
+                    Err(mpsc::TryRecvError::Empty) => {
+                        drop(worker.wait(Some(Duration::from_millis(1))))
+                    }
+                }
+            };
         }
     });
     Receiver { address: address.recv().unwrap(), next, seen }
@@ -77,6 +97,7 @@ fn sender(context: &Context, to: &Receiver) -> (Worker, Endpoint) {
     let met = endpoint.send(1, u64::MAX, b"hello").unwrap();
     let _ = worker.finish(met).unwrap();
     assert_eq!(to.seen.recv().unwrap(), [u64::MAX]);
+    to.next.send(Next::Rest).unwrap();
     (worker, endpoint)
 }
 
@@ -116,5 +137,106 @@ fn what_said_done_arrives_though_its_worker_is_dropped_before_the_peer_looks() {
                 assert!(seen.iter().copied().eq(0..done), "over {name}: {done}");
             });
         }
+    }
+}
+
+/// Longer than everything that a test waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sends until it is told to come again; how many were taken, of which some are pending.
+fn overfill(endpoint: &Endpoint) -> u64 {
+    let longest = endpoint.max_message().unwrap();
+    let mut taken = 0;
+    loop {
+        match endpoint.send(1, taken, &payload(taken, longest)) {
+            Ok(_) => taken += 1,
+            Err(error) if error.status() == Status::Again => return taken,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_closed_has_delivered_what_was_pending() {
+    for (name, settings) in &transports() {
+        std::thread::scope(|scope| {
+            let receiver = receiver(scope, settings);
+            let context = builder(settings).open().unwrap();
+            let (worker, endpoint) = sender(&context, &receiver);
+            let taken = overfill(&endpoint);
+            assert!(worker.pending() > 0, "over {name}: {taken} messages, and none is pending");
+            receiver.takes(taken);
+            worker.close(PATIENCE).unwrap();
+            let seen = receiver.seen.recv().unwrap();
+            assert!(seen.iter().copied().eq(0..taken), "over {name}: {taken}");
+            assert_eq!(endpoint.send(1, 0, b"").unwrap_err().status(), Status::Closed);
+            assert!(worker.close(Duration::ZERO).is_ok(), "it is closed");
+        });
+    }
+}
+
+#[test]
+fn what_a_closed_worker_could_not_deliver_in_time_is_named() {
+    for (name, settings) in &transports() {
+        std::thread::scope(|scope| {
+            let receiver = receiver(scope, settings);
+            let context = builder(settings).open().unwrap();
+            let (worker, endpoint) = sender(&context, &receiver);
+            let _ = overfill(&endpoint);
+            let pending = worker.pending();
+            // The receiver is not told to look.
+            let undelivered = worker.close(Duration::from_millis(20)).unwrap_err();
+            assert_eq!(undelivered.error.status(), Status::TimedOut, "{undelivered}");
+            let [loss] = &undelivered.losses[..] else { panic!("over {name}: {undelivered}") };
+            assert!(loss.to.contains(name), "{loss:?}");
+            assert!((1..=pending).contains(&loss.operations), "{loss:?} of {pending}");
+            assert_eq!(endpoint.send(1, 0, b"").unwrap_err().status(), Status::Closed);
+        });
+    }
+}
+
+#[test]
+fn a_worker_is_not_closed_inside_a_handler() {
+    let worker = Rc::new(Context::open().unwrap().worker().unwrap());
+    let (seen, closed) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(None)));
+    let (count, result, this) = (seen.clone(), closed.clone(), Rc::downgrade(&worker));
+    worker
+        .on_message(1, move |_| {
+            count.set(count.get() + 1);
+            let worker = this.upgrade().unwrap();
+            *result.borrow_mut() = worker.close(PATIENCE).err();
+        })
+        .unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let wait = Wait::new("two messages to oneself");
+    for sent in 1..=2 {
+        let _ = me.send(1, 0, b"").unwrap();
+        while seen.get() < sent {
+            wait.goes_on();
+            let _ = worker.progress();
+        }
+        let refused = closed.take().expect("a handler's close is refused");
+        assert_eq!(refused.error.status(), Status::Busy);
+    }
+    worker.close(PATIENCE).unwrap();
+}
+
+#[test]
+fn what_handlers_post_while_a_worker_closes_is_delivered_as_well() {
+    for (name, settings) in &transports() {
+        std::thread::scope(|scope| {
+            let receiver = receiver(scope, settings);
+            let context = builder(settings).open().unwrap();
+            let (worker, endpoint) = sender(&context, &receiver);
+            // A message to oneself, whose handler writes to the other.
+            worker.on_message(2, move |_| drop(endpoint.send(1, 77, b"as well").unwrap())).unwrap();
+            let me = worker.connect(&worker.address().unwrap()).unwrap();
+            let _ = me.send(2, 0, b"").unwrap();
+            receiver.takes(1);
+            // Its handler may not have run when everything else is delivered: that is no message of ours.
+            let _ = worker.finish(me.flush_messages().unwrap()).unwrap();
+            worker.close(PATIENCE).unwrap_or_else(|lost| panic!("over {name}: {lost}"));
+            assert_eq!(receiver.seen.recv().unwrap(), [77]);
+        });
     }
 }

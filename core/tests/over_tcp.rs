@@ -198,6 +198,41 @@ fn bytes_that_lie_anywhere_are_put_by_the_module_and_are_free_at_once() {
 }
 
 #[test]
+fn a_put_that_completes_locally_needs_nothing_of_the_peer_and_a_flush_still_covers_it() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let to_b = connected(&a, &b);
+    let target = there.register(vec![0u8; 100_000]).unwrap();
+    let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
+    until(&[&a, &b], || !key.is_settling());
+    let first = to_b.put_bytes(&[0], &key, 0).unwrap();
+    let _ = finish(&[&a, &b], first).unwrap();
+    for len in [8, 8000, 60_000] {
+        let local = here.register(vec![len as u8 + 1; len]).unwrap();
+        // The peer does not poll.
+        let put = to_b.put_with(&local, 0..len, &key, 0, Completion::Local).unwrap();
+        assert_eq!(finish(&[&a], put), Ok(0));
+        local.write(0, &vec![0; len]).unwrap();
+        let flush = to_b.flush().unwrap();
+        assert!(!flush.is_done(), "the peer has not seen it");
+        let _ = finish(&[&a, &b], flush).unwrap();
+        assert_eq!(target.to_vec(0..len).unwrap(), vec![len as u8 + 1; len]);
+    }
+    let local = here.register(vec![7; 8]).unwrap();
+    drop(target);
+    let put = to_b.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
+    assert_eq!(finish(&[&a], put), Ok(0));
+    // Whether the refusal has come already or not: the next flush tells it.
+    let mark = to_b.flush_messages().unwrap();
+    let _ = finish(&[&a, &b], mark).unwrap();
+    let refused = to_b.flush().and_then(|flush| finish(&[&a, &b], flush)).unwrap_err();
+    assert_eq!(refused.status(), Status::KeyRejected);
+    let _ = finish(&[&a, &b], to_b.flush().unwrap()).unwrap();
+    assert!(to_b.error().is_none());
+}
+
+#[test]
 fn transfers_posted_before_the_connection_stands_wait_for_it_and_are_not_emulated() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));

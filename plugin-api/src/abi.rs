@@ -398,8 +398,9 @@ pub struct InterfaceOps {
     pub release: Option<unsafe extern "C" fn(*mut c_void, u64)>,
     /// Memory held by the interface and its endpoints.
     pub memory: Option<unsafe extern "C" fn(*mut c_void, *mut MemoryUse) -> i32>,
-    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, and its
-    /// endpoint fails. The core calls it when it cannot answer a peer that would wait for ever.
+    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
+    /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
+    /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
     pub hang_up: Option<unsafe extern "C" fn(*mut c_void, u64) -> i32>,
 }
 

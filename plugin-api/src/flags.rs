@@ -86,7 +86,7 @@ table! {
         MESSAGE = 1, "an active message: id, header, data, length, peer";
         COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header";
         PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
-        PEER_LEFT = 4, "that peer's connection to us ended: status says how";
+        PEER_LEFT = 4, "that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words";
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
         DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is unused";
     }

@@ -260,8 +260,9 @@ pub trait Interface: Sized + 'static {
         let _ = token;
     }
 
-    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, and its
-    /// endpoint fails. The core calls it when it cannot answer a peer that would wait for ever.
+    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
+    /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
+    /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
     ///
     /// # Errors
     /// [`Status::Unsupported`] where that cannot be told: the peer then waits until it is told otherwise.

@@ -106,7 +106,7 @@ pub struct Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Endpoint({} through {})", self.inner.address.label(), self.message_path())
+        write!(f, "Endpoint({})", self.inner.name())
     }
 }
 
@@ -615,9 +615,20 @@ impl Inner {
         keys.push(Rc::downgrade(key));
     }
 
+    /// The lanes that close with it: lines are the worker's.
+    pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
+        let lanes = self.lanes.borrow();
+        lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
+    }
+
     /// Whether it has failed with this status.
     pub(crate) fn has_failed(&self, status: Status) -> bool {
         self.error.borrow().as_ref().is_some_and(|error| error.status() == status)
+    }
+
+    /// What a person calls it.
+    pub(crate) fn name(&self) -> String {
+        format!("{} through {}", self.address.label(), self.message_path())
     }
 
     /// What a person calls the message lane.

@@ -237,6 +237,9 @@ impl Inner {
                 id: request,
             })));
         }
+        if code == OK && completion == Completion::Local {
+            self.note_local(native.rank);
+        }
         self.worker.with_ops(|ops| ops.withdraw(request));
         Ok((code == OK).then_some(Outcome::Done(0)))
     }

@@ -329,6 +329,10 @@ impl Inner {
         std::mem::take(&mut *self.answers.borrow_mut()).into()
     }
 
+    pub(crate) fn answers_len(&self) -> usize {
+        self.answers.borrow().len()
+    }
+
     fn run_answers(&self, budget: usize) -> usize {
         let mut done = 0;
         while done < budget {

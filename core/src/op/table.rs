@@ -198,6 +198,12 @@ impl Table {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
+    /// The same without parts of others.
+    pub(crate) fn open_wholes(&self, owner: usize) -> usize {
+        let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
+        self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
+    }
+
     // ---- opening ----
 
     /// Opens an operation that ends after one event. `Again`: the endpoint has as many as it may.

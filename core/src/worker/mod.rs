@@ -3,6 +3,7 @@
 pub(crate) mod abi;
 mod backoff;
 pub(crate) mod carrier;
+mod close;
 mod endpoints;
 mod owed;
 mod peers;
@@ -12,6 +13,8 @@ pub(crate) mod services;
 mod tests;
 mod wait;
 pub(crate) mod wiring;
+
+pub use close::{Loss, Undelivered};
 
 use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
@@ -88,6 +91,7 @@ impl InterfaceSlot {
 
 type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
+type LeftHandler = Rc<dyn Fn(PeerId)>;
 
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +128,7 @@ pub(crate) struct Inner {
     handlers: RefCell<Vec<Option<Handler>>>,
     late_handlers: RefCell<Vec<(u16, Handler)>>,
     on_failure: RefCell<Option<FailureHandler>>,
+    on_left: RefCell<Option<LeftHandler>>,
     peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and those that are asked less often.
     fast: Vec<usize>,
@@ -172,7 +177,7 @@ pub(crate) struct Inner {
 ///
 /// Dropping a worker, or an endpoint of it, means the same over every transport. What said `Done` is kept: a message that a
 /// transport has taken reaches a peer that lives and makes progress. What is pending ends with `Closed`, or for an endpoint
-/// `Canceled`, and may be lost: flush first. Dropping does not wait for peers' applications, but it may wait for
+/// `Canceled`, and may be lost: [`Worker::close`] first delivers it, or says what it could not. Dropping does not wait for peers' applications, but it may wait for
 /// room on the way to them, at most `TIELINE_CLOSE_TIMEOUT` (1 s); what finds none by then is lost.
 ///
 /// Endpoints, keys and requests that are still held when the worker is dropped are of no use any more, but they keep the
@@ -248,6 +253,7 @@ impl Worker {
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
+            on_left: RefCell::default(),
             peers: RefCell::default(),
             fast,
             slow,
@@ -317,6 +323,13 @@ impl Worker {
     /// connections is not gone, nor is one of whose several devices one failed.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));
+    }
+
+    /// Registers what to do when a peer has left in good order: it has closed the last connection over which it wrote to us, at
+    /// the latest by dropping its worker. Everything that it had sent before has been handed on by then, and nothing more comes
+    /// from it unless it connects anew. It is not called for a peer that is gone: that is [`Worker::on_peer_failure`].
+    pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
+        *self.inner.on_left.borrow_mut() = Some(Rc::new(handler));
     }
 
     /// An endpoint that leads to the worker with this address. The connection itself is made by the first
@@ -447,38 +460,6 @@ pub struct MemoryUse {
     pub buffer_bytes: u64,
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Endpoints that the application still holds keep the interfaces alive; they fail from here on.
-        let error = Error::new(
-            Status::Closed,
-            "the worker is closed",
-            "its Worker was dropped",
-            "keep the worker as long as its endpoints",
-        );
-        self.inner.closed.set(true);
-        let busy = std::mem::take(&mut *self.inner.busy.borrow_mut());
-        let peers = std::mem::take(&mut *self.inner.peers.borrow_mut());
-        for endpoint in self.inner.all_endpoints() {
-            endpoint.fail(error.clone());
-        }
-        drop((busy, peers, self.inner.wiring.take_answers()));
-        // A handler that is running is let go when it has returned.
-        match self.inner.handlers.try_borrow_mut() {
-            Ok(mut handlers) => {
-                let gone = std::mem::take(&mut *handlers);
-                drop(handlers);
-                drop(gone);
-            }
-            Err(_) => self.inner.note_work(),
-        }
-        self.inner.services.close();
-        *self.inner.on_failure.borrow_mut() = None;
-        self.inner.wiring.carriers.forget_out_of_band();
-        self.inner.assist.close();
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.same_process() {
@@ -550,6 +531,28 @@ impl Inner {
             peers.left(before)
         };
         drop(forgotten);
+    }
+
+    /// A number of an interface's means nobody any more. Returns whom it meant, where nothing else leads here from it.
+    fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> Option<PeerId> {
+        let number = usize::try_from(number).ok().filter(|n| *n < slot.peers.borrow().len())?;
+        let before = slot.note_peer(number, u32::MAX);
+        let (forgotten, gone) = {
+            let mut peers = self.peers.borrow_mut();
+            let was = peers.is_here(before);
+            (peers.left(before), was && !peers.is_here(before))
+        };
+        drop(forgotten);
+        gone.then_some(PeerId(before))
+    }
+
+    /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
+    fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
+        let gone = self.forget_number(slot, number);
+        let handler = self.on_left.borrow().clone();
+        if let (Some(peer), Some(handler)) = (gone, handler) {
+            handler(peer);
+        }
     }
 
     /// The place of a module among the interfaces, if it could be opened.

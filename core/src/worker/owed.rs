@@ -10,7 +10,7 @@ use crate::emulate::{Answer, Origin};
 use crate::endpoint::{Inner as EndpointInner, Owner};
 use crate::message::PeerId;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Answers that are kept, of all peers together. Each is a few dozen bytes.
@@ -33,6 +33,15 @@ pub(super) struct Owed {
 impl Owed {
     pub(super) fn is_empty(&self) -> bool {
         self.debts.borrow().is_empty()
+    }
+
+    /// How many answers are owed, by peer.
+    pub(super) fn by_peer(&self) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for debt in self.debts.borrow().iter() {
+            *counts.entry(debt.to.peer).or_default() += 1;
+        }
+        counts
     }
 }
 
@@ -105,16 +114,15 @@ impl Inner {
     /// Ends the connection that a peer asked over: what it waits for then ends there.
     fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
+        let unanswered = "a question that it carried could not be answered";
         if let Some(line) = to.line {
-            return self.line_failed(
-                line,
-                status,
-                "a question that it carried could not be answered",
-            );
+            return self.line_failed(line, status, unanswered);
         }
         for slot in &self.interfaces {
             for number in slot.numbers_of(to.peer) {
-                if let Err(refused) = slot.interface.hang_up(number) {
+                if slot.to_endpoint {
+                    self.line_failed(number, status, unanswered);
+                } else if let Err(refused) = slot.interface.hang_up(number) {
                     self.core.note(format!(
                         "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
                         PeerId(to.peer),

@@ -94,6 +94,11 @@ impl Peers {
         self.rests(number)
     }
 
+    /// Whether an interface has a number for it.
+    pub(super) fn is_here(&self, number: u32) -> bool {
+        self.known.get(&number).is_some_and(|peer| peer.ways > 0)
+    }
+
     /// Whether the application is to be told that this peer is gone: once, until it comes back.
     pub(super) fn tell(&mut self, number: u32) -> bool {
         self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.told, true))

@@ -11,6 +11,9 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{caps, event, event_flags};
 
+/// The status of a connection that was closed in good order.
+const CLOSED: i32 = Status::Closed as i32;
+
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 const HOT: u32 = 2048;
 /// Progress calls between two such polls: ever more while it is quiet, so that what is polled every time is
@@ -217,9 +220,7 @@ impl Inner {
                     return self.line_failed(event.cookie, status, &words);
                 }
                 if let Some(endpoint) = self.endpoint(event.cookie) {
-                    let what = format!("{} is gone", endpoint.address.label());
-                    let why = if words.is_empty() { status.text().to_string() } else { words };
-                    let error = Error::new(status, what, why, "");
+                    let error = self.line_error(&endpoint.address, status, &words);
                     endpoint.fail(error.clone());
                     if status == Status::PeerFailed {
                         self.peer_failed(endpoint.address.context, &error);
@@ -247,10 +248,15 @@ impl Inner {
     }
 
     fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
-        let peer = slot.peer(event.peer);
-        if event.status == 0 {
-            return;
+        if matches!(event.status, 0 | CLOSED) {
+            return self.closed_in_good_order(slot, event.peer);
         }
+        self.peer_lost(slot, event);
+        let _ = self.forget_number(slot, event.peer);
+    }
+
+    fn peer_lost(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
+        let peer = slot.peer(event.peer);
         let status = Status::from_code(event.status);
         let address = match self.peers.borrow().get(peer.0) {
             Some(entry) => entry.address.clone(),

@@ -133,6 +133,13 @@ impl Wiring {
         !self.waiting.borrow().is_empty()
     }
 
+    /// Lines that stand.
+    pub(super) fn standing(&self) -> Vec<u64> {
+        let lines = self.lines.borrow();
+        let stands = |line: &Line| matches!(line.state, State::Ready);
+        lines.iter().filter(|(_, line)| stands(line)).map(|(number, _)| *number).collect()
+    }
+
     /// Ends every line. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
@@ -356,6 +363,12 @@ impl Inner {
         self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
     }
 
+    /// The interface of a line, and its provider endpoint.
+    pub(super) fn raw_of_line(&self, number: u64) -> Option<(usize, RawEndpoint)> {
+        let lines = self.wiring.lines.borrow();
+        lines.get(&number).map(|line| (line.way.interface, line.raw))
+    }
+
     /// The lines that an endpoint uses.
     pub(crate) fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
         let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
@@ -465,6 +478,7 @@ impl Inner {
     fn drop_line(&self, number: u64) {
         let line = self.wiring.lines.borrow_mut().remove(&number);
         if let Some(line) = line {
+            let _ = self.forget_number(&self.interfaces[line.way.interface], number);
             self.close_line(number, line.raw);
         }
     }

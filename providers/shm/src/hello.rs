@@ -122,12 +122,13 @@ pub(crate) enum Refusal {
     Resources = 5,
     BadChannel = 6,
     Closing = 7,
+    Unanswered = 8,
 }
 
 impl Refusal {
     fn from_byte(byte: u8) -> Option<Refusal> {
         use Refusal::*;
-        [Cookie, Version, User, Malformed, Resources, BadChannel, Closing]
+        [Cookie, Version, User, Malformed, Resources, BadChannel, Closing, Unanswered]
             .into_iter()
             .find(|&r| r as u8 == byte)
     }
@@ -148,6 +149,9 @@ impl Refusal {
                 "the peer gave up the channel: it found bytes in it that make no sense"
             }
             Refusal::Closing => "the peer closed its interface",
+            Refusal::Unanswered => {
+                "the peer hung up: it cannot answer what it was asked, for want of descriptors perhaps (ulimit -n)"
+            }
         }
     }
 }

@@ -348,6 +348,18 @@ impl Interface for RingInterface {
         Some(self.shared.epoll.raw())
     }
 
+    fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        let state = &mut *self.state.borrow_mut();
+        let index = u32::try_from(peer).map_err(|_| Status::Invalid)?;
+        let Some(Some(channel)) = state.inbound.get_mut(index as usize) else {
+            return Ok(()); // it has left already
+        };
+        channel.hang_up(&self.shared, Some(Refusal::Unanswered));
+        channel.leaving = Some(Status::NoMemory as i32);
+        state.bury(index, &self.shared);
+        Ok(())
+    }
+
     fn memory(&self) -> MemoryReport {
         let state = self.state.borrow();
         let sending: u64 = state.outbound.iter().flatten().map(|c| c.memory()).sum();

@@ -60,6 +60,8 @@ mod domain;
 mod endpoint;
 #[cfg(all(test, not(loom)))]
 mod flood_tests;
+#[cfg(all(test, not(loom)))]
+mod hang_up_tests;
 #[cfg(not(loom))]
 mod hello;
 #[cfg(all(feature = "test-hooks", not(loom)))]

@@ -775,8 +775,8 @@ fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Cookie | Refusal::User => Status::Permission,
         Refusal::Version => Status::Unreachable,
-        Refusal::Resources => Status::NoMemory,
+        Refusal::Resources | Refusal::Unanswered => Status::NoMemory,
         Refusal::Malformed | Refusal::BadChannel => Status::BadData,
-        Refusal::Closing => Status::PeerFailed,
+        Refusal::Closing => Status::Closed,
     }
 }

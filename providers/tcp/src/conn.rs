@@ -376,7 +376,7 @@ impl Inner {
             last_get: ops.last_get,
             last_put: ops.last_put,
             answered: false,
-            result: Ok(()),
+            result: ops.late.take().map_or(Ok(()), Err),
         });
         Ok(Posting::Pending)
     }

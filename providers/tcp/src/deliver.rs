@@ -139,7 +139,12 @@ impl Inner {
                 let status = word_status(head.word).err().unwrap_or(Status::Io);
                 let put = self.ops().put_refused(number)?;
                 self.end_put(&put, Err(status))?;
-                self.ops().note_failure(Some(number), None, status);
+                let ops = self.ops();
+                let told = put.cookie.is_some() || ops.covers_put(number);
+                ops.note_failure(Some(number), None, status);
+                if !told {
+                    let _ = ops.late.get_or_insert(status);
+                }
             }
             Kind::Get => {
                 let Some(key) = key else { return Err("a get without a key") };
@@ -190,7 +195,9 @@ impl Inner {
     fn end_put(&mut self, put: &PutOp, result: Result<u64, Status>) -> Result<(), Malformed> {
         let sent = !put.bulk || self.outbox.end_put(put.number);
         // Told in any case: the peer's word is not believed, and the endpoint fails.
-        self.shared.completed(put.cookie, if sent { result } else { Err(Status::BadData) });
+        if let Some(cookie) = put.cookie {
+            self.shared.completed(cookie, if sent { result } else { Err(Status::BadData) });
+        }
         if sent { Ok(()) } else { Err("the end of a put that was not sent yet") }
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tieline_net::Contact;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Status};
+use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Status, op_flags};
 
 use crate::config::MAX_STREAMS;
 use crate::conn::{Conn, Inner, Peer, Phase, SMALL};
@@ -154,11 +154,14 @@ impl Endpoint for StreamEndpoint {
                 cut: 0,
             });
         }
+        let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
+        // What was copied is the caller's again; what is sent from where it lies, when the kernel has it.
+        let cookie = (bulk || !local).then_some(op.cookie);
         let ops = inner.ops();
         ops.last_put = number;
-        ops.puts.push_back(PutOp { number, cookie: op.cookie, bulk });
+        ops.puts.push_back(PutOp { number, cookie, bulk, local });
         inner.flush();
-        Ok(Posting::Pending)
+        Ok(if cookie.is_some() { Posting::Pending } else { Posting::Done })
     }
 
     fn get(&self, key: &Key, op: &RmaOp<'_>) -> Posted {

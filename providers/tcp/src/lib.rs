@@ -69,6 +69,7 @@ mod deliver;
 mod domain;
 mod endpoint;
 mod frame;
+mod gathered;
 mod interface;
 mod life;
 mod link;

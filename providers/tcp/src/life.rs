@@ -51,7 +51,8 @@ impl Inner {
         self.abandoned = true;
         match self.phase {
             Phase::Open => {
-                // The operations' memory may be gone after this call.
+                // What the peer waits for of what is done; the operations' memory may be gone after this call.
+                self.answer();
                 self.ops = None;
                 self.outbox.own_payloads();
                 self.phase = Phase::Closing;

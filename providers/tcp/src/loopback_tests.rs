@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tieline_plugin_api::abi::{Event, Iov};
 use tieline_plugin_api::{
-    Armed, Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, event,
+    Armed, Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, event, op_flags,
 };
 
 use crate::config::Settings;
@@ -142,7 +142,7 @@ fn await_completion(sides: &mut [Side; 2], cookie: u64) -> i32 {
 fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u64, cookie: u64) {
     let len = memory.len();
     let iov = [sys::piece_mut(memory)];
-    let op = RmaOp { iov: &iov, len, offset, cookie, flags: 0 };
+    let op = RmaOp { iov: &iov, len, offset, cookie, flags: op_flags::REMOTE_COMPLETION };
     let posting = post(sides, |e| if put { e.put(key, &op) } else { e.get(key, &op) });
     assert_eq!(posting, Posting::Pending);
 }

@@ -18,9 +18,12 @@ pub(crate) const MAX_FLUSHES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct PutOp {
     pub(crate) number: u32,
-    pub(crate) cookie: u64,
+    /// `None`: it has completed locally.
+    pub(crate) cookie: Option<u64>,
     /// Its data is sent from where it lies.
     pub(crate) bulk: bool,
+    /// It is complete when that has been read.
+    pub(crate) local: bool,
 }
 
 /// A get whose data has not all come.
@@ -89,6 +92,8 @@ pub(crate) struct Ops {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
     pub(crate) last_flush: u32,
+    /// A put that had completed locally was refused, and no flush has told it yet.
+    pub(crate) late: Option<Status>,
     /// The last put and the last flush that the peer has said to have ended.
     ended_put: u32,
     ended_flush: u32,
@@ -187,6 +192,17 @@ impl Ops {
             .ok_or("the refusal of a put that has not begun, or has ended")
     }
 
+    /// A put has been read to its end: its cookie, if that completes it.
+    pub(crate) fn put_read(&mut self, number: u32) -> Option<u64> {
+        let put = self.puts.iter_mut().find(|put| put.number == number && put.local)?;
+        put.cookie.take()
+    }
+
+    /// Whether a flush waits for a put.
+    pub(crate) fn covers_put(&self, number: u32) -> bool {
+        self.flushes.iter().any(|flush| not_after(number, flush.last_put))
+    }
+
     /// An operation failed: flushes that wait for it say so.
     pub(crate) fn note_failure(&mut self, put: Option<u32>, get: Option<u32>, status: Status) {
         for flush in &mut self.flushes {
@@ -200,7 +216,7 @@ impl Ops {
 
     /// The cookies of everything that waits for an event.
     pub(crate) fn cookies(&self) -> Vec<u64> {
-        let puts = self.puts.iter().map(|put| put.cookie);
+        let puts = self.puts.iter().filter_map(|put| put.cookie);
         let gets = self.gets.iter().map(|get| get.cookie);
         puts.chain(gets).chain(self.flushes.iter().map(|flush| flush.cookie)).collect()
     }
@@ -216,5 +232,6 @@ impl Ops {
             && self.flush_asked.is_none()
             && self.failing.is_none()
             && self.fence.is_none()
+            && self.late.is_none()
     }
 }

@@ -10,14 +10,12 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
-use crate::regions::{Pin, Region};
+use crate::gathered::Gathered;
+use crate::regions::Region;
 use crate::ring::Ring;
 use crate::sys;
 use crate::window::WINDOW;
 
-/// Pieces and bytes that are handed to the kernel at once.
-const MOST_PIECES: usize = 64;
-const MOST_BYTES: usize = 512 << 10;
 /// Frames are merged up to this length: a merged one gives its room back as a whole.
 const MERGED: usize = 16 << 10;
 /// Room in the ring that messages leave to answers.
@@ -40,8 +38,9 @@ struct Bulk {
     pieces: Vec<Iov>,
     /// Whose memory it is, unless it is an operation's own.
     region: Option<Arc<Region>>,
-    /// The put that it is a piece of.
+    /// The put that it is a piece of, and whether it is the last.
     put: Option<u32>,
+    last: bool,
     owned: Box<[u8]>,
     begun: bool,
     /// All of it was with the kernel once.
@@ -94,37 +93,6 @@ impl Track {
     }
 }
 
-/// Pieces for one system call.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    pub(crate) pieces: Vec<Iov>,
-    pub(crate) len: usize,
-    pins: Vec<Pin>,
-}
-
-impl Gathered {
-    fn add(&mut self, bytes: &[u8]) {
-        self.add_piece(sys::piece(bytes));
-    }
-
-    fn add_piece(&mut self, piece: Iov) {
-        if piece.len > 0 {
-            self.pieces.push(piece);
-            self.len += piece.len;
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.pieces.len() >= MOST_PIECES || self.len >= MOST_BYTES
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.pieces.clear();
-        self.pins.clear();
-        self.len = 0;
-    }
-}
-
 /// Frames on their way out.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -143,6 +111,8 @@ pub(crate) struct Outbox {
     waiting: usize,
     /// A region was deregistered that must be sent once more.
     lost: bool,
+    /// Puts that the kernel has read to their end, where nothing is sent a second time.
+    read: Vec<u32>,
     /// Bytes and frames that messages are just being packed for.
     reserved: (usize, u32),
 }
@@ -160,6 +130,7 @@ impl Outbox {
             next_seq: 0,
             waiting: 0,
             lost: false,
+            read: Vec::new(),
             reserved: (0, 0),
         }
     }
@@ -296,8 +267,18 @@ impl Outbox {
             None => bytes[..HEAD].copy_from_slice(&head.pack()),
         }
         let owned = Box::default();
-        let bulk =
-            Bulk { head: bytes, head_len, pieces, region, put, owned, begun: false, sent: false };
+        let last = head.last;
+        let bulk = Bulk {
+            head: bytes,
+            head_len,
+            pieces,
+            region,
+            put,
+            last,
+            owned,
+            begun: false,
+            sent: false,
+        };
         let len = head_len + payload;
         self.waiting += len;
         let body = Body::Bulk(Box::new(bulk));
@@ -409,6 +390,9 @@ impl Outbox {
         if let Body::Bulk(bulk) = &mut frame.body {
             bulk.begun = true;
             bulk.sent |= count >= rest;
+            if let (Some(put), true) = (bulk.put, bulk.last && bulk.sent && !self.retain) {
+                self.read.push(put);
+            }
         }
         frame.since_ms = now_ms;
         if count >= rest {
@@ -510,6 +494,11 @@ impl Outbox {
             bulk.forget(); // the peer has it, so whatever comes a second time is thrown away there
         }
         sent
+    }
+
+    /// A put that the kernel has read to its end.
+    pub(crate) fn take_read(&mut self) -> Option<u32> {
+        self.read.pop()
     }
 
     /// Gives memory back that nothing lies in.

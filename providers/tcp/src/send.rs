@@ -111,6 +111,7 @@ impl Inner {
             Ok(count) => {
                 self.outbox.wrote(&mut stream.track, count, shared.now_ms());
                 self.turn_bytes += count;
+                self.end_local_puts();
                 if count == all {
                     return Wrote::Some;
                 }
@@ -126,6 +127,15 @@ impl Inner {
                 stream.error = Some(error);
                 self.call_attention();
                 Wrote::Unable
+            }
+        }
+    }
+
+    /// Completes puts that need nothing more of the application's memory.
+    fn end_local_puts(&mut self) {
+        while let Some(number) = self.outbox.take_read() {
+            if let Some(cookie) = self.ops.as_mut().and_then(|ops| ops.put_read(number)) {
+                self.shared.completed(cookie, Ok(0));
             }
         }
     }

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use crate::frame::{HEAD, Head, Kind};
-use crate::outbox::{Gathered, Outbox, Track};
+use crate::gathered::Gathered;
+use crate::outbox::{Outbox, Track};
 use crate::sys;
 use crate::window::{Verdict, WINDOW, Window};
 

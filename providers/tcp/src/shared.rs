@@ -12,8 +12,8 @@ use tieline_plugin_api::{Status, event};
 
 use crate::config::Settings;
 use crate::domain::DomainState;
+use crate::gathered::Gathered;
 use crate::link::What;
-use crate::outbox::Gathered;
 use crate::pool::Pool;
 use crate::stream::Stream;
 

@@ -77,6 +77,7 @@ impl Inner {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
         let (Some(number), Some(old)) = (number, old) else { return };
+        let _ = self.forget_number(&self.interfaces[old.way.interface], number);
         self.close_line(number, old.raw);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {

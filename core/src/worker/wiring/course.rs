@@ -124,8 +124,9 @@ impl Inner {
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {
-            return;
+            return self.closed_in_good_order(&self.interfaces[interface], number);
         }
+        let _ = self.forget_number(&self.interfaces[interface], number);
         // After a key of a region that is gone the way is as good as before.
         if status != Status::KeyRejected {
             self.avoid(peer.party.worker, interface);
@@ -148,7 +149,12 @@ impl Inner {
         }
     }
 
-    pub(super) fn line_error(&self, peer: &WorkerAddress, status: Status, words: &str) -> Error {
+    pub(in crate::worker) fn line_error(
+        &self,
+        peer: &WorkerAddress,
+        status: Status,
+        words: &str,
+    ) -> Error {
         let why = if words.is_empty() { status.text() } else { words };
         let what = match status {
             Status::PeerFailed => format!("{} is gone", peer.label()),

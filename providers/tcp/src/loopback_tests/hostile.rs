@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::frame::{HEAD, Head, KeyPart, Kind, MAX_FRAGMENT};
+use crate::gathered::Gathered;
 use crate::link::{Greeting, MAX_EARLY, PURPOSE};
 use crate::ops::MAX_GETS;
-use crate::outbox::Gathered;
 use crate::window::WINDOW;
 use std::net::{TcpListener, TcpStream};
 use tieline_net::{Hello, Incoming};
@@ -82,7 +82,8 @@ fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
     let (first, second) = (sys::piece_mut(&mut memory[100..400]), 600..1300);
     let second = sys::piece_mut(&mut memory[second]);
     let iov = [first, second];
-    let op = RmaOp { iov: &iov, len: 1000, offset: 0, cookie: 5, flags: 0 };
+    let op =
+        RmaOp { iov: &iov, len: 1000, offset: 0, cookie: 5, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(sides[0].endpoint().get(&key, &op), Ok(Posting::Pending));
     let conn = sides[0].endpoint().conn();
     let inner = conn.inner.borrow();

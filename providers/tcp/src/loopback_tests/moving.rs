@@ -171,7 +171,8 @@ fn a_piece_of_an_operation_may_be_empty() {
     let (a, b) = local.split_at_mut(20_000);
     let empty = Iov { base: std::ptr::null_mut(), len: 0 };
     let iov = [empty, sys::piece_mut(a), empty, sys::piece_mut(b), empty];
-    let op = RmaOp { iov: &iov, len: 50_000, offset: 10, cookie: 3, flags: 0 };
+    let op =
+        RmaOp { iov: &iov, len: 50_000, offset: 10, cookie: 3, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(post(&mut sides, |e| e.put(&key, &op)), Posting::Pending);
     assert_eq!(await_completion(&mut sides, 3), 0);
     assert!(target[10..50_010] == local);

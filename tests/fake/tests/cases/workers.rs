@@ -4,8 +4,12 @@ use crate::cases;
 use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::rc::Rc;
-use tieline::{Outcome, Status};
+use std::time::Duration;
+use tieline::{Completion, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// Longer than anything takes that a case waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 cases! {
     fn a_worker_does_not_take_another_workers_request() {
@@ -116,6 +120,121 @@ cases! {
         done.retain(|i| !log.borrow().contains(i));
         assert_eq!(done, Vec::<u64>::new(), "these said Done");
         drop((ba, b));
+    }
+
+    /// Closing is a flush of everything, of what was asked by others too.
+    fn a_worker_that_is_closed_has_delivered_everything() {
+        let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
+        let stage = Stage::new(vec![lane]);
+        let log = stage.log_at_b(5);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        for i in 0..60 {
+            drop(stage.ab.send(5, i, b"12345678").unwrap());
+        }
+        drop(stage.ab.put_with(&local, 0..32, &key, 0, Completion::Local).unwrap());
+        drop(stage.ab.put(&local, 0..32, &key, 32).unwrap());
+        stage.a.close(PATIENCE).unwrap();
+        assert_eq!(stage.a.pending(), 0);
+        assert_eq!(target.to_vec(0..64).unwrap(), [1; 64]);
+        let Stage { ab, ba, a, b, world, .. } = stage;
+        drop((ab, a));
+        for _ in 0..500 {
+            let _ = b.progress();
+        }
+        assert!(log.borrow().iter().copied().eq(0..60));
+        drop((ba, b));
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
+    fn what_a_closed_worker_could_not_deliver_is_named() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 8]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
+        assert_eq!(undelivered.error.status(), Status::TimedOut);
+        let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
+        assert_eq!((loss.operations, loss.answers), (1, 0), "{loss:?}");
+        assert!(loss.to.contains("fake:all/all"), "{loss:?}");
+        assert_eq!(stage.a.test(&put).unwrap().unwrap_err().status(), Status::Closed);
+        stage.assert_no_faults();
+    }
+
+    /// The transport has taken it and does not say that it has arrived.
+    fn what_the_transport_does_not_confirm_is_named() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Flush);
+        assert!(stage.ab.send(5, 0, b"taken").unwrap().is_done());
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 8]);
+        drop(pending(stage.ab.put_bytes(&[1; 8], &key, 0)));
+        stage.world.release_held();
+        let undelivered = stage.a.close(Duration::from_millis(50)).unwrap_err();
+        let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
+        assert!(loss.unconfirmed && loss.operations <= 1, "{loss:?}");
+        stage.assert_no_faults();
+    }
+
+    /// What a peer asked is answered before the worker goes.
+    fn a_worker_that_is_closed_has_answered_its_peers() {
+        let stage = Stage::new(vec![Lane::messages("am").late(5)]);
+        let target = stage.at_a.register(vec![7; 64]).unwrap();
+        let key = stage.ba.import_key(&target.remote_key().unwrap()).unwrap();
+        let local = stage.at_b.register(vec![0; 64]).unwrap();
+        // The way back has no room at first.
+        let at = stage.world.interface(0, "am");
+        for slot in [Slot::Short, Slot::Packed] {
+            stage.world.rule(Rule { times: 30, ..Rule::every(slot, Act::Refuse(Status::Again)).at(at) });
+        }
+        let get = pending(stage.ba.get(&local, 0..64, &key, 0));
+        while stage.a.counters().emulated == 0 {
+            let _ = stage.turn();
+        }
+        stage.a.close(PATIENCE).unwrap();
+        assert!(stage.until(|| stage.b.test(&get).is_some()));
+        assert_eq!(stage.b.test(&get), Some(Ok(0)));
+        assert_eq!(local.to_vec(0..64).unwrap(), [7; 64]);
+        stage.assert_no_faults();
+    }
+
+    /// Once, when the last of its connections is closed, and behind everything that came over them.
+    fn a_peer_that_leaves_in_good_order_is_told_without_an_error() {
+        let stage = Stage::new(vec![Lane::whole("all").late(3)]);
+        let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
+        let (left, failed, came) = (told.clone(), told.clone(), told.clone());
+        stage.b.on_peer_left(move |peer| left.borrow_mut().push(("left", peer.to_string())));
+        stage.b.on_peer_failure(move |peer, _| failed.borrow_mut().push(("failed", peer.to_string())));
+        stage.b.on_message(5, move |m| came.borrow_mut().push(("came", m.peer().to_string()))).unwrap();
+        let _ = second.send(5, 0, b"").unwrap();
+        assert!(stage.until(|| !told.borrow().is_empty()));
+        let peer = told.take()[0].1.clone();
+        drop(second);
+        stage.settle();
+        assert_eq!(*told.borrow(), [], "it has another connection");
+        let _ = stage.ab.send(5, 0, b"").unwrap();
+        let Stage { ab, ba, a, b, .. } = stage;
+        drop((ab, a));
+        for _ in 0..500 {
+            let _ = b.progress();
+        }
+        assert_eq!(*told.borrow(), [("came", peer.clone()), ("left", peer)]);
+        drop((ba, b));
+    }
+
+    fn a_peer_that_failed_has_not_left_in_good_order() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let told: Rc<RefCell<Vec<&str>>> = Rc::default();
+        let (left, failed) = (told.clone(), told.clone());
+        stage.b.on_peer_left(move |_| left.borrow_mut().push("left"));
+        stage.b.on_peer_failure(move |_, _| failed.borrow_mut().push("failed"));
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.leave(a, b, Status::PeerFailed as i32, "it died");
+        stage.world.leave(a, b, 0, "");
+        stage.settle();
+        assert_eq!(*told.borrow(), ["failed"]);
     }
 
     fn nothing_is_left_when_everything_is_dropped() {

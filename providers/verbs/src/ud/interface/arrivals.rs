@@ -137,10 +137,8 @@ impl State {
         }
         if packet.kind == Kind::Bye {
             inbound.left = true;
-            let status = Status::Closed as i32;
-            let event = Event { kind: event::PEER_LEFT, status, peer, ..Event::empty() };
-            let text = Some(b"the peer closed the channel".as_slice().into());
-            self.emit(Notice { event, text, buffer: None }, events);
+            let event = Event { kind: event::PEER_LEFT, peer, ..Event::empty() };
+            self.emit(Notice { event, text: None, buffer: None }, events);
             return false;
         }
         let event = Event {

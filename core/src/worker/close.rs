@@ -1,0 +1,356 @@
+//! The end of a worker.
+//!
+//! Closing is a flush of all endpoints at once, then of what is owed to peers, and then of the transports: a message that has
+//! been taken by one is flushed on its lane, since only that says whether the peer's side has it. What does not end in time is
+//! named. Dropping does none of this: what is pending ends, and interfaces hand over what they have taken as they close.
+
+use super::{Inner, Worker};
+use crate::endpoint::Inner as EndpointInner;
+use crate::message::PeerId;
+use crate::op::{Id, Kind};
+use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use tieline_plugin_api::{OK, PENDING};
+
+/// What a worker that is closed could not deliver.
+#[derive(Clone, Debug)]
+pub struct Undelivered {
+    /// Why. `TimedOut`: the time was up; otherwise the first failure, or what made closing impossible.
+    pub error: Error,
+    /// What is lost, endpoint by endpoint, those of the library's own among them.
+    pub losses: Vec<Loss>,
+}
+
+/// What is lost on the way to one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Who it was for, and by which module: as the `Debug` of an [`Endpoint`](crate::Endpoint) has it.
+    pub to: String,
+    /// Operations that were pending, messages among them.
+    pub operations: usize,
+    /// Answers that the peer was owed. What asked for them ends there with an error.
+    pub answers: usize,
+    /// The transport has not said that the peer's side has what it had taken: what said `Done` lately may be lost.
+    pub unconfirmed: bool,
+}
+
+impl fmt::Display for Undelivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)?;
+        for loss in &self.losses {
+            write!(f, "; {}: {} operations, {} answers", loss.to, loss.operations, loss.answers)?;
+            if loss.unconfirmed {
+                write!(f, ", and the last messages are not confirmed")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Undelivered {}
+
+impl From<Undelivered> for Error {
+    fn from(undelivered: Undelivered) -> Error {
+        undelivered.error
+    }
+}
+
+impl From<Error> for Undelivered {
+    fn from(error: Error) -> Undelivered {
+        Undelivered { error, losses: Vec::new() }
+    }
+}
+
+impl Worker {
+    /// Delivers everything that said `Done` or `Pending` before, and what peers are owed, and closes the worker: `Ok` means that
+    /// all of it is with the peers' side. What does not come to that in time is lost, and named. It makes progress meanwhile:
+    /// handlers run, and what they post is delivered as well.
+    ///
+    /// The worker is closed when this returns, with or without losses, as if it had been dropped: what is still held of its
+    /// endpoints, keys and requests says `Closed`. Only an error that comes at once (`Busy` inside a handler, `Invalid` in a
+    /// forked child) leaves it as it was. An endpoint that has failed before is left out, and so is what a peer that
+    /// has closed its own end in good order did not wait for.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// let worker = context.worker()?;
+    /// let me = worker.connect(&worker.address()?)?;
+    /// let _ = me.send(7, 0, b"farewell")?;
+    /// worker.close(std::time::Duration::from_secs(5))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Undelivered`].
+    pub fn close(&self, timeout: Duration) -> Result<(), Undelivered> {
+        self.inner.core.check_process("a worker")?;
+        self.inner.check_no_handler("closing a worker")?;
+        if self.inner.closed.get() {
+            return Ok(());
+        }
+        let mut book = Book { deadline: Instant::now().checked_add(timeout), ..Book::default() };
+        let delivered = self.inner.deliver(&mut book);
+        let losses = book.losses(&self.inner);
+        self.inner.shut("it was closed");
+        let error = match (delivered, losses.is_empty()) {
+            (Ok(()), true) => return Ok(()),
+            (Err(error), _) => error,
+            (Ok(()), false) => book.failure.unwrap_or_else(|| Status::Canceled.into()),
+        };
+        Err(Undelivered { error, losses })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.inner.shut("its Worker was dropped");
+    }
+}
+
+/// What an endpoint still has to deliver.
+struct Entry {
+    endpoint: Weak<EndpointInner>,
+    loss: Loss,
+    failed: bool,
+}
+
+/// A lane that was asked to flush.
+struct Asked {
+    id: Id,
+    endpoint: u64,
+}
+
+#[derive(Default)]
+struct Book {
+    deadline: Option<Instant>,
+    /// By the endpoint's number.
+    entries: BTreeMap<u64, Entry>,
+    failure: Option<Error>,
+}
+
+impl Book {
+    /// The time that is left.
+    fn left(&self) -> Option<Duration> {
+        self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks at every endpoint again; whether something is left to be done.
+    fn look(&mut self, worker: &Inner) -> bool {
+        let mut left = worker.has_debts();
+        for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
+            let operations = worker.ops.borrow().open_wholes(endpoint.index);
+            let answers = endpoint.answers_len();
+            left |= operations > 0 || answers > 0 || endpoint.queue_len() > 0;
+            let entry = self.entries.entry(endpoint.id.raw()).or_insert_with(|| Entry {
+                endpoint: Rc::downgrade(endpoint),
+                loss: Loss { to: endpoint.name(), ..Loss::default() },
+                failed: false,
+            });
+            (entry.loss.operations, entry.loss.answers) = (operations, answers);
+        }
+        // What the application drops meanwhile it does not want.
+        let stays = |entry: &Entry| entry.endpoint.strong_count() > 0 || entry.loss.unconfirmed;
+        self.entries.retain(|_, entry| stays(entry));
+        for entry in self.entries.values_mut().filter(|entry| !entry.failed) {
+            let Some(endpoint) = entry.endpoint.upgrade().filter(|e| !e.is_alive()) else {
+                continue;
+            };
+            entry.failed = true;
+            let error = endpoint.dead_error();
+            if error.status() != Status::Closed {
+                entry.loss.unconfirmed = true;
+            }
+            if entry.loss != (Loss { to: entry.loss.to.clone(), ..Loss::default() }) {
+                let _ = self.failure.get_or_insert(error);
+            }
+        }
+        left
+    }
+
+    fn unconfirmed(&mut self, endpoint: u64, why: Option<Error>) {
+        if let Some(entry) = self.entries.get_mut(&endpoint) {
+            entry.loss.unconfirmed = true;
+        }
+        if let Some(why) = why {
+            let _ = self.failure.get_or_insert(why);
+        }
+    }
+
+    fn losses(&mut self, worker: &Inner) -> Vec<Loss> {
+        let _ = self.look(worker);
+        let peers = worker.owed.by_peer().into_iter();
+        let owed = peers.map(|(peer, answers)| Loss {
+            to: PeerId(peer).to_string(),
+            answers,
+            ..Loss::default()
+        });
+        let lost = |loss: &Loss| loss.operations > 0 || loss.answers > 0 || loss.unconfirmed;
+        let entries = self.entries.values().map(|entry| entry.loss.clone());
+        entries.chain(owed).filter(lost).collect()
+    }
+}
+
+impl Inner {
+    /// What peers are owed, or helped with, beside what stands on endpoints.
+    fn has_debts(&self) -> bool {
+        !self.owed.is_empty()
+            || self.assist.is_busy()
+            || self.wiring.has_waiting()
+            || self.has_left_over.get()
+            || self.ops.borrow().has_due()
+    }
+
+    fn deliver(self: &Rc<Self>, book: &mut Book) -> Result<(), Error> {
+        loop {
+            let delivered =
+                self.wait_for(book.left(), false, || (!book.look(self)).then_some(()))?.is_some();
+            if !delivered || !self.flush_transports(book)? {
+                return Err(Error::new(
+                    Status::TimedOut,
+                    "closing a worker",
+                    "peers have not taken everything in time",
+                    "see that they make progress, or give them more time",
+                ));
+            }
+            // What handlers posted meanwhile.
+            if !book.look(self) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until every lane has said that the peer's side has what was posted on it; false when the time is up.
+    fn flush_transports(self: &Rc<Self>, book: &mut Book) -> Result<bool, Error> {
+        let mut to_ask = self.all_lanes();
+        let mut asked = Vec::new();
+        let _ = book.look(self);
+        let done = self.wait_for(book.left(), false, || {
+            self.ask_lanes(&mut to_ask, &mut asked, book);
+            asked.retain(|asked| !self.has_answered(asked, book));
+            (asked.is_empty() && to_ask.is_empty()).then_some(())
+        })?;
+        for asked in &asked {
+            book.unconfirmed(asked.endpoint, None);
+            // It was no operation of the application's.
+            self.with_ops(|ops| ops.withdraw(asked.id));
+        }
+        to_ask.iter().for_each(|(endpoint, ..)| book.unconfirmed(endpoint.id.raw(), None));
+        Ok(done.is_some())
+    }
+
+    /// Asks lanes to flush; those without room stay.
+    fn ask_lanes(
+        &self,
+        to_ask: &mut VecDeque<(Rc<EndpointInner>, usize, RawEndpoint)>,
+        asked: &mut Vec<Asked>,
+        book: &mut Book,
+    ) {
+        for _ in 0..to_ask.len() {
+            let Some((endpoint, interface, raw)) = to_ask.pop_front() else { break };
+            let number = endpoint.id.raw();
+            match self.flush_lane(&endpoint, interface, raw) {
+                Ok(id) => asked.extend(id.map(|id| Asked { id, endpoint: number })),
+                Err(Status::Again) => to_ask.push_back((endpoint, interface, raw)),
+                Err(status) => {
+                    let error = endpoint.failure_over(status, Some(interface));
+                    book.unconfirmed(number, Some(error));
+                }
+            }
+        }
+    }
+
+    /// Whether a lane has said how its flush ended.
+    fn has_answered(&self, asked: &Asked, book: &mut Book) -> bool {
+        let result = self.ops.borrow_mut().take(asked.id);
+        let Some(result) = result else { return false };
+        // A peer that has closed its end does not want it.
+        if let Some(error) = result.err().filter(|error| error.status() != Status::Closed) {
+            book.unconfirmed(asked.endpoint, Some(error));
+        }
+        self.ops.borrow_mut().forget(asked.id);
+        true
+    }
+
+    /// Every open lane, with the endpoint in whose name it is asked.
+    fn all_lanes(self: &Rc<Self>) -> VecDeque<(Rc<EndpointInner>, usize, RawEndpoint)> {
+        let mut lanes = VecDeque::new();
+        for endpoint in self.all_endpoints().into_iter().filter(|endpoint| endpoint.is_alive()) {
+            let own = endpoint.own_lanes().into_iter();
+            lanes.extend(own.map(|(interface, raw)| (endpoint.clone(), interface, raw)));
+        }
+        for number in self.wiring.standing() {
+            // One that nobody uses may have something to deliver as well.
+            let Ok(answers) = self.answers_over(number) else { continue };
+            if let Some((interface, raw)) = self.raw_of_line(number) {
+                lanes.push_back((answers, interface, raw));
+            }
+        }
+        lanes
+    }
+
+    fn flush_lane(
+        &self,
+        endpoint: &EndpointInner,
+        interface: usize,
+        raw: RawEndpoint,
+    ) -> Result<Option<Id>, Status> {
+        if !endpoint.is_alive() {
+            return Ok(None); // told by the book
+        }
+        let id = self.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
+        match raw.flush(id.raw()) {
+            PENDING => {
+                self.ops.borrow_mut().posted(id, interface);
+                Ok(Some(id))
+            }
+            code => {
+                self.with_ops(|ops| ops.withdraw(id));
+                match Status::from_code(code) {
+                    _ if code == OK => Ok(None),
+                    // It knows no flush: what it has taken is delivered.
+                    Status::Unsupported => Ok(None),
+                    status => Err(status),
+                }
+            }
+        }
+    }
+
+    /// Ends everything that is pending, and lets go of all that the worker has. Endpoints that the application still holds
+    /// keep the interfaces open; they fail from here on.
+    fn shut(&self, why: &str) {
+        if self.closed.replace(true) {
+            return;
+        }
+        let error = Error::new(
+            Status::Closed,
+            "the worker is closed",
+            why,
+            "keep the worker as long as its endpoints",
+        );
+        let busy = std::mem::take(&mut *self.busy.borrow_mut());
+        let peers = std::mem::take(&mut *self.peers.borrow_mut());
+        for endpoint in self.all_endpoints() {
+            endpoint.fail(error.clone());
+        }
+        drop((busy, peers, self.wiring.take_answers()));
+        // A handler that is running is let go when it has returned.
+        match self.handlers.try_borrow_mut() {
+            Ok(mut handlers) => {
+                let gone = std::mem::take(&mut *handlers);
+                drop(handlers);
+                drop(gone);
+            }
+            Err(_) => self.note_work(),
+        }
+        self.services.close();
+        *self.on_failure.borrow_mut() = None;
+        *self.on_left.borrow_mut() = None;
+        self.wiring.carriers.forget_out_of_band();
+        self.assist.close();
+    }
+}
