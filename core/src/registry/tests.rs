@@ -267,6 +267,13 @@ mod cache {
         assert_eq!(read(&place.file()).len(), 1);
         fs::set_permissions(place.file(), fs::Permissions::from_mode(0o666)).unwrap();
         assert!(read(&place.file()).is_empty());
+        fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read(&place.file()).len(), 1);
+        // Only root can give a file away.
+        const NOBODY: u32 = 65_534;
+        if std::os::unix::fs::chown(place.file(), Some(NOBODY), None).is_ok() {
+            assert!(read(&place.file()).is_empty(), "another user has written it");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is bounded, each to the very number: what is remembered, what peers may begin, what private data there may be.
 
 use super::world::{MODULE, id};
-use crate::wireup::books::MAX_IDLE_PAIRS;
+use crate::wireup::books::{MAX_IDLE_PAIRS, WINDOW};
 use crate::wireup::message::{Body, Header, Parsed, encode, parse};
 use crate::wireup::service::{
     MAX_PRIVATE, Message, ServiceAction, ServiceLimits, Services, encode as encode_service,
@@ -126,6 +126,24 @@ fn all_peers_together_may_begin_so_many_connections_and_no_more() {
     while machine.take_action().is_some() {}
     ask(&mut machine, peer(9), 1);
     assert!(next(&mut machine).is_ok(), "one that is gone makes room");
+}
+
+/// What it names is used from then on: one that names the highest number there is would leave none to anybody.
+#[test]
+fn a_peer_may_skip_so_many_numbers_and_no_more() {
+    let mut machine = machine(Limits::default());
+    ask(&mut machine, peer(1), WINDOW + 1);
+    let (kind, text) = next(&mut machine).unwrap_err();
+    assert_eq!(kind, ReasonKind::Rejected);
+    assert!(text.contains("too far from 0, the highest known here"), "{text}");
+    ask(&mut machine, peer(1), u32::MAX);
+    assert!(next(&mut machine).is_err());
+    ask(&mut machine, peer(1), WINDOW);
+    assert_eq!(next(&mut machine).unwrap().n, WINDOW);
+    ask(&mut machine, peer(1), 2 * WINDOW + 1);
+    assert!(next(&mut machine).is_err());
+    ask(&mut machine, peer(1), 2 * WINDOW);
+    assert_eq!(next(&mut machine).unwrap().n, 2 * WINDOW);
 }
 
 #[test]
