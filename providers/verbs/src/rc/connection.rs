@@ -24,6 +24,16 @@ pub(crate) enum Phase {
     Broken(Status),
 }
 
+/// What goes before everything else on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packed {
+    Nothing,
+    /// The application packs a message, for which there is room: nothing else may take that.
+    Packing,
+    /// A packed message that the device has not taken yet: its buffer and its length.
+    Message(u32, usize),
+}
+
 /// One end.
 pub(crate) struct Connection {
     pub(crate) cookie: u64,
@@ -51,9 +61,8 @@ pub(crate) struct Connection {
     pub(crate) received: bool,
     /// The first word is still to be said, once the peer was heard.
     pub(crate) owes_word: bool,
-    /// A message that was packed and that the device did not take: its buffer and its length. It is posted before
-    /// anything else.
-    pub(crate) packed: Option<(u32, usize)>,
+    /// What is posted before anything else.
+    pub(crate) packed: Packed,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) blame: Option<Failure>,
 }
@@ -107,7 +116,7 @@ impl Connection {
             deadline: now,
             received: false,
             owes_word: false,
-            packed: None,
+            packed: Packed::Nothing,
             blame: None,
         };
         connection.initialise(domain)?;
@@ -202,7 +211,7 @@ impl Connection {
     #[inline]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         match self.phase {
-            Phase::Standing if self.queue.has_room() && self.packed.is_none() => Ok(()),
+            Phase::Standing if self.queue.has_room() && self.packed == Packed::Nothing => Ok(()),
             Phase::Standing | Phase::Fresh | Phase::Connecting => Err(Status::Again),
             Phase::Broken(status) => Err(status),
         }

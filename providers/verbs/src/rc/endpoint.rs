@@ -1,6 +1,6 @@
 //! The endpoint: data calls.
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Packed, Phase};
 use super::credits::Told;
 use super::interface::{State, borrowed};
 use super::queue::Ends;
@@ -99,28 +99,48 @@ impl RcEndpoint {
         packer: Packer<'_>,
         max: usize,
     ) -> Result<usize, Status> {
+        let (buffer, room) = {
+            let state = &mut *self.state.borrow_mut();
+            let connection = connection!(state, self.slot);
+            connection.may_send()?;
+            if max > state.domain.settings.segment {
+                return Err(Status::TooLarge);
+            }
+            let buffer = state.sends.take()?;
+            connection.packed = Packed::Packing;
+            (buffer, state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + max].as_mut_ptr())
+        };
+        // Nothing is borrowed while the application packs: it may post on other connections, and make progress. On this
+        // one nothing is posted meanwhile, so that the room stays.
+        let packed = packer.pack_at(room, max);
         let state = &mut *self.state.borrow_mut();
-        connection!(state, self.slot).may_send()?;
-        if max > state.domain.settings.segment {
-            return Err(Status::TooLarge);
-        }
-        let buffer = state.sends.take()?;
-        let room = &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + max];
-        let len = match packer.pack(room) {
+        let place = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
+        let Some(connection) = place.filter(|c| c.packed == Packed::Packing) else {
+            state.sends.give(buffer);
+            return Err(self.ended(state));
+        };
+        connection.packed = Packed::Nothing;
+        let len = match packed {
             Ok(len) => len,
             Err(status) => {
                 state.sends.give(buffer);
                 return Err(status);
             }
         };
-        let connection = connection!(state, self.slot);
         let (head, credits) = head(connection, id, header);
         state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
         sent(connection, credits);
         // What is packed is sent: where the device has no memory for it now, it has later.
-        connection.packed = Some((buffer, HEADER_LEN + len));
+        connection.packed = Packed::Message(buffer, HEADER_LEN + len);
         state.post_packed_of(self.slot)?;
         Ok(len)
+    }
+
+    /// What a connection says that ended while its message was packed.
+    #[cold]
+    fn ended(&self, state: &State) -> Status {
+        let place = state.connections.get(self.slot as usize).and_then(Option::as_deref);
+        place.and_then(|connection| connection.may_post().err()).unwrap_or(Status::Closed)
     }
 
     pub(crate) fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {

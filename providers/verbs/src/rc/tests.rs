@@ -156,6 +156,54 @@ fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now(
     a.poll();
 }
 
+/// The application's packer is a place like any other: it may send, and make progress.
+#[test]
+fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_room_meanwhile() {
+    let (mut a, mut b, mut c) = (side(&[]), side(&[]), side(&[]));
+    let (to_b, _at_b) = connect(&mut a, &mut b);
+    let (to_c, _at_c) = connect(&mut a, &mut c);
+    let mut write = |at: *mut u8, _: usize| {
+        assert_eq!(to_b.am_short(7, 9, b"same"), Err(Status::Again), "its room is taken");
+        assert_eq!(to_c.am_short(7, 1, b"other"), Ok(Posting::Done));
+        assert_eq!(to_c.am_short(7, 2, &[2; 1000]), Ok(Posting::Done));
+        a.poll();
+        crate::double::sys::write_at(at.expose_provenance() as u64, &[3; 500]);
+        Ok(500)
+    };
+    let packer = tieline_plugin_api::Packer::new(&mut write);
+    assert_eq!(to_b.am_packed(7, 3, packer, 1000), Ok(500));
+    assert_eq!(to_b.am_short(7, 4, b"same"), Ok(Posting::Done));
+    while b.told.messages.len() < 2 || c.told.messages.len() < 2 {
+        b.poll();
+        c.poll();
+    }
+    assert_eq!(b.told.messages[0], (3, vec![3; 500]));
+    assert_eq!((b.told.messages[1].0, c.told.messages[1].0), (4, 2));
+    // A packer that gives up leaves nothing behind.
+    let mut none = |_: *mut u8, _: usize| Err(Status::Invalid);
+    let packer = tieline_plugin_api::Packer::new(&mut none);
+    assert_eq!(to_b.am_packed(7, 5, packer, 1000), Err(Status::Invalid));
+    assert_eq!(to_b.am_short(7, 6, b"same"), Ok(Posting::Done));
+}
+
+#[test]
+fn a_connection_that_ends_while_its_message_is_packed_says_so_and_keeps_its_buffers() {
+    let settings = [("TIELINE_VERBS_BUFFERS", "64")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (to_b, at_b) = connect(&mut a, &mut b);
+    drop(at_b);
+    let mut write = |_: *mut u8, _: usize| {
+        (0..100).for_each(|_| {
+            b.poll();
+            a.poll();
+        });
+        Ok(500)
+    };
+    let packer = tieline_plugin_api::Packer::new(&mut write);
+    assert_eq!(to_b.am_packed(7, 3, packer, 1000), Err(Status::Closed));
+    assert_eq!(to_b.am_short(7, 4, b"same"), Err(Status::Closed));
+}
+
 #[test]
 fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
     let (mut a, mut b) = (side(&[]), side(&[]));

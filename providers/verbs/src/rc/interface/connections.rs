@@ -1,6 +1,7 @@
 //! The life of a connection: made, connected, closed, broken.
 
 use super::*;
+use crate::rc::connection::Packed;
 
 impl State {
     pub(super) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
@@ -83,13 +84,14 @@ impl State {
         else {
             return Err(Status::Closed);
         };
-        let Some((buffer, len)) = connection.packed.take() else { return Ok(()) };
+        let Packed::Message(buffer, len) = connection.packed else { return Ok(()) };
+        connection.packed = Packed::Nothing;
         let piece = self.sends.sge(buffer, len);
         let ends = Ends { buffer: Some(buffer), ..Ends::default() };
         let work = connection.to_peer();
         let Err(refused) = connection.post(work, &[piece], ends, 0) else { return Ok(()) };
         if refused.errno == libc::ENOMEM || refused.errno == libc::EAGAIN {
-            connection.packed = Some((buffer, len));
+            connection.packed = Packed::Message(buffer, len);
             self.unposted.push(slot);
             return Ok(());
         }
@@ -163,7 +165,7 @@ impl State {
     pub(super) fn bury(&mut self, slot: u32) {
         let Some(place) = self.connections.get_mut(slot as usize) else { return };
         let Some(mut connection) = place.take() else { return };
-        if let Some((buffer, _)) = connection.packed.take() {
+        if let Packed::Message(buffer, _) = connection.packed {
             self.sends.give(buffer);
         }
         self.ghosts += connection.queue.len();
@@ -210,13 +212,13 @@ impl State {
             other => other,
         };
         connection.phase = Phase::Broken(status);
-        let packed = connection.packed.take();
+        let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
         let qp = connection.qp.take();
         let left = connection.queue.len();
         let cookie = connection.cookie;
         self.let_go(qp);
-        if let Some((buffer, _)) = packed {
+        if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);
         }
         self.ghosts += left;
