@@ -149,7 +149,7 @@ extern "C" {
 #define TIELINE_EVENT_PEER_LEFT 4
 /* an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order */
 #define TIELINE_EVENT_ENDPOINT_FAILED 5
-/* connectors only: a datagram arrived: data, length; header is unused */
+/* connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known */
 #define TIELINE_EVENT_DATAGRAM 6
 
 /* ---- Flags of an event ---- */
@@ -447,6 +447,12 @@ struct tieline_domain_ops {
     int32_t (*deregister)(void*, void*);
     /* Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length. */
     int64_t (*pack_key)(void*, void*, uint8_t*, size_t);
+    /*
+     * Refuses every new access by a key of this region, as far as that can be done while the process itself still uses
+     * the registration: 0, or `AGAIN` when an access that began before is not through. The region stays, and
+     * `deregister` follows; the core may call this several times.
+     */
+    int32_t (*revoke)(void*, void*);
 };
 
 /* What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`. */
@@ -879,7 +885,7 @@ TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, base) == 16);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, len) == 24);
-TIELINE_CHECK(sizeof(struct tieline_domain_ops) == 72);
+TIELINE_CHECK(sizeof(struct tieline_domain_ops) == 80);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, close) == 8);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, query_modules) == 16);
@@ -889,6 +895,7 @@ TIELINE_CHECK(offsetof(struct tieline_domain_ops, alloc) == 40);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, register_) == 48);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, deregister) == 56);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, pack_key) == 64);
+TIELINE_CHECK(offsetof(struct tieline_domain_ops, revoke) == 72);
 TIELINE_CHECK(sizeof(struct tieline_interface_params) == 40);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, module) == 8);

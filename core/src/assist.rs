@@ -17,6 +17,7 @@ use crate::wire::{Reader, Writer};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +30,7 @@ const FINISHED: usize = 8;
 const TROUBLE: usize = 16;
 /// The longest piece, in chunks: nobody is away for longer than it takes.
 const MOST_AT_ONCE: u64 = 16;
-/// Pieces that a helper copies in one progress call, so that the rest of its work goes on.
+/// Pieces that a helper copies in one progress call, for all who have asked, so that the rest of its work goes on.
 const HELP_AT_ONCE: usize = 8;
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
@@ -63,6 +64,20 @@ impl Claims {
     fn take_front(self, chunks: u64) -> Option<(Run, Claims)> {
         let count = self.share(chunks)?;
         Some((Run { first: self.front, count }, Claims { front: self.front + count, ..self }))
+    }
+
+    /// The same for who has taken `front` so far. Nobody else takes there, so that a word that says otherwise is not the
+    /// helper's work: what the peer writes there might go on without end.
+    fn next_front(
+        self,
+        chunks: u64,
+        sequence: u16,
+        front: u64,
+    ) -> Result<Option<(Run, Claims)>, Status> {
+        if self.sequence != sequence || self.front != front {
+            return Err(Status::BadData);
+        }
+        Ok(self.take_front(chunks))
     }
 
     /// Some more from the back.
@@ -124,6 +139,8 @@ struct Job {
 
 /// A transfer of a peer that we help with.
 struct Help {
+    /// Who asked, by its number on this worker.
+    peer: u32,
     plan: Plan,
     control: RemoteKey,
     memory: RemoteKey,
@@ -137,7 +154,8 @@ pub(crate) struct Desk {
     sequence: Cell<u16>,
     taken: Cell<u32>,
     jobs: RefCell<Vec<Job>>,
-    helps: RefCell<Vec<Help>>,
+    /// At most one for each peer and slot: what an earlier request for the same slot asked for has ended.
+    helps: RefCell<VecDeque<Help>>,
     /// Keys that peers have sent lately, imported.
     keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
 }
@@ -152,6 +170,18 @@ impl Desk {
         self.helps.borrow_mut().clear();
         self.keys.borrow_mut().clear();
         *self.region.borrow_mut() = None;
+    }
+
+    /// Notes a request. The same peer's for the same slot has ended, or it would not have been used again.
+    fn add_help(&self, help: Help) {
+        let before = {
+            let mut helps = self.helps.borrow_mut();
+            let same = |h: &Help| (h.peer, h.plan.slot) == (help.peer, help.plan.slot);
+            let before = helps.iter().position(same).and_then(|at| helps.remove(at));
+            helps.push_back(help);
+            before
+        };
+        drop(before);
     }
 
     fn take_slot(&self) -> Option<u16> {
@@ -261,14 +291,18 @@ fn worth_asking(ep: &EndpointInner) -> bool {
 fn copy_front(job: &Job, region: &Region) -> Result<(), Status> {
     let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
+    let mut front = 0;
     loop {
-        let mut taken = None;
+        let mut taken = Ok(None);
         let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
-            let (run, next) = Claims::unpack(word).take_front(chunks)?;
-            taken = Some(run);
-            Some(next.pack())
+            taken = Claims::unpack(word).next_front(chunks, job.plan.sequence, front);
+            taken.ok().flatten().map(|(_, next)| next.pack())
         });
-        let (Ok(_), Some(run)) = (updated, taken) else { return Ok(()) };
+        let (run, next) = match (updated, taken?) {
+            (Ok(_), Some(taken)) => taken,
+            _ => return Ok(()),
+        };
+        front = next.front;
         if let Err(status) = copy_run(job, run) {
             // Nobody may take another chunk; what the helper has in its hands it finishes.
             let stop = |word| {
@@ -338,6 +372,10 @@ fn conclude(
 
 /// How a transfer ended, once the helper has nothing of it any more.
 fn ended(job: &Job, region: &Region) -> Option<Result<(), Status>> {
+    if job.copied == Err(Status::BadData) {
+        // What stands in the slot is not the work of one who helps.
+        return Some(job.copied);
+    }
     match helper(job, region) {
         Helper::Working => None,
         Helper::Finished => Some(job.copied),
@@ -386,11 +424,22 @@ pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
         }
         count += 1;
     }
-    let helps = std::mem::take(&mut *worker.assist.helps.borrow_mut());
-    for help in helps {
+    count + help_in_turn(worker)
+}
+
+/// Helps those who asked, one after the other, with a bounded number of pieces for all of them together.
+fn help_in_turn(worker: &Rc<WorkerInner>) -> usize {
+    let mut left = HELP_AT_ONCE;
+    let mut count = 0;
+    let waiting = worker.assist.helps.borrow().len();
+    for _ in 0..waiting {
+        let Some(help) = worker.assist.helps.borrow_mut().pop_front() else { break };
         count += 1;
-        if assist(worker, &help) {
-            worker.assist.helps.borrow_mut().push(help);
+        if assist(worker, &help, &mut left) {
+            worker.assist.helps.borrow_mut().push_back(help);
+        }
+        if left == 0 {
+            break;
         }
     }
     count
@@ -438,11 +487,8 @@ pub(crate) fn on_request(
     ) else {
         return Ok(());
     };
-    let help = Help { plan, control, memory };
-    if assist(worker, &help) {
-        worker.assist.helps.borrow_mut().push(help);
-        worker.note_work();
-    }
+    worker.assist.add_help(Help { peer, plan, control, memory });
+    worker.note_work();
     Ok(())
 }
 
@@ -474,8 +520,8 @@ fn imported(
     fits.then_some(key)
 }
 
-/// Copies chunks from the back; `true`: there are more.
-fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
+/// Copies chunks from the back, at most `left` pieces; `true`: there are more.
+fn assist(worker: &Rc<WorkerInner>, help: &Help, left: &mut usize) -> bool {
     let endpoint = Endpoint { inner: help.memory.inner.endpoint.clone() };
     if endpoint.inner.check_alive().is_err() {
         return false;
@@ -487,7 +533,8 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
         Ok(Outcome::Done(value)) => Some(value),
         _ => None,
     };
-    for _ in 0..HELP_AT_ONCE {
+    while *left > 0 {
+        *left -= 1;
         let read = endpoint.fetch(AtomicOp::Or, Width::Bits64, &help.control, at(CLAIMS), 0);
         let Some(seen) = done_now(read) else { return false };
         let claims = Claims::unpack(seen);
@@ -530,55 +577,4 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_chunk_is_taken_once_from_either_end() {
-        for chunks in [1, 2, 7, 100, 1000] {
-            let mut claims = Claims { sequence: 9, front: 0, back: 0 };
-            let mut seen = vec![false; chunks as usize];
-            for turn in 0.. {
-                let taken = match turn % 3 {
-                    0 => claims.take_back(chunks),
-                    _ => claims.take_front(chunks),
-                };
-                let Some((run, next)) = taken else { break };
-                assert!(run.count <= MOST_AT_ONCE);
-                for index in run.first..run.first + run.count {
-                    assert!(!std::mem::replace(&mut seen[index as usize], true));
-                }
-                claims = Claims::unpack(next.pack());
-                assert_eq!(claims.sequence, 9);
-            }
-            assert!(seen.iter().all(|&s| s));
-        }
-    }
-
-    #[test]
-    fn claims_that_make_no_sense_yield_nothing() {
-        let wild = Claims { sequence: 1, front: MOST_CHUNKS, back: MOST_CHUNKS };
-        assert_eq!(wild.take_front(10), None);
-        assert_eq!(wild.take_back(10), None);
-    }
-
-    #[test]
-    fn the_last_piece_is_what_is_left() {
-        let target = Target { region: 0, generation: 0, offset: 0 };
-        let plan = Plan { put: true, sequence: 1, slot: 0, len: CHUNK as u64 + 5, at: 0, target };
-        assert_eq!(plan.chunks(), 2);
-        assert_eq!(plan.piece(Run { first: 1, count: 1 }), (CHUNK as u64, 5));
-        assert_eq!(plan.piece(Run { first: 0, count: 2 }), (0, CHUNK as u64 + 5));
-    }
-
-    #[test]
-    fn a_request_survives_its_bytes_and_nonsense_does_not() {
-        let target = Target { region: 1, generation: 2, offset: 3 };
-        let plan = Plan { put: false, sequence: 4, slot: 5, len: 6, at: 7, target };
-        let bytes = request_bytes(&plan, b"control", b"memory").unwrap();
-        assert_eq!(parse_request(&bytes).unwrap(), (plan, &b"control"[..], &b"memory"[..]));
-        for end in 0..bytes.len() {
-            assert!(parse_request(&bytes[..end]).is_err());
-        }
-    }
-}
+mod tests;

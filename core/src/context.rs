@@ -68,6 +68,8 @@ pub(crate) struct Core {
     guard: ForkGuard,
     notes: Mutex<Notes>,
     service: OnceLock<Party>,
+    /// Why the progress thread has ended before it was told to.
+    service_stopped: OnceLock<Error>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) domains: Vec<DomainSlot>,
 }
@@ -148,6 +150,7 @@ impl Context {
     /// # Errors
     /// When a module cannot be opened: descriptors or memory ran out.
     pub fn worker(&self) -> Result<Worker, Error> {
+        self.core.check_service()?;
         Worker::open(self.core.clone(), Some(self.lease.clone()))
     }
 
@@ -161,7 +164,7 @@ impl Context {
     /// `NoMemory` for more than the machine has available, or than the process's limits or the memory control groups
     /// around it allow, before a page is touched.
     pub fn alloc(&self, len: usize) -> Result<Region, Error> {
-        self.core.alloc(len, Access::ALL)
+        self.alloc_with(len, Access::ALL)
     }
 
     /// [`Context::alloc`] with a choice of what peers may do.
@@ -169,6 +172,7 @@ impl Context {
     /// # Errors
     /// As [`Context::alloc`].
     pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, Error> {
+        self.core.check_service()?;
         self.core.alloc(len, access)
     }
 
@@ -177,8 +181,7 @@ impl Context {
     /// # Errors
     /// When a provider refuses it.
     pub fn register(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, Error> {
-        let buffer = OwnedBuffer::new(buffer.into());
-        self.core.register(buffer.span(), Access::ALL, Backing::Owned(buffer))
+        self.register_with(buffer, Access::ALL)
     }
 
     /// [`Context::register`] with a choice of what peers may do.
@@ -190,6 +193,7 @@ impl Context {
         buffer: impl Into<Box<[u8]>>,
         access: Access,
     ) -> Result<Region, Error> {
+        self.core.check_service()?;
         let buffer = OwnedBuffer::new(buffer.into());
         self.core.register(buffer.span(), access, Backing::Owned(buffer))
     }
@@ -211,6 +215,7 @@ impl Context {
         len: usize,
         access: Access,
     ) -> Result<Region, Error> {
+        self.core.check_service()?;
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
         self.core.register(span, access, Backing::Borrowed)
@@ -237,6 +242,10 @@ impl ContextBuilder {
 
     /// Whether a thread of the library serves what peers ask of this context's memory while the
     /// application computes. It sleeps when idle.
+    ///
+    /// Should the thread end early, what is there goes on, served by the workers' own progress as without it. The owner
+    /// hears of it from the next [`Worker::wait`], `wait_until` or [`Worker::arm`] of each worker, which returns the reason once, and
+    /// from everything new that the context is asked for: workers and memory.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
@@ -308,7 +317,25 @@ impl Core {
 
     /// The service worker, for every worker but itself.
     pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<Party> {
-        self.service.get().filter(|party| party.worker != *worker).cloned()
+        let serves = || self.service_stopped.get().is_none();
+        self.service.get().filter(|party| party.worker != *worker && serves()).cloned()
+    }
+
+    /// The progress thread has ended before it was told to.
+    pub(crate) fn service_stopped(&self, error: Error) {
+        self.note(format!("the progress thread stopped: {error}"));
+        let _ = self.service_stopped.set(error);
+    }
+
+    /// Whether who counts on the progress thread still may.
+    pub(crate) fn check_service(&self) -> Result<(), Error> {
+        let Some(error) = self.service_stopped.get() else { return Ok(()) };
+        Err(Error::new(
+            error.status(),
+            "the progress thread of this context has stopped",
+            format!("{}: {}", error.what(), error.why()),
+            "what peers ask of this context's memory waits for its workers' progress; open a new context",
+        ))
     }
 
     /// Publishes the service worker.

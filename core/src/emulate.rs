@@ -83,6 +83,8 @@ pub(crate) enum Answer {
     Reply { token: u64, status: i32, value: u64 },
     /// The bytes that it asked for, of which so many have been sent.
     Data { token: u64, target: Target, len: u64, sent: u64 },
+    /// What a service says.
+    Service(Box<[u8]>),
 }
 
 fn reply(token: u64, result: Result<u64, Status>) -> Answer {
@@ -106,6 +108,7 @@ pub(crate) fn send_answer(endpoint: &EndpointInner, answer: &mut Answer) -> Resu
         Answer::Reply { token, status, value } => {
             endpoint.control_now(id::REPLY, *token, &reply_bytes(*status, *value))
         }
+        Answer::Service(message) => endpoint.control_now(id::SERVICE, 0, message),
         Answer::Data { token, target, len, sent } => stream(endpoint, *token, target, *len, sent),
     }
 }
@@ -142,12 +145,21 @@ pub(crate) fn handle(
         }
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
         id::SERVICE => services::received(worker, peer, data),
-        id::WIREUP => wiring::received(worker, data).map_err(|_| Status::BadData),
+        id::WIREUP => on_wireup(worker, peer, data),
         _ => Err(Status::BadData),
     };
     if let Err(status) = result {
         worker.count_bad(peer, status);
     }
+}
+
+/// A datagram that came as a message: whose connection that was is known.
+fn on_wireup(worker: &Rc<WorkerInner>, peer: u32, data: &[u8]) -> Result<(), Status> {
+    let address = worker.address_of_peer(peer).ok_or(Status::BadData)?;
+    let sender = wiring::Sender::Worker(&address);
+    // What is wrong with it is counted there.
+    let _ = wiring::received(worker, data, sender);
+    Ok(())
 }
 
 /// Answers who asked, or keeps the answer until that is possible.

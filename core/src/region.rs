@@ -196,7 +196,14 @@ impl Region {
     /// # Errors
     /// `OutOfRange`.
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
-        let mut out = vec![0; range.end.saturating_sub(range.start)];
+        let len = range.end.saturating_sub(range.start);
+        // Before memory is asked for, which there may not be.
+        let _ = self
+            .inner
+            .span
+            .range(range.start, len)
+            .map_err(|s| self.outside(s, range.start, len))?;
+        let mut out = vec![0; len];
         self.read(range.start, &mut out)?;
         Ok(out)
     }

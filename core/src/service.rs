@@ -1,17 +1,22 @@
 //! The progress thread: a worker of the library's own that serves what peers ask of this context's memory
 //! (emulated put, get and atomics, and first contact for them) while the application computes.
 //!
-//! It sleeps on its descriptor when there is nothing to do. Message handlers are not its business: they
-//! run in the application's own progress.
+//! It sleeps on its descriptor when there is nothing to do; where a module has none to sleep on, it naps. Message handlers
+//! are not its business: they run in the application's own progress.
+//!
+//! A thread that ends before it is told to, with an error or a panic, is its owner's affair: nothing new begins on the
+//! context from then on, and every worker hears it once ([`Core::check_service`]).
 
 use crate::context::Core;
 use crate::sys::{ForkGuard, Wakeup};
 use crate::worker::Worker;
 use crate::{Error, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The running thread; dropping this ends it.
 pub(crate) struct Service {
@@ -76,12 +81,41 @@ fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
             return;
         }
     };
-    drop(core);
     let _ = ready.send(Ok(()));
-    while !stop.asked.load(Ordering::Acquire) {
-        if let Err(error) = worker.wait(None) {
-            worker.inner.core.note(format!("the progress thread stopped: {error}"));
-            return;
+    // The worker goes before the news: who hears it finds that nobody serves any more.
+    let ended = watched(move || {
+        while !stop.asked.load(Ordering::Acquire) {
+            let _ = worker.inner.rest(Duration::MAX)?;
         }
+        Ok(())
+    });
+    if let Err(error) = ended {
+        core.service_stopped(error);
+    }
+}
+
+/// Runs the thread's work. A panic of it is an error like others.
+fn watched(work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<&str>().copied();
+        let words = words.or(panic.downcast_ref::<String>().map(String::as_str));
+        let why = format!("it panicked: {}", words.unwrap_or("without words"));
+        Err(Error::new(Status::ProviderFailed, "a thread of Tieline's", why, ""))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_thread_is_an_error_with_its_words() {
+        for (number, words) in [(7, "it panicked: number 7"), (0, "it panicked: nothing")] {
+            let work = || if number > 0 { panic!("number {number}") } else { panic!("nothing") };
+            assert_eq!(watched(work).unwrap_err().why(), words);
+        }
+        assert_eq!(watched(|| Ok(())), Ok(()));
+        let refused = || Err(Status::Io.into());
+        assert_eq!(watched(refused).unwrap_err().status(), Status::Io);
     }
 }

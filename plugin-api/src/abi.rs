@@ -308,6 +308,10 @@ pub struct DomainOps {
     pub deregister: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32>,
     /// Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length.
     pub pack_key: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut u8, usize) -> i64>,
+    /// Refuses every new access by a key of this region, as far as that can be done while the process itself still uses
+    /// the registration: 0, or `AGAIN` when an access that began before is not through. The region stays, and
+    /// `deregister` follows; the core may call this several times.
+    pub revoke: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32>,
 }
 
 /// How to open an interface or a connector.

@@ -88,7 +88,7 @@ table! {
         PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
         PEER_LEFT = 4, "that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words";
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
-        DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is unused";
+        DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known";
     }
 }
 

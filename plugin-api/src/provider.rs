@@ -144,10 +144,12 @@ pub trait Domain: Sized + Send + Sync + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Refuses every new access to a region, and says whether one is still under way: that of a peer that had
-    /// passed the check of its key before. The default is for transports whose accesses end with the key.
+    /// Refuses every new access by a key of this region, and says whether one is still under way: that of a peer that
+    /// had passed the check of its key before. The default is for transports whose accesses end with the registration
+    /// alone, a device's for example.
     ///
-    /// The core calls it before [`Domain::deregister`], in one slot of the table, and again while it says
+    /// The core calls it as soon as the owner asks to close the region, when operations of this process may still have it
+    /// as their local memory: those go on. It is called again before [`Domain::deregister`], and while it says
     /// [`Revoked::Busy`]; it must not wait. The region is valid, and its memory stays mapped, until deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;

@@ -213,6 +213,7 @@ impl Core {
             guard: ForkGuard::new()?,
             notes: Mutex::default(),
             service: OnceLock::new(),
+            service_stopped: OnceLock::new(),
             domains,
         });
         Ok(core)

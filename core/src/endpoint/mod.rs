@@ -19,7 +19,8 @@ pub use rma::{AtomicOp, Completion, Width};
 use crate::address::WorkerAddress;
 use crate::emulate::{self, Answer};
 use crate::explain::Record;
-use crate::op::{Id, Kind, Landing, Outcome, Request};
+use crate::op::held::Through;
+use crate::op::{Id, Kind, Outcome, Request};
 use crate::region::Region;
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::worker::Inner as WorkerInner;
@@ -93,8 +94,6 @@ pub(crate) struct Inner {
     keys: RefCell<Vec<Weak<key::KeyInner>>>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) lonely: Cell<u32>,
-    /// Memory of failed operations that a provider may touch until its endpoint is closed.
-    held: RefCell<Vec<Landing>>,
 }
 
 /// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives, what
@@ -331,7 +330,6 @@ impl Inner {
             order: flush::Order::default(),
             keys: RefCell::default(),
             lonely: Cell::new(0),
-            held: RefCell::default(),
         }
     }
 
@@ -551,17 +549,12 @@ impl Inner {
         // What is queued holds buffers and keys, whose drops may come back here.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
-        let held = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
         for inner in queued.iter().filter_map(Task::inner_request) {
             self.worker.ops.borrow_mut().forget(inner);
         }
         drop(queued);
-        match (held.is_empty(), self.all_lines()) {
-            (true, _) => {}
-            (false, lines) if lines.is_empty() => self.held.borrow_mut().extend(held),
-            // Lines may outlive this endpoint.
-            (false, lines) => self.worker.hold(lines, held),
-        }
+        self.hold(unfinished);
         if error.status() != Status::PeerFailed {
             for answer in self.take_answers() {
                 self.worker.answer_lost(self, answer, error.status());
@@ -581,11 +574,11 @@ impl Inner {
         if !self.is_alive() {
             return;
         }
-        let held = self.worker.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+        let unfinished = self.worker.with_ops(|ops| ops.fail_posted(self.index, interface, error));
         if broken {
-            self.worker.hold_for_ever(held);
+            unfinished.into_iter().for_each(|op| self.worker.hold(op, vec![Through::Interface]));
         } else {
-            self.held.borrow_mut().extend(held);
+            self.hold(unfinished);
         }
         let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
         for key in keys {
@@ -647,13 +640,14 @@ impl Drop for Inner {
             self.worker.with_ops(|ops| ops.orphan_posted(self.index));
         }
         let error = Error::from_status(Status::Canceled);
-        // Held until the lanes below are closed.
-        let _held = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        self.hold(unfinished);
         if self.worker.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.raw.close();
             }
             self.worker.release_lines(self);
+            self.worker.provider_closed(Through::Endpoint(self.id));
         }
         self.worker.remove_endpoint(self.id);
     }

@@ -5,6 +5,7 @@ use crate::address::{Candidate, WorkerAddress};
 use crate::config::vars;
 use crate::context::Core;
 use crate::explain::Record;
+use crate::op::held::{Through, Unfinished};
 use crate::rank::{ModuleRef, Role};
 use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
@@ -220,5 +221,29 @@ impl Inner {
             State::New if !stood => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }
+    }
+
+    /// Keeps the memory of operations that have ended here and that providers still have.
+    pub(super) fn hold(&self, unfinished: Vec<Unfinished>) {
+        for op in unfinished {
+            let through = self.through(op.interface());
+            self.worker.hold(op, through);
+        }
+    }
+
+    /// What an operation of this endpoint may have gone through that was posted to an interface.
+    fn through(&self, interface: usize) -> Vec<Through> {
+        let mut through = Vec::new();
+        let mut add = |endpoint: &Inner| match self.worker.line_over(endpoint, interface) {
+            Some(line) => through.push(Through::Line(line)),
+            None if endpoint.has_lane(interface) => through.push(Through::Endpoint(endpoint.id)),
+            None => {}
+        };
+        add(self);
+        self.open_control().iter().chain(self.past_controls.borrow().iter()).for_each(|c| add(c));
+        if through.is_empty() {
+            through.push(Through::Endpoint(self.id));
+        }
+        through
     }
 }

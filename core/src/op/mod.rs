@@ -4,6 +4,7 @@
 //! Flush and fence are questions to it (see [`Table::start_flush`]), the bound on what an endpoint may have pending is
 //! its, and an answer or completion that comes for something else finds nothing.
 
+pub(crate) mod held;
 pub(crate) mod slab;
 mod table;
 #[cfg(test)]

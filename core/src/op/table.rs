@@ -8,6 +8,7 @@
 //! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
 //! interface, an answer of a peer only what asks for one.
 
+use super::held::Unfinished;
 use super::slab::{Id, Slab};
 use super::{Landing, Request};
 use crate::{Error, Status};
@@ -588,10 +589,10 @@ impl Table {
         ids
     }
 
-    /// Ends every operation of an endpoint with its error. What is returned is memory that providers may still
-    /// touch: it is to be kept until their endpoints are closed.
+    /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
+    /// kept, see [`super::held`].
     #[must_use]
-    pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Landing> {
+    pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         self.explain(owner, error);
         let ids = self.ids_of(owner, |_| true);
         self.fail(&ids, error)
@@ -604,25 +605,28 @@ impl Table {
         owner: usize,
         interface: usize,
         error: &Error,
-    ) -> Vec<Landing> {
+    ) -> Vec<Unfinished> {
         let theirs =
             |hot: &Hot| hot.is(POSTED) && usize::from(hot.interface()) == interface.min(254);
         let ids = self.ids_of(owner, theirs);
         self.fail(&ids, error)
     }
 
-    fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Landing> {
-        let mut held = Vec::new();
+    fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Unfinished> {
+        let mut unfinished = Vec::new();
         for id in ids {
-            let mut posted = false;
+            let mut posted = None;
             if let Some(hot) = self.slab.get_mut(*id) {
-                posted = hot.is(POSTED);
+                posted = hot.is(POSTED).then(|| usize::from(hot.interface()));
                 // What ends before a flush here does not complete it: it ends with the others.
                 hot.flags |= REACHED;
             }
             if let Some(cold) = self.slab.cold_mut(*id) {
                 let _ = cold.error.get_or_insert_with(|| error.clone());
-                held.extend(cold.landing.take().filter(|_| posted));
+                if let Some(interface) = posted {
+                    let landing = cold.landing.take();
+                    unfinished.push(Unfinished { id: *id, interface, landing });
+                }
             }
         }
         for id in ids {
@@ -638,7 +642,7 @@ impl Table {
                 self.run();
             }
         }
-        held
+        unfinished
     }
 
     /// Operations of an endpoint that a provider has just ended with nothing but a status get the words that it says

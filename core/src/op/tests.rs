@@ -157,7 +157,8 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     assert_eq!(table.take(waits), Some(Err(bare(Status::PeerFailed))));
     assert!(table.is_open(other));
     let by_interface = [posted(&mut table, 6, 1), posted(&mut table, 6, 2)];
-    assert!(table.fail_posted(6, 1, &bare(Status::ProviderFailed)).is_empty());
+    let unfinished = table.fail_posted(6, 1, &bare(Status::ProviderFailed));
+    assert_eq!(unfinished.iter().map(|op| op.interface()).collect::<Vec<_>>(), [1]);
     assert_eq!(by_interface.map(|id| table.is_open(id)), [false, true]);
 }
 
@@ -168,7 +169,9 @@ fn memory_that_a_provider_has_is_given_to_who_fails_the_endpoint_and_other_memor
     let (theirs, ours) = (posted(&mut table, 0, 1), table.open(0, Kind::Get).unwrap());
     table.set_landing(theirs, landing());
     table.set_landing(ours, landing());
-    assert_eq!(table.fail_owner(0, &bare(Status::Io)).len(), 1);
+    let unfinished = table.fail_owner(0, &bare(Status::Io));
+    assert_eq!(unfinished.len(), 1);
+    assert!(table.take_freed().is_some() && table.take_freed().is_none(), "ours alone");
     let done = posted(&mut table, 1, 1);
     table.set_landing(done, landing());
     assert!(table.take_freed().is_none());

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A region that could not be closed yet: something may still touch its memory.
 pub struct NotClosed {
-    /// The region, to close again. Remote keys of it are refused from the first attempt on that found no operation
-    /// of this process; until then only what peers ask for by message is.
+    /// The region, to close again. Its remote keys are refused already, but for those of devices whose registration
+    /// serves operations of this process as well: these end with the last such operation (docs/abi.md).
     pub region: Region,
     /// What holds it, and what to do. `Busy`: the next attempt may succeed. With any other status it will not, and
     /// the memory has to stay as it is for the rest of the process.
@@ -48,8 +48,9 @@ impl Region {
     /// owns it may do with it what they like. It never waits, and may be called from any thread;
     /// [`Worker::close_region`](crate::Worker::close_region) waits, for a bounded time.
     ///
-    /// From the first call on no new key of the region is given out, and peers are refused: at once what they ask for
-    /// by message, and what they reach without us as soon as no operation of this process uses the region.
+    /// From the first call on no new key of the region is given out, and peers are refused, whether they ask by message or
+    /// reach the memory without us. An exception are devices whose one registration serves peers and operations of
+    /// this process alike (`verbs`): there keys are refused as soon as no operation of this process uses the region.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -65,8 +66,9 @@ impl Region {
     ///
     /// # Errors
     /// [`NotClosed`] gives the region back, with a reason of status `Busy` that says what still holds it: another
-    /// handle, pending operations (of any worker, also those of an endpoint that failed until it is dropped), or a peer
-    /// that is in the middle of a copy. A provider's own error means that it does not know; `Invalid`: a forked child.
+    /// handle, pending operations (of any worker; those of an endpoint that failed too, until their provider has said how
+    /// they ended or the endpoint is dropped), or a peer that is in the middle of a copy. A provider's own error means
+    /// that it does not know; `Invalid`: a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {
@@ -112,10 +114,15 @@ fn still_in_use(inner: &Inner, why: impl Into<String>, fix: &str) -> Error {
 }
 
 impl Inner {
-    /// From now on what peers ask for by message is refused, and no such access is under way when this returns.
+    /// From now on what peers ask for by message is refused, and no such access is under way when this returns. What they
+    /// reach without us is refused by the providers that can do so while operations of ours go on.
     fn revoke(&self) {
-        if !self.revoked.swap(true, Ordering::AcqRel) {
-            self.core.regions.remove(self.id);
+        if self.revoked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.core.regions.remove(self.id);
+        for registration in &self.registrations {
+            registration.memory.revoke();
         }
     }
 

@@ -117,6 +117,36 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
     not.region.close().unwrap();
 }
 
+/// The put would land in memory whose owner has asked for it back.
+#[test]
+fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() {
+    let (owner, peer) = (Context::open().unwrap(), Context::open().unwrap());
+    let (worker, other) = (owner.worker().unwrap(), peer.worker().unwrap());
+    let there = other.connect(&worker.address().unwrap()).unwrap();
+    let regions =
+        [("shm/ring", owner.alloc(100)), ("shm-cma/copy", owner.register(vec![0u8; 100]))];
+    for (native, target) in regions {
+        let target = target.unwrap();
+        let key = there.import_key(&target.remote_key().unwrap()).unwrap();
+        while key.is_settling() {
+            let _ = (worker.progress(), other.progress());
+        }
+        if key.path() != native {
+            println!("skipped: {native} does not reach this memory here, {} does", key.path());
+            continue;
+        }
+        let put = |bytes: &[u8]| there.put_bytes(bytes, &key, 0).map(|put| assert!(put.is_done()));
+        put(b"before").unwrap();
+        let operation = target.hold();
+        let not = not_closed(target);
+        assert_eq!(not.error.why(), "1 operation pending on a worker");
+        assert_eq!(put(b"behind").unwrap_err().status(), Status::KeyRejected, "{native}");
+        assert_eq!(operation.to_vec(0..6).unwrap(), b"before");
+        drop(operation);
+        not.region.close().unwrap();
+    }
+}
+
 /// A region over `memory` that a domain of this test's has registered, too.
 fn known_to(context: &Context, answers: &'static Answers) -> Region {
     let mut region = context.register(vec![0u8; 64]).unwrap();

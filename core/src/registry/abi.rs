@@ -126,6 +126,7 @@ table! {
         register(*mut u8, usize, u64, *mut MemoryRegion) -> i32 = NO;
         deregister(*mut c_void) -> i32 = NO;
         pack_key(*mut c_void, *mut u8, usize) -> i64 = NO64;
+        revoke(*mut c_void) -> i32 = NO;
     }
 }
 

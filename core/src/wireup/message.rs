@@ -21,20 +21,20 @@ const DUPLICATE: u8 = 5;
 
 /// What every message begins with, in every version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header<'a> {
-    pub(super) from: WorkerId,
-    pub(super) to: WorkerId,
+pub(crate) struct Header<'a> {
+    pub(crate) from: WorkerId,
+    pub(crate) to: WorkerId,
     /// The sender's life; 0 only in a rejection by somebody else in its place.
-    pub(super) from_epoch: u64,
+    pub(crate) from_epoch: u64,
     /// The receiver's life as the sender knows it; 0 in a request, or its withdrawal, before anything was heard.
-    pub(super) to_epoch: u64,
-    pub(super) module: &'a str,
-    pub(super) n: u32,
+    pub(crate) to_epoch: u64,
+    pub(crate) module: &'a str,
+    pub(crate) n: u32,
 }
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Body<'a> {
+pub(crate) enum Body<'a> {
     /// My endpoint is at `address`; tell me yours.
     Request { identity: &'a [u8], address: &'a [u8] },
     /// My endpoint at `address` is connected to the one of yours with this hash; is yours to mine?
@@ -66,7 +66,37 @@ pub(super) enum Parsed<'a> {
     /// Something else in another version.
     Other {
         version: u8,
+        header: Header<'a>,
     },
+}
+
+/// For whom a message speaks, in whatever version it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spoken<'a> {
+    /// The worker.
+    pub(crate) from: WorkerId,
+    /// What that worker gives of itself, where it does.
+    pub(crate) identity: Option<&'a [u8]>,
+    /// It says that this worker does not live any more where it was.
+    pub(crate) is_of_successor: bool,
+}
+
+/// Reads for whom a message speaks.
+pub(crate) fn spoken(bytes: &[u8]) -> Result<Spoken<'_>, Malformed> {
+    let (from, identity, is_of_successor) = match parse(bytes)? {
+        Parsed::Message(header, body) => match body {
+            Body::Request { identity, .. } | Body::Reply { identity, .. } => {
+                (header.from, Some(identity), false)
+            }
+            Body::Reject { kind, .. } => (header.from, None, kind == ReasonKind::NoSuchWorker),
+            Body::Ready { .. } | Body::Duplicate { .. } => (header.from, None, false),
+        },
+        Parsed::OtherRequest { header, identity, .. } => (header.from, Some(identity), false),
+        Parsed::OtherReject { header, .. } | Parsed::Other { header, .. } => {
+            (header.from, None, false)
+        }
+    };
+    Ok(Spoken { from, identity, is_of_successor })
 }
 
 /// These bytes are no message.
@@ -86,7 +116,7 @@ impl From<Status> for Malformed {
 }
 
 /// Writes a message in this version.
-pub(super) fn encode(header: &Header<'_>, body: &Body<'_>) -> Vec<u8> {
+pub(crate) fn encode(header: &Header<'_>, body: &Body<'_>) -> Vec<u8> {
     encode_version(VERSION, header, body)
 }
 
@@ -210,7 +240,7 @@ fn other<'a>(
             let _ = (reader.u8()?, reader.u32()?);
             Ok(Parsed::OtherReject { version, header, text: reader.name()? })
         }
-        _ => Ok(Parsed::Other { version }),
+        _ => Ok(Parsed::Other { version, header }),
     }
 }
 

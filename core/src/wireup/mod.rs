@@ -21,7 +21,9 @@ pub(crate) mod service;
 mod tests;
 
 pub(crate) use machine::Machine;
-pub(crate) use message::Malformed;
+#[cfg(test)]
+pub(crate) use message::{Body, Header, encode};
+pub(crate) use message::{Malformed, Spoken, spoken};
 
 use std::fmt;
 

@@ -57,8 +57,8 @@ pub(crate) enum ServiceAction {
     Rejected { token: u64, private: Vec<u8> },
     /// Client: nobody said anything; why not.
     Failed { token: u64, reason: Reason },
-    /// Send this over the channel to `peer`.
-    Send { peer: WorkerId, message: Vec<u8> },
+    /// Send this over the channel to `peer`: an answer to what it asked, or something of our own.
+    Send { peer: WorkerId, message: Vec<u8>, answers: bool },
 }
 
 /// The services of one worker, and what it asks of others.
@@ -218,7 +218,7 @@ impl Services {
                 let text = format!(
                     "this side speaks version {VERSION} of services, the request came in version {version}"
                 );
-                self.send(peer, encode(token, &Message::Refused { text: &text }));
+                self.reply(peer, encode(token, &Message::Refused { text: &text }));
             }
         }
         Ok(())
@@ -288,7 +288,7 @@ impl Services {
         }
         if let Some((_, answer)) = self.answered.iter().find(|(who, _)| *who == name) {
             let answer = answer.clone();
-            return self.send(peer, answer);
+            return self.reply(peer, answer);
         }
         let refusal = match self.listeners.get_mut(service) {
             None => Some(format!("nobody listens for service `{service}`")),
@@ -301,7 +301,7 @@ impl Services {
             }
         };
         if let Some(text) = refusal {
-            return self.send(peer, encode(token, &Message::Refused { text: &text }));
+            return self.reply(peer, encode(token, &Message::Refused { text: &text }));
         }
         self.last_id += 1;
         let id = RequestId(self.last_id);
@@ -342,7 +342,7 @@ impl Services {
         if self.answered.len() > MAX_ANSWERED {
             let _ = self.answered.pop_front();
         }
-        self.send(waiting.peer, message);
+        self.reply(waiting.peer, message);
     }
 
     fn no_longer_waiting(&mut self, id: RequestId) -> Option<Waiting> {
@@ -370,7 +370,11 @@ impl Services {
     }
 
     fn send(&mut self, peer: WorkerId, message: Vec<u8>) {
-        self.actions.push_back(ServiceAction::Send { peer, message });
+        self.actions.push_back(ServiceAction::Send { peer, message, answers: false });
+    }
+
+    fn reply(&mut self, peer: WorkerId, message: Vec<u8>) {
+        self.actions.push_back(ServiceAction::Send { peer, message, answers: true });
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
+use super::carried::Carried;
 use super::{Inner, wiring};
 use crate::address::{Party, Scheme, Via, WorkerAddress};
 use crate::compose::{self, Candidate};
@@ -19,7 +20,6 @@ use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::sys::Poller;
 use crate::{Error, Status};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Cost;
@@ -28,8 +28,10 @@ use tieline_plugin_api::abi::Cost;
 pub(crate) const OUT_OF_BAND: &str = "oob";
 const OUT_OF_BAND_MODULE: &str = "callbacks";
 
-/// The cookie of an endpoint that carries datagrams; no line has one so high.
-pub(crate) const CARRIER_COOKIE: u64 = 1 << 62;
+/// The first cookie of endpoints that carry datagrams; no line and no endpoint of the application has one so high.
+pub(crate) const CARRIER_COOKIE: u64 = u64::MAX << 62;
+/// Such endpoints at a time. Each line needs one while it forms.
+const MOST_CARRIED: usize = 1024;
 
 /// The application as a connection module.
 pub(crate) fn out_of_band_candidate() -> Candidate {
@@ -75,7 +77,7 @@ pub(super) struct Carriers {
     pub(super) connectors: Vec<ConnectorSlot>,
     out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// Endpoints over modules of a domain; closed with the worker.
-    messages: RefCell<HashMap<MessagePath, RawEndpoint>>,
+    messages: RefCell<Carried<MessagePath, RawEndpoint>>,
 }
 
 /// The way of one line's datagrams.
@@ -113,7 +115,8 @@ impl Carriers {
                 connector,
             });
         }
-        Carriers { connectors, out_of_band: RefCell::default(), messages: RefCell::default() }
+        let messages = RefCell::new(Carried::new(MOST_CARRIED, CARRIER_COOKIE));
+        Carriers { connectors, out_of_band: RefCell::default(), messages }
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {
@@ -128,7 +131,7 @@ impl Carriers {
 
     /// Ends what was opened here. Nothing is sent any more.
     pub(super) fn close(&self) {
-        for (_, raw) in self.messages.borrow_mut().drain() {
+        for raw in self.messages.borrow_mut().take() {
             raw.close();
         }
     }
@@ -136,7 +139,7 @@ impl Carriers {
     /// In a forked child nothing may be closed: it would speak in the parent's name.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.connectors));
-        self.messages.borrow_mut().clear();
+        let _ = self.messages.borrow_mut().take();
     }
 }
 
@@ -330,19 +333,23 @@ impl Inner {
             }
             Carrier::Messages(interface, candidate) => {
                 let key = (*interface, *candidate, peer.party.worker);
-                let known = carriers.messages.borrow().get(&key).copied();
+                let known = carriers.messages.borrow().get(&key);
                 let raw = match known {
                     Some(raw) => raw,
                     None => {
                         let slot = &self.interfaces[*interface];
                         let address = &peer.party.candidates[*candidate].address;
                         let identity = self.identity().map_err(|e| e.status())?;
+                        let cookie = carriers.messages.borrow_mut().cookie();
                         let handle = slot
                             .interface
-                            .connect(address, &identity, CARRIER_COOKIE)
+                            .connect(address, &identity, cookie)
                             .map_err(|e| e.status())?;
                         let raw = slot.interface.endpoint(handle);
-                        let _ = carriers.messages.borrow_mut().insert(key, raw);
+                        let gone = carriers.messages.borrow_mut().insert(key, cookie, raw);
+                        if let Some(gone) = gone {
+                            gone.close();
+                        }
                         raw
                     }
                 };
@@ -364,6 +371,14 @@ impl Inner {
                 }
                 sent
             }
+        }
+    }
+
+    /// An endpoint that carries datagrams has failed: the next datagram gets a new one.
+    pub(super) fn carrier_failed(&self, cookie: u64) {
+        let broken = self.wiring.carriers.messages.borrow_mut().failed(cookie);
+        if let Some(broken) = broken {
+            broken.close();
         }
     }
 
@@ -438,7 +453,7 @@ impl super::Worker {
     /// # Errors
     /// `BadData` for bytes that are none.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
-        match wiring::received(&self.inner, datagram) {
+        match wiring::received(&self.inner, datagram, wiring::Sender::Application) {
             Ok(()) => Ok(()),
             Err(why) => Err(Error::new(
                 Status::BadData,

@@ -2,6 +2,7 @@
 
 pub(crate) mod abi;
 mod backoff;
+mod carried;
 pub(crate) mod carrier;
 mod close;
 mod endpoints;
@@ -20,8 +21,9 @@ use crate::address::{Candidate, Party, WorkerAddress};
 use crate::context::{Core, Lease};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::message::{Message, PeerId};
+use crate::op::held::{Held, Through, Unfinished};
 use crate::op::slab::Slab;
-use crate::op::{Id, Landing, Outcome, Request, Table};
+use crate::op::{Id, Outcome, Request, Table};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenInterface;
@@ -123,6 +125,8 @@ pub(crate) struct Inner {
     closed: Cell<bool>,
     in_progress: Cell<bool>,
     has_work: Cell<bool>,
+    /// The application has been told that the context's progress thread has stopped.
+    heard_of_service: Cell<bool>,
     /// Somebody asked for a key that a provider still fetches; its arrival is no event.
     settling: Cell<bool>,
     handlers: RefCell<Vec<Option<Handler>>>,
@@ -155,8 +159,8 @@ pub(crate) struct Inner {
     backoff: backoff::Backoff,
     /// Last, so that everything above that points into providers goes first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
-    /// Memory that a broken provider may still touch: kept until its interface is closed.
-    held_for_ever: RefCell<Vec<Landing>>,
+    /// Memory of ended operations that providers may still touch; what is left goes when the interfaces are closed.
+    held: RefCell<Held>,
 }
 
 /// A progress engine with the interfaces opened on it. It belongs to the thread that made it.
@@ -249,6 +253,7 @@ impl Worker {
             closed: Cell::new(false),
             in_progress: Cell::new(false),
             has_work: Cell::new(false),
+            heard_of_service: Cell::new(false),
             settling: Cell::new(false),
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
@@ -274,7 +279,7 @@ impl Worker {
             poller,
             backoff,
             interfaces,
-            held_for_ever: RefCell::default(),
+            held: RefCell::default(),
         };
         Ok(Worker { inner: Rc::new(inner) })
     }
@@ -590,9 +595,16 @@ impl Inner {
         let _ = self.with_ops(|ops| ops.part(id, result));
     }
 
-    /// Keeps memory that a provider which broke its contract may still touch.
-    pub(crate) fn hold_for_ever(&self, memory: Vec<Landing>) {
-        self.held_for_ever.borrow_mut().extend(memory);
+    /// Keeps the memory of an operation that has ended here while a provider may still touch it.
+    pub(crate) fn hold(&self, op: Unfinished, through: Vec<Through>) {
+        self.held.borrow_mut().keep(op, through);
+    }
+
+    /// From here on no provider touches what was posted on this.
+    pub(crate) fn provider_closed(&self, what: Through) {
+        // Dropped when nothing is borrowed: it may hold an application's buffer.
+        let free = self.held.borrow_mut().closed(what);
+        drop(free);
     }
 
     fn check_owner(self: &Rc<Self>, request: &Request) -> Result<(), Error> {

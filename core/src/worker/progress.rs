@@ -1,5 +1,6 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
+use super::carrier::CARRIER_COOKIE;
 use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::emulate;
@@ -208,7 +209,12 @@ impl Inner {
                     code => Err(slot.failed_completion(Status::from_code(code))),
                 };
                 if !self.with_ops(|ops| ops.completed(event.cookie, index, result)) {
-                    self.bump(|c| c.malformed += 1);
+                    // What nobody waits for any more may have memory still.
+                    let late = self.held.borrow_mut().completed(event.cookie, index);
+                    if late.is_none() {
+                        self.bump(|c| c.malformed += 1);
+                    }
+                    drop(late);
                 }
             }
             event::PEER_ARRIVED => self.peer_arrived(slot, event),
@@ -216,6 +222,9 @@ impl Inner {
             event::ENDPOINT_FAILED => {
                 let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
                 let status = Status::from_code(event.status);
+                if event.cookie >= CARRIER_COOKIE {
+                    return self.carrier_failed(event.cookie);
+                }
                 if slot.to_endpoint {
                     return self.line_failed(event.cookie, status, &words);
                 }

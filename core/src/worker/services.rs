@@ -25,7 +25,7 @@
 
 use super::{Inner, Worker};
 use crate::address::WorkerAddress;
-use crate::emulate;
+use crate::emulate::{self, Answer, Origin};
 use crate::endpoint::{Endpoint, queue::Task};
 use crate::message::PeerId;
 use crate::wireup::ReasonKind;
@@ -279,7 +279,7 @@ impl Worker {
 
 /// A message of services came in.
 pub(crate) fn received(worker: &Rc<Inner>, peer: u32, data: &[u8]) -> Result<(), Status> {
-    let from = worker.worker_of(peer).ok_or(Status::BadData)?;
+    let from = worker.address_of_peer(peer).ok_or(Status::BadData)?.party.worker;
     let now = worker.wiring.now();
     let taken = worker.services.services.borrow_mut().receive(now, from, data);
     worker.carry_out_services();
@@ -287,9 +287,9 @@ pub(crate) fn received(worker: &Rc<Inner>, peer: u32, data: &[u8]) -> Result<(),
 }
 
 impl Inner {
-    fn worker_of(&self, peer: u32) -> Option<[u8; 16]> {
-        let peers = self.peers.borrow();
-        Some(peers.get(peer)?.address.as_ref()?.party.worker)
+    /// What a peer gave of itself when it connected.
+    pub(crate) fn address_of_peer(&self, peer: u32) -> Option<WorkerAddress> {
+        self.peers.borrow().get(peer)?.address.clone()
     }
 
     /// The way to a worker is gone: what waits for it ends.
@@ -323,15 +323,22 @@ impl Inner {
             };
             let Some(action) = action else { return };
             match action {
-                ServiceAction::Send { peer, message } => {
+                ServiceAction::Send { peer, message, answers } => {
                     let number = self.peers.borrow().known_number(&peer);
-                    let endpoint = number.map(|number| self.reply_endpoint(number));
-                    match endpoint {
-                        Some(Ok(endpoint)) => {
+                    let Some(number) = number else { continue };
+                    match self.reply_endpoint(number) {
+                        // What others ask for is bounded like all answers, and goes before what is queued here.
+                        Ok(endpoint) if answers => {
+                            let answer = Answer::Service(message.into());
+                            if let Err((answer, status)) = endpoint.answer(answer) {
+                                let to = Origin { peer: number, line: None };
+                                self.keep_answer(to, answer, status);
+                            }
+                        }
+                        Ok(endpoint) => {
                             endpoint.enqueue(Task::tell(emulate::id::SERVICE, message));
                         }
-                        Some(Err(error)) => self.service_peer_lost(peer, &error),
-                        None => {}
+                        Err(error) => self.service_peer_lost(peer, &error),
                     }
                 }
                 ServiceAction::Arrived { id, service, peer, private } => {

@@ -32,8 +32,9 @@ impl Worker {
     /// do right now.
     ///
     /// # Errors
-    /// When an interface cannot be waited for.
+    /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
     pub fn arm(&self) -> Result<bool, Error> {
+        self.inner.hear_of_service()?;
         // What a provider fetches for a key makes no event: who waits for it has to look.
         Ok(!self.inner.settling.replace(false) && self.inner.arm()?)
     }
@@ -42,8 +43,9 @@ impl Worker {
     /// makes progress again. `true`: something happened.
     ///
     /// # Errors
-    /// `Busy` inside a handler, or when the system refuses to wait.
+    /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.inner.hear_of_service()?;
         self.inner.wait(timeout)
     }
 
@@ -65,7 +67,7 @@ impl Worker {
     /// by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
     ///
     /// # Errors
-    /// `Busy` inside a handler, or when the system refuses to wait.
+    /// As [`Worker::wait`].
     #[inline]
     pub fn wait_until(
         &self,
@@ -73,6 +75,7 @@ impl Worker {
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
         self.inner.check_no_handler("a wait")?;
+        self.inner.hear_of_service()?;
         Ok(self.inner.wait_for(timeout, false, || condition().then_some(()))?.is_some())
     }
 
@@ -145,6 +148,14 @@ impl Inner {
             next => self.timer.set(next)?,
         }
         Ok(!self.has_work.get() || self.only_blocked_work())
+    }
+
+    /// Says once that the context's progress thread has stopped.
+    fn hear_of_service(&self) -> Result<(), Error> {
+        self.core.check_service().or_else(|error| match self.heard_of_service.replace(true) {
+            true => Ok(()),
+            false => Err(error),
+        })
     }
 
     /// Whether what is queued waits for a peer, so that its descriptor will say when to go on.
@@ -257,7 +268,7 @@ impl Inner {
 
     /// Sleeps for a while inside a call that waits. A module that cannot wake anybody is looked at again and again, with
     /// naps in between.
-    fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
+    pub(crate) fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
         match self.wait(Some(most)) {
             Err(error) if error.status() == Status::Unsupported => {
                 std::thread::sleep(most.min(POLL_NAP));

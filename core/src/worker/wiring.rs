@@ -9,14 +9,17 @@
 mod act;
 mod answers;
 mod course;
+mod sender;
+
+pub(crate) use sender::Sender;
 
 use super::carrier::{Carrier, Carriers};
 use super::{Counters, Inner, InterfaceSlot, abi};
-use crate::address::WorkerAddress;
+use crate::address::{Via, WorkerAddress};
 use crate::endpoint::{Inner as EndpointInner, Owner, Way};
-use crate::op::Landing;
+use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
-use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
+use crate::wireup::{self, Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -70,8 +73,6 @@ pub(crate) struct Wiring {
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
     /// Lines with datagrams that their carrier had no room for.
     waiting: RefCell<BTreeSet<u64>>,
-    /// Memory of operations that have ended while a provider may touch it until all of these lines are closed.
-    held: RefCell<Vec<(Vec<u64>, Vec<Landing>)>>,
     /// Ways to a peer that failed lately, and until when they are tried last.
     lost: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_line: Cell<u64>,
@@ -92,7 +93,6 @@ impl Wiring {
             by_key: RefCell::default(),
             by_user: RefCell::default(),
             waiting: RefCell::default(),
-            held: RefCell::default(),
             lost: RefCell::default(),
             next_line: Cell::new(0),
             closed_lines: RefCell::default(),
@@ -155,15 +155,24 @@ impl Wiring {
     }
 }
 
-/// Takes a datagram, whatever carried it.
-pub(crate) fn received(worker: &Rc<Inner>, datagram: &[u8]) -> Result<(), String> {
-    let now = worker.wiring.now();
-    let taken = worker.wiring.machine.borrow_mut().receive(now, datagram);
+/// Takes a datagram, whatever carried it, if its sender may say what it says.
+pub(crate) fn received(
+    worker: &Rc<Inner>,
+    datagram: &[u8],
+    sender: Sender<'_>,
+) -> Result<(), String> {
+    let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
+    let taken = spoken.and_then(|spoken| {
+        worker.check_sender(&spoken, sender)?;
+        let now = worker.wiring.now();
+        let taken = worker.wiring.machine.borrow_mut().receive(now, datagram);
+        taken.map_err(|malformed| malformed.to_string())
+    });
     worker.carry_out();
-    taken.map_err(|malformed| {
+    if taken.is_err() {
         worker.bump(|c| c.malformed += 1);
-        malformed.to_string()
-    })
+    }
+    taken
 }
 
 /// What both sides call the two modules of a connection: the one of the lower worker number first.
@@ -359,7 +368,7 @@ impl Inner {
     }
 
     /// The line that an endpoint uses over an interface.
-    pub(super) fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
+    pub(crate) fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
         self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
     }
 
@@ -400,11 +409,6 @@ impl Inner {
     pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
         let until = self.wiring.lost.borrow().get(&(worker, interface)).copied();
         until.filter(|until| *until > self.wiring.now()).unwrap_or(0)
-    }
-
-    /// Keeps memory of operations that have ended until these lines are closed.
-    pub(crate) fn hold(&self, lines: Vec<u64>, memory: Vec<Landing>) {
-        self.wiring.held.borrow_mut().push((lines, memory));
     }
 
     fn line_state(&self, number: u64) -> Result<RawEndpoint, Error> {
@@ -486,11 +490,8 @@ impl Inner {
     /// From here on no provider touches what was posted on it, and its number may be used again.
     fn close_line(&self, number: u64, raw: RawEndpoint) {
         raw.close();
-        self.wiring.held.borrow_mut().retain_mut(|(lines, _)| {
-            lines.retain(|line| *line != number);
-            !lines.is_empty()
-        });
         let _ = self.wiring.waiting.borrow_mut().remove(&number);
         self.wiring.closed_lines.borrow_mut().push_back(number);
+        self.provider_closed(Through::Line(number));
     }
 }

@@ -137,7 +137,7 @@ golden! {
         base = 16,
         len = 24,
     }
-    DomainOps = 72 {
+    DomainOps = 80 {
         size = 0,
         close = 8,
         query_modules = 16,
@@ -147,6 +147,7 @@ golden! {
         register = 48,
         deregister = 56,
         pack_key = 64,
+        revoke = 72,
     }
     InterfaceParams = 40 {
         size = 0,

@@ -230,6 +230,7 @@ impl<D: Domain> Tables<D> {
         register: Some(domain::register::<D>),
         deregister: Some(domain::deregister::<D>),
         pack_key: Some(domain::pack_key::<D>),
+        revoke: Some(domain::revoke::<D>),
     };
     const INTERFACE: &'static InterfaceOps = &InterfaceOps {
         size: size_of::<InterfaceOps>(),

@@ -4,8 +4,8 @@ use std::sync::{Arc, Once};
 
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
-    Absent, Allocation, Domain, Failure, HostHandle, Status, caps, connects, cost_class, log_level,
-    role,
+    Absent, Allocation, Domain, Failure, HostHandle, Revoked, Status, caps, connects, cost_class,
+    log_level, role,
 };
 
 use crate::config::Settings;
@@ -130,6 +130,12 @@ impl Domain for ShmDomain {
     fn alloc(&self, len: usize, access: u64) -> Result<Allocation<Region>, Failure> {
         let region = self.state.exports.alloc(self.state.id, len, access)?;
         Ok(Allocation { base: region.base(), len, region })
+    }
+
+    fn revoke(&self, region: &Region) -> Revoked {
+        self.state.exports.revoke(region);
+        // What peers have mapped leads nowhere but to this file: nobody waits for them.
+        Revoked::Quiet
     }
 
     fn deregister(&self, region: Region) -> Result<(), Failure> {

@@ -105,6 +105,16 @@ struct Table {
     regions: HashMap<u64, Export>,
 }
 
+impl Table {
+    fn revoke(&mut self, region: &Region) {
+        if self.regions.remove(&region.key.segment).is_some() {
+            if let Some(word) = self.map.word(region.key.entry()) {
+                word.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every change below is complete before anything can panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,15 +179,18 @@ impl Exports {
         Ok(Region { key, map })
     }
 
-    /// Ends a region: every key of it stops working now.
+    /// Every key of a region stops working now. Its place in the table stays taken.
+    pub(crate) fn revoke(&self, region: &Region) {
+        if let Some(table) = lock(&self.table).as_mut() {
+            table.revoke(region);
+        }
+    }
+
+    /// Ends a region, once.
     pub(crate) fn free(&self, region: &Region) {
         if let Some(table) = lock(&self.table).as_mut() {
-            if table.regions.remove(&region.key.segment).is_some() {
-                if let Some(word) = table.map.word(region.key.entry()) {
-                    word.store(0, Ordering::SeqCst);
-                }
-                table.free.push(region.key.slot);
-            }
+            table.revoke(region);
+            table.free.push(region.key.slot);
         }
     }
 

@@ -113,8 +113,9 @@ fn show(peers: &mut Peers, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
         let Some(found) = peers.found.pop_front() else { return };
         let mut event = Event::empty();
         let bytes = match found {
-            Found::Datagram(bytes) => {
+            Found::Datagram(from, bytes) => {
                 event.kind = event::DATAGRAM;
+                event.header = from;
                 bytes
             }
             Found::Left { hash, status, words } => {

@@ -43,8 +43,13 @@ const FIRST: u64 = 16;
 /// What the core is to hear of.
 #[derive(Debug)]
 pub(crate) enum Found {
-    Datagram(Vec<u8>),
-    Left { hash: u64, status: Status, words: String },
+    /// From whom, as their connection says, and what.
+    Datagram(u64, Vec<u8>),
+    Left {
+        hash: u64,
+        status: Status,
+        words: String,
+    },
 }
 
 /// Everybody this connector talks to.
@@ -121,7 +126,7 @@ impl Peers {
             if self.found.len() >= WAITING {
                 return Err(Status::Again);
             }
-            self.found.push_back(Found::Datagram(datagram.to_vec()));
+            self.found.push_back(Found::Datagram(name_of(address), datagram.to_vec()));
             return Ok(());
         }
         if !self.peers.contains_key(address) {
@@ -318,7 +323,7 @@ impl Peers {
         let Some(wire) = self.wires.get_mut(&token) else { return };
         match (frame, wire.phase) {
             (Frame::Datagram(datagram), Phase::Open | Phase::Asked) => {
-                self.found.push_back(Found::Datagram(datagram));
+                self.found.push_back(Found::Datagram(name_of(&wire.peer), datagram));
             }
             (Frame::Note(Note::MayClose), Phase::Open) => {
                 wire.note(Note::Bye);

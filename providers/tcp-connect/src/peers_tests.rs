@@ -92,7 +92,7 @@ fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
 fn note(peers: &mut Peers, seen: &mut [Vec<u32>]) {
     while let Some(found) = peers.found.pop_front() {
         match found {
-            Found::Datagram(bytes) => {
+            Found::Datagram(_, bytes) => {
                 let (from, to) = (bytes[0] as usize, bytes[1] as usize);
                 assert_eq!(bytes, numbered(from, to, seen[from][to]), "{from} to {to}");
                 seen[from][to] += 1;
@@ -161,8 +161,8 @@ fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
     drop(all.pop());
     let (hash, status, words) = wait_left(&mut all);
     assert_eq!((hash, status), (name_of(&addresses[1]), Status::Closed), "{words}");
-    let Some(Found::Datagram(bytes)) = all[0].found.pop_back() else { panic!("last words") };
-    assert_eq!(bytes, b"last words");
+    let Some(Found::Datagram(from, bytes)) = all[0].found.pop_back() else { panic!("last words") };
+    assert_eq!((from, &*bytes), (name_of(&addresses[1]), &b"last words"[..]));
     assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
 }
 
@@ -252,7 +252,7 @@ fn garbage_and_scanners_do_not_disturb_the_traffic() {
             sent += 1;
         }
         for found in all[1].found.drain(..) {
-            let Found::Datagram(bytes) = found else { panic!("{found:?}") };
+            let Found::Datagram(_, bytes) = found else { panic!("{found:?}") };
             assert_eq!(bytes, numbered(0, 1, seen));
             seen += 1;
         }
@@ -287,8 +287,8 @@ fn an_address_that_is_none_is_refused() {
     assert_eq!(all[0].send(b"nonsense", b"x"), Err(Status::Invalid));
     let own = all[0].own.clone();
     all[0].send(&own, b"to myself").expect("room");
-    let Some(Found::Datagram(bytes)) = all[0].found.pop_front() else { panic!("a datagram") };
-    assert_eq!(bytes, b"to myself");
+    let Some(Found::Datagram(from, bytes)) = all[0].found.pop_front() else { panic!("a datagram") };
+    assert_eq!((from, &*bytes), (name_of(&own), &b"to myself"[..]));
     while all[0].send(&own, b"more").is_ok() {
         assert!(all[0].found.len() <= WAITING, "bounded");
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tieline_net::SharedHub;
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
-use tieline_plugin_api::{Absent, Domain, Failure, Status, caps, connects, cost_class, role};
+use tieline_plugin_api::{
+    Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
+};
 
 use crate::config::Settings;
 use crate::endpoint::MAX_ADDRESS;
@@ -95,6 +97,10 @@ impl Domain for TcpDomain {
 
     fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Arc<Region>, Failure> {
         self.state.regions.register(base, len, access)
+    }
+
+    fn revoke(&self, region: &Arc<Region>) -> Revoked {
+        if region.revoke() { Revoked::Quiet } else { Revoked::Busy }
     }
 
     fn deregister(&self, region: Arc<Region>) -> Result<(), Failure> {

@@ -48,8 +48,12 @@ impl Region {
         self.pins.load(Ordering::Acquire) & REVOKED != 0
     }
 
-    fn revoke(&self) {
-        let _ = self.pins.fetch_or(REVOKED, Ordering::AcqRel);
+    /// Nobody new touches it; whether nobody does any more.
+    pub(crate) fn revoke(&self) -> bool {
+        self.pins.fetch_or(REVOKED, Ordering::AcqRel) & !REVOKED == 0
+    }
+
+    fn await_pins(&self) {
         let mut spins = 0u32;
         while self.pins.load(Ordering::Acquire) != REVOKED {
             spins += 1;
@@ -132,7 +136,8 @@ impl Regions {
             slots.regions[region.index as usize] = None;
             slots.free.push(region.index);
         }
-        region.revoke();
+        let _ = region.revoke();
+        region.await_pins();
     }
 
     /// The region that a peer means, if it may do what it wants with this range.
@@ -152,6 +157,7 @@ impl Regions {
             .get(key.index as usize)
             .and_then(Option::as_ref)
             .filter(|region| region.tag == key.tag && region.access & right == right)
+            .filter(|region| !region.is_revoked())
             .ok_or(Status::KeyRejected)?;
         match offset.checked_add(len) {
             Some(end) if end <= region.len as u64 => Ok(Arc::clone(region)),
@@ -239,6 +245,26 @@ mod tests {
         let next = regions.register(memory.as_mut_ptr(), 100, access::REMOTE_READ).unwrap();
         assert_eq!(next.index, region.index);
         assert_eq!(find(0, 1, access::REMOTE_READ), Err(Status::KeyRejected));
+    }
+
+    #[test]
+    fn a_revoked_region_is_found_by_nobody_and_stays_in_its_place_until_it_is_deregistered() {
+        let regions = Regions::new(7);
+        let register = || {
+            let base = std::ptr::without_provenance_mut(4096);
+            regions.register(base, 8, access::REMOTE_WRITE).unwrap()
+        };
+        let region = register();
+        let key = regions.key(&region);
+        let find = || regions.find(&key.part(0), 0, 8, access::REMOTE_WRITE).map(drop);
+        let pin = region.pin();
+        assert!(!region.revoke(), "somebody is inside");
+        assert_eq!((find(), region.pin().is_none()), (Err(Status::KeyRejected), true));
+        drop(pin);
+        assert!(region.revoke());
+        assert_ne!(register().index, region.index);
+        regions.deregister(&region);
+        assert_eq!(register().index, region.index);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum Slot {
     PackKey,
     /// `release`
     Release,
+    /// `arm`
+    Arm,
 }
 
 impl Slot {

@@ -6,7 +6,7 @@ use crate::sys::{self, Piece};
 use crate::world::World;
 use tieline_plugin_api::abi::{Atomic, Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
-    Absent, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
+    Absent, Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
     Packer, Posted, Posting, Provider, RmaOp, Status, connects, event, memory_caps, role,
 };
 
@@ -224,6 +224,12 @@ impl Interface for FakeInterface {
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
         self.world.state().hang_up(self.number, peer);
         Ok(())
+    }
+
+    /// There is nothing to sleep on.
+    fn arm(&self) -> Result<Armed, Status> {
+        ask(self.world, self.lane, self.number, Slot::Arm)?;
+        Err(Status::Unsupported)
     }
 
     fn release(&self, token: u64) {

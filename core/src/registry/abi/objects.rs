@@ -273,6 +273,16 @@ impl Registered {
         provider.checked(i64::from(code), &what).map(|_| ())
     }
 
+    /// Asks for its keys to be refused from now on, while operations of this process go on with it. Where a provider
+    /// cannot do that, they are refused when it ends.
+    pub(crate) fn revoke(&self) {
+        let Some(handle) = self.handle else { return };
+        let provider = &self.domain.provider;
+        // SAFETY: an open domain's handle, and a region that has not ended.
+        let code = unsafe { (provider.tables.domain.revoke)(self.domain.handle, handle) };
+        let _ = provider.checked(i64::from(code), &|| "keys could not be revoked".to_string());
+    }
+
     /// The remote key.
     pub(crate) fn pack_key(&self) -> Result<Vec<u8>, Error> {
         let Some(handle) = self.handle else { return Err(Status::Closed.into()) };

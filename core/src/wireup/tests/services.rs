@@ -34,11 +34,11 @@ impl Two {
                 },
             };
             match action {
-                ServiceAction::Send { peer, message } if from_client => {
+                ServiceAction::Send { peer, message, .. } if from_client => {
                     assert_eq!(peer, id(SERVER));
                     self.server.receive(now, id(CLIENT), &message).unwrap();
                 }
-                ServiceAction::Send { peer, message } => {
+                ServiceAction::Send { peer, message, .. } => {
                     assert_eq!(peer, id(CLIENT));
                     self.client.receive(now, id(SERVER), &message).unwrap();
                 }

@@ -22,7 +22,8 @@ impl Inner {
             for event in batch.events(events) {
                 match event.kind {
                     event::DATAGRAM => {
-                        let _ = received(self, abi::payload(event));
+                        let sender = Sender::At(event.header);
+                        let _ = received(self, abi::payload(event), sender);
                     }
                     event::PEER_LEFT => {
                         let words = String::from_utf8_lossy(abi::payload(event)).into_owned();

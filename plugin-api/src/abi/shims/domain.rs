@@ -113,14 +113,30 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
     code(guarded(this.poisoned, || {
         // SAFETY: the handle came from alloc or register of this domain, and stays valid until it is ended below.
         if this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) == Revoked::Busy {
-            let text = "an access that a peer began before is not through yet";
-            return Err(Failure::new(Status::Again, text));
+            return Err(still_inside());
         }
         // SAFETY: as above, and the core ends it once: it has not been told yet that it is over.
         let region = unsafe { Box::from_raw(region.cast::<D::Region>()) };
         this.inner.deregister(*region)?;
         Ok(0)
     }))
+}
+
+pub(super) unsafe extern "C" fn revoke<D: Domain>(domain: *mut c_void, region: *mut c_void) -> i32 {
+    // SAFETY: an open domain's handle.
+    let this = unsafe { shared::<D>(domain) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the handle came from alloc or register of this domain, and has not been ended.
+        match this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) {
+            Revoked::Quiet => Ok(0),
+            Revoked::Busy => Err(still_inside()),
+        }
+    }))
+}
+
+/// Why a region is not free yet.
+fn still_inside() -> Failure {
+    Failure::new(Status::Again, "an access that a peer began before is not through yet")
 }
 
 pub(super) unsafe extern "C" fn pack_key<D: Domain>(

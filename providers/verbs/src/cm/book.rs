@@ -56,8 +56,13 @@ pub(super) enum Event {
 /// What the core is to hear of.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    Datagram(Vec<u8>),
-    Left { hash: u64, status: Status, words: String },
+    /// From whom, as their connection says, and what.
+    Datagram(u64, Vec<u8>),
+    Left {
+        hash: u64,
+        status: Status,
+        words: String,
+    },
 }
 
 /// How far the two sides have agreed to close.
@@ -133,7 +138,7 @@ impl Book {
             if self.found.len() >= WAITING {
                 return Err(Status::Again);
             }
-            self.found.push_back(Found::Datagram(datagram.to_vec()));
+            self.found.push_back(Found::Datagram(address_hash(address), datagram.to_vec()));
             return Ok(());
         }
         let key = self.key(address);
@@ -167,7 +172,7 @@ impl Book {
             Event::Datagram { link, bytes } => match self.links.get_mut(&link) {
                 Some(at) if matches!(at.phase, Phase::Open | Phase::Asked) => {
                     at.used = self.now;
-                    self.found.push_back(Found::Datagram(bytes));
+                    self.found.push_back(Found::Datagram(address_hash(&at.peer), bytes));
                 }
                 _ => self.broke_protocol(net, link, "a datagram"),
             },

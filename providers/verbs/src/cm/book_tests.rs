@@ -124,8 +124,9 @@ impl World {
         let book = &mut self.books[me];
         while let Some(found) = book.found.pop_front() {
             match found {
-                Found::Datagram(bytes) => {
+                Found::Datagram(hash, bytes) => {
                     let from = usize::from(bytes[0]);
+                    assert_eq!(hash, address_hash(&name(from)), "who sent it");
                     let number = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
                     assert_eq!(number, self.seen[from][me], "from {from} to {me}");
                     self.seen[from][me] += 1;
@@ -241,7 +242,7 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
 fn left(book: &mut Book) -> Vec<(u64, Status)> {
     let found = book.found.drain(..).map(|found| match found {
         Found::Left { hash, status, .. } => (hash, status),
-        Found::Datagram(_) => panic!("nothing was sent"),
+        Found::Datagram(..) => panic!("nothing was sent"),
     });
     found.collect()
 }

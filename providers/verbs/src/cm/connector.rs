@@ -124,8 +124,9 @@ impl Inner {
             let Some(found) = self.book.found.pop_front() else { return };
             let mut event = Event::empty();
             let bytes = match found {
-                Found::Datagram(bytes) => {
+                Found::Datagram(from, bytes) => {
                     event.kind = event::DATAGRAM;
+                    event.header = from;
                     bytes
                 }
                 Found::Left { hash, status, words } => {

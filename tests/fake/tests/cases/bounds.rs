@@ -60,6 +60,26 @@ cases! {
         again_at_the_bound(Act::Hold);
     }
 
+    /// Asking for a service is a question too.
+    fn what_services_answer_to_a_peer_that_does_not_take_it_is_bounded() {
+        const SERVICE: u32 = 0xf008;
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+        for slot in [Slot::Short, Slot::Packed] {
+            stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).at(a));
+        }
+        for token in 0..70_000u64 {
+            let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
+            stage.world.forge(b, a, SERVICE, 0, &ask);
+            if token % 16 == 0 {
+                let _ = stage.a.progress();
+            }
+        }
+        let _ = stage.a.progress();
+        let error = stage.ab.error().expect("an end with a peer that only asks");
+        assert_eq!(error.status(), Status::BadData, "{error}");
+    }
+
     fn questions_to_a_peer_that_does_not_answer_are_bounded() {
         let posts: [(&str, Post); 5] = [
             ("put_bytes", |ab, _, key| ab.put_bytes(&[1; 8], key, 0)),

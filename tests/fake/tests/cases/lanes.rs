@@ -205,6 +205,35 @@ cases! {
         assert_eq!(stage.ab.send(1, 0, &[]).unwrap_err().status(), Status::TimedOut);
     }
 
+    /// The operation has ended for the application, not for the device: only what the provider says frees the memory.
+    fn a_region_is_closed_when_the_provider_says_how_an_operation_of_a_failed_endpoint_ended() {
+        for slot in [Slot::Put, Slot::Get] {
+            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
+            stage.world.hold(slot);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 64]);
+            let posted = match slot {
+                Slot::Put => pending(stage.ab.put(&local, 0..64, &key, 0)),
+                _ => pending(stage.ab.get(&local, 0..64, &key, 0)),
+            };
+            let atomic = pending(stage.ab.fetch_add(&key, 0, 1));
+            let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+            stage.world.break_endpoints(a, b, Status::TimedOut, "the cable is cut");
+            let error = stage.end_of(&posted).expect("an end").expect_err("the endpoint failed");
+            assert_eq!(error.status(), Status::TimedOut);
+            drop((posted, atomic));
+            stage.settle();
+            let not = local.close().expect_err("the provider still has the memory");
+            assert_eq!((not.error.status(), not.error.why()), (Status::Busy, "1 operation pending on a worker"));
+            stage.world.release_held();
+            stage.settle();
+            assert_eq!(stage.world.operations(), 0);
+            not.region.close().expect("nothing touches the memory any more");
+            assert_eq!(stage.a.counters().malformed, 0, "what comes late was asked for");
+            stage.assert_no_faults();
+        }
+    }
+
     fn a_failed_endpoint_ends_everything_once_and_posts_nothing_more() {
         let stage = Stage::new(vec![Lane::messages("am").late(4), Lane::memory("rma").late(8)]);
         let (_target, key) = stage.target(vec![0; 64]);

@@ -6,6 +6,7 @@ mod bounds;
 mod forged;
 mod lanes;
 mod panics;
+mod progress_thread;
 mod shared;
 mod stage;
 mod workers;
@@ -40,6 +41,7 @@ fn every_known_case_is_a_case() {
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
         include_str!("panics.rs"),
+        include_str!("progress_thread.rs"),
         include_str!("shared.rs"),
         include_str!("workers.rs"),
     ];

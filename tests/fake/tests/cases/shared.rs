@@ -70,6 +70,8 @@ fn while_the_helper_stands_still(
     for _ in 0..3 {
         assert_eq!(a.finish(ab.put(&local, FROM..1 << 20, &key, TO as u64).unwrap()), Ok(0));
         assert_eq!(a.finish(ab.flush_messages().unwrap()), Ok(0));
+        // It asks for what the keys name, too.
+        some_progress(&a);
     }
     // This side waits in its first copy until the helper has taken a part.
     world.rule(Rule::next(Slot::Put, Act::AwaitStop).on("copy"));

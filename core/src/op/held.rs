@@ -1,0 +1,69 @@
+//! Memory of operations that have ended for whoever posted them while a provider may still touch it: their endpoint
+//! failed, was dropped, or lost the interface that they were posted to.
+//!
+//! It is let go when the provider says how the operation ended, or when everything is closed that the operation may have
+//! gone through: from then on, by the binary interface, the provider touches nothing of it.
+
+use super::{Id, Landing};
+
+/// What a provider has that was posted on it and that nobody here waits for any more.
+pub(crate) struct Unfinished {
+    pub(super) id: Id,
+    /// Where it was posted.
+    pub(super) interface: usize,
+    /// `None`: it has no memory of ours.
+    #[allow(dead_code)] // held for its drop
+    pub(super) landing: Option<Landing>,
+}
+
+impl Unfinished {
+    /// Where it was posted.
+    pub(crate) fn interface(&self) -> usize {
+        self.interface
+    }
+}
+
+/// An endpoint of a provider's that an operation may have gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
+    /// A line of the worker's, by its number.
+    Line(u64),
+    /// The lanes of an endpoint.
+    Endpoint(Id),
+    /// A provider that is out of use: nothing of it is closed before its interface is.
+    Interface,
+}
+
+/// All such memory of a worker.
+#[derive(Default)]
+pub(crate) struct Held {
+    all: Vec<(Unfinished, Vec<Through>)>,
+}
+
+impl Held {
+    /// Keeps what `op` uses until everything of `through` is closed.
+    pub(crate) fn keep(&mut self, op: Unfinished, through: Vec<Through>) {
+        self.all.push((op, through));
+    }
+
+    /// A provider says how something ended that was posted to this interface. `None`: it has nothing of that number.
+    pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
+        let ended =
+            |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == interface.min(254);
+        let at = self.all.iter().position(ended)?;
+        Some(self.all.swap_remove(at).0)
+    }
+
+    /// This is closed. What comes back is free, to be let go when nothing is borrowed.
+    #[must_use]
+    pub(crate) fn closed(&mut self, what: Through) -> Vec<Unfinished> {
+        for (_, through) in &mut self.all {
+            through.retain(|one| *one != what);
+        }
+        let (free, kept) =
+            std::mem::take(&mut self.all).into_iter().partition(|(_, through)| through.is_empty());
+        self.all = kept;
+        let free: Vec<(Unfinished, Vec<Through>)> = free;
+        free.into_iter().map(|(op, _)| op).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! Who may say what: a datagram of wire-up speaks for one worker, and counts only when it comes from there.
+//!
+//! What carries it says who brought it: a module's message the worker that its connection belongs to, a connector the
+//! address of its connection's other end. Both are what that process has said of itself when it connected: a peer is
+//! trusted for who it is (SECURITY.md), but not to speak for others. The application's own datagrams are the
+//! application's word.
+
+use super::*;
+use crate::wireup::Spoken;
+
+/// Who brought a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sender<'a> {
+    /// The worker with this address.
+    Worker(&'a WorkerAddress),
+    /// Whoever is reached at the connector's address with this hash; 0: the connector does not say.
+    At(u64),
+    /// The application.
+    Application,
+}
+
+impl Inner {
+    /// Why `sender` may not say this.
+    pub(super) fn check_sender(
+        &self,
+        spoken: &Spoken<'_>,
+        sender: Sender<'_>,
+    ) -> Result<(), &'static str> {
+        // Who has asked for nothing yet may have said nothing of itself in its reply.
+        let said = spoken.identity.filter(|identity| !identity.is_empty());
+        let identity = match said.map(WorkerAddress::parse) {
+            None => None,
+            Some(Ok(address)) if address.party.worker == spoken.from => Some(address),
+            Some(_) => return Err("its sender's address is another worker's, or none"),
+        };
+        let ours = match sender {
+            Sender::Application | Sender::At(0) => true,
+            Sender::Worker(peer) if peer.party.worker == spoken.from => true,
+            // Who lives where a worker was may say that it does so no more.
+            Sender::Worker(peer) => spoken.is_of_successor && self.lives_where(peer, &spoken.from),
+            Sender::At(hash) => {
+                let known = self.address_of(&spoken.from);
+                let address = known.as_deref().or(identity.as_ref());
+                // Of somebody of whom nothing is known it can be no more than an answer that nobody waits for.
+                address.is_none_or(|address| is_reached_at(address, hash))
+            }
+        };
+        if ours { Ok(()) } else { Err("it speaks for a worker that did not send it") }
+    }
+
+    /// The address of a worker to which a line leads.
+    fn address_of(&self, worker: &[u8; 16]) -> Option<Rc<WorkerAddress>> {
+        let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
+        let by_key = self.wiring.by_key.borrow();
+        let (_, number) = by_key.range(first..).next().filter(|(key, _)| key.peer == *worker)?;
+        self.wiring.lines.borrow().get(number).map(|line| line.peer.clone())
+    }
+
+    /// Whether a peer has an address of a module that a worker of ours is known to have.
+    fn lives_where(&self, peer: &WorkerAddress, worker: &[u8; 16]) -> bool {
+        self.address_of(worker).is_some_and(|known| {
+            known.party.candidates.iter().any(|one| {
+                let same = |c: &crate::address::Candidate| {
+                    (&c.provider, &c.module, &c.address)
+                        == (&one.provider, &one.module, &one.address)
+                };
+                !one.address.is_empty() && peer.party.candidates.iter().any(same)
+            })
+        })
+    }
+}
+
+/// Whether one of a worker's connectors has the address with this hash.
+fn is_reached_at(address: &WorkerAddress, hash: u64) -> bool {
+    address.party.schemes.iter().any(
+        |scheme| matches!(&scheme.via, Via::Connector(address) if address_hash(address) == hash),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use crate::address::Scheme;
+    use crate::wireup::{Body, Header, encode};
+
+    /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
+    fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {
+        let header =
+            Header { from, to: [9; 16], from_epoch: 1, to_epoch: 0, module: "tcp|a|b", n: 1 };
+        encode(&header, &Body::Request { identity, address: b"there" })
+    }
+
+    #[test]
+    fn a_datagram_counts_only_when_it_comes_from_the_worker_that_it_speaks_for() {
+        let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let workers = [(); 3].map(|()| context.worker().unwrap());
+        let [me, honest, liar] = [0, 1, 2].map(|n: usize| &workers[n].inner);
+        let address = |worker: &Rc<Inner>| WorkerAddress::parse(&worker.identity().unwrap());
+        let (honest_is, liar_is) = (address(honest).unwrap(), address(liar).unwrap());
+        let own = request(honest.id, &honest.identity().unwrap());
+        let taken = |bytes: &[u8], sender: Sender<'_>| received(me, bytes, sender).is_ok();
+        let answers = || workers[0].counters().wireup_rejections;
+        assert!(taken(&own, Sender::Worker(&honest_is)));
+        assert!(taken(&own, Sender::Application) && taken(&own, Sender::At(0)));
+        assert_eq!(answers(), 3);
+        assert!(!taken(&own, Sender::Worker(&liar_is)), "somebody else speaks for it");
+        // An answer would go to somebody else than who asked.
+        let astray = request(liar.id, &honest.identity().unwrap());
+        assert!(!taken(&astray, Sender::Worker(&liar_is)));
+        assert!(!taken(&astray, Sender::Application));
+        assert!(!taken(&request(honest.id, b"no address"), Sender::Worker(&honest_is)));
+        assert_eq!((answers(), workers[0].counters().malformed), (3, 4));
+    }
+
+    #[test]
+    fn who_is_known_speaks_from_its_own_connectors_and_only_its_successor_says_that_it_is_gone() {
+        let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let (worker, other) = (context.worker().unwrap(), context.worker().unwrap());
+        let me = &worker.inner;
+        let mut known = WorkerAddress::parse(&other.inner.identity().unwrap()).unwrap();
+        let via = Via::Connector(b"its connector".to_vec());
+        known.party.schemes.push(Scheme { name: "c/d".into(), via, serves: Vec::new() });
+        let key = ConnectionKey { peer: known.party.worker, module: "tcp|a|b".into(), n: 1 };
+        let line = Line {
+            key: Some(key.clone()),
+            way: Way { interface: 0, candidate: 0 },
+            raw: RawEndpoint::nowhere(),
+            peer: Rc::new(known.clone()),
+            state: State::Forming,
+            carrier: None,
+            outbox: VecDeque::new(),
+            users: Vec::new(),
+            answers: None,
+            trouble: String::new(),
+            hopeless: None,
+        };
+        let _ = me.wiring.lines.borrow_mut().insert(7, line);
+        let _ = me.wiring.by_key.borrow_mut().insert(key, 7);
+        let gone = |kind| {
+            let from = known.party.worker;
+            let header =
+                Header { from, to: me.id, from_epoch: 0, to_epoch: 1, module: "tcp|a|b", n: 1 };
+            encode(&header, &Body::Reject { kind, next: 2, text: "gone" })
+        };
+        let taken = |bytes: &[u8], sender: Sender<'_>| received(me, bytes, sender).is_ok();
+        let said = gone(ReasonKind::NoSuchWorker);
+        assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
+        assert!(!taken(&said, Sender::At(address_hash(b"another one"))));
+        // Of messages: another worker may say it where it has the address that the one before had.
+        let mut successor = known.clone();
+        successor.party.worker = [3; 16];
+        assert!(taken(&said, Sender::Worker(&successor)));
+        assert!(!taken(&request(known.party.worker, b""), Sender::Worker(&successor)));
+        successor.party.candidates[0].address = b"elsewhere".to_vec();
+        assert!(!taken(&said, Sender::Worker(&successor)));
+        me.wiring.by_key.borrow_mut().clear();
+    }
+}

@@ -1,0 +1,66 @@
+//! The library's own thread: what it needs, and what its owner hears when it ends.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::time::{Duration, Instant};
+use tieline::Status;
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn with_threads() -> Stage {
+    Stage::with(vec![Lane::messages("am")], &[("TIELINE_PROGRESS_THREAD", "on")])
+}
+
+/// Whether it comes to that while other threads run.
+fn comes(mut happens: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if happens() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+cases! {
+    /// The lane has no descriptor, so that a sleeping thread would never be woken.
+    fn it_serves_over_a_module_that_cannot_wake_it() {
+        let stage = with_threads();
+        let (target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put_bytes(&[7; 64], &key, 0));
+        // The application at the target computes.
+        let ended = comes(|| { let _ = stage.a.progress(); stage.a.test(&put).is_some() });
+        assert!(ended, "nobody served it: {:?}", stage.at_b.report().why());
+        assert_eq!((stage.a.test(&put), target.to_vec(0..64).unwrap()), (Some(Ok(0)), vec![7; 64]));
+    }
+
+    fn its_owner_hears_that_it_has_stopped_from_every_worker_and_from_everything_new() {
+        let stage = with_threads();
+        let before = stage.b.address().unwrap();
+        // The thread's worker was the second to open an interface.
+        let serves = stage.world.interface(1, "am");
+        stage.world.rule(Rule::every(Slot::Arm, Act::Refuse(Status::Io)).at(serves));
+        assert!(comes(|| stage.at_b.worker().is_err()), "nobody is told");
+        let refused = [
+            stage.at_b.worker().map(drop),
+            stage.at_b.alloc(8).map(drop),
+            stage.at_b.register(vec![0; 8]).map(drop),
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert_eq!(error.status(), Status::Io);
+            assert!(error.what().contains("progress thread"), "{error}");
+        }
+        let heard = stage.b.wait(Some(Duration::ZERO)).unwrap_err();
+        assert!(heard.what().contains("progress thread"), "{heard}");
+        // Once: what goes on without the thread is the application's choice. Here the lane itself cannot be waited for.
+        assert_eq!(stage.b.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
+        assert!(stage.b.address().unwrap().len() < before.len(), "peers are sent to a worker that is gone");
+        // The other context has a thread of its own.
+        let _ = stage.at_a.worker().unwrap();
+        assert_eq!(stage.a.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
+    }
+}
