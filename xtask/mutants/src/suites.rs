@@ -46,7 +46,7 @@ const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
 /// A program that takes longer than this without a mutant is left out for mutants of other packages.
 const QUICK: Duration = Duration::from_secs(40);
 /// Nothing hangs before it has taken so long: what tests wait for has limits of its own, and those are caught.
-const PATIENCE: Duration = Duration::from_secs(75);
+const PATIENCE: Duration = Duration::from_secs(150);
 /// Tests of a program at once: those that hang must not keep others from failing.
 const AT_ONCE: &str = "8";
 
