@@ -274,3 +274,30 @@ fn the_name_of_a_host_is_short_and_without_control_characters_wherever_it_is_tol
     assert!(text.contains("owned") && text.len() < 300, "{text}");
     assert!(!text.contains(char::is_control), "{text:?}");
 }
+
+#[test]
+fn a_rank_that_goes_on_without_hearing_the_answers_is_left_out() {
+    const PART: usize = 256 << 10;
+    const ROUNDS: u64 = 256;
+    let mut server = Server::new(1, "j");
+    let name = server.listen_unix().unwrap();
+    let mut client = Client::joined(&name, 0, 1);
+    client.stream.set_nonblocking(true).unwrap();
+    let (mut taken, mut idle) = (0, 0);
+    let frame = |round| Frame::Contribute { round, bytes: vec![7; PART] }.encode();
+    let mut bytes = frame(0);
+    let (mut round, mut sent) = (0, 0);
+    // Until nobody takes any more, or it has all been taken.
+    while idle < 200 && round < ROUNDS {
+        let _ = server.turn(&[], Some(Duration::from_millis(1))).unwrap();
+        match client.stream.write(&bytes[sent..]) {
+            Ok(n) => (taken, sent, idle) = (taken + n, sent + n, 0),
+            Err(_) => idle += 1,
+        }
+        if sent == bytes.len() {
+            round += 1;
+            (bytes, sent) = (frame(round), 0);
+        }
+    }
+    assert!(taken < 32 * PART, "{taken} bytes are kept as answers that nobody reads");
+}

@@ -140,6 +140,9 @@ impl Inner {
             if !self.may_post_memory() || !self.may_go(way::AT_ONCE) {
                 break;
             }
+            if !self.may_cut(true, data.len(), &native, data.len()) {
+                return Err(Status::Again.into());
+            }
             match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset) {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
@@ -256,6 +259,9 @@ impl Inner {
                         return outcome.map(Some);
                     }
                 }
+                if !self.may_cut(put, len, &native, 0) {
+                    return Err(Status::Again.into());
+                }
                 let base = transfer.memory.at(at, len)?;
                 match self.post_pieces(put, base, len, &native, offset) {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
@@ -318,6 +324,12 @@ impl Inner {
         }));
     }
 
+    /// Whether a transfer may be begun that takes several pieces: were there room for none of it to wait, `Again` in the
+    /// middle would have to be told although some is written.
+    fn may_cut(&self, put: bool, len: usize, native: &Native, copied: usize) -> bool {
+        len <= native.most(put) || self.has_room(copied)
+    }
+
     /// The same over all domains that lead to that memory, by their bandwidth.
     fn post_shared(
         self: &Rc<Self>,
@@ -344,7 +356,8 @@ impl Inner {
         self.outcome(whole)
     }
 
-    /// Posts one transfer to a synchronous module, in pieces that it takes.
+    /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` may come when some have been
+    /// written: the caller has made sure that the rest can wait ([`Inner::may_cut`]).
     pub(super) fn post_pieces(
         &self,
         put: bool,

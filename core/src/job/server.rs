@@ -133,13 +133,18 @@ impl Server {
         let accepts = self.accepts(Instant::now());
         let listening = if accepts { self.listeners.len() } else { 0 };
         let mut interests: Vec<Interest> =
-            others.iter().map(|&fd| Interest { fd, write: false }).collect();
+            others.iter().map(|&fd| Interest { fd, read: true, write: false }).collect();
         let listeners = self.listeners.iter().take(listening);
-        interests.extend(listeners.map(|l| Interest { fd: l.fd(), write: false }));
+        interests.extend(listeners.map(|l| Interest { fd: l.fd(), read: true, write: false }));
         interests.extend(
             self.connections
                 .iter()
-                .map(|c| Interest { fd: c.stream.as_raw_fd(), write: !c.out.is_empty() }),
+                // What comes from who only has to hear a last word is not kept.
+                .map(|c| Interest {
+                    fd: c.stream.as_raw_fd(),
+                    read: !c.closing,
+                    write: !c.out.is_empty(),
+                }),
         );
         let timeout = [timeout, self.next_due(accepts)].into_iter().flatten().min();
         let mut ready = sys::wait(&interests, timeout).map_err(|e| {
@@ -176,7 +181,9 @@ impl Server {
     fn serve(&mut self, ready: &[bool], listening: usize) {
         for (index, _) in ready.iter().enumerate().skip(listening).filter(|(_, ready)| **ready) {
             self.connections[index - listening].write();
-            self.read(index - listening);
+            if !self.connections[index - listening].closing {
+                self.read(index - listening);
+            }
         }
         for (index, _) in ready.iter().take(listening).enumerate().filter(|(_, ready)| **ready) {
             self.accept(index);
@@ -326,6 +333,10 @@ impl Server {
                     }
                 }
                 Ok(())
+            }
+            // Whoever has heard the last answer has left nothing of it here.
+            (Frame::Contribute { .. }, Some(_)) if !self.connections[index].out.is_empty() => {
+                Err("it goes on without having heard the answer".into())
             }
             (Frame::Contribute { round, bytes }, Some(rank)) => {
                 let told = self.gather.contribute(rank, round, bytes)?;

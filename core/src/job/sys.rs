@@ -16,6 +16,8 @@ const BACKLOG: i32 = 4096;
 pub(super) struct Interest {
     /// Which.
     pub(super) fd: RawFd,
+    /// Whether something to read is waited for.
+    pub(super) read: bool,
     /// Whether room to write is waited for, too.
     pub(super) write: bool,
 }
@@ -29,7 +31,8 @@ pub(super) fn wait(interests: &[Interest], timeout: Option<Duration>) -> io::Res
     let mut polled: Vec<libc::pollfd> = interests
         .iter()
         .map(|i| {
-            let events = libc::POLLIN | if i.write { libc::POLLOUT } else { 0 };
+            let wanted = |is: bool, event| if is { event } else { 0 };
+            let events = wanted(i.read, libc::POLLIN) | wanted(i.write, libc::POLLOUT);
             libc::pollfd { fd: i.fd, events, revents: 0 }
         })
         .collect();

@@ -6,6 +6,7 @@ mod carried;
 pub(crate) mod carrier;
 mod close;
 mod endpoints;
+mod numbers;
 mod owed;
 mod peers;
 mod progress;
@@ -60,34 +61,23 @@ pub(crate) struct InterfaceSlot {
     /// Both sides make an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
     /// The provider's number of a peer -> the worker's.
-    peers: RefCell<Vec<u32>>,
+    peers: RefCell<numbers::Numbers>,
 }
 
 impl InterfaceSlot {
     #[inline]
     pub(crate) fn peer(&self, number: u64) -> PeerId {
-        PeerId(self.peers.borrow().get(number as usize).copied().unwrap_or(u32::MAX))
+        PeerId(self.peers.borrow().peer(number))
     }
 
     /// The provider's numbers of a peer of the worker's.
     fn numbers_of(&self, peer: u32) -> Vec<u64> {
-        let numbers = self.peers.borrow();
-        (0..).zip(numbers.iter()).filter(|(_, known)| **known == peer).map(|(n, _)| n).collect()
+        self.peers.borrow().of(peer)
     }
 
     /// The error of an operation that the provider ended with a status alone.
     fn failed_completion(&self, status: Status) -> Error {
         Error::new(status, format!("an operation over {} failed", self.path), status.text(), "")
-    }
-
-    /// From now on this number of the provider's, or of our own, means that peer of the worker; returns whom it
-    /// meant before.
-    fn note_peer(&self, number: usize, peer: u32) -> u32 {
-        let mut numbers = self.peers.borrow_mut();
-        if numbers.len() <= number {
-            numbers.resize(number + 1, u32::MAX);
-        }
-        std::mem::replace(&mut numbers[number], peer)
     }
 }
 
@@ -406,15 +396,19 @@ impl Worker {
                 result => Some(result),
             };
             match self.inner.wait_for(None, false, flush)? {
-                Some(Ok(outcome @ Outcome::Pending(_))) => posted.push_back(outcome),
+                // One that was dropped while something waited for room is held, or it would end with its last task.
+                Some(Ok(outcome @ Outcome::Pending(_))) => {
+                    posted.push_back((inner.clone(), outcome))
+                }
                 Some(Err(error)) => first = first.and(Err(error)),
                 Some(Ok(Outcome::Done(_))) | None => {}
             }
         }
-        for outcome in posted {
+        for (inner, outcome) in posted {
             if let Err(error) = self.finish(outcome) {
                 first = first.and(Err(error));
             }
+            drop(inner);
         }
         first
     }
@@ -528,8 +522,8 @@ impl Inner {
     }
 
     /// A number of an interface's means that peer from now on.
-    fn note_peer(&self, slot: &InterfaceSlot, number: usize, peer: u32) {
-        let before = slot.note_peer(number, peer);
+    fn note_peer(&self, slot: &InterfaceSlot, number: u64, peer: u32) {
+        let before = slot.peers.borrow_mut().note(number, peer);
         let forgotten = {
             let mut peers = self.peers.borrow_mut();
             peers.arrived(peer);
@@ -540,8 +534,7 @@ impl Inner {
 
     /// A number of an interface's means nobody any more. Returns whom it meant, where nothing else leads here from it.
     fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> Option<PeerId> {
-        let number = usize::try_from(number).ok().filter(|n| *n < slot.peers.borrow().len())?;
-        let before = slot.note_peer(number, u32::MAX);
+        let before = slot.peers.borrow_mut().forget(number);
         let (forgotten, gone) = {
             let mut peers = self.peers.borrow_mut();
             let was = peers.is_here(before);

@@ -249,11 +249,7 @@ impl Inner {
             Some(address) => self.peer_number(address),
             None => self.peers.borrow_mut().add(None),
         };
-        // Providers number densely; a wild number is not worth memory.
-        let number = usize::try_from(event.peer).unwrap_or(usize::MAX);
-        if number < slot.peers.borrow().len().saturating_add(65_536) {
-            self.note_peer(slot, number, index);
-        }
+        self.note_peer(slot, event.peer, index);
     }
 
     fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {

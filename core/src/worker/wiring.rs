@@ -303,7 +303,7 @@ impl Inner {
                 ));
             }
         };
-        self.note_peer(slot, number as usize, self.peer_number(&peer));
+        self.note_peer(slot, number, self.peer_number(&peer));
         if let Some(key) = &key {
             let _ = self.wiring.by_key.borrow_mut().insert(key.clone(), number);
         }

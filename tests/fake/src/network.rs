@@ -218,7 +218,8 @@ impl State {
         self.interfaces.push(Interface {
             lane,
             open: true,
-            next_peer: 0,
+            // Not 0 where they are far apart: that is a number like those that are close.
+            next_peer: self.lanes[lane].apart - 1,
             injected: VecDeque::new(),
             handed: Vec::new(),
             grave: Vec::new(),
@@ -246,7 +247,7 @@ impl State {
         who: &[u8],
     ) -> usize {
         let peer = self.interfaces[to].next_peer;
-        self.interfaces[to].next_peer += 1;
+        self.interfaces[to].next_peer += self.lanes[self.interfaces[to].lane].apart;
         self.endpoints.push(Endpoint {
             interface,
             to,
@@ -328,6 +329,12 @@ impl State {
         let endpoint = &mut self.endpoints[endpoint];
         let (status, peer, payload) = (0, endpoint.peer, payload.into());
         endpoint.wire.push_back(Parcel { kind, id, status, peer, header, cookie: 0, payload, due });
+    }
+
+    /// The last message of this id that is on a wire.
+    pub(crate) fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
+        let mut on_wires = self.endpoints.iter().flat_map(|endpoint| &endpoint.wire);
+        on_wires.rfind(|parcel| parcel.id == id).map(|parcel| parcel.payload.to_vec())
     }
 
     pub(crate) fn usable(&mut self, endpoint: usize) -> Result<(), Status> {

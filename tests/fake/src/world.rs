@@ -40,6 +40,8 @@ pub struct Lane {
     pub batch: usize,
     /// Payloads are lent.
     pub lends: bool,
+    /// Numbers of peers are so far apart.
+    pub apart: u64,
 }
 
 impl Lane {
@@ -60,6 +62,7 @@ impl Lane {
             report: 0,
             batch: 16,
             lends: false,
+            apart: 1,
         }
     }
 
@@ -301,6 +304,12 @@ impl World {
     #[must_use]
     pub fn operations(&self) -> usize {
         self.state().endpoints.iter().map(|endpoint| endpoint.ops.len()).sum()
+    }
+
+    /// The payload of a message of this id that has been sent and not been handed to anybody, the last one.
+    #[must_use]
+    pub fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
+        self.state().on_the_way(id)
     }
 
     /// Messages and events that have not been handed to the core.

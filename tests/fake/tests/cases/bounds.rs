@@ -160,4 +160,31 @@ cases! {
         assert_eq!(ended.unwrap_err().status(), Status::Closed);
         stage.assert_no_faults();
     }
+
+    /// Who asks for services without end and takes no refusal has them kept up to a bound, and then no connection.
+    fn what_is_owed_for_services_to_a_peer_that_takes_nothing_is_bounded() {
+        const SERVICE: u32 = 0xf008;
+        const BOUND: usize = 65_536;
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+        for slot in [Slot::Short, Slot::Packed] {
+            stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).at(a).id(SERVICE));
+        }
+        for token in 0..BOUND as u64 + 4096 {
+            let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x07nothing\0\0"].concat();
+            stage.world.forge(b, a, SERVICE, 0, &ask);
+        }
+        // More calls than it takes to bring them all.
+        (0..BOUND / 8).for_each(|_| {
+            let _ = stage.a.progress();
+        });
+        assert_eq!(stage.a.counters().malformed, 0, "these were to be questions");
+        stage.world.forget_rules();
+        // More calls than it takes to send them all.
+        (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
+        let calls = [stage.world.calls(Slot::Short), stage.world.calls(Slot::Packed)].concat();
+        let sent = calls.iter().filter(|call| call.id == SERVICE && !call.refused).count();
+        assert!((1..BOUND).contains(&sent), "{sent} refusals were kept for one peer");
+        stage.assert_no_faults();
+    }
 }

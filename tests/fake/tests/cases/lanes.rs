@@ -2,7 +2,9 @@
 
 use crate::cases;
 use crate::stage::{Stage, context, pending};
-use tieline::{AtomicOp, Completion, Outcome, Status, Width};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{AtomicOp, Completion, Outcome, PeerId, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
 
@@ -405,5 +407,30 @@ cases! {
         let end = |request| stage.end_of(request).expect("an end").unwrap_err();
         assert_eq!((end(&put).status(), end(&put).why()), (Status::TimedOut, "the cable is cut"));
         assert_eq!(end(&other).status(), Status::KeyRejected, "it had a reason of its own");
+    }
+
+    /// A provider may number its peers as it likes: by queue pairs, by places in memory.
+    fn numbers_of_peers_may_be_any() {
+        let far = Lane { apart: 1 << 40, ..Lane::messages("all") };
+        // Both have met: each has answered the other.
+        let stage = Stage::new(vec![far]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        assert_eq!(stage.finish(stage.ab.fetch_add(&key, 0, 5).unwrap()), Ok(0));
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let cb = c.connect(&stage.b.address().unwrap()).unwrap();
+        let heard: Rc<RefCell<Vec<PeerId>>> = Rc::default();
+        let peers = heard.clone();
+        stage.b.on_message(3, move |m| peers.borrow_mut().push(m.peer())).unwrap();
+        drop((stage.ab.send(3, 0, b"from a").unwrap(), cb.send(3, 0, b"from c").unwrap()));
+        assert!(stage.until(|| { let _ = c.progress(); heard.borrow().len() == 2 }));
+        assert_ne!(heard.borrow()[0], heard.borrow()[1]);
+        for peer in heard.borrow().iter() {
+            let back = stage.b.endpoint_to(*peer).unwrap();
+            let met = pending(back.flush_messages());
+            let ended = || { let _ = c.progress(); stage.b.test(&met) == Some(Ok(0)) };
+            assert!(stage.until(ended), "no way back to {peer}");
+        }
+        stage.assert_no_faults();
     }
 }

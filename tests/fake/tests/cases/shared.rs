@@ -5,12 +5,18 @@ use crate::stage::{context, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use tieline::{Access, Context, Outcome, Request, Worker};
+use tieline::{Access, AtomicOp, Context, Outcome, Request, Status, Width, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
 
 /// Enough chunks that the helper gets some.
 const LEN: usize = 8 << 20;
+
+/// Asks for help.
+const ASSIST: u32 = 0xf006;
+
+/// What a remote key begins with: its kind and version.
+const HEAD: usize = 5;
 
 /// Where it begins in the local region, and in the target, which goes on behind it.
 const FROM: usize = 192;
@@ -26,6 +32,15 @@ fn copying() -> Lane {
     let lane = Lane::memory("copy").without_atomics().synchronous();
     let caps = (lane.caps | caps::LOCAL_ONLY) & !caps::NEEDS_POLL;
     Lane { caps, priority: 0, ..lane }
+}
+
+fn over_three(world: &'static World) -> Context {
+    context(world, &[("TIELINE_PROVIDERS", "fake,shm,other")])
+}
+
+/// Messages whose wire the test sees, and what copies.
+fn over_wire() -> Vec<Lane> {
+    vec![Lane::messages("wire"), copying().of_the_other()]
 }
 
 fn over_shared_memory(world: &'static World) -> Context {
@@ -136,5 +151,119 @@ cases! {
             some_progress(a);
             assert_eq!(a.pending(), 1);
         });
+    }
+
+    /// The word that both take pieces with lies where the peer can write.
+    fn a_peer_that_gives_pieces_back_is_found_out() {
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let target = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let local = at_a.register_with(vec![3; LEN], Access::ALL).unwrap();
+        let ab = a.connect(&b.address().unwrap()).unwrap();
+        let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
+        while key.is_settling() {
+            let _ = a.progress() + b.progress();
+        }
+        assert_eq!(&*key.path(), "other:copy/copy");
+        // What asks for help says where the word is.
+        let asked = loop {
+            let put = ab.put(&local, 0..LEN, &key, 0).unwrap();
+            if let Some(asked) = world.on_the_way(ASSIST) {
+                break asked;
+            }
+            while !matches!(put, Outcome::Done(_)) && a.pending() > 0 {
+                let _ = a.progress() + b.progress();
+            }
+            let _ = a.progress() + b.progress();
+        };
+        let len = usize::from(u16::from_le_bytes([asked[45], asked[46]]));
+        let (control, at_a) = (asked[47..47 + len].to_vec(), a.address().unwrap());
+        let (ready, is_ready) = mpsc::channel();
+        let liar = std::thread::spawn(move || {
+            let at_c = over_three(world);
+            let c = at_c.worker().unwrap();
+            let ca = c.connect(&at_a).unwrap();
+            let control = ca.import_key(&control).unwrap();
+            while control.is_settling() {
+                let _ = c.progress();
+            }
+            ready.send(()).unwrap();
+            assert!(world.await_stop(), "the put has not begun");
+            for slot in 0..16 {
+                let word = slot * 128;
+                let seen = c.finish(ca.fetch(AtomicOp::Or, Width::Bits64, &control, word, 0).unwrap());
+                let seen = seen.unwrap();
+                // As if nothing had been taken, in a transfer of the same number.
+                let put = ca.compare_swap(Width::Bits64, &control, word, seen, seen >> 48 << 48);
+                let _ = c.finish(put.unwrap()).unwrap();
+            }
+            world.go_on();
+        });
+        while is_ready.try_recv().is_err() {
+            let _ = a.progress();
+        }
+        world.rule(Rule::next(Slot::Put, Act::Stop).on("copy"));
+        let put = ab.put(&local, 0..LEN, &key, 0);
+        liar.join().unwrap();
+        assert_eq!(put.expect_err("it took a piece twice").status(), Status::BadData);
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
+    /// However many transfers peers want help with, one call copies some pieces, and the next some more.
+    fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
+        const SLOTS: u16 = 16;
+        // Pieces at once, and chunks of a piece at most.
+        const BOUND: u64 = 8 * 16;
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let target = at_a.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let source = at_b.register_with(vec![3; LEN], Access::ALL).unwrap();
+        let words = at_b.alloc(usize::from(SLOTS) * 128).unwrap();
+        let (ab, ba) = (a.connect(&b.address().unwrap()).unwrap(), b.connect(&a.address().unwrap()).unwrap());
+        let key = ba.import_key(&target.remote_key().unwrap()).unwrap();
+        let met = pending(ba.flush_messages());
+        while b.test(&met).is_none() || key.is_settling() {
+            let _ = a.progress() + b.progress();
+        }
+        let ask = |slot: u16| {
+            words.atomic_u64(usize::from(slot) * 128).unwrap().store(1 << 48, Ordering::SeqCst);
+            let record = target.remote_key().unwrap();
+            let plan = [
+                &[1, 1, 0][..],
+                &slot.to_le_bytes(),
+                &(LEN as u64).to_le_bytes(),
+                &0u64.to_le_bytes(),
+                // Number and generation of the region, behind the head and the context's number.
+                &record[HEAD + 16..HEAD + 32],
+                &0u64.to_le_bytes(),
+            ].concat();
+            let blob = |bytes: &[u8]| [&(bytes.len() as u16).to_le_bytes()[..], bytes].concat();
+            [plan, blob(&words.remote_key().unwrap()), blob(&source.remote_key().unwrap())].concat()
+        };
+        let (at, from) = (world.interface(0, "wire"), world.interface(1, "wire"));
+        // The keys are known once one was helped with.
+        while a.counters().assisted_chunks == 0 {
+            world.forge(from, at, ASSIST, 0, &ask(0));
+            (0..20).for_each(|_| { let _ = a.progress() + b.progress(); });
+        }
+        (0..200).for_each(|_| { let _ = a.progress() + b.progress(); });
+        assert_eq!(a.counters().malformed, 0);
+        for slot in 0..SLOTS {
+            world.forge(from, at, ASSIST, 0, &ask(slot));
+        }
+        let (mut before, mut most) = (a.counters().assisted_chunks, 0);
+        let begin = before;
+        for _ in 0..1_000 {
+            let _ = a.progress();
+            most = most.max(a.counters().assisted_chunks - before);
+            before = a.counters().assisted_chunks;
+        }
+        let all = u64::from(SLOTS) * (LEN as u64 / (64 << 10));
+        assert_eq!(before - begin, all, "all of it in the end");
+        assert!(most <= BOUND, "{most} chunks in one call");
+        drop((ab, key));
+        assert_eq!(world.faults(), Vec::<String>::new());
     }
 }

@@ -147,7 +147,7 @@ impl Run {
             for (name, value) in &providers.settings {
                 builder = builder.set(name, value);
             }
-            builder.set("TIELINE_QUEUE_BYTES", &format!("{}k", program.queue_kib)).open()
+            builder.set("TIELINE_QUEUE_BYTES", &program.queue_bytes.to_string()).open()
         };
         let (at_a, at_b) = (context()?, context()?);
         let b = Rc::new(at_b.worker()?);

@@ -169,15 +169,15 @@ pub(crate) struct Program {
     pub(crate) seed: u64,
     pub(crate) shape: Shape,
     pub(crate) manners: [Manner; 2],
-    pub(crate) queue_kib: usize,
+    pub(crate) queue_bytes: usize,
     pub(crate) steps: Vec<Step>,
 }
 
 impl std::fmt::Debug for Program {
     /// A line for each lane and each step.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Program { seed, shape, queue_kib, .. } = self;
-        writeln!(f, "seed {seed}, {shape:?}, queues of {queue_kib} KiB")?;
+        let Program { seed, shape, queue_bytes, .. } = self;
+        writeln!(f, "seed {seed}, {shape:?}, queues of {queue_bytes} bytes")?;
         for manner in &self.manners {
             writeln!(f, "  {manner:?}")?;
         }
@@ -358,12 +358,13 @@ pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Progr
         Just(Shape::Synchronous),
         Just(Shape::TwoProviders),
     ];
-    let queue = prop_oneof![Just(2usize), Just(256)];
+    // One operation, some, and more than a program has.
+    let queue = prop_oneof![Just(64usize), Just(2 << 10), Just(256 << 10)];
     let steps = prop::collection::vec(steps(), 1..most)
         .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<Step>>());
     (any::<u64>(), shape, [manner(), manner()], queue, steps).prop_map(
-        move |(seed, shape, manners, queue_kib, steps)| {
-            wants.apply(Program { wants, seed, shape, manners, queue_kib, steps })
+        move |(seed, shape, manners, queue_bytes, steps)| {
+            wants.apply(Program { wants, seed, shape, manners, queue_bytes, steps })
         },
     )
 }
