@@ -168,7 +168,7 @@ fn answer(worker: &Rc<WorkerInner>, from: Origin, answer: Answer) {
         Ok(endpoint) => endpoint,
         Err(error) => return worker.keep_answer(from, answer, error.status()),
     };
-    if let Err((answer, status)) = endpoint.answer(answer) {
+    if let Err((answer, status)) = endpoint.answer(answer, None) {
         worker.keep_answer(from, answer, status);
     }
 }

@@ -17,7 +17,7 @@ pub use key::RemoteKey;
 pub use rma::{AtomicOp, Completion, Width};
 
 use crate::address::WorkerAddress;
-use crate::emulate::{self, Answer};
+use crate::emulate;
 use crate::explain::Record;
 use crate::op::held::Through;
 use crate::op::{Id, Kind, Outcome, Request};
@@ -25,6 +25,7 @@ use crate::region::Region;
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
+pub(crate) use queue::Waiting;
 use queue::{Failed, Task};
 pub(crate) use route::{Route, Way};
 use std::cell::{Cell, RefCell};
@@ -81,7 +82,7 @@ pub(crate) struct Inner {
     queue: RefCell<VecDeque<Task>>,
     queued_bytes: Cell<usize>,
     /// What the peer asked, to be answered before anything of ours.
-    answers: RefCell<VecDeque<Answer>>,
+    answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
@@ -556,8 +557,8 @@ impl Inner {
         drop(queued);
         self.hold(unfinished);
         if error.status() != Status::PeerFailed {
-            for answer in self.take_answers() {
-                self.worker.answer_lost(self, answer, error.status());
+            for waiting in self.take_answers() {
+                self.worker.answer_lost(self, waiting, error.status());
             }
         }
         self.worker.end_lines(self, &error);

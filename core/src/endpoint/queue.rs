@@ -36,6 +36,13 @@ impl Source {
     }
 }
 
+/// An answer that waits for room.
+pub(crate) struct Waiting {
+    pub(crate) answer: Answer,
+    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/owed.rs`.
+    pub(crate) owed_since: Option<u64>,
+}
+
 /// One queued operation.
 pub(crate) enum Task {
     /// A message whose payload was copied, or a question of the core's own.
@@ -275,8 +282,12 @@ impl Inner {
     // ---- answers ----
 
     /// Sends an answer, or keeps it until there is room. The error says why neither can be: the peer is to be told
-    /// another way.
-    pub(crate) fn answer(&self, mut answer: Answer) -> Result<(), (Answer, Status)> {
+    /// another way. `owed_since`: it was tried before.
+    pub(crate) fn answer(
+        &self,
+        mut answer: Answer,
+        owed_since: Option<u64>,
+    ) -> Result<(), (Answer, Status)> {
         if !self.is_alive() {
             return Err((answer, self.dead_error().status()));
         }
@@ -300,7 +311,7 @@ impl Inner {
             self.fail(error);
             return Err((answer, Status::BadData));
         }
-        self.answers.borrow_mut().push_back(answer);
+        self.answers.borrow_mut().push_back(Waiting { answer, owed_since });
         self.worker.make_busy(self);
         Ok(())
     }
@@ -325,7 +336,7 @@ impl Inner {
     }
 
     /// Answers that cannot be given over this endpoint any more.
-    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+    pub(crate) fn take_answers(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.answers.borrow_mut()).into()
     }
 
@@ -336,18 +347,18 @@ impl Inner {
     fn run_answers(&self, budget: usize) -> usize {
         let mut done = 0;
         while done < budget {
-            let Some(mut answer) = self.answers.borrow_mut().pop_front() else { break };
-            match self.try_answer(&mut answer) {
+            let Some(mut waiting) = self.answers.borrow_mut().pop_front() else { break };
+            match self.try_answer(&mut waiting.answer) {
                 Ok(true) => done += 1,
                 Ok(false) => {
-                    self.answers.borrow_mut().push_front(answer);
+                    self.answers.borrow_mut().push_front(waiting);
                     break;
                 }
                 Err(status) => {
                     if self.is_alive() {
                         let _ = self.failed(self.by_message_lane(status));
                     }
-                    self.worker.answer_lost(self, answer, status);
+                    self.worker.answer_lost(self, waiting, status);
                     return done + 1;
                 }
             }

@@ -7,7 +7,7 @@
 use super::Inner;
 use crate::Status;
 use crate::emulate::{Answer, Origin};
-use crate::endpoint::{Inner as EndpointInner, Owner};
+use crate::endpoint::{Inner as EndpointInner, Owner, Waiting};
 use crate::message::PeerId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,8 +21,10 @@ const AT_ONCE: usize = 64;
 struct Debt {
     to: Origin,
     answer: Answer,
-    /// When it was asked for, on the clock of the wiring.
+    /// When it could not be given for the first time, on the clock of the wiring.
     since: u64,
+    /// Why it could not be given last.
+    status: Status,
 }
 
 #[derive(Default)]
@@ -57,13 +59,13 @@ impl Inner {
             return self.hang_up(to, Status::NoMemory);
         }
         let since = self.wiring.now();
-        self.owed.debts.borrow_mut().push_back(Debt { to, answer, since });
+        self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
         self.note_work();
     }
 
     /// An endpoint has failed with this answer still to be given.
     #[cold]
-    pub(crate) fn answer_lost(&self, endpoint: &EndpointInner, answer: Answer, status: Status) {
+    pub(crate) fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
         // Where a connection carried the question it has ended with the connection.
         if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
             return;
@@ -71,8 +73,10 @@ impl Inner {
         let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
         if let Some(peer) = peer {
             let to = Origin { peer, line: None };
-            let since = self.wiring.now();
-            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since });
+            let Waiting { answer, owed_since } = lost;
+            // A connection that forms and fails again and again does not begin its time anew.
+            let since = owed_since.unwrap_or_else(|| self.wiring.now());
+            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
             self.note_work();
         }
     }
@@ -92,8 +96,12 @@ impl Inner {
         for _ in 0..some {
             let next = self.owed.debts.borrow_mut().pop_front();
             let Some(debt) = next else { break };
+            if self.wiring.now().saturating_sub(debt.since) > patience {
+                self.hang_up(debt.to, debt.status);
+                continue;
+            }
             let (answer, status) = match self.answer_endpoint(debt.to) {
-                Ok(endpoint) => match endpoint.answer(debt.answer) {
+                Ok(endpoint) => match endpoint.answer(debt.answer, Some(debt.since)) {
                     Ok(()) => continue,
                     Err(refused) => refused,
                 },
@@ -102,11 +110,7 @@ impl Inner {
             if status == Status::PeerFailed || self.peers.borrow().get(debt.to.peer).is_none() {
                 continue;
             }
-            if self.wiring.now().saturating_sub(debt.since) > patience {
-                self.hang_up(debt.to, status);
-                continue;
-            }
-            self.owed.debts.borrow_mut().push_back(Debt { answer, ..debt });
+            self.owed.debts.borrow_mut().push_back(Debt { answer, status, ..debt });
         }
         !self.owed.is_empty()
     }

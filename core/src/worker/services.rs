@@ -330,7 +330,7 @@ impl Inner {
                         // What others ask for is bounded like all answers, and goes before what is queued here.
                         Ok(endpoint) if answers => {
                             let answer = Answer::Service(message.into());
-                            if let Err((answer, status)) = endpoint.answer(answer) {
+                            if let Err((answer, status)) = endpoint.answer(answer, None) {
                                 let to = Origin { peer: number, line: None };
                                 self.keep_answer(to, answer, status);
                             }

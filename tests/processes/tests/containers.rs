@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_process_that_does_not_know_its_kernel_reaches_its_peers,
     an_exhausted_address_space_is_an_error_of_the_call_that_needs_it,
     an_exhausted_descriptor_table_is_an_error_that_says_so,
+    an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again,
 ];
 
 const LEN: usize = 50_000;
@@ -414,4 +415,36 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
     let _ = other.must("ping rich");
     rich.nothing_was_wrong();
     end([rich, other])
+}
+
+fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again()
+-> Verdict {
+    // Questions go by messages, and a way back is sought for that long.
+    let settings = ["TIELINE_PROVIDERS=^shm-cma", "TIELINE_CONNECT_TIMEOUT=500ms"];
+    let (mut asker, mut owner) = (Node::with("asker", &settings), Node::with("owner", &settings));
+    let _ = owner.must("register memory 64");
+    let _ = asker.must("register here 64");
+    for question in ["get owner.memory here 0 8 0", "atomic owner.memory 0 1", "ping owner"] {
+        asker.connect(&mut owner);
+        assert_eq!(asker.import(&mut owner, "memory"), "emulated over shm/ring");
+        // The way in stands, and takes no descriptor any more.
+        let _ = asker.must("send owner 1 0 8");
+        let _ = owner.must("reach counted 1");
+        let open: u64 = owner.must("descriptors").parse().expect("a number");
+        let _ = owner.must(&format!("limit descriptors {}", open - 1));
+        let failed = asker.ask(question).expect_err("nobody can answer it");
+        println!("    {question}: {} {}", failed.status, failed.text);
+        assert_eq!(failed.status, "NoMemory", "{failed:?}");
+        assert!(failed.text.contains("hung up"), "{failed:?}");
+        assert!(asker.must("error owner").starts_with("NoMemory"));
+        // With room again, a new connection is answered.
+        let _ = owner.must("limit descriptors 1000");
+        asker.connect(&mut owner);
+        let _ = asker.import(&mut owner, "memory");
+        let _ = asker.must(question);
+        // The way back is given up with the next worker, so that the next question finds none.
+        let _ = owner.must("fresh-worker");
+        let _ = asker.must("fresh-worker");
+    }
+    end([asker, owner])
 }
