@@ -1,12 +1,17 @@
-//! Hanging up on a peer: it hears why, and may come again.
+//! The end of a channel. Who is hung up on hears why, and may come again; what was published keeps its bytes until nobody
+//! reads it any more, and then its memory comes back.
 
 use std::time::{Duration, Instant};
 
+use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::config::Settings;
+use crate::endpoint::RingEndpoint;
 use crate::hostile_tests::{open, poll};
 use crate::interface::RingInterface;
+use crate::pool::MAX_CHUNK;
+use crate::sys;
 
 /// Polls until something of this kind comes: from whom, and its status.
 fn until(interface: &RingInterface, wanted: u32) -> (u64, i32) {
@@ -37,4 +42,116 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
         assert!(poll(&owner).is_empty());
     }
     assert_eq!(owner.hang_up(u64::MAX), Err(Status::Invalid));
+}
+
+/// Longer than what lies in a slot.
+const LONG: usize = 1000;
+
+/// Polls, with a look at the sockets.
+fn look(interface: &RingInterface) -> Vec<Event> {
+    let _ = interface.arm().unwrap();
+    sys::polled(interface)
+}
+
+/// Of each message among events that were polled last its first byte, if all others are the same.
+fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
+    events.iter().filter(|e| e.kind == event::MESSAGE).map(|e| {
+        let mut copy = [0; LONG];
+        sys::copy(e.data, copy.as_mut_ptr(), e.len.min(LONG));
+        (e.len == LONG && copy == [copy[0]; LONG]).then_some(copy[0])
+    })
+}
+
+/// Connects; the first message has come.
+fn meet(from: &RingInterface, to: &RingInterface) -> (RingEndpoint, u64) {
+    let endpoint = from.connect(&to.address(), b"", 1).unwrap();
+    let _ = endpoint.am_short(1, 0, b"here").unwrap();
+    let peer = until(to, event::MESSAGE).0;
+    (endpoint, peer)
+}
+
+fn send(endpoint: &RingEndpoint, count: usize, byte: u8) {
+    for n in 0..count {
+        assert!(endpoint.am_short(1, n as u64, &[byte + n as u8; LONG]).is_ok(), "{n}");
+    }
+}
+
+/// A way for `b` to end the channel of `peer` while its events are read.
+type End = fn(b: &RingInterface, peer: u64);
+
+/// `a` sends to `b` and closes; while `b` still reads, `a` sends something else to `c`.
+fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
+    let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
+    let ((to_b, peer), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
+    send(&to_b, count, 0);
+    if closes {
+        drop(to_b);
+    }
+    let _ = b.arm().unwrap(); // hears the good-bye
+    let mut events = sys::polled(&b);
+    end(&b, peer);
+    assert!(look(&a).iter().all(|e| e.kind != event::ENDPOINT_FAILED), "b still reads");
+    send(&to_c, count, 100);
+    let mut got = Vec::new();
+    let start = Instant::now();
+    loop {
+        got.extend(bytes(&events));
+        if events.iter().any(|e| e.kind == event::PEER_LEFT) {
+            return got;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{} came", got.len());
+        let _ = look(&a);
+        events = look(&b);
+    }
+}
+
+#[test]
+fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others() {
+    let got = go_on_elsewhere(25, true, |_, _| {});
+    assert_eq!(got, Vec::from_iter((0..25).map(Some)));
+}
+
+#[test]
+fn what_was_handed_out_keeps_its_bytes_though_the_sender_is_hung_up_on() {
+    let got = go_on_elsewhere(8, false, |b, peer| b.hang_up(peer).unwrap());
+    assert_eq!(got, Vec::from_iter((0..8).map(Some)));
+}
+
+#[test]
+fn what_waits_behind_nonsense_on_the_socket_keeps_its_bytes() {
+    let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
+    let ((to_b, _), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
+    send(&to_b, 25, 0);
+    to_b.channel().say(b"nonsense");
+    let mut got = Vec::from_iter(bytes(&look(&b)));
+    let _ = look(&a);
+    send(&to_c, 25, 100);
+    let mut left = false;
+    while !left {
+        let events = look(&b);
+        got.extend(bytes(&events));
+        left = events.iter().any(|e| e.kind == event::PEER_LEFT);
+    }
+    let _ = look(&b); // they may be read until then
+    assert_eq!(got, Vec::from_iter((0..25).map(Some)));
+    assert_eq!(until(&a, event::ENDPOINT_FAILED).1, Status::BadData as i32);
+}
+
+#[test]
+fn what_a_receiver_had_not_read_when_it_ended_comes_back_also_after_a_good_bye() {
+    const POOL: usize = 256 << 10;
+    let settings = || Settings { pool_max: POOL, window: POOL, ..Settings::defaults() };
+    let [a, b, c] = [(); 3].map(|()| open(settings()));
+    let ((to_b, _), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
+    let all = POOL / MAX_CHUNK;
+    let fill = |endpoint: &RingEndpoint| {
+        (0..all).all(|_| endpoint.am_short(1, 0, &[7; MAX_CHUNK]).is_ok())
+    };
+    assert!(fill(&to_b));
+    assert_eq!(to_c.am_short(1, 0, &[7; LONG]), Err(Status::Again));
+    drop(to_b);
+    let _ = b.arm().unwrap();
+    drop(b);
+    let _ = look(&a);
+    assert!(fill(&to_c));
 }

@@ -146,7 +146,8 @@ struct State {
     arrivals: Vec<Option<Arrival>>,
     /// Nobody is accepted: there are too many arrivals.
     door_shut: bool,
-    /// Channels that may still be pointed to by events of the poll before.
+    /// Channels that may still be pointed to by events of the poll before; their senders learn of the end when these
+    /// are dropped.
     graveyard: Vec<RecvChannel>,
     told: Vec<Notice>,
     leaving: Vec<u32>,
@@ -354,8 +355,7 @@ impl Interface for RingInterface {
         let Some(Some(channel)) = state.inbound.get_mut(index as usize) else {
             return Ok(()); // it has left already
         };
-        channel.hang_up(&self.shared, Some(Refusal::Unanswered));
-        channel.leaving = Some(Status::NoMemory as i32);
+        channel.leave(&self.shared, Status::NoMemory as i32, Some(Refusal::Unanswered));
         state.bury(index, &self.shared);
         Ok(())
     }
@@ -511,7 +511,7 @@ impl Drop for RingInterface {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         for channel in state.inbound.iter_mut().flatten() {
-            channel.hang_up(&self.shared, Some(Refusal::Closing));
+            channel.leave(&self.shared, Status::Closed as i32, Some(Refusal::Closing));
         }
         state.listener.close(&self.shared.strangers);
     }

@@ -33,7 +33,9 @@
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written; the sender looks at
 //!   it after each message (a clean line, in its own cache) and sends a byte over the socket. The fence that
 //!   this needs on the sender's side is paid by the sleeper: `membarrier`.
-//! * The socket also tells of death: it hangs up. What was published before is still delivered.
+//! * The socket also tells of death: it hangs up. What was published before is still delivered. A receiver that is
+//!   told good-bye, or says it, keeps its end open until it reads nothing of the sender's memory any more: with the
+//!   end of it all chunks in flight are the sender's again.
 //! * Everything read from shared memory is checked before use; what makes no sense ends that channel with
 //!   `BAD_DATA` and nothing else.
 //!

@@ -54,9 +54,13 @@ pub(crate) struct RecvChannel {
     pub(crate) granted: bool,
     /// One of `bell` and `fast` has just changed.
     pub(crate) turned: bool,
-    pub(crate) socket: Option<OwnedFd>,
-    /// How the sender ended; what it published is drained first.
+    /// Closed with the channel and not before: to the sender its end says that nothing of the sender's memory is
+    /// read any more.
+    pub(crate) socket: OwnedFd,
+    /// How the sender ended; what it published is drained first. Nothing more is read from the socket.
     pub(crate) leaving: Option<i32>,
+    /// The last word to the sender.
+    refusal: Option<Refusal>,
     /// Slots that it can have published before it ended lie below this place.
     last: u64,
 }
@@ -94,8 +98,9 @@ impl RecvChannel {
             fast: false,
             granted: false,
             turned: false,
-            socket: Some(socket),
+            socket,
             leaving: None,
+            refusal: None,
             last: u64::MAX,
         })
     }
@@ -223,9 +228,7 @@ impl RecvChannel {
     #[cold]
     fn wake_sender(&self) {
         if wake::wakes(word(&self.map, channel::WAITING)) {
-            if let Some(socket) = &self.socket {
-                let _ = sys::send(socket, &Record::Wake.pack(), &[]);
-            }
+            let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
         }
     }
 
@@ -251,9 +254,11 @@ impl RecvChannel {
     /// Handles [`MOST_IN_TURN`] of the records that wait on the socket. Whether that was all.
     pub(crate) fn read_socket(&mut self, shared: &Shared) -> bool {
         let mut buffer = [0u8; MAX_RECORD];
+        if self.leaving.is_some() {
+            return true;
+        }
         for _ in 0..MOST_IN_TURN {
-            let Some(socket) = &self.socket else { return true };
-            let (status, refusal) = match sys::receive(socket, &mut buffer) {
+            let (status, refusal) = match sys::receive(&self.socket, &mut buffer) {
                 Ok(got) if got.len == 0 => (Status::PeerFailed as i32, None),
                 Ok(got) => {
                     let record = Record::parse(&buffer[..got.len]);
@@ -266,14 +271,14 @@ impl RecvChannel {
                 Err(error) if sys::is_passing(&error) => continue,
                 Err(_) => (Status::PeerFailed as i32, None),
             };
-            self.hang_up(shared, refusal);
-            self.leaving = Some(status);
+            self.leave(shared, status, refusal);
             // A full cold ring, of which the last slot says that a full fast box follows.
             let slots = (channel::COLD.count + channel::fast(self.fastbox).count) as u64;
             self.last = self.ring.position() + 2 * slots;
             shared.inbound_ended(self.number as u32);
+            return true;
         }
-        self.socket.is_none()
+        false
     }
 
     /// Whether all is delivered that the sender published before it ended.
@@ -281,14 +286,12 @@ impl RecvChannel {
         !self.has_news() || self.ring.position() >= self.last
     }
 
-    /// Closes the socket, with a word of farewell if there is one.
-    pub(crate) fn hang_up(&mut self, shared: &Shared, refusal: Option<Refusal>) {
-        if let Some(socket) = self.socket.take() {
-            shared.epoll.remove(&socket);
-            if let Some(refusal) = refusal {
-                let _ = sys::send(&socket, &Record::Refused(refusal).pack(), &[]);
-            }
-        }
+    /// Nothing more is heard. The sender learns of it, with a word of farewell if there is one, when the channel is
+    /// dropped: until then slots and events point into its pool, of which it takes back all then.
+    pub(crate) fn leave(&mut self, shared: &Shared, status: i32, refusal: Option<Refusal>) {
+        shared.epoll.remove(&self.socket);
+        self.leaving = Some(status);
+        self.refusal = self.refusal.take().or(refusal);
     }
 
     /// `Err`: the connection ends with this status, and this is said to the peer.
@@ -323,9 +326,7 @@ impl RecvChannel {
                 Ok(())
             }
             Ok(Record::KeyRequest { segment }) => {
-                if let Some(socket) = &self.socket {
-                    shared.domain.exports.answer(socket, segment);
-                }
+                shared.domain.exports.answer(&self.socket, segment);
                 Ok(())
             }
             _ => Err(nonsense),
@@ -336,5 +337,13 @@ impl RecvChannel {
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64
+    }
+}
+
+impl Drop for RecvChannel {
+    fn drop(&mut self) {
+        if let Some(refusal) = self.refusal {
+            let _ = sys::send(&self.socket, &Record::Refused(refusal).pack(), &[]);
+        }
     }
 }

@@ -664,7 +664,7 @@ impl SendChannel {
         }
     }
 
-    /// The receiver is gone: what it has not read comes back.
+    /// The receiver is gone, or has closed its end because it reads nothing more: what it has not read comes back.
     fn recover_chunks(&self) {
         for (_, chunk) in self.flight.borrow_mut().drain(..) {
             self.shared.pool.give(chunk);
@@ -739,6 +739,11 @@ impl SendChannel {
             }
             _ => false,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn say(&self, record: &[u8]) {
+        sys::send(self.socket.get().unwrap(), record, &[]).unwrap();
     }
 
     #[cfg(test)]

@@ -160,13 +160,13 @@ impl State {
             Ok(channel) => channel,
             Err((socket, refusal)) => return refuse(shared, &socket, refusal),
         };
-        let (Some(socket), Some((page, _))) = (&channel.socket, &self.doorbell) else { return };
-        if shared.epoll.add(socket, token::inbound(index)).is_err() {
-            return refuse(shared, socket, Refusal::Resources);
+        let Some((page, _)) = &self.doorbell else { return };
+        if shared.epoll.add(&channel.socket, token::inbound(index)).is_err() {
+            return refuse(shared, &channel.socket, Refusal::Resources);
         }
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
         // A peer that does not get this goes on with fences and without bell.
-        let _ = sys::send(socket, &ack.pack(), &[page.as_fd()]);
+        let _ = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()]);
         self.inbound[index] = Some(channel);
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);

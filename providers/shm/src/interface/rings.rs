@@ -118,8 +118,7 @@ impl State {
     pub(super) fn changed(&mut self, index: u32, end: Drained, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
         if end == Drained::Broken {
-            channel.leaving = Some(Status::BadData as i32);
-            channel.hang_up(shared, Some(Refusal::BadChannel));
+            channel.leave(shared, Status::BadData as i32, Some(Refusal::BadChannel));
             return self.bury(index, shared);
         }
         channel.turned = false;

@@ -60,6 +60,8 @@ impl State {
         // the application's until then.
         self.inbound.iter().flatten().any(RecvChannel::is_behind)
             || !shared.notices.borrow().is_empty()
+            // Their senders wait for their memory.
+            || !self.graveyard.is_empty()
             || !self.leaving.is_empty()
             || !shared.ended.borrow().is_empty()
             || self.rung.iter().any(|&word| word != 0)

@@ -127,6 +127,7 @@ checks! {
     leaving for DATA => {
         what_was_sent_arrives_though_its_sender_leaves_at_once: messages::SHORT;
         what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread: messages::SHORT;
+        what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others: messages::SHORT;
     }
     rma for DATA => {
         flush_and_fence_complete: 0;
