@@ -209,6 +209,7 @@ impl Inner {
     fn is_quick(&self) -> bool {
         !self.outbox.retains()
             && self.outbox.is_empty()
+            && !self.outbox.is_reserved()
             && matches!(
                 &self.links[..],
                 [Link { stream: Some(stream), .. }] if !stream.blocked && stream.track.is_idle()

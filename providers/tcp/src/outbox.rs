@@ -168,6 +168,12 @@ impl Outbox {
             && !(self.retain && self.frames.len() as u32 + frames >= WINDOW - 64)
     }
 
+    /// Whether room is kept for a message whose packer runs.
+    #[inline]
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.reserved.1 > 0
+    }
+
     /// Keeps room for a message from other messages; the caller has seen that there is some.
     pub(crate) fn reserve(&mut self, len: usize) {
         self.reserved = (self.reserved.0 + len, self.reserved.1 + 1);

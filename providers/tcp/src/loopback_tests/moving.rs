@@ -1,6 +1,8 @@
 //! What is sent: room for it, the memory it takes, the order it comes in.
 
 use super::*;
+use crate::frame::MAX_MESSAGE;
+use tieline_plugin_api::Packer;
 
 #[test]
 fn a_slow_receiver_stops_the_sender_with_bounded_memory_and_loses_nothing() {
@@ -243,4 +245,42 @@ fn an_idle_connection_costs_little_memory() {
         assert!(memory.buffer_bytes < 1 << 20, "{memory:?}");
     }
     drop(more);
+}
+
+#[test]
+fn again_means_that_the_packer_did_not_run_whatever_it_sends_itself() {
+    let mut sides = pair(&[("TIELINE_TCP_SEND_BUFFER", "128k")]);
+    await_streams(&mut sides, 1);
+    let large = pattern(MAX_MESSAGE, 3);
+    let is_idle = |side: &Side| side.endpoint().conn().inner.borrow().outbox.is_empty();
+    let drain = |sides: &mut [Side; 2]| {
+        while !is_idle(&sides[0]) || !sides[1].messages.is_empty() {
+            turn(sides);
+            sides[1].messages.clear();
+        }
+    };
+    // How much the kernel takes: what is sent then goes there in part, or not at all.
+    let fill = |sides: &mut [Side; 2], most: usize| {
+        let sent = (0..most).take_while(|_| {
+            is_idle(&sides[0]) && sides[0].endpoint().am_short(7, 1, &large[..1000]).is_ok()
+        });
+        sent.count()
+    };
+    for round in 0..10 {
+        drain(&mut sides);
+        let most = fill(&mut sides, usize::MAX);
+        for less in 0..30 {
+            drain(&mut sides);
+            let _ = fill(&mut sides, most.saturating_sub(less));
+            let endpoint = sides[0].endpoint();
+            let mut ran = false;
+            let mut pack = |_: *mut u8, most: usize| {
+                ran = true;
+                let _ = endpoint.am_short(7, 1, &large);
+                Ok(most)
+            };
+            let packed = endpoint.am_packed(7, 2, Packer::new(&mut pack), MAX_MESSAGE);
+            assert!(packed.is_ok() || !ran, "round {round}, {less}: it has to pack again");
+        }
+    }
 }

@@ -151,9 +151,15 @@ impl Hostile {
     fn greet_with(&mut self, descriptors: &[OwnedFd]) -> io::Result<()> {
         let socket = self.target().connect()?;
         let hello = self.target().hello(b"nobody you know");
-        sys::send_record(&socket, &hello, &wire::borrowed(descriptors))?;
-        self.strangers.push(socket);
-        Ok(())
+        match sys::send_record(&socket, &hello, &wire::borrowed(descriptors)) {
+            // Sent away before we could say anything: another user's process is.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => {
+                sent?;
+                self.strangers.push(socket);
+                Ok(())
+            }
+        }
     }
 
     fn say(&self, record: &[u8], times: usize) -> usize {
