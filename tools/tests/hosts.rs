@@ -234,6 +234,20 @@ fn a_program_that_exits_with_255_is_told_from_a_way_that_breaks() {
 }
 
 #[test]
+fn the_last_words_of_a_rank_arrive_though_its_way_brings_them_after_its_end() {
+    let dir = Dir::new("last-words");
+    // What is said on stderr comes when everything else is over.
+    let slow = dir.script(
+        "slow",
+        "shift\nexec 4>&1\nenv -i PATH=\"$PATH\" \"$@\" 2>&1 >&4 4>&- | { said=$(cat); echo \"$said\" >&2; }",
+    );
+    let program = ["sh", "-c", "echo what was wrong >&2; exit 3"];
+    let output = run("a", 1, &slow, &[], &program).output().unwrap();
+    assert!(text(&output).contains("what was wrong\n"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+}
+
+#[test]
 fn what_a_rank_leaves_running_on_a_host_does_not_hold_the_launcher_nor_stay() {
     let dir = Dir::new("leaves");
     // One that holds the connection as sshd does: until everybody has closed it.

@@ -198,6 +198,17 @@ fn a_program_that_is_not_there_is_one_line() {
 }
 
 #[test]
+fn without_descriptors_the_limit_is_named_and_not_the_path() {
+    let limited =
+        format!("ulimit -n 8; exec {} run -n 16 --tag -- true", env!("CARGO_BIN_EXE_tieline"));
+    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("limit"), "{errors}");
+    assert!(!errors.contains("path"), "{errors}");
+}
+
+#[test]
 fn a_program_starts_with_no_signal_blocked() {
     let output = shell(1, &[], "grep SigBlk /proc/self/status");
     assert_eq!(text(&output.stdout), "SigBlk:\t0000000000000000\n");

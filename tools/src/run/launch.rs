@@ -141,7 +141,17 @@ impl Launch {
             let what = format!("cannot start `{}` as rank {rank}", program.to_string_lossy());
             let fix = match e.kind() {
                 ErrorKind::InvalidInput => "check that --cpus names processors that are online",
-                _ => "check its path and that it may be executed",
+                ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+                    "check its path and that it may be executed"
+                }
+                _ => match e.raw_os_error() {
+                    Some(libc::EMFILE) => "raise the limit of open files: ulimit -n",
+                    Some(libc::EAGAIN) => "raise the limit of processes: ulimit -u, or start fewer",
+                    Some(libc::ENOEXEC) => {
+                        "check that it is a program of this machine, or begins with #!"
+                    }
+                    _ => "check the limits of this shell",
+                },
             };
             system_error(what, &e, fix)
         };

@@ -92,9 +92,10 @@ impl Launch {
             let process = &mut self.processes[rank];
             let Some(end) = process.running.then(|| process.end()).flatten() else { continue };
             process.running = false;
-            drop(process.life.take());
-            if let Some(control) = &process.control {
-                control.close();
+            match &process.control {
+                // What it said last may still be on its way: read until the way has ended, which `clear` waits for.
+                Some(control) => control.close(),
+                None => drop(process.life.take()),
             }
             let who = self.name(rank);
             self.server.ended(&format!("{who} {}", end.how));
