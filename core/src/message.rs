@@ -56,7 +56,7 @@ impl<'a> Message<'a> {
     #[cold]
     pub(crate) fn give_back(&self) {
         if self.kept.take().is_none_or(|readers| readers.handler_done()) {
-            self.slot().interface.release(self.event.cookie);
+            abi::release(self.slot(), self.event);
         }
     }
 

@@ -4,6 +4,8 @@
 //! done; then the region is deregistered, and a put with its key must be refused. A module that fails is
 //! left out, with the record that says at what.
 
+#![allow(unsafe_code)]
+
 use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
 use crate::sys::OwnedBuffer;
@@ -34,10 +36,13 @@ pub(crate) fn check(
     let words = |error: Error| error.to_string();
     let interface = domain.open_interface(name, [0x5e; 16]).map_err(words)?;
     let address = interface.address().map_err(words)?;
+    // A module that never says that it is done may still write here, until the endpoint is closed.
+    let mut room = Room { sent: [0; PIECE], back: [0; PIECE], value: 0 };
     let handle = interface.connect(&address, b"", 0).map_err(words)?;
     let trial = Trial { raw: interface.endpoint(handle), interface, attr };
-    let result = trial.run(domain, domain_caps);
-    trial.raw.close();
+    let result = trial.run(domain, domain_caps, &mut room);
+    // SAFETY: opened above, and used by nobody else; its one key goes with it.
+    unsafe { trial.raw.close() };
     result
 }
 
@@ -45,6 +50,13 @@ struct Trial<'a> {
     raw: RawEndpoint,
     interface: OpenInterface,
     attr: &'a ModuleAttr,
+}
+
+/// What the operations read and write on this side.
+struct Room {
+    sent: [u8; PIECE],
+    back: [u8; PIECE],
+    value: u64,
 }
 
 /// A region that ends with the trial, whichever way it goes.
@@ -71,7 +83,7 @@ impl Drop for Target {
 }
 
 impl Trial<'_> {
-    fn run(&self, domain: &OpenDomain, domain_caps: u64) -> Result<(), String> {
+    fn run(&self, domain: &OpenDomain, domain_caps: u64, room: &mut Room) -> Result<(), String> {
         let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let mut buffer = None;
         let memory = if domain_caps & memory_caps::ALLOC != 0 {
@@ -84,8 +96,11 @@ impl Trial<'_> {
         let mut target = Target { memory, buffer };
         let packed = target.memory.pack_key().map_err(|e| e.to_string())?;
         let key = self.import(&packed)?;
-        let result = self.operations(key, &mut target);
-        self.raw.drop_key(key);
+        let result = self.operations(key, &mut target, room);
+        if result.is_ok() {
+            // SAFETY: imported above over this endpoint, which is open; every operation with it has ended.
+            unsafe { self.raw.drop_key(key) };
+        }
         result
     }
 
@@ -102,28 +117,33 @@ impl Trial<'_> {
         Err("its own key could not be imported".into())
     }
 
-    fn operations(&self, key: *mut c_void, target: &mut Target) -> Result<(), String> {
-        let mut sent: Vec<u8> = (0..PIECE).map(|i| (i * 7 + 1) as u8).collect();
-        let mut back = vec![0u8; PIECE];
+    fn operations(
+        &self,
+        key: *mut c_void,
+        target: &mut Target,
+        room: &mut Room,
+    ) -> Result<(), String> {
+        let Room { sent, back, value } = room;
+        *sent = std::array::from_fn(|i| (i * 7 + 1) as u8);
         let can = |cap| self.attr.caps & cap != 0;
         if can(caps::PUT) {
-            self.expect("put", self.rma(true, &mut sent, key))?;
+            self.expect("put", self.rma(true, sent, key))?;
             let landed = target.memory.span();
-            landed.read(AT, &mut back).map_err(|s| s.to_string())?;
-            same("put", &sent, &back)?;
+            landed.read(AT, back).map_err(|s| s.to_string())?;
+            same("put", sent, back)?;
         }
         if can(caps::PUT | caps::GET) && can(caps::GET) {
             back.fill(0);
-            self.expect("get", self.rma(false, &mut back, key))?;
+            self.expect("get", self.rma(false, back, key))?;
             if can(caps::PUT) {
-                same("get", &sent, &back)?;
+                same("get", sent, back)?;
             }
         }
         if can(caps::ATOMICS) && self.attr.atomic_fetch64 & 1 << atomic_op::ADD != 0 {
             let word = target.memory.span();
             let word = word.word64(8).map_err(|s| s.to_string())?;
             let before = word.load(std::sync::atomic::Ordering::SeqCst);
-            let got = self.fetch_add(key, 5)?;
+            let got = self.fetch_add(key, 5, value)?;
             let after = word.load(std::sync::atomic::Ordering::SeqCst);
             if got != before || after != before.wrapping_add(5) {
                 return Err(format!("fetch-add of 5 to {before} returned {got} and left {after}"));
@@ -131,7 +151,7 @@ impl Trial<'_> {
         }
         if can(caps::PUT) && can(caps::CHECKS_KEYS) {
             target.end().map_err(|e| e.to_string())?;
-            match self.rma(true, &mut sent, key) {
+            match self.rma(true, sent, key) {
                 Err(Status::KeyRejected) => {}
                 Ok(()) => return Err("a put with the key of a deregistered region was done".into()),
                 Err(status) => {
@@ -158,12 +178,12 @@ impl Trial<'_> {
             flags: op_flags::REMOTE_COMPLETION,
             local_region: ptr::null_mut(),
         };
-        let post = || if put { self.raw.put(&op) } else { self.raw.get(&op) };
+        // SAFETY: the endpoint is open and the key its own; the room lives until the endpoint is closed.
+        let post = || unsafe { if put { self.raw.put(&op) } else { self.raw.get(&op) } };
         self.complete(post).map(|_| ())
     }
 
-    fn fetch_add(&self, key: *mut c_void, operand: u64) -> Result<u64, String> {
-        let mut result = 0;
+    fn fetch_add(&self, key: *mut c_void, operand: u64, result: &mut u64) -> Result<u64, String> {
         let op = Atomic {
             op: atomic_op::ADD,
             width: 8,
@@ -171,14 +191,15 @@ impl Trial<'_> {
             offset: 8,
             operand,
             compare: 0,
-            result: &mut result,
+            result,
             cookie: COOKIE,
             flags: op_flags::FETCH | op_flags::REMOTE_COMPLETION,
         };
-        let done = self.complete(|| self.raw.atomic(&op));
+        // SAFETY: as in `rma`.
+        let done = self.complete(|| unsafe { self.raw.atomic(&op) });
         match done.map_err(|status| format!("fetch-add to itself failed: {status}"))? {
             Some(value) => Ok(value),
-            None => Ok(result),
+            None => Ok(*result),
         }
     }
 

@@ -66,7 +66,7 @@ core_vars! {
     FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::Duration,
         "How long a peer or the way to it may be silent before operations on it fail.";
     CLOSE_TIMEOUT = "TIELINE_CLOSE_TIMEOUT", "1s", Kind::Duration,
-        "How long dropping a worker may take to hand over what it has sent and peers have not taken yet.";
+        "How long each interface of a worker that is dropped may take to hand over what it has sent and peers have not taken yet.";
     SECRET = "TIELINE_SECRET", "", Kind::Text,
         "The job's secret: who connects over TCP has to prove that it knows it. Never shown.";
     SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::Text,

@@ -180,7 +180,7 @@ impl Inner {
     ) -> Result<Posted, Status> {
         let mut result = 0;
         let op = atomic_op_record(call, native.key, offset, fetch, &mut result, request.raw());
-        match native.raw.atomic(&op) {
+        match native.post_atomic(&op) {
             OK => Ok(Posted::Done(result)),
             PENDING => {
                 self.worker.ops.borrow_mut().posted(request, native.interface);

@@ -338,7 +338,7 @@ impl KeyInner {
     pub(super) fn retire(&self, interface: usize, broken: bool) {
         let mut imported = self.imported.borrow_mut();
         for native in imported.iter().filter(|native| native.interface == interface && !broken) {
-            native.raw.drop_key(native.key);
+            native.let_go();
         }
         imported.retain(|native| native.interface != interface);
         drop(imported);
@@ -386,7 +386,7 @@ impl KeyInner {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);
         if known && status != Status::ProviderFailed {
-            native.raw.drop_key(native.key);
+            native.let_go();
         }
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
@@ -407,7 +407,7 @@ impl Drop for KeyInner {
     fn drop(&mut self) {
         for native in self.imported.borrow_mut().drain(..) {
             if self.endpoint.worker.same_process() {
-                native.raw.drop_key(native.key);
+                native.let_go();
             }
         }
     }

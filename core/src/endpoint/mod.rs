@@ -3,6 +3,7 @@
 //! A connection is made by the first operation. Operations that the transport has no room for are queued
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
+mod abi;
 mod atomic;
 pub(crate) mod flush;
 pub(crate) mod key;
@@ -645,7 +646,7 @@ impl Drop for Inner {
         self.hold(unfinished);
         if self.worker.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
-                lane.raw.close();
+                lane.close();
             }
             self.worker.release_lines(self);
             self.worker.provider_closed(Through::Endpoint(self.id));

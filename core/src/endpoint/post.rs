@@ -228,7 +228,7 @@ impl Inner {
             request
         };
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
-        let code = if put { native.raw.put(&record) } else { native.raw.get(&record) };
+        let code = native.post(put, &record);
         if code == PENDING {
             if completion == Completion::Local {
                 self.note_local(native.rank);
@@ -372,7 +372,7 @@ impl Inner {
             let n = max.min(len - done);
             let iov = Iov { base: base.wrapping_add(done), len: n };
             let op = rma_op(&iov, native.key, offset + done as u64, 0, Completion::Remote);
-            let code = if put { native.raw.put(&op) } else { native.raw.get(&op) };
+            let code = native.post(put, &op);
             if code != OK {
                 return Err(Status::from_code(code));
             }
@@ -485,7 +485,7 @@ impl Inner {
         let iov = Iov { base, len };
         let offset = op.offset + op.posted as u64;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
-        let code = if op.put { native.raw.put(&record) } else { native.raw.get(&record) };
+        let code = native.post(op.put, &record);
         match code {
             OK => {}
             PENDING => self.worker.ops.borrow_mut().posted(id, native.interface),

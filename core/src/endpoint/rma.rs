@@ -89,7 +89,7 @@ impl Endpoint {
         if len < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: from, len };
             let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.raw.get().put(&op) == OK {
+            if short.put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -106,7 +106,7 @@ impl Endpoint {
         if data.len() < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
             let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.raw.get().put(&op) == OK {
+            if short.put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -131,7 +131,7 @@ impl Endpoint {
         if len < short.get_below.get() && self.may_go_short(key) {
             let iov = Iov { base: to, len };
             let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.raw.get().get(&op) == OK {
+            if short.get(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -212,7 +212,7 @@ impl Endpoint {
         if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_go_short(key) {
             let mut result = 0;
             let op = atomic_op_record(call, short.key.get(), offset, fetch, &mut result, 0);
-            if short.raw.get().atomic(&op) == OK {
+            if short.atomic(&op) == OK {
                 return Ok(Outcome::Done(if fetch { result } else { 0 }));
             }
         }

@@ -4,9 +4,9 @@
 //! and have null slots. It is copied once, at load, into one of the tables below, where a slot that is
 //! missing holds a stub that answers `UNSUPPORTED`. After that no path tests a size or a null.
 //!
-//! [`RawEndpoint`] makes the data calls. Its methods are safe to call because a `RawEndpoint` is only made
-//! from a handle that the provider has just returned, is used by the thread of its interface alone (it is
-//! not `Send`), and is not used after [`RawEndpoint::close`] by the one owner that calls it.
+//! [`RawEndpoint`] makes the data calls. It is only made from a handle that the provider has just returned, and used by
+//! the thread of its interface alone (it is not `Send`). What takes memory or a key, or ends something, needs a promise of
+//! the caller's beside that, and is `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` keep it.
 
 #![allow(unsafe_code)]
 
@@ -435,32 +435,34 @@ impl RawEndpoint {
         usize::try_from(written).map_err(|_| Status::from_code(written as i32))
     }
 
-    /// Sends a message gathered from `iov`, which stays untouched until completion.
-    #[inline(always)]
-    pub(crate) fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
-        // SAFETY: as am_short; that the pieces stay valid until completion is the business of who posts:
-        // they lie in registered regions, which are kept alive by the operation.
-        unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
-    }
-
     /// Writes remote memory.
+    ///
+    /// # Safety
+    /// The endpoint is open. The key is from its `import_key` and was not dropped. The pieces are readable until the call
+    /// returns; where it says PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
-    pub(crate) fn put(&self, op: &Rma) -> i32 {
-        // SAFETY: as am_zcopy; the key came from `import_key` of this endpoint.
+    pub(crate) unsafe fn put(&self, op: &Rma) -> i32 {
+        // SAFETY: the caller's promise.
         unsafe { (self.table.put)(self.handle, op) }
     }
 
     /// Reads remote memory.
+    ///
+    /// # Safety
+    /// As [`RawEndpoint::put`], with pieces that are writable.
     #[inline(always)]
-    pub(crate) fn get(&self, op: &Rma) -> i32 {
-        // SAFETY: as put.
+    pub(crate) unsafe fn get(&self, op: &Rma) -> i32 {
+        // SAFETY: the caller's promise.
         unsafe { (self.table.get)(self.handle, op) }
     }
 
     /// Does a remote atomic.
+    ///
+    /// # Safety
+    /// As [`RawEndpoint::put`] for the key; `result` is null or writable for the call.
     #[inline(always)]
-    pub(crate) fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: as put; `result` is null or the caller's place for the value.
+    pub(crate) unsafe fn atomic(&self, op: &Atomic) -> i32 {
+        // SAFETY: the caller's promise.
         unsafe { (self.table.atomic)(self.handle, op) }
     }
 
@@ -487,9 +489,12 @@ impl RawEndpoint {
         if code < 0 { Err(code) } else { Ok(out) }
     }
 
-    /// Lets go of a key from `import_key` of this endpoint.
-    pub(crate) fn drop_key(&self, key: *mut c_void) {
-        // SAFETY: the handle is open and this is its thread; the owner of the key drops it once.
+    /// Lets go of a key.
+    ///
+    /// # Safety
+    /// The endpoint is open, the key is from its `import_key`, and nobody uses it afterwards.
+    pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
+        // SAFETY: the caller's promise.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
@@ -507,9 +512,12 @@ impl RawEndpoint {
         unsafe { (self.table.connect)(self.handle, address.as_ptr(), address.len()) }
     }
 
-    /// Closes the endpoint. Called once, by its owner, who uses no copy of it afterwards.
-    pub(crate) fn close(self) {
-        // SAFETY: the handle is open, this is its thread, and its only owner ends it here.
+    /// Closes the endpoint.
+    ///
+    /// # Safety
+    /// It is open, its keys are dropped, and nobody uses a copy of it afterwards.
+    pub(crate) unsafe fn close(self) {
+        // SAFETY: the caller's promise.
         unsafe { (self.table.close)(self.handle) }
     }
 }

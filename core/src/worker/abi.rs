@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use super::Inner;
+use super::{Inner, InterfaceSlot};
+use crate::registry::abi::RawEndpoint;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
@@ -44,6 +45,19 @@ pub(crate) fn payload(event: &Event) -> &[u8] {
     }
     // SAFETY: by the ABI `data` is readable for `len` bytes until the next poll, and the core drops the batch before it.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
+}
+
+/// Closes an endpoint of a line, or one that carries datagrams.
+pub(super) fn close(raw: RawEndpoint) {
+    // SAFETY: whoever calls this has just taken it out of the one place that knows it as open (the lines, `Carried`), when no
+    // endpoint uses it any more: keys and operations over a line hold such an endpoint.
+    unsafe { raw.close() }
+}
+
+/// Gives back the payload of a lent event that nobody has kept.
+pub(crate) fn release(slot: &InterfaceSlot, event: &Event) {
+    // SAFETY: called once for an event, when its handler has returned and what was kept of it is gone (`Readers`).
+    unsafe { slot.interface.release(event.cookie) }
 }
 
 /// Who still reads a payload that a provider lent: the handler, whose message has it, and what it kept.
@@ -103,7 +117,8 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if self.readers.kept_gone() {
-            self.worker.interfaces[self.interface].interface.release(self.token);
+            // SAFETY: the token of a lent event; `Readers` says that neither this nor its handler reads it any more, once.
+            unsafe { self.worker.interfaces[self.interface].interface.release(self.token) }
         }
     }
 }

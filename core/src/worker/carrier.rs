@@ -8,7 +8,7 @@
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
 use super::carried::Carried;
-use super::{Inner, wiring};
+use super::{Inner, abi, wiring};
 use crate::address::{Party, Scheme, Via, WorkerAddress};
 use crate::compose::{self, Candidate};
 use crate::context::Core;
@@ -132,7 +132,7 @@ impl Carriers {
     /// Ends what was opened here. Nothing is sent any more.
     pub(super) fn close(&self) {
         for raw in self.messages.borrow_mut().take() {
-            raw.close();
+            abi::close(raw);
         }
     }
 
@@ -348,7 +348,7 @@ impl Inner {
                         let raw = slot.interface.endpoint(handle);
                         let gone = carriers.messages.borrow_mut().insert(key, cookie, raw);
                         if let Some(gone) = gone {
-                            gone.close();
+                            abi::close(gone);
                         }
                         raw
                     }
@@ -366,7 +366,7 @@ impl Inner {
                     // The next datagram gets a new one.
                     let broken = carriers.messages.borrow_mut().remove(&key);
                     if let Some(broken) = broken {
-                        broken.close();
+                        abi::close(broken);
                     }
                 }
                 sent
@@ -378,7 +378,7 @@ impl Inner {
     pub(super) fn carrier_failed(&self, cookie: u64) {
         let broken = self.wiring.carriers.messages.borrow_mut().failed(cookie);
         if let Some(broken) = broken {
-            broken.close();
+            abi::close(broken);
         }
     }
 

@@ -172,7 +172,7 @@ pub(crate) struct Inner {
 /// Dropping a worker, or an endpoint of it, means the same over every transport. What said `Done` is kept: a message that a
 /// transport has taken reaches a peer that lives and makes progress. What is pending ends with `Closed`, or for an endpoint
 /// `Canceled`, and may be lost: [`Worker::close`] first delivers it, or says what it could not. Dropping does not wait for peers' applications, but it may wait for
-/// room on the way to them, at most `TIELINE_CLOSE_TIMEOUT` (1 s); what finds none by then is lost.
+/// room on the way to them, at most `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; what finds none by then is lost.
 ///
 /// Endpoints, keys and requests that are still held when the worker is dropped are of no use any more, but they keep the
 /// worker's interfaces open: these close with the last of them.

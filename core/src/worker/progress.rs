@@ -200,7 +200,7 @@ impl Inner {
                     self.bump(|c| c.unknown_ids += 1);
                 }
                 if lent {
-                    slot.interface.release(event.cookie);
+                    abi::release(slot, event);
                 }
             }
             event::COMPLETION => {

@@ -143,7 +143,7 @@ impl Wiring {
     /// Ends every line. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
-            line.raw.close();
+            abi::close(line.raw);
         }
         self.carriers.close();
     }
@@ -489,7 +489,7 @@ impl Inner {
 
     /// From here on no provider touches what was posted on it, and its number may be used again.
     fn close_line(&self, number: u64, raw: RawEndpoint) {
-        raw.close();
+        abi::close(raw);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);
         self.wiring.closed_lines.borrow_mut().push_back(number);
         self.provider_closed(Through::Line(number));

@@ -278,15 +278,17 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// Copies `len` bytes from `from` to `offset`. `from` is readable by the provider ABI's contract (an iov piece,
-    /// a payload). `false`: nothing was done, the range is outside or the mapping is read-only.
+    /// Copies `len` bytes from `from` to `offset`. `false`: nothing was done, the range is outside or the mapping is
+    /// read-only.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
     #[inline]
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // the ABI's contract, upheld by whoever calls a provider
-    pub fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> bool {
+    pub unsafe fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> bool {
         if !self.writable || !self.holds(offset, len as u64) {
             return false;
         }
-        // SAFETY: the range lies inside; the caller of the provider vouches for `from`. A peer that reads or
+        // SAFETY: the range lies inside; the caller vouches for `from`. A peer that reads or
         // writes the same bytes meanwhile gets a mix of both, which is what remote memory access promises.
         unsafe {
             let to = self.at.as_ptr().add(offset as usize);
@@ -300,10 +302,12 @@ impl Mapping {
         true
     }
 
-    /// Copies `len` bytes at `offset` to `to`, which is writable by the provider ABI's contract.
+    /// Copies `len` bytes at `offset` to `to`; as `copy_in`.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
     #[inline]
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // as in `copy_in`
-    pub fn copy_out(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn copy_out(&self, offset: u64, to: *mut u8, len: usize) -> bool {
         if !self.holds(offset, len as u64) {
             return false;
         }

@@ -128,7 +128,7 @@ impl ImportedKey {
         let mut offset = op.offset;
         for piece in op.iov {
             let left = op.offset + op.len as u64 - offset;
-            if piece.len as u64 > left || !self.import.map.copy_in(offset, piece.base, piece.len) {
+            if piece.len as u64 > left || !sys::write_piece(&self.import.map, offset, *piece) {
                 return Err(Status::Invalid);
             }
             offset += piece.len as u64;
@@ -142,7 +142,7 @@ impl ImportedKey {
         let mut offset = op.offset;
         for piece in op.iov {
             let left = op.offset + op.len as u64 - offset;
-            if piece.len as u64 > left || !self.import.map.copy_out(offset, piece.base, piece.len) {
+            if piece.len as u64 > left || !sys::fill_piece(&self.import.map, offset, *piece) {
                 return Err(Status::Invalid);
             }
             offset += piece.len as u64;

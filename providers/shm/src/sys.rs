@@ -14,7 +14,22 @@ pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, reserve, seal, sealed_len,
 };
+use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Status};
+
+/// Copies an iov piece into a mapping; `false`: it does not fit there.
+#[inline]
+pub(crate) fn write_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
+    // SAFETY: by the ABI the core vouches for the pieces of an operation until it has ended.
+    unsafe { map.copy_in(offset, piece.base, piece.len) }
+}
+
+/// The other way.
+#[inline]
+pub(crate) fn fill_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
+    // SAFETY: as in `write_piece`.
+    unsafe { map.copy_out(offset, piece.base, piece.len) }
+}
 
 fn last() -> io::Error {
     io::Error::last_os_error()

@@ -433,9 +433,12 @@ impl OpenInterface {
         (fd >= 0).then_some(fd)
     }
 
-    /// Gives back a lent payload, once.
-    pub(crate) fn release(&self, token: u64) {
-        // SAFETY: an open interface on its thread.
+    /// Gives back a lent payload.
+    ///
+    /// # Safety
+    /// The token came with a lent payload of this interface, it is given back once, and nobody reads the payload afterwards.
+    pub(crate) unsafe fn release(&self, token: u64) {
+        // SAFETY: an open interface on its thread, and the caller's promise.
         unsafe { (self.table.release)(self.handle, token) }
     }
 

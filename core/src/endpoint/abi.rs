@@ -1,0 +1,71 @@
+//! The calls of a provider's endpoint that take memory or a key, or end something, and why they may be made.
+//!
+//! *It is open.* A lane is closed when its endpoint is dropped, a line when the last endpoint that uses it has let go of
+//! it; keys and operations hold their endpoint.
+//!
+//! *The key is its own.* A `Native`, and the short way, are made of what was imported together; their `KeyInner` takes one
+//! out of its ways before it lets the key go, once.
+//!
+//! *The memory stays.* What may end later stands in the table of operations with its memory (`Landing`) before it is
+//! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
+//! does is over when the call returns: its memory is borrowed for the call (`RmaRecord`).
+
+#![allow(unsafe_code)]
+
+use super::Lane;
+use super::key::{Native, Short};
+use super::rma::RmaRecord;
+use tieline_plugin_api::abi::Atomic;
+
+impl Native {
+    /// Posts a put or get.
+    #[inline(always)]
+    pub(super) fn post(&self, put: bool, op: &RmaRecord<'_>) -> i32 {
+        // SAFETY: see above; the record was made with this key.
+        unsafe { if put { self.raw.put(op) } else { self.raw.get(op) } }
+    }
+
+    /// Posts an atomic.
+    #[inline(always)]
+    pub(super) fn post_atomic(&self, op: &Atomic) -> i32 {
+        // SAFETY: see above; the record was made with this key, and its place for the result is the caller's.
+        unsafe { self.raw.atomic(op) }
+    }
+
+    /// Lets go of the key; this was taken out of the ways before.
+    pub(super) fn let_go(self) {
+        // SAFETY: see above.
+        unsafe { self.raw.drop_key(self.key) }
+    }
+}
+
+impl Short {
+    /// A put that is over when this returns.
+    #[inline(always)]
+    pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
+        // SAFETY: see above; the record was made with this key.
+        unsafe { self.raw.get().put(op) }
+    }
+
+    /// The same for a get.
+    #[inline(always)]
+    pub(super) fn get(&self, op: &RmaRecord<'_>) -> i32 {
+        // SAFETY: as `put`; the piece was checked to be inside a region, which is written without references.
+        unsafe { self.raw.get().get(op) }
+    }
+
+    /// The same for an atomic.
+    #[inline(always)]
+    pub(super) fn atomic(&self, op: &Atomic) -> i32 {
+        // SAFETY: as `put`; the place for the result is the caller's.
+        unsafe { self.raw.get().atomic(op) }
+    }
+}
+
+impl Lane {
+    /// Closes a lane that its endpoint owns: nothing of the endpoint's is left that would use it.
+    pub(super) fn close(self) {
+        // SAFETY: taken out of the endpoint's lanes as it is dropped; keys would have kept it.
+        unsafe { self.raw.close() }
+    }
+}
