@@ -43,20 +43,22 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
 }
 
 /// How long a command may take that is not part of anything with a limit of its own.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// When what runs now has to end.
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Does something whose commands have so long, all of them together.
+/// Does something whose commands have so long, all of them together. What has a limit of its own inside something else that has
+/// one does not count there.
 pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     let set = |deadline| {
         let mut current = DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::replace(&mut *current, deadline)
     };
-    let before = set(Some(Instant::now() + limit));
+    let began = Instant::now();
+    let before = set(Some(began + limit));
     let result = body();
-    let _ = set(before);
+    let _ = set(before.map(|at| at + began.elapsed()));
     result
 }
 

@@ -1,7 +1,7 @@
 //! The test suites: built once in the development profile, all of them with the same features, and counted test by test.
 
 use super::{Count, least};
-use crate::sh::{Outcome, cargo, command, lines, root, target, which};
+use crate::sh::{LIMIT, Outcome, cargo, command, lines, root, target, which, within};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
@@ -51,9 +51,9 @@ fn build_all() -> Outcome<Vec<Program>> {
     super::told(outcome, &said).map(|()| programs)
 }
 
-/// Does a check that runs what is built, which is built before when it is run alone.
+/// Does a check that runs what is built, which is built before when it is run alone, in the build's own time.
 pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
-    match built() {
+    match within(LIMIT, built) {
         Ok(_) => check(),
         Err(text) => Count::one(Err(format!("it needs the build: {text}"))),
     }

@@ -408,14 +408,17 @@ impl Count {
 
     /// The same of a test that failed at its first try. When it passes now it is unsteady: that is neither a pass, which
     /// nobody could rely on, nor a failure, so it is counted among what was not shown, with both.
-    fn at_the_second_try(mut self, test: &Test, reason: &str, ended: &Ended) -> Self {
+    fn at_the_second_try(self, test: &Test, reason: &str, ended: &Ended) -> Self {
         if !matches!(ended.verdict, Verdict::Passed) {
             return self.with(test, ended);
         }
-        println!("test {} passed at the second try: it is unsteady", test.name);
+        self.unsteady(&test.name, reason)
+    }
+
+    fn unsteady(mut self, name: &str, reason: &str) -> Self {
+        println!("test {name} passed at the second try: it is unsteady");
         self.skipped.push(format!(
-            "{}: unsteady: it passed at the second try and failed at the first: {reason}",
-            test.name
+            "{name}: unsteady: it passed at the second try and failed at the first: {reason}"
         ));
         self
     }
@@ -460,4 +463,20 @@ fn scripts() -> PathBuf {
 /// Where the lab's results lie, below what cargo builds.
 fn folder() -> PathBuf {
     target().join("lab")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsteady_test_and_one_that_cannot_run_are_skipped_by_name_and_not_passed() {
+        let count = Count::default().unsteady("verbs-cut", "it hung");
+        assert_eq!((count.passed, count.failed.len(), count.skipped.len()), (0, 0, 1));
+        assert!(count.skipped[0].contains("verbs-cut") && count.skipped[0].contains("it hung"));
+        let count = none_ran("no qemu");
+        assert_eq!((count.passed, count.failed.len()), (0, 0));
+        assert_eq!(count.skipped.len(), test::all().unwrap().len());
+        assert!(count.skipped.iter().all(|skip| skip.ends_with(": no qemu")));
+    }
 }
