@@ -84,7 +84,7 @@ impl Endpoint for RingEndpoint {
         }
         match self.channel.find_key(key) {
             Err(failure) if failure.status == Status::Again => {
-                let status = self.channel.request_key(key.segment);
+                let status = self.channel.request_key(key);
                 // The answer may be there by now.
                 match self.channel.find_key(key) {
                     Err(failure) if failure.status == Status::Again => {}
@@ -93,6 +93,9 @@ impl Endpoint for RingEndpoint {
                 let text = match status {
                     Status::KeyRejected => {
                         "the peer knows no such region: the key is forged or stale"
+                    }
+                    Status::NoMemory => {
+                        "this process has no descriptor left to get the peer's memory with: raise its limit (ulimit -n)"
                     }
                     _ => "",
                 };

@@ -48,7 +48,7 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
 const LONG: usize = 1000;
 
 /// Polls, with a look at the sockets.
-fn look(interface: &RingInterface) -> Vec<Event> {
+pub(crate) fn look(interface: &RingInterface) -> Vec<Event> {
     let _ = interface.arm().unwrap();
     sys::polled(interface)
 }

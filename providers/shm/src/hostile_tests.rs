@@ -14,7 +14,7 @@ use crate::domain::DomainState;
 use crate::hello::{Address, Hello, Record};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
-use crate::keys::Exports;
+use crate::keys::{Exports, Key};
 use crate::pool::MAX_CHUNK;
 use crate::sys::{self, Mapping};
 
@@ -24,15 +24,18 @@ fn interface() -> RingInterface {
     open(Settings::defaults())
 }
 
-pub(crate) fn open(settings: Settings) -> RingInterface {
-    let domain = DomainState {
-        id: [3; 16],
+pub(crate) fn domain(id: u8) -> Arc<DomainState> {
+    Arc::new(DomainState {
+        id: [id; 16],
         host: HostFacts::read(),
         exports: Exports::default(),
         log: None,
         warned: std::sync::Once::new(),
-    };
-    RingInterface::open(Arc::new(domain), settings).unwrap()
+    })
+}
+
+pub(crate) fn open(settings: Settings) -> RingInterface {
+    RingInterface::open(domain(3), settings).unwrap()
 }
 
 /// What a poll brought, with every payload read to its end.
@@ -217,7 +220,8 @@ proptest! {
 fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
     let (here, there) = (interface(), interface());
     let to = here.connect(&there.address(), b"", 1).unwrap();
-    assert_eq!(to.channel().request_key(7), Status::Again);
+    let key = Key { domain: [5; 16], segment: 7, slot: 0, len: 1, access: 1 };
+    assert_eq!(to.channel().request_key(key), Status::Again);
     to.channel().close();
-    assert_eq!(to.channel().request_key(7), Status::Closed);
+    assert_eq!(to.channel().request_key(key), Status::Closed);
 }

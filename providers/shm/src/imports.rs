@@ -3,7 +3,7 @@
 //! What a peer sends is believed about the peer alone: imports belong to the *connection* on which they came. Nothing
 //! that another peer says about itself, the domain in its address included, leads to them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -18,14 +18,33 @@ use crate::sys::{self, Mapping};
 
 /// A peer's region, mapped, with its table.
 struct Import {
+    /// With which it was asked for.
+    key: Key,
     map: Arc<Mapping>,
     table: Arc<Mapping>,
 }
+
+impl Import {
+    /// Whether its owner still has the region.
+    fn is_live(&self) -> bool {
+        // The owner has given its entry memory; a forged key may name one that has none.
+        let page = self.key.entry() / sys::PAGE * sys::PAGE;
+        self.table.populate(page, sys::PAGE).is_ok() && self.key.matches(&self.table)
+    }
+}
+
+/// Most regions of a connection that nobody holds a key of: whoever asked for them has dropped the key before the
+/// answer came, or is about to come back for it.
+const MOST_UNCLAIMED: usize = 4096;
+/// So many regions are kept before there is a look at which of them are of no use.
+const FEW: usize = 16;
 
 /// The regions of one connection's peer that are mapped here.
 #[derive(Default)]
 pub(crate) struct Imports {
     regions: RefCell<HashMap<u64, Rc<Import>>>,
+    /// How many there may be before the next [`Imports::tidy`].
+    room: Cell<usize>,
     table: RefCell<Weak<Mapping>>,
 }
 
@@ -33,7 +52,7 @@ impl Imports {
     /// Maps what the peer sent; `false` when it is not what it claims to be.
     pub(crate) fn add(
         &self,
-        segment: u64,
+        key: Key,
         (memory, len): (&OwnedFd, u64),
         (table, table_len): (&OwnedFd, u64),
         writable: bool,
@@ -50,9 +69,30 @@ impl Imports {
             return false;
         };
         *self.table.borrow_mut() = Arc::downgrade(&table);
-        let import = Rc::new(Import { map: Arc::new(map), table });
-        let _ = self.regions.borrow_mut().insert(segment, import);
+        self.tidy();
+        let import = Rc::new(Import { key, map: Arc::new(map), table });
+        let _ = self.regions.borrow_mut().insert(key.segment, import);
         true
+    }
+
+    /// Unmaps what nobody holds and the owner has ended, whenever there is twice as much as was left of that before.
+    /// What the owner still has is kept for who asked for it: of many that come back in turn none would find theirs.
+    fn tidy(&self) {
+        let mut regions = self.regions.borrow_mut();
+        if regions.len() < self.room.get().max(FEW) {
+            return;
+        }
+        regions.retain(|_, import| Rc::strong_count(import) > 1 || import.is_live());
+        if regions.values().filter(|import| Rc::strong_count(import) == 1).count() > MOST_UNCLAIMED
+        {
+            regions.retain(|_, import| Rc::strong_count(import) > 1);
+        }
+        self.room.set(2 * regions.len());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.regions.borrow().len()
     }
 
     /// Whether the peer has sent this one.
@@ -94,7 +134,7 @@ impl ImportedKey {
         let import = match own {
             Some(exports) => {
                 let (map, table) = exports.local(key.segment).ok_or_else(revoked)?;
-                Rc::new(Import { map, table })
+                Rc::new(Import { key, map, table })
             }
             None => imports.regions.borrow().get(&key.segment).cloned().ok_or(Status::Again)?,
         };

@@ -471,14 +471,17 @@ impl State {
         self.sweep += 1;
         if self.sweep >= SWEEP_EVERY {
             self.sweep = 0;
-            self.sweep();
+            self.sweep(shared);
         }
     }
 
-    /// Doorbell words can be overwritten by any peer: what lies in a ring is found without them.
-    fn sweep(&mut self) {
-        for (index, channel) in self.inbound.iter().enumerate() {
-            if channel.as_ref().is_some_and(|c| c.bell && !c.fast && c.has_news()) {
+    /// Doorbell words can be overwritten by any peer: what lies in a ring is found without them. Answers that could
+    /// not be given are tried again.
+    fn sweep(&mut self, shared: &Shared) {
+        for (index, place) in self.inbound.iter_mut().enumerate() {
+            let Some(channel) = place else { continue };
+            channel.catch_up(shared);
+            if channel.bell && !channel.fast && channel.has_news() {
                 self.rung[index / 64] |= 1 << (index % 64);
             }
         }

@@ -32,7 +32,7 @@ pub(crate) struct Key {
     pub(crate) domain: Id,
     /// The region's number, never used twice by a domain.
     pub(crate) segment: u64,
-    slot: u32,
+    pub(crate) slot: u32,
     pub(crate) len: u64,
     pub(crate) access: u64,
 }
@@ -194,8 +194,9 @@ impl Exports {
         }
     }
 
-    /// Answers a peer's request for a region's memory.
-    pub(crate) fn answer(&self, socket: &OwnedFd, segment: u64) {
+    /// Answers a peer's request for a region's memory. `false`: the answer could not be sent now, and is due again.
+    #[must_use]
+    pub(crate) fn answer(&self, socket: &OwnedFd, segment: u64) -> bool {
         let guard = lock(&self.table);
         let found = guard.as_ref().and_then(|t| t.regions.get(&segment).map(|r| (t, r)));
         let sent = match found {
@@ -214,7 +215,8 @@ impl Exports {
                 sys::send(socket, &record.pack(), &[])
             }
         };
-        drop(sent); // a full socket: the peer asks again
+        // Too many descriptors of this user are on their way, perhaps. Of a peer that is gone the next poll hears.
+        !sent.is_err_and(|error| sys::is_temporary(&error))
     }
 
     /// A region of this very process: its memory and the table.

@@ -51,6 +51,8 @@
 //! ends too.
 
 #[cfg(not(loom))]
+mod asking;
+#[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
 mod config;
@@ -76,6 +78,8 @@ mod hostile_tests;
 mod imports;
 #[cfg(not(loom))]
 mod interface;
+#[cfg(all(test, not(loom)))]
+mod key_tests;
 #[cfg(not(loom))]
 mod keys;
 #[cfg(not(loom))]

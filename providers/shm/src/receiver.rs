@@ -59,6 +59,9 @@ pub(crate) struct RecvChannel {
     pub(crate) socket: OwnedFd,
     /// How the sender ended; what it published is drained first. Nothing more is read from the socket.
     pub(crate) leaving: Option<i32>,
+    /// A region that the sender has asked for, and was not answered about. It asks for one at a time, and not again
+    /// before it was answered.
+    unanswered: Option<u64>,
     /// The last word to the sender.
     refusal: Option<Refusal>,
     /// Slots that it can have published before it ended lie below this place.
@@ -100,6 +103,7 @@ impl RecvChannel {
             turned: false,
             socket,
             leaving: None,
+            unanswered: None,
             refusal: None,
             last: u64::MAX,
         })
@@ -326,10 +330,25 @@ impl RecvChannel {
                 Ok(())
             }
             Ok(Record::KeyRequest { segment }) => {
-                shared.domain.exports.answer(&self.socket, segment);
+                self.unanswered = Some(segment);
+                self.catch_up(shared);
                 Ok(())
             }
             _ => Err(nonsense),
+        }
+    }
+
+    /// Whether something must be said that could not be said yet.
+    pub(crate) fn owes(&self) -> bool {
+        self.unanswered.is_some() && self.leaving.is_none()
+    }
+
+    /// Says it.
+    pub(crate) fn catch_up(&mut self, shared: &Shared) {
+        if let (true, Some(segment)) = (self.owes(), self.unanswered) {
+            if shared.domain.exports.answer(&self.socket, segment) {
+                self.unanswered = None;
+            }
         }
     }
 

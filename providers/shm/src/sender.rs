@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
 
+use crate::asking::Asking;
 use crate::channel::{self, kind};
 use crate::hello::{Hello, Id, MAX_RECORD, Record, Refusal};
-use crate::imports::{ImportedKey, Imports};
+use crate::imports::ImportedKey;
 use crate::interface::Shared;
 use crate::keys::Key;
 use crate::pool::{Chunk, MAX_CHUNK};
@@ -78,10 +79,8 @@ pub(crate) struct SendChannel {
     fast: Cell<bool>,
     bye_due: Cell<bool>,
     gone: Cell<bool>,
-    refused_key: Cell<Option<u64>>,
-    asked_key: Cell<Option<u64>>,
-    /// Regions that the peer has sent.
-    imports: Rc<Imports>,
+    /// Regions that the peer has sent, or is asked for.
+    asking: Asking,
     /// The other end of the socket belongs to this very process.
     leads_home: Cell<bool>,
     /// Comes back in the event when the endpoint fails.
@@ -136,9 +135,7 @@ impl SendChannel {
             fast: Cell::new(false),
             bye_due: Cell::new(false),
             gone: Cell::new(false),
-            refused_key: Cell::new(None),
-            asked_key: Cell::new(None),
-            imports: Rc::default(),
+            asking: Asking::default(),
             leads_home: Cell::new(false),
             cookie,
             peer_domain,
@@ -539,7 +536,7 @@ impl SendChannel {
     // ---- control ----
 
     /// A record from the receiver; `Err`: the endpoint has failed, with the reason.
-    pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd]) -> Result<(), String> {
+    pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd], cut: bool) -> Result<(), String> {
         match record {
             Record::Ack { asymmetric, bell } => {
                 if asymmetric && sys::asymmetric() {
@@ -556,15 +553,8 @@ impl SendChannel {
             Record::Wake => Ok(()),
             Record::Refused(refusal) => Err(refusal.text().to_string()),
             Record::KeyReply { segment, len, table_len, writable } => {
-                if self.asked_key.replace(None) != Some(segment) {
+                if !self.asking.answered(segment, (len, table_len), writable, fds, cut) {
                     return Err("the peer sent memory that nobody asked for".to_string());
-                }
-                let [memory, table] = fds else {
-                    self.refused_key.set(Some(segment));
-                    return Ok(());
-                };
-                if !self.imports.add(segment, (memory, len), (table, table_len), writable) {
-                    self.refused_key.set(Some(segment));
                 }
                 Ok(())
             }
@@ -576,32 +566,26 @@ impl SendChannel {
     pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
         let exports = &self.shared.domain.exports;
         let home = self.leads_home.get() && key.domain == self.shared.domain.id;
-        ImportedKey::find(key, &self.imports, home.then_some(exports))
+        self.asking.find(key, home.then_some(exports))
     }
 
-    /// Asks the peer for a segment of its domain, and looks whether it has answered: an initiator need not make
+    /// Asks the peer for a region of its domain, and looks whether it has answered: an initiator need not make
     /// progress for that.
-    pub(crate) fn request_key(&self, segment: u64) -> Status {
+    pub(crate) fn request_key(&self, key: Key) -> Status {
         if let Err(failure) = self.advance() {
             self.fail(failure.status, &failure.text);
         }
         self.hear();
-        if self.imports.holds(segment) {
-            return Status::Again; // to be found now
-        }
-        if self.refused_key.get() == Some(segment) {
-            self.refused_key.set(None);
-            return Status::KeyRejected;
+        if let Some(known) = self.asking.known(key) {
+            return known;
         }
         match self.stage.get() {
             Stage::Over(status) => return status,
             Stage::Closing => return Status::Closed,
-            _ => {}
-        }
-        if self.asked_key.get().is_none() {
-            if let (Some(socket), Stage::Open) = (self.socket.get(), self.stage.get()) {
-                if sys::send(socket, &Record::KeyRequest { segment }.pack(), &[]).is_ok() {
-                    self.asked_key.set(Some(segment));
+            Stage::Connecting => {}
+            Stage::Open => {
+                if let Some(socket) = self.socket.get() {
+                    self.asking.ask(key, socket);
                 }
             }
         }
@@ -623,7 +607,8 @@ impl SendChannel {
                         Err((status_of(refusal), refusal.text().to_string()))
                     }
                     Ok(record) => {
-                        self.handle(record, &got.fds).map_err(|why| (Status::BadData, why))
+                        let handled = self.handle(record, &got.fds, got.cut);
+                        handled.map_err(|why| (Status::BadData, why))
                     }
                     Err(_) => {
                         Err((Status::BadData, "the peer sent a malformed record".to_string()))
@@ -739,6 +724,11 @@ impl SendChannel {
             }
             _ => false,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.asking
     }
 
     #[cfg(test)]

@@ -32,8 +32,11 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Strangers {
+    /// Whether nobody is to be accepted now. Who is asked this again and again starts the thread at last.
     pub(crate) fn are_too_many(&self) -> bool {
-        lock(&self.queue).waiting.len() >= MOST
+        let mut queue = lock(&self.queue);
+        self.see_to(&mut queue);
+        queue.waiting.len() >= MOST
     }
 
     /// Closes a socket that a stranger may have sent something to.
@@ -45,9 +48,13 @@ impl Strangers {
         }
         let mut queue = lock(&self.queue);
         queue.waiting.push(socket);
-        if !queue.closing {
+        self.see_to(&mut queue);
+    }
+
+    /// Sees to it that what waits is closed. Without a thread it waits for the next attempt.
+    fn see_to(&self, queue: &mut Queue) {
+        if !queue.closing && !queue.waiting.is_empty() {
             let theirs = self.queue.clone();
-            // Without a thread they wait for the next attempt.
             queue.closing = sys::without_signals(|| {
                 let thread = std::thread::Builder::new().name("tieline-close".into());
                 thread.spawn(move || close_all(&theirs)).is_ok()
@@ -65,5 +72,23 @@ fn close_all(queue: &Mutex<Queue>) {
         };
         drop(now);
         drop(socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_waits_because_there_was_no_thread_is_closed_when_the_door_is_looked_at() {
+        let strangers = Strangers::default();
+        lock(&strangers.queue).waiting.extend((0..MOST).filter_map(|_| sys::spare()));
+        assert!(lock(&strangers.queue).waiting.len() >= MOST);
+        let start = Instant::now();
+        while strangers.are_too_many() || !lock(&strangers.queue).waiting.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody closes them");
+            std::thread::yield_now();
+        }
     }
 }

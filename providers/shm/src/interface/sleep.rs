@@ -16,7 +16,7 @@ impl State {
     pub(super) fn arm(&mut self, shared: &Shared, cookie: &Id) -> Armed {
         // What lies on the sockets would make the descriptor readable at once.
         self.maintain(shared, cookie);
-        self.sweep();
+        self.sweep(shared);
         if self.is_busy(shared) {
             return Armed::Ready;
         }
@@ -70,6 +70,7 @@ impl State {
     /// Whether something must be tried again that no descriptor tells of.
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
+            || self.inbound.iter().flatten().any(RecvChannel::owes)
             || self.arrivals.iter().any(Option::is_some)
             || self.door_shut
     }

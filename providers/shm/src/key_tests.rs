@@ -1,0 +1,125 @@
+//! Keys on their way: regions that are asked for, answers that are late, cut, or for nobody any more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tieline_plugin_api::{Endpoint, Interface, Status, access};
+
+use crate::config::Settings;
+use crate::domain::DomainState;
+use crate::hang_up_tests::look;
+use crate::hello::{MAX_RECORD, Record};
+use crate::hostile_tests::{domain, greet, open};
+use crate::interface::RingInterface;
+use crate::keys::Region;
+use crate::sys;
+
+/// Who owns regions, and an interface of theirs.
+struct Owner {
+    domain: Arc<DomainState>,
+    interface: RingInterface,
+}
+
+impl Owner {
+    fn new() -> Owner {
+        let domain = domain(4);
+        let interface = RingInterface::open(domain.clone(), Settings::defaults()).unwrap();
+        Owner { domain, interface }
+    }
+
+    fn region(&self) -> Region {
+        self.domain.exports.alloc(self.domain.id, 4096, access::REMOTE_WRITE).unwrap()
+    }
+}
+
+#[test]
+fn an_answer_for_which_there_was_no_room_is_given_later() {
+    let interface = open(Settings::defaults());
+    let peer = greet(&interface);
+    let socket = peer.socket.as_ref().unwrap();
+    let last = 3000;
+    for segment in 1..=last {
+        while sys::send(socket, &Record::KeyRequest { segment }.pack(), &[]).is_err() {
+            let _ = look(&interface);
+        }
+    }
+    for _ in 0..last {
+        let _ = look(&interface); // all are heard, and the socket stays full
+    }
+    let (start, mut answered, mut count) = (Instant::now(), 0, 0);
+    while answered != last {
+        let mut buffer = [0; MAX_RECORD];
+        while let Ok(got) = sys::receive(socket, &mut buffer) {
+            if let Ok(Record::KeyReply { segment, .. }) = Record::parse(&buffer[..got.len]) {
+                answered = segment;
+                count += 1;
+            }
+        }
+        let _ = look(&interface);
+        assert!(start.elapsed() < Duration::from_secs(60), "{answered} was answered last");
+    }
+    assert!(count < last, "the socket was never full");
+}
+
+#[test]
+fn regions_whose_keys_were_dropped_before_the_answer_are_not_kept_when_their_owner_ends_them() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
+    for _ in 0..200 {
+        let region = owner.region();
+        let imported = to.import_key(&region.key().pack());
+        assert_eq!(imported.err().map(|failure| failure.status), Some(Status::Again));
+        let _ = look(&owner.interface);
+        let _ = look(&asker);
+        owner.domain.exports.free(&region);
+    }
+    assert!(
+        to.channel().asking().regions() <= 16,
+        "{} are mapped",
+        to.channel().asking().regions()
+    );
+}
+
+#[test]
+fn many_who_ask_in_turn_all_get_their_regions() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
+    let regions: Vec<Region> = (0..100).map(|_| owner.region()).collect();
+    let mut keys: Vec<_> = regions.iter().map(|_| None).collect();
+    for _ in 0..3 {
+        for (region, key) in regions.iter().zip(&mut keys) {
+            if key.is_none() {
+                *key = to.import_key(&region.key().pack()).ok();
+            }
+            let _ = (look(&owner.interface), look(&asker));
+        }
+    }
+    assert!(keys.iter().all(Option::is_some));
+    drop(keys);
+    assert_eq!(to.channel().asking().regions(), 0);
+}
+
+#[test]
+fn who_has_no_descriptors_for_a_region_hears_so_after_a_while_and_not_that_the_key_is_forged() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
+    let region = owner.region();
+    let (packed, segment) = (region.key().pack(), region.key().segment);
+    let (start, mut asked) = (Instant::now(), 0);
+    let failure = loop {
+        match to.import_key(&packed) {
+            Err(failure) if failure.status == Status::Again => {}
+            other => break other.err().unwrap(),
+        }
+        if to.channel().asking().awaits_an_answer() {
+            // The kernel leaves descriptors away for which there is no place.
+            let reply = Record::KeyReply { segment, len: 4096, table_len: 4096, writable: true };
+            to.channel().handle(reply, &[], true).unwrap();
+            asked += 1;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it is asked for without end");
+    };
+    assert_eq!(failure.status, Status::NoMemory);
+    assert!(failure.text.contains("ulimit -n"), "{}", failure.text);
+    assert!(asked > 1, "the descriptors may have come back meanwhile");
+}
