@@ -119,6 +119,22 @@ struct Entry {
     failed: bool,
 }
 
+/// A lane that is to be asked to flush. What it leads over is looked up on each try: a line may fail meanwhile, and a provider
+/// may break.
+struct ToAsk {
+    /// In whose name it is asked.
+    endpoint: Rc<EndpointInner>,
+    over: Over,
+}
+
+#[derive(Clone, Copy)]
+enum Over {
+    /// The endpoint's own lane over an interface.
+    Own(usize),
+    /// A line of the worker's.
+    Line(u64),
+}
+
 /// A lane that was asked to flush.
 struct Asked {
     id: Id,
@@ -239,25 +255,21 @@ impl Inner {
             // It was no operation of the application's.
             self.with_ops(|ops| ops.withdraw(asked.id));
         }
-        to_ask.iter().for_each(|(endpoint, ..)| book.unconfirmed(endpoint.id.raw(), None));
+        to_ask.iter().for_each(|lane| book.unconfirmed(lane.endpoint.id.raw(), None));
         Ok(done.is_some())
     }
 
     /// Asks lanes to flush; those without room stay.
-    fn ask_lanes(
-        &self,
-        to_ask: &mut VecDeque<(Rc<EndpointInner>, usize, RawEndpoint)>,
-        asked: &mut Vec<Asked>,
-        book: &mut Book,
-    ) {
+    fn ask_lanes(&self, to_ask: &mut VecDeque<ToAsk>, asked: &mut Vec<Asked>, book: &mut Book) {
         for _ in 0..to_ask.len() {
-            let Some((endpoint, interface, raw)) = to_ask.pop_front() else { break };
-            let number = endpoint.id.raw();
-            match self.flush_lane(&endpoint, interface, raw) {
+            let Some(lane) = to_ask.pop_front() else { break };
+            let number = lane.endpoint.id.raw();
+            let Some((interface, raw)) = self.raw_of(&lane) else { continue };
+            match self.flush_lane(&lane.endpoint, interface, raw) {
                 Ok(id) => asked.extend(id.map(|id| Asked { id, endpoint: number })),
-                Err(Status::Again) => to_ask.push_back((endpoint, interface, raw)),
+                Err(Status::Again) => to_ask.push_back(lane),
                 Err(status) => {
-                    let error = endpoint.failure_over(status, Some(interface));
+                    let error = lane.endpoint.failure_over(status, Some(interface));
                     book.unconfirmed(number, Some(error));
                 }
             }
@@ -276,21 +288,30 @@ impl Inner {
         true
     }
 
-    /// Every open lane, with the endpoint in whose name it is asked.
-    fn all_lanes(self: &Rc<Self>) -> VecDeque<(Rc<EndpointInner>, usize, RawEndpoint)> {
+    /// Every open lane.
+    fn all_lanes(self: &Rc<Self>) -> VecDeque<ToAsk> {
         let mut lanes = VecDeque::new();
         for endpoint in self.all_endpoints().into_iter().filter(|endpoint| endpoint.is_alive()) {
             let own = endpoint.own_lanes().into_iter();
-            lanes.extend(own.map(|(interface, raw)| (endpoint.clone(), interface, raw)));
+            lanes.extend(own.map(|(interface, _)| ToAsk {
+                endpoint: endpoint.clone(),
+                over: Over::Own(interface),
+            }));
         }
         for number in self.wiring.standing() {
             // One that nobody uses may have something to deliver as well.
-            let Ok(answers) = self.answers_over(number) else { continue };
-            if let Some((interface, raw)) = self.raw_of_line(number) {
-                lanes.push_back((answers, interface, raw));
-            }
+            let Ok(endpoint) = self.answers_over(number) else { continue };
+            lanes.push_back(ToAsk { endpoint, over: Over::Line(number) });
         }
         lanes
+    }
+
+    /// The interface of a lane, and its provider endpoint, if it is open still.
+    fn raw_of(&self, lane: &ToAsk) -> Option<(usize, RawEndpoint)> {
+        match lane.over {
+            Over::Own(at) => lane.endpoint.own_lanes().into_iter().find(|(i, _)| *i == at),
+            Over::Line(number) => self.raw_of_line(number),
+        }
     }
 
     fn flush_lane(

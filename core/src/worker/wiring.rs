@@ -21,6 +21,7 @@ use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::wireup::{self, Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
 use crate::{Error, Status};
+use answers::end;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
@@ -481,13 +482,15 @@ impl Inner {
 
     fn drop_line(&self, number: u64) {
         let line = self.wiring.lines.borrow_mut().remove(&number);
-        if let Some(line) = line {
+        if let Some(mut line) = line {
+            end(line.take_answers());
             let _ = self.forget_number(&self.interfaces[line.way.interface], number);
             self.close_line(number, line.raw);
         }
     }
 
-    /// From here on no provider touches what was posted on it, and its number may be used again.
+    /// From here on no provider touches what was posted on it, and its number may be used again. Nothing that is alive has a
+    /// copy of `raw`.
     fn close_line(&self, number: u64, raw: RawEndpoint) {
         abi::close(raw);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);

@@ -39,6 +39,8 @@ pub enum Slot {
     Release,
     /// `arm`
     Arm,
+    /// `connect` of an endpoint
+    Bind,
 }
 
 impl Slot {

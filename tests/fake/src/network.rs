@@ -50,6 +50,8 @@ pub(crate) struct Parcel {
 pub(crate) struct Endpoint {
     pub(crate) interface: usize,
     pub(crate) to: usize,
+    /// The endpoint there that it is connected to, where the lane connects to endpoints.
+    partner: Option<usize>,
     /// Its number there.
     pub(crate) peer: u64,
     cookie: u64,
@@ -138,6 +140,8 @@ pub(crate) struct State {
 
 /// What stands in memory whose time is over.
 const GONE: u8 = 0xdd;
+/// Where an endpoint leads that is not connected.
+const NOWHERE: usize = usize::MAX;
 /// So many bytes of it are kept.
 const GRAVES: usize = 4096;
 
@@ -248,9 +252,21 @@ impl State {
     ) -> usize {
         let peer = self.interfaces[to].next_peer;
         self.interfaces[to].next_peer += self.lanes[self.interfaces[to].lane].apart;
+        let endpoint = self.place(interface, to, peer, cookie);
+        self.send(endpoint, event::PEER_ARRIVED, 0, 0, who);
+        endpoint
+    }
+
+    /// An endpoint that is told later which one it leads to.
+    pub(crate) fn begin(&mut self, interface: usize, cookie: u64) -> usize {
+        self.place(interface, NOWHERE, 0, cookie)
+    }
+
+    fn place(&mut self, interface: usize, to: usize, peer: u64, cookie: u64) -> usize {
         self.endpoints.push(Endpoint {
             interface,
             to,
+            partner: None,
             peer,
             cookie,
             open: true,
@@ -260,9 +276,20 @@ impl State {
             ops: Vec::new(),
             late: None,
         });
-        let endpoint = self.endpoints.len() - 1;
-        self.send(endpoint, event::PEER_ARRIVED, 0, 0, who);
-        endpoint
+        self.endpoints.len() - 1
+    }
+
+    /// Connects an endpoint to another one.
+    pub(crate) fn bind(&mut self, endpoint: usize, to: usize) -> Result<(), Status> {
+        self.usable(endpoint)?;
+        let lane = |at: usize| self.interfaces[self.endpoints[at].interface].lane;
+        if to >= self.endpoints.len() || lane(to) != lane(endpoint) {
+            return Err(Status::BadData);
+        }
+        let (there, peer) = (self.endpoints[to].interface, self.endpoints[to].cookie);
+        let bound = &mut self.endpoints[endpoint];
+        (bound.to, bound.peer, bound.partner) = (there, peer, Some(to));
+        Ok(())
     }
 
     pub(crate) fn close_endpoint(&mut self, endpoint: usize) {
@@ -274,8 +301,20 @@ impl State {
         let at = self.endpoints[endpoint].interface;
         let of_it = |p: &Parcel| p.kind == event::ENDPOINT_FAILED && p.peer == endpoint as u64;
         self.interfaces[at].injected.retain(|parcel| !of_it(parcel));
-        if self.endpoints[endpoint].failed.is_none() {
-            self.send(endpoint, event::PEER_LEFT, 0, 0, &[]);
+        if self.endpoints[endpoint].failed.is_some() {
+            return;
+        }
+        let Some(partner) = self.endpoints[endpoint].partner else {
+            if self.endpoints[endpoint].to != NOWHERE {
+                self.send(endpoint, event::PEER_LEFT, 0, 0, &[]);
+            }
+            return;
+        };
+        // Behind what was sent before.
+        self.send(endpoint, event::ENDPOINT_FAILED, 0, 0, &[]);
+        let cookie = self.endpoints[partner].cookie;
+        if let Some(farewell) = self.endpoints[endpoint].wire.back_mut() {
+            (farewell.status, farewell.cookie) = (Status::Closed as i32, cookie);
         }
     }
 
@@ -347,6 +386,18 @@ impl State {
         }
     }
 
+    /// The same, and whether it is connected.
+    pub(crate) fn connected(&mut self, endpoint: usize) -> Result<(), Status> {
+        self.usable(endpoint)?;
+        if self.endpoints[endpoint].to == NOWHERE { Err(Status::Again) } else { Ok(()) }
+    }
+
+    /// What a lane that connects to endpoints brings, it brings to an endpoint that is connected.
+    fn has_ear(&self, from: &Endpoint) -> bool {
+        let hears = |at: usize| self.endpoints[at].open && self.endpoints[at].to != NOWHERE;
+        from.partner.is_none_or(hears)
+    }
+
     #[allow(clippy::too_many_arguments)] // an event, field by field
     pub(crate) fn inject(
         &mut self,
@@ -374,7 +425,7 @@ impl State {
         verdict: Verdict,
         result: &mut u64,
     ) -> Posted {
-        self.usable(endpoint)?;
+        self.connected(endpoint)?;
         let lane = self.lane_of(endpoint);
         let (caps, delay, at_once) = (lane.caps, lane.delay, lane.at_once);
         let flush = matches!(op.kind, Kind::Flush);
@@ -412,7 +463,7 @@ impl State {
 
     /// A fence orders what comes behind what was posted.
     pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
-        self.usable(endpoint)?;
+        self.connected(endpoint)?;
         self.endpoints[endpoint].epoch += 1;
         Ok(())
     }
@@ -573,8 +624,11 @@ impl State {
                 }
             }
             let tick = self.tick;
-            let due =
-                |e: &Endpoint| e.to == interface && e.wire.front().is_some_and(|p| p.due <= tick);
+            let due = |e: &Endpoint| {
+                e.to == interface
+                    && e.wire.front().is_some_and(|p| p.due <= tick)
+                    && self.has_ear(e)
+            };
             let waiting: Vec<usize> =
                 (0..self.endpoints.len()).filter(|&at| due(&self.endpoints[at])).collect();
             if waiting.is_empty() {

@@ -112,7 +112,7 @@ impl Domain for FakeDomain {
         vec![ModuleAttr {
             name: fixed(lane.name),
             role: role::DATA,
-            connects: connects::TO_INTERFACE,
+            connects: if lane.to_endpoint { connects::TO_ENDPOINT } else { connects::TO_INTERFACE },
             caps: lane.caps | if lane.lends { tieline_plugin_api::caps::LENDS_BUFFERS } else { 0 },
             priority: lane.priority,
             max_iov: 1,
@@ -205,8 +205,14 @@ impl Interface for FakeInterface {
         cookie: u64,
     ) -> Result<FakeEndpoint, Failure> {
         ask(self.world, self.lane, self.number, Slot::Connect)?;
-        let to = self.parse(address)?;
-        let number = self.world.state().connect(self.number, to, cookie, identity);
+        let to = match address {
+            [] => None,
+            address => Some(self.parse(address)?),
+        };
+        let number = match to {
+            Some(to) => self.world.state().connect(self.number, to, cookie, identity),
+            None => self.world.state().begin(self.number, cookie),
+        };
         let (world, lane, interface) = (self.world, self.lane, self.number);
         Ok(FakeEndpoint { world, lane, interface, number })
     }
@@ -329,7 +335,7 @@ impl Endpoint for FakeEndpoint {
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         let _ = self.call(Slot::Short, header, id, payload.len(), 0)?;
         let mut state = self.world.state();
-        state.usable(self.number)?;
+        state.connected(self.number)?;
         if payload.len() > state.lanes[self.lane].max_short {
             state.fault("a short message was longer than max_short");
             return Err(Status::TooLarge);
@@ -348,7 +354,7 @@ impl Endpoint for FakeEndpoint {
         let _ = self.call(Slot::Packed, header, id, max, 0)?;
         let most = {
             let mut state = self.world.state();
-            state.usable(self.number)?;
+            state.connected(self.number)?;
             state.lanes[self.lane].max_packed
         };
         if max > most {
@@ -404,5 +410,16 @@ impl Endpoint for FakeEndpoint {
         }
         state.keys += 1;
         Ok(FakeKey { world, endpoint, region })
+    }
+
+    fn address(&self) -> Vec<u8> {
+        (self.number as u64).to_le_bytes().to_vec()
+    }
+
+    fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        ask(self.world, self.lane, self.interface, Slot::Bind)?;
+        let to: [u8; 8] = address.try_into().map_err(|_| Status::BadData)?;
+        let to = usize::try_from(u64::from_le_bytes(to)).map_err(|_| Status::BadData)?;
+        Ok(self.world.state().bind(self.number, to)?)
     }
 }

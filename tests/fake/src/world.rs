@@ -42,6 +42,8 @@ pub struct Lane {
     pub lends: bool,
     /// Numbers of peers are so far apart.
     pub apart: u64,
+    /// Both sides make an endpoint, and something else carries their addresses.
+    pub to_endpoint: bool,
 }
 
 impl Lane {
@@ -63,6 +65,7 @@ impl Lane {
             batch: 16,
             lends: false,
             apart: 1,
+            to_endpoint: false,
         }
     }
 
@@ -102,6 +105,12 @@ impl Lane {
     #[must_use]
     pub fn synchronous(self) -> Lane {
         Lane { caps: self.caps | caps::SYNCHRONOUS, ..self }
+    }
+
+    /// It connects to an endpoint.
+    #[must_use]
+    pub fn over_lines(self) -> Lane {
+        Lane { to_endpoint: true, ..self }
     }
 
     /// Of the provider `other`.
@@ -217,6 +226,12 @@ impl World {
         let mut of_lane =
             state.interfaces.iter().enumerate().filter(|(_, i)| state.lanes[i.lane].name == lane);
         of_lane.nth(nth).expect("an interface of that lane").0
+    }
+
+    /// Whether wire-up has to carry addresses of endpoints.
+    #[must_use]
+    pub fn has_lines(&self) -> bool {
+        self.state().lanes.iter().any(|lane| lane.to_endpoint)
     }
 
     /// Something arrives at interface `at` that looks like a message of the peer whose interface is `from`, and that

@@ -9,6 +9,23 @@ impl Line {
         let users = self.users.iter().filter_map(Weak::upgrade);
         users.chain(self.answers.clone()).collect()
     }
+
+    /// The endpoint of its answers, and with which error that ends.
+    pub(super) fn take_answers(&mut self) -> Option<(Rc<EndpointInner>, Error)> {
+        let error = match &self.state {
+            State::Dead(error) => error.clone(),
+            _ => Status::Closed.into(),
+        };
+        Some((self.answers.take()?, error))
+    }
+}
+
+/// Ends the endpoint of a line's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
+/// not a connection that is about to be closed.
+pub(super) fn end(answers: Option<(Rc<EndpointInner>, Error)>) {
+    if let Some((answers, error)) = answers {
+        answers.fail(error);
+    }
 }
 
 impl Wiring {
@@ -60,10 +77,10 @@ impl Inner {
     /// The line is dead: nobody waits for what it would have carried.
     pub(super) fn end_answers(&self, number: u64) {
         let answers = match self.wiring.lines.borrow_mut().get_mut(&number) {
-            Some(line) => line.answers.take(),
+            Some(line) => line.take_answers(),
             None => None,
         };
-        drop(answers);
+        end(answers);
     }
 
     /// This endpoint of answers has failed.

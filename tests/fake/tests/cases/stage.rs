@@ -1,6 +1,7 @@
 //! Two contexts of one process, a worker each, and what the cases do with them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use tieline::{
     Access, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status, Worker,
@@ -19,8 +20,11 @@ pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Conte
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
-    builder.open().expect("a context over the fake")
+    builder.out_of_band(world.has_lines()).open().expect("a context over the fake")
 }
+
+/// Datagrams of wire-up, by the worker that each is for.
+type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
 
 /// A worker `a` with an endpoint to a worker `b` of another context, which has one back.
 ///
@@ -33,6 +37,7 @@ pub(crate) struct Stage {
     pub(crate) at_a: Context,
     pub(crate) at_b: Context,
     pub(crate) world: &'static World,
+    mail: Mail,
 }
 
 impl Stage {
@@ -44,9 +49,18 @@ impl Stage {
         let world = World::new(1, lanes);
         let (at_a, at_b) = (context(world, settings), context(world, settings));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let mail = Mail::default();
+        for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_lines()) {
+            let post = mail.clone();
+            let send = move |to: &[u8], datagram: &[u8]| {
+                post.borrow_mut().push_back((to[0], datagram.to_vec()));
+                true
+            };
+            worker.set_out_of_band(&[name], send).unwrap();
+        }
         let ab = a.connect(&b.address().unwrap()).unwrap();
         let ba = b.connect(&a.address().unwrap()).unwrap();
-        let stage = Stage { ab, ba, a, b, at_a, at_b, world };
+        let stage = Stage { ab, ba, a, b, at_a, at_b, world, mail };
         // Both have met: each knows the other by a number.
         let _ = stage.finish(stage.ab.flush_messages().unwrap()).unwrap();
         let back = pending(stage.ba.flush_messages());
@@ -57,6 +71,10 @@ impl Stage {
 
     /// Both make progress once.
     pub(crate) fn turn(&self) -> usize {
+        let datagram = self.mail.borrow_mut().pop_front();
+        if let Some((to, datagram)) = datagram {
+            [&self.a, &self.b][usize::from(to)].deliver_out_of_band(&datagram).unwrap();
+        }
         self.a.progress() + self.b.progress()
     }
 

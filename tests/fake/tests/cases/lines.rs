@@ -1,0 +1,94 @@
+//! Lanes that connect to an endpoint: the lines that they form, and what ends with them.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::time::Duration;
+use tieline::Status;
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// Longer than anything takes that a case waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The message that answers a question.
+const REPLY: u32 = 0xf004;
+
+fn over_lines() -> Stage {
+    Stage::new(vec![Lane::whole("all").over_lines()])
+}
+
+/// There is no room for a while for what this worker answers.
+fn no_room_for_answers(stage: &Stage, at: usize) {
+    for slot in [Slot::Short, Slot::Packed] {
+        let rule = Rule::every(slot, Act::Refuse(Status::Again)).at(at);
+        stage.world.rule(rule.id(REPLY));
+    }
+}
+
+cases! {
+    fn what_goes_over_lines_arrives_and_is_answered() {
+        let stage = over_lines();
+        let log = stage.log_at_b(5);
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        assert_eq!(stage.finish(stage.ab.put(&local, 0..8, &key, 0).unwrap()), Ok(0));
+        assert_eq!(stage.finish(stage.ab.fetch_add(&key, 8, 5).unwrap()), Ok(0));
+        let _ = stage.ab.send(5, 7, b"").unwrap();
+        assert_eq!(stage.finish(stage.ab.flush_messages().unwrap()), Ok(0));
+        assert_eq!((target.to_vec(0..9).unwrap(), log.take()), (vec![1, 1, 1, 1, 1, 1, 1, 1, 5], vec![7]));
+        stage.assert_no_faults();
+    }
+
+    /// Its user goes while answers still wait for room on it.
+    fn a_line_that_its_last_user_closes_takes_its_answers_along() {
+        let stage = over_lines();
+        let at = stage.world.interface(0, "all");
+        no_room_for_answers(&stage, at);
+        drop(pending(stage.ba.flush_messages()));
+        stage.settle();
+        stage.world.rule(Rule::next(Slot::Short, Act::Refuse(Status::PeerFailed)).at(at).id(5));
+        assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::PeerFailed);
+        let Stage { ab, ba, a, b, world, .. } = stage;
+        drop(ab);
+        for _ in 0..10 {
+            let _ = a.progress();
+        }
+        assert_eq!(world.faults(), Vec::<String>::new());
+        drop((ba, a, b));
+    }
+
+    /// The same in one call: an endpoint was dropped with messages in its queue, and fails there.
+    fn a_line_whose_dropped_user_fails_takes_its_answers_along() {
+        let stage = over_lines();
+        let at = stage.world.interface(0, "all");
+        no_room_for_answers(&stage, at);
+        drop(pending(stage.ba.flush_messages()));
+        stage.settle();
+        let full = Rule::every(Slot::Short, Act::Refuse(Status::Again)).at(at).id(5);
+        stage.world.rule(Rule { times: 66, ..full });
+        stage.world.rule(Rule::next(Slot::Short, Act::Refuse(Status::PeerFailed)).at(at).id(5));
+        drop(pending(stage.ab.send(5, 0, b"")));
+        let Stage { ab, ba, a, b, world, .. } = stage;
+        drop(ab);
+        for _ in 0..10 {
+            let _ = a.progress();
+        }
+        assert_eq!(world.faults(), Vec::<String>::new());
+        drop((ba, a, b));
+    }
+
+    /// It is asked whether everything has arrived, has no room for the question, and fails.
+    fn a_line_that_fails_while_its_worker_closes_is_not_asked_again() {
+        let stage = over_lines();
+        // One that nothing was sent on from here.
+        let second = stage.b.connect(&stage.a.address().unwrap()).unwrap();
+        let log = stage.log_at_b(5);
+        let sent = pending(second.send(5, 0, b""));
+        assert!(stage.until(|| stage.b.test(&sent).is_some()));
+        stage.settle();
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.rule(Rule::every(Slot::Flush, Act::Refuse(Status::Again)).at(a));
+        stage.world.break_endpoints(a, b, Status::Io, "the cable is cut");
+        let _ = stage.a.close(PATIENCE);
+        stage.assert_no_faults();
+        drop((log, second));
+    }
+}
