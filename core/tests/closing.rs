@@ -195,6 +195,21 @@ fn what_a_closed_worker_could_not_deliver_in_time_is_named() {
     }
 }
 
+/// It waits for room on the way to a peer that takes nothing, and gives up.
+#[test]
+fn a_worker_that_is_dropped_does_not_wait_for_a_peer_that_reads_nothing() {
+    for (name, settings) in &transports() {
+        std::thread::scope(|scope| {
+            let receiver = receiver(scope, settings);
+            let context = builder(settings).set("TIELINE_CLOSE_TIMEOUT", "20ms").open().unwrap();
+            let (worker, endpoint) = sender(&context, &receiver);
+            let taken = overfill(&endpoint);
+            assert!(worker.pending() > 0, "over {name}: {taken} messages, and none is pending");
+            drop((endpoint, worker));
+        });
+    }
+}
+
 #[test]
 fn a_worker_is_not_closed_inside_a_handler() {
     let worker = Rc::new(Context::open().unwrap().worker().unwrap());

@@ -186,9 +186,21 @@ fn misuse_gets_a_clear_error() {
     let context = Context::open().unwrap();
     let worker = context.worker().unwrap();
     assert_eq!(worker.connect(b"nonsense").err().unwrap().status(), Status::BadData);
-    assert_eq!(worker.on_message(0xffff, |_| {}).unwrap_err().status(), Status::Invalid);
     let me = worker.connect(&worker.address().unwrap()).unwrap();
-    assert_eq!(me.send(0xf000, 0, b"").unwrap_err().status(), Status::Invalid);
+    for id in [tieline::MAX_MESSAGE_ID + 1, 0xffff] {
+        assert_eq!(worker.on_message(id, |_| {}).unwrap_err().status(), Status::Invalid);
+        assert_eq!(me.send(id, 0, b"").unwrap_err().status(), Status::Invalid);
+        let packed = me.send_packed(id, 0, 8, |_| 8);
+        assert_eq!(packed.unwrap_err().status(), Status::Invalid);
+        let gathered = me.send_regions(id, 0, &[(&context.alloc(8).unwrap(), 0..8)]);
+        assert_eq!(gathered.unwrap_err().status(), Status::Invalid);
+    }
+    let last = Rc::new(Cell::new(0));
+    let count = last.clone();
+    let highest = tieline::MAX_MESSAGE_ID;
+    worker.on_message(highest, move |_| count.set(count.get() + 1)).unwrap();
+    drop((me.send(highest, 0, b"").unwrap(), me.send_packed(highest, 0, 8, |_| 8).unwrap()));
+    until(&worker, || last.get() == 2);
     assert_eq!(me.import_key(b"nonsense").err().unwrap().status(), Status::KeyRejected);
     let other = Context::open().unwrap();
     let foreign = other.alloc(8).unwrap().remote_key().unwrap();

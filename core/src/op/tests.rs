@@ -162,6 +162,20 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     assert_eq!(by_interface.map(|id| table.is_open(id)), [false, true]);
 }
 
+/// Its lanes are those of the endpoint that has failed.
+#[test]
+fn a_flush_of_a_failed_endpoint_asks_no_lane() {
+    let mut table = Table::new(100);
+    let put = posted(&mut table, 2, 0);
+    let waits = table.open(2, Kind::Flush).unwrap();
+    table.start_flush(waits, 0b101, None);
+    assert_eq!(table.fail_owner(2, &bare(Status::TimedOut)).len(), 1);
+    assert!(!table.has_due());
+    for id in [put, waits] {
+        assert_eq!(table.take(id), Some(Err(bare(Status::TimedOut))));
+    }
+}
+
 #[test]
 fn memory_that_a_provider_has_is_given_to_who_fails_the_endpoint_and_other_memory_is_let_go() {
     let mut table = Table::new(100);

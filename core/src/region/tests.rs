@@ -264,10 +264,18 @@ fn local_memory_of_another_context_is_refused_where_it_would_be_kept() {
 
 #[test]
 fn memory_of_any_size_is_given_or_refused_in_words() {
-    for providers in ["^tcp", "tcp-connect,shm-cma,^shm"] {
-        let Ok(context) = Context::builder().set("TIELINE_PROVIDERS", providers).open() else {
-            continue;
-        };
+    // Memory that peers can map, and where no provider has any.
+    for (providers, shared) in [("shm", true), ("tcp,tcp-connect", false)] {
+        let mut builder = Context::builder().set("TIELINE_PROVIDERS", providers);
+        if !shared {
+            match tieline_testing::built::folder(&tieline_testing::built::TCP) {
+                Ok(folder) => {
+                    builder = builder.set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap());
+                }
+                Err(reason) => return println!("skipped: ordinary memory: {reason}"),
+            }
+        }
+        let context = builder.open().unwrap();
         let none = context.alloc(0).unwrap();
         assert!(none.is_empty() && !none.is_shared(), "{providers}");
         none.read(0, &mut []).unwrap();
@@ -280,6 +288,7 @@ fn memory_of_any_size_is_given_or_refused_in_words() {
             assert!(error.why().contains("room for"), "{error}");
         }
         let some = context.alloc(1 << 20).unwrap();
+        assert_eq!(some.is_shared(), shared, "{providers}");
         assert_eq!(some.to_vec(0..1 << 20).unwrap(), vec![0; 1 << 20]);
         some.close().unwrap();
     }

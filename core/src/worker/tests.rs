@@ -3,6 +3,9 @@
 use super::*;
 use crate::{Context, Outcome, Region};
 use std::time::Duration;
+use tieline_testing::Wait;
+
+mod lines;
 
 fn over_shm(progress_thread: bool) -> Context {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm");
@@ -110,55 +113,33 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
     assert!(!Rc::ptr_eq(&first, &second));
 }
 
-/// A context over the TCP provider, or why there is none.
-fn over_tcp() -> Option<Context> {
-    let folder = match tieline_testing::built::folder(&tieline_testing::built::TCP) {
-        Ok(folder) => folder,
-        Err(reason) => {
-            println!("skipped: {reason}");
-            return None;
-        }
-    };
-    let context = Context::builder()
-        .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
-        .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
-        .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
-    Some(context.open().unwrap())
+/// What is through does not keep a worker awake.
+#[test]
+fn a_worker_without_anything_left_to_do_may_sleep() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let wait = Wait::new("a worker with nothing to do");
+    worker.inner.note_work();
+    while worker.progress() > 0 || !worker.arm().unwrap() {
+        wait.goes_on();
+    }
 }
 
 #[test]
-fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
-    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
-    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
-    let target = there.alloc(64).unwrap();
-    let key = target.remote_key().unwrap();
-    let address = answers.address().unwrap();
-    let [first, second] = [0, 1].map(|_| asks.connect(&address).unwrap());
-    let add = |endpoint: &Endpoint| {
-        let key = endpoint.import_key(&key).unwrap();
-        let mut outcome = endpoint.fetch_add(&key, 0, 1).unwrap();
-        loop {
-            outcome = match outcome {
-                Outcome::Done(before) => return before,
-                Outcome::Pending(request) => match asks.test(&request) {
-                    Some(result) => Outcome::Done(result.unwrap()),
-                    None => Outcome::Pending(request),
-                },
-            };
-            let _ = (asks.progress(), answers.progress());
-        }
+fn a_module_is_found_by_all_of_its_names_together() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();
+    let worker = context.worker().unwrap();
+    let names = |slot: &InterfaceSlot| {
+        [slot.provider.name.clone(), slot.domain.clone(), slot.module.clone()]
     };
-    let answered_over = || answers.inner.wiring.lines_with_answers();
-    assert_eq!(add(&first), 0);
-    let one = answered_over();
-    assert_eq!(one.len(), 1);
-    assert_eq!((add(&second), add(&first)), (1, 2));
-    let both = answered_over();
-    assert_eq!(both.len(), 2, "each endpoint has its line: {both:?}");
-    assert!(both.contains(&one[0]));
-    // What answers does not keep a line claimed: the next endpoint takes it.
-    drop(first);
-    let third = asks.connect(&address).unwrap();
-    assert_eq!(add(&third), 3);
-    assert_eq!(answered_over(), both);
+    let all: Vec<[String; 3]> = worker.inner.interfaces.iter().map(names).collect();
+    assert!(all.len() > 1, "{all:?}");
+    for (first, second) in [(0, 1), (1, 0)] {
+        for mixed in 0..8 {
+            let of = |at: usize| &all[if mixed >> at & 1 == 0 { first } else { second }][at];
+            let found = worker.inner.interface(&ModuleRef::new(of(0), of(1), of(2)));
+            let one = [of(0), of(1), of(2)].map(String::clone);
+            assert_eq!(found, all.iter().position(|names| *names == one), "{one:?}");
+        }
+    }
 }

@@ -331,6 +331,8 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
     let failed = poor.ask(&format!("alloc mine {}", 256 << 20)).expect_err("there is no room");
     println!("    alloc: {} {}", failed.status, failed.text);
     assert_eq!(failed.status, "NoMemory", "{failed:?}");
+    // The limit was looked at: nobody tried first, which takes the pages before it fails.
+    assert!(failed.text.contains("ulimit -v"), "{failed:?}");
     // A peer's region that does not fit is reached by messages instead, or refused; nothing else.
     let key = rich.must("key large");
     match poor.ask(&format!("import rich large {key}")) {

@@ -1,9 +1,10 @@
-//! Answers that nobody was asked for.
+//! Answers that nobody was asked for, and messages as a later version may write them.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
 use tieline::{Completion, Endpoint, Error, Outcome, Region, RemoteKey, Status};
 use tieline_fake::{Lane, Slot};
+use tieline_plugin_api::atomic_op;
 
 const GET: u32 = 0xf001;
 const GET_DATA: u32 = 0xf002;
@@ -16,6 +17,21 @@ fn reply(status: i32, value: u64) -> Vec<u8> {
 
 fn get_data(position: u64, status: i32, data: &[u8]) -> Vec<u8> {
     [&position.to_le_bytes()[..], &status.to_le_bytes(), &[0; 4], data].concat()
+}
+
+/// A range of a region as questions name it: number and generation, as they stand in its key behind the head and the
+/// context's number, and the offset.
+fn range(region: &Region, offset: u64) -> Vec<u8> {
+    [&region.remote_key().unwrap()[21..37], &offset.to_le_bytes()].concat()
+}
+
+fn ask_atomic(region: &Region, offset: u64, add: u64) -> Vec<u8> {
+    let call = [atomic_op::ADD as u8, 8];
+    [&range(region, offset)[..], &add.to_le_bytes(), &[0; 8], &call].concat()
+}
+
+fn ask_get(region: &Region, offset: u64, len: u64) -> Vec<u8> {
+    [&range(region, offset)[..], &len.to_le_bytes()].concat()
 }
 
 /// An operation that a provider has is ended by nothing that the peer says, and its memory stays.
@@ -143,5 +159,46 @@ cases! {
         assert_eq!(stage.a.counters().malformed, malformed + 8);
         assert_eq!(stage.end_of(&request), Some(Ok(0)));
         assert_eq!(local.to_vec(0..64).unwrap(), [vec![1; 24], vec![7; 8], vec![1; 32]].concat());
+    }
+
+    /// docs/wire.md: a later minor of the same major adds fields behind those of a message without a payload.
+    fn fields_of_a_later_version_are_left_alone() {
+        const TAIL: [u8; 5] = [0xee; 5];
+        const SEVENS: u64 = 0x0707_0707_0707_0707;
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let (target, key) = stage.target(vec![7; 64]);
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        let (atomic, get) = (ask_atomic(&target, 8, 5), ask_get(&target, 0, 8));
+        for (id, question) in [(ATOMIC, atomic), (GET, get)] {
+            stage.world.forge(a, b, id, 1 << 40, &[&question[..], &TAIL].concat());
+        }
+        (0..20).for_each(|_| { let _ = stage.b.progress(); });
+        assert_eq!(target.to_vec(8..16).unwrap(), (SEVENS + 5).to_le_bytes());
+        assert_eq!(stage.world.on_the_way(REPLY), Some(reply(0, SEVENS)));
+        assert_eq!(stage.world.on_the_way(GET_DATA), Some(get_data(0, 0, &[7; 8])));
+        assert_eq!(stage.b.counters().malformed, 0);
+        let request = pending(stage.ab.fetch_add(&key, 0, 5));
+        let answer = [&reply(0, 1234)[..], &TAIL].concat();
+        stage.world.forge(b, a, REPLY, question(&stage), &answer);
+        assert_eq!(stage.end_of(&request), Some(Ok(1234)));
+    }
+
+    /// docs/wire.md: a later minor of the same major may have more messages.
+    fn messages_of_a_later_version_are_dropped_and_counted() {
+        let stage = Stage::new(vec![Lane::messages("all")]);
+        let log = stage.log_at_b(5);
+        let (target, _key) = stage.target(vec![0; 64]);
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        let atomic = ask_atomic(&target, 0, 5);
+        // The last is no id at all: it is wider than any.
+        for id in [0xf009, 0xffff, 0x1_0000 + ATOMIC] {
+            stage.world.forge(a, b, id, 1 << 40, &atomic);
+        }
+        let _ = stage.ab.send(5, 42, b"behind them").unwrap();
+        assert!(stage.until(|| !log.borrow().is_empty()), "they ended the connection");
+        let counters = stage.b.counters();
+        assert_eq!((counters.malformed, counters.unknown_ids, counters.emulated), (2, 1, 0));
+        assert_eq!(target.to_vec(0..8).unwrap(), [0; 8]);
+        stage.assert_no_faults();
     }
 }

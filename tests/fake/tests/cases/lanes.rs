@@ -433,4 +433,16 @@ cases! {
         }
         stage.assert_no_faults();
     }
+
+    fn memory_is_registered_with_the_domains_that_can_and_no_others() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma"), Lane::memory("too")]);
+        let registered = || stage.world.calls(Slot::Register).len();
+        for (len, times) in [(8, 2), (0, 0)] {
+            let before = registered();
+            let region = stage.at_a.register(vec![0; len]).unwrap();
+            assert_eq!(registered() - before, times, "{len} bytes");
+            drop(region);
+        }
+        stage.assert_no_faults();
+    }
 }

@@ -5,12 +5,21 @@ use crate::stage::{context, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use tieline::{Access, AtomicOp, Context, Outcome, Request, Status, Width, Worker};
+use std::time::Duration;
+use tieline::{
+    Access, AtomicOp, Context, Endpoint, Outcome, Region, RemoteKey, Request, Status, Width, Worker,
+};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
 
 /// Enough chunks that the helper gets some.
 const LEN: usize = 8 << 20;
+
+/// What is taken at a time is a number of these.
+const CHUNK: usize = 64 << 10;
+
+/// Slots of a worker.
+const SLOTS: usize = 16;
 
 /// Asks for help.
 const ASSIST: u32 = 0xf006;
@@ -43,21 +52,29 @@ fn over_wire() -> Vec<Lane> {
     vec![Lane::messages("wire"), copying().of_the_other()]
 }
 
-fn over_shared_memory(world: &'static World) -> Context {
-    context(world, &[("TIELINE_PROVIDERS", "shm,fake")])
+/// A put of [`LEN`] bytes that is pending because the peer, on a thread of its own, has stopped while it copies a part.
+struct Standing<'a> {
+    world: &'static World,
+    at_a: &'a Context,
+    a: &'a Worker,
+    ab: &'a Endpoint,
+    put: &'a Request,
+    /// What it reads from; the only handle.
+    local: Region,
+    /// The peer's address and the key of the target.
+    there: (&'a [u8], &'a [u8]),
+    /// A word of the peer's that this side reaches by itself.
+    word: (&'a RemoteKey, &'a Region),
 }
 
-/// Runs `body` with a worker whose put of [`LEN`] bytes is pending because the peer, on a thread of its own, has
-/// stopped while it copies a part; with the key of a word of the peer's that this side reaches by itself.
-fn while_the_helper_stands_still(
-    body: impl FnOnce(&Worker, &tieline::Endpoint, &Request, &tieline::RemoteKey, &tieline::Region),
-) {
-    let world = World::new(1, vec![copying()]);
+/// Runs `body` while the helper stands still; it says how the put ends when the helper goes on.
+fn while_the_helper_stands_still(body: impl FnOnce(Standing<'_>) -> Result<u64, Status>) {
+    let world = World::new(1, over_wire());
     let (to_main, from_helper) = mpsc::channel();
     let end = std::sync::Arc::new(AtomicBool::new(false));
     let ended = end.clone();
     let helper = std::thread::spawn(move || {
-        let at_b = over_shared_memory(world);
+        let at_b = over_three(world);
         let b = at_b.worker().unwrap();
         let target = at_b.register_with(vec![0; TO + LEN + 64], Access::ALL).unwrap();
         let word = at_b.alloc(64).unwrap();
@@ -69,7 +86,7 @@ fn while_the_helper_stands_still(
         }
     });
     let (address, keys, target, word) = from_helper.recv().unwrap();
-    let at_a = over_shared_memory(world);
+    let at_a = over_three(world);
     let a = at_a.worker().unwrap();
     let ab = a.connect(&address).unwrap();
     let met = ab.flush_messages().unwrap();
@@ -78,7 +95,7 @@ fn while_the_helper_stands_still(
     while key.is_settling() || word_key.is_settling() {
         let _ = a.progress();
     }
-    assert_eq!((&*key.path(), &*word_key.path()), ("fake:copy/copy", "shm/ring"));
+    assert_eq!((&*key.path(), &*word_key.path()), ("other:copy/copy", "shm/ring"));
     let moved = bytes(FROM + LEN);
     let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
     // The helper learns the keys by the first transfers, which it may come too late for.
@@ -93,12 +110,16 @@ fn while_the_helper_stands_still(
     world.rule(Rule::next(Slot::Get, Act::Stop).on("copy"));
     let put = ab.put(&local, FROM..FROM + LEN, &key, TO as u64).unwrap();
     let done = catch_unwind(AssertUnwindSafe(|| match &put {
-        Outcome::Pending(request) => body(&a, &ab, request, &word_key, &word),
+        Outcome::Pending(put) => {
+            let there = (&address[..], &keys.0[..]);
+            let (at_a, a, ab, word) = (&at_a, &a, &ab, (&word_key, &word));
+            body(Standing { world, at_a, a, ab, put, local, there, word })
+        }
         Outcome::Done(_) => panic!("nobody helped"),
     }));
     world.go_on();
-    if done.is_ok() {
-        assert_eq!(a.finish(put), Ok(0));
+    if let Ok(expected) = done {
+        assert_eq!(a.finish(put).map_err(|error| error.status()), expected);
         let there = target.to_vec(0..TO + LEN + 64).unwrap();
         assert!(there[TO..TO + LEN] == moved[FROM..], "some pieces lie elsewhere");
         assert!(
@@ -117,6 +138,99 @@ fn while_the_helper_stands_still(
     assert_eq!(world.faults(), Vec::<String>::new());
 }
 
+/// A worker `b` whose memory `a` helps to copy, as often as somebody says that `b` asked for that.
+///
+/// Fields in the order in which they are dropped.
+struct Asked {
+    _ab: Endpoint,
+    _key: RemoteKey,
+    a: Worker,
+    b: Worker,
+    /// At `a`.
+    target: Region,
+    /// At `b`: what is copied, and the slots.
+    source: Region,
+    words: Region,
+    _contexts: [Context; 2],
+    world: &'static World,
+}
+
+/// What a transfer is said to be.
+#[derive(Clone, Copy)]
+struct Plan {
+    put: bool,
+    slot: u16,
+    len: u64,
+    at: u64,
+    offset: u64,
+}
+
+/// All of the two regions, in the first slot.
+const WHOLE: Plan = Plan { put: true, slot: 0, len: LEN as u64, at: 0, offset: 0 };
+
+impl Asked {
+    fn new() -> Asked {
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let target = at_a.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let source = at_b.register_with(vec![3; LEN], Access::ALL).unwrap();
+        let words = at_b.alloc(SLOTS * 128).unwrap();
+        let to_b = a.connect(&b.address().unwrap()).unwrap();
+        let ba = b.connect(&a.address().unwrap()).unwrap();
+        let key = ba.import_key(&target.remote_key().unwrap()).unwrap();
+        let met = pending(ba.flush_messages());
+        while b.test(&met).is_none() || key.is_settling() {
+            let _ = a.progress() + b.progress();
+        }
+        drop((met, ba));
+        let _contexts = [at_a, at_b];
+        let asked = Asked { _ab: to_b, _key: key, a, b, target, source, words, _contexts, world };
+        // The keys are known once one was helped with.
+        while asked.a.counters().assisted_chunks == 0 {
+            asked.ask(WHOLE);
+            asked.settle(20);
+        }
+        asked.settle(200);
+        assert_eq!(asked.a.counters().malformed, 0);
+        asked
+    }
+
+    fn settle(&self, turns: usize) {
+        for _ in 0..turns {
+            let _ = self.a.progress() + self.b.progress();
+        }
+    }
+
+    /// A word of a slot: 0 what has been taken, 8 the chunks that the helper has copied, 16 whether it failed.
+    fn word(&self, slot: u16, at: usize) -> &std::sync::atomic::AtomicU64 {
+        self.words.atomic_u64(usize::from(slot) * 128 + at).unwrap()
+    }
+
+    /// Nothing is taken yet, and a message says that `b` wants help.
+    fn ask(&self, plan: Plan) {
+        self.word(plan.slot, 0).store(1 << 48, Ordering::SeqCst);
+        self.word(plan.slot, 8).store(0, Ordering::SeqCst);
+        let record = self.target.remote_key().unwrap();
+        let head = [
+            &[u8::from(plan.put), 1, 0][..],
+            &plan.slot.to_le_bytes(),
+            &plan.len.to_le_bytes(),
+            &plan.at.to_le_bytes(),
+            // Number and generation of the region, behind the head and the context's number.
+            &record[HEAD + 16..HEAD + 32],
+            &plan.offset.to_le_bytes(),
+        ];
+        let blob = |region: &Region| {
+            let key = region.remote_key().unwrap();
+            [&(key.len() as u16).to_le_bytes()[..], &key].concat()
+        };
+        let asks = [head.concat(), blob(&self.words), blob(&self.source)].concat();
+        let (at, from) = (self.world.interface(0, "wire"), self.world.interface(1, "wire"));
+        self.world.forge(from, at, ASSIST, 0, &asks);
+    }
+}
+
 /// Often enough for whatever might end wrongly.
 fn some_progress(a: &Worker) {
     for _ in 0..1_000 {
@@ -126,30 +240,61 @@ fn some_progress(a: &Worker) {
 
 cases! {
     fn a_flush_waits_for_what_a_helper_still_copies() {
-        while_the_helper_stands_still(|a, ab, put, _, _| {
+        while_the_helper_stands_still(|Standing { a, ab, put, .. }| {
             let flush = pending(ab.flush());
             some_progress(a);
             assert!(a.test(put).is_none());
             assert!(a.test(&flush).is_none(), "the flush did not wait for the put");
+            Ok(0)
         });
     }
 
     fn an_atomic_behind_a_fence_waits_for_what_a_helper_still_copies() {
-        while_the_helper_stands_still(|a, ab, put, word_key, word| {
+        while_the_helper_stands_still(|Standing { a, ab, put, word: (word_key, word), .. }| {
             ab.fence().unwrap();
             let atomic = ab.fetch_add(word_key, 8, 5);
             some_progress(a);
             assert!(a.test(put).is_none());
             let now = word.atomic_u64(8).unwrap().load(Ordering::SeqCst);
             assert_eq!(now, 0, "the atomic overtook the put: {atomic:?}");
+            Ok(0)
         });
     }
 
     /// The helper's part is the application's memory too.
     fn a_worker_is_not_idle_while_a_helper_copies() {
-        while_the_helper_stands_still(|a, _, _, _, _| {
+        while_the_helper_stands_still(|Standing { a, .. }| {
             some_progress(a);
             assert_eq!(a.pending(), 1);
+            Ok(0)
+        });
+    }
+
+    /// It will say so in the slot of the transfer, whatever has become of that, and it still reads the memory.
+    fn a_transfer_that_ended_early_leaves_its_slot_and_its_memory_to_the_helper() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        while_the_helper_stands_still(|standing| {
+            let Standing { world, at_a, a, put, local, there, .. } = standing;
+            let (b, at) = (world.interface(0, "wire"), world.interface(1, "wire"));
+            world.break_endpoints(at, b, Status::TimedOut, "the cable is cut");
+            some_progress(a);
+            let ended = a.test(put).expect("its endpoint failed").unwrap_err();
+            assert_eq!(ended.status(), Status::TimedOut);
+            let not = local.close().expect_err("the helper reads it");
+            assert_eq!(not.error.status(), Status::Busy);
+            // The same again, for which the helper has no time.
+            let again = a.connect(there.0).unwrap();
+            let key = again.import_key(there.1).unwrap();
+            assert_eq!(&*key.path(), "other:copy/copy");
+            let other = at_a.register_with(bytes(FROM + LEN), Access::ALL).unwrap();
+            let put = again.put(&other, FROM..FROM + LEN, &key, TO as u64);
+            assert!(matches!(put, Ok(Outcome::Done(0))), "{put:?}");
+            let asked = world.on_the_way(ASSIST).expect("it asked for help");
+            assert_ne!(asked[3..5], [0, 0], "the first slot is the one that the helper counts in");
+            world.go_on();
+            let closed = a.close_region(not.region, PATIENCE);
+            closed.map_err(|not| not.error).expect("the helper is through");
+            Err(Status::TimedOut)
         });
     }
 
@@ -212,58 +357,54 @@ cases! {
 
     /// However many transfers peers want help with, one call copies some pieces, and the next some more.
     fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
-        const SLOTS: u16 = 16;
         // Pieces at once, and chunks of a piece at most.
         const BOUND: u64 = 8 * 16;
-        let world = World::new(1, over_wire());
-        let (at_a, at_b) = (over_three(world), over_three(world));
-        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
-        let target = at_a.register_with(vec![0; LEN], Access::ALL).unwrap();
-        let source = at_b.register_with(vec![3; LEN], Access::ALL).unwrap();
-        let words = at_b.alloc(usize::from(SLOTS) * 128).unwrap();
-        let (ab, ba) = (a.connect(&b.address().unwrap()).unwrap(), b.connect(&a.address().unwrap()).unwrap());
-        let key = ba.import_key(&target.remote_key().unwrap()).unwrap();
-        let met = pending(ba.flush_messages());
-        while b.test(&met).is_none() || key.is_settling() {
-            let _ = a.progress() + b.progress();
+        let asked = Asked::new();
+        for slot in 0..SLOTS as u16 {
+            asked.ask(Plan { slot, ..WHOLE });
         }
-        let ask = |slot: u16| {
-            words.atomic_u64(usize::from(slot) * 128).unwrap().store(1 << 48, Ordering::SeqCst);
-            let record = target.remote_key().unwrap();
-            let plan = [
-                &[1, 1, 0][..],
-                &slot.to_le_bytes(),
-                &(LEN as u64).to_le_bytes(),
-                &0u64.to_le_bytes(),
-                // Number and generation of the region, behind the head and the context's number.
-                &record[HEAD + 16..HEAD + 32],
-                &0u64.to_le_bytes(),
-            ].concat();
-            let blob = |bytes: &[u8]| [&(bytes.len() as u16).to_le_bytes()[..], bytes].concat();
-            [plan, blob(&words.remote_key().unwrap()), blob(&source.remote_key().unwrap())].concat()
-        };
-        let (at, from) = (world.interface(0, "wire"), world.interface(1, "wire"));
-        // The keys are known once one was helped with.
-        while a.counters().assisted_chunks == 0 {
-            world.forge(from, at, ASSIST, 0, &ask(0));
-            (0..20).for_each(|_| { let _ = a.progress() + b.progress(); });
-        }
-        (0..200).for_each(|_| { let _ = a.progress() + b.progress(); });
-        assert_eq!(a.counters().malformed, 0);
-        for slot in 0..SLOTS {
-            world.forge(from, at, ASSIST, 0, &ask(slot));
-        }
-        let (mut before, mut most) = (a.counters().assisted_chunks, 0);
+        let chunks = || asked.a.counters().assisted_chunks;
+        let (mut before, mut most) = (chunks(), 0);
         let begin = before;
         for _ in 0..1_000 {
-            let _ = a.progress();
-            most = most.max(a.counters().assisted_chunks - before);
-            before = a.counters().assisted_chunks;
+            let _ = asked.a.progress();
+            most = most.max(chunks() - before);
+            before = chunks();
         }
-        let all = u64::from(SLOTS) * (LEN as u64 / (64 << 10));
+        let all = SLOTS as u64 * (LEN / CHUNK) as u64;
         assert_eq!(before - begin, all, "all of it in the end");
         assert!(most <= BOUND, "{most} chunks in one call");
-        drop((ab, key));
-        assert_eq!(world.faults(), Vec::<String>::new());
+        assert_eq!(asked.world.faults(), Vec::<String>::new());
+    }
+
+    /// Where a helper copies is what its peer says, and the sum of such numbers may be any.
+    fn who_asks_for_help_beyond_the_end_of_memory_gets_none() {
+        let asked = Asked::new();
+        asked.target.write(0, &vec![5; LEN]).unwrap();
+        // What is taken first, from the back, would lie at 0 if the sum went round.
+        let first = (LEN - 16 * CHUNK) as u64;
+        let around = 0u64.wrapping_sub(first);
+        let chunks = asked.a.counters().assisted_chunks;
+        for put in [true, false] {
+            for (at, offset) in [(around, 0), (0, around), (u64::MAX, 0), (0, u64::MAX), (1, 0), (0, 1)] {
+                asked.word(0, 16).store(0, Ordering::SeqCst);
+                asked.ask(Plan { put, at, offset, ..WHOLE });
+                asked.settle(20);
+                let words = [8, 16].map(|at| asked.word(0, at).load(Ordering::SeqCst));
+                assert_eq!(words, [0, 1], "put {put} at {at:#x} and {offset:#x}: it did not give up");
+            }
+        }
+        assert_eq!(asked.a.counters().assisted_chunks, chunks);
+        // More than a word of claims has room for.
+        for len in [u64::MAX, (1 << 24) * CHUNK as u64] {
+            let malformed = asked.a.counters().malformed;
+            asked.ask(Plan { len, ..WHOLE });
+            asked.settle(20);
+            assert_eq!(asked.a.counters().malformed, malformed + 1, "{len:#x}");
+        }
+        for (region, byte) in [(&asked.target, 5), (&asked.source, 3)] {
+            assert!(region.to_vec(0..LEN).unwrap().iter().all(|there| *there == byte));
+        }
+        assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 }

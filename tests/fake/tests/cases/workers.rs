@@ -2,11 +2,11 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{Completion, Outcome, Status};
-use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 /// Longer than anything takes that a case waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,6 +69,46 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// One after the other, each would wait for all before it.
+    fn a_workers_flush_asks_all_endpoints_before_it_waits_for_one() {
+        const ENOUGH: u32 = 1000;
+        thread_local! {
+            static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
+            static POLLS: Cell<u32> = const { Cell::new(0) };
+            static ASKED: Cell<usize> = const { Cell::new(0) };
+        }
+        /// Counts what has been asked when there was time enough to ask, and then lets it end.
+        fn let_go() {
+            POLLS.set(POLLS.get() + 1);
+            if let (Some(world), ENOUGH) = (WORLD.get(), POLLS.get()) {
+                ASKED.set(world.calls(Slot::Flush).len());
+                world.forget_rules();
+                world.release_held();
+            }
+        }
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let ac = stage.a.connect(&c.address().unwrap()).unwrap();
+        let (_target, key) = stage.target(vec![0; 8]);
+        let far = third.register(vec![0; 8]).unwrap();
+        let far_key = ac.import_key(&far.remote_key().unwrap()).unwrap();
+        let local = stage.local(vec![1; 8]);
+        // A lane is asked for what has completed locally.
+        for (end, key) in [(&stage.ab, &key), (&ac, &far_key)] {
+            let put = end.put_with(&local, 0..8, key, 0, Completion::Local).unwrap();
+            assert_eq!(stage.finish(put), Ok(0));
+        }
+        assert_eq!(stage.world.calls(Slot::Flush).len(), 0);
+        stage.world.hold(Slot::Flush);
+        WORLD.set(Some(stage.world));
+        POLLS.set(0);
+        stage.world.meanwhile(let_go);
+        assert_eq!(stage.a.flush(), Ok(()));
+        assert_eq!(ASKED.get(), 2, "the second was not asked before the first had ended");
+        stage.assert_no_faults();
+    }
+
     /// What a handler may call does not depend on how fast the lane is.
     fn what_a_handler_may_wait_for_does_not_depend_on_the_provider() {
         let results = |lane: Lane| {
@@ -94,6 +134,41 @@ cases! {
         };
         let (quick, slow) = (results(Lane::whole("all").synchronous()), results(Lane::whole("all").late(9)));
         assert_eq!(quick, slow);
+    }
+
+    /// The handler has the payload in its message, whatever becomes of what it kept.
+    fn a_lent_payload_goes_back_once_when_neither_the_handler_nor_what_it_kept_has_it() {
+        let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
+        let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
+        let (seen, keeps) = (read.clone(), kept.clone());
+        stage.b.on_message(5, move |m| {
+            let first = m.keep();
+            if m.header() == 0 {
+                drop(first);
+            } else {
+                keeps.borrow_mut().push(first);
+            }
+            seen.borrow_mut().push(m.payload().to_vec());
+            // One more is a copy.
+            drop(m.keep());
+            seen.borrow_mut().push(m.payload().to_vec());
+        }).unwrap();
+        let given_back = || (stage.world.left()[4], stage.world.calls(Slot::Release).len());
+        let (_, before) = given_back();
+        let _ = stage.ab.send(5, 0, b"dropped").unwrap();
+        assert!(stage.until(|| read.borrow().len() == 2));
+        assert_eq!(read.take(), [b"dropped"; 2]);
+        assert_eq!(given_back(), (0, before + 1));
+        let _ = stage.ab.send(5, 1, b"kept").unwrap();
+        assert!(stage.until(|| read.borrow().len() == 2));
+        assert_eq!(read.take(), [b"kept"; 2]);
+        assert_eq!(given_back(), (1, before + 1));
+        let kept = kept.take();
+        assert_eq!(kept[0].payload(), b"kept");
+        drop(kept);
+        assert_eq!(given_back(), (0, before + 2));
+        stage.assert_no_faults();
     }
 
     /// Done means that the message is in the transport's hands, and closing loses nothing of that.
@@ -197,6 +272,35 @@ cases! {
         assert_eq!(stage.b.test(&get), Some(Ok(0)));
         assert_eq!(local.to_vec(0..64).unwrap(), [7; 64]);
         stage.assert_no_faults();
+    }
+
+    /// Those that wait for room on their way, and those that no way leads back for.
+    fn answers_that_a_closed_worker_could_not_give_are_named() {
+        let no_room = [(Slot::Short, Status::Again), (Slot::Packed, Status::Again)];
+        for (refused, to) in [(&no_room[..], "fake:am/am"), (&[(Slot::Connect, Status::NoMemory)], "peer ")] {
+            let stage = Stage::new(vec![Lane::messages("am")]);
+            let third = crate::stage::context(stage.world, &[]);
+            let c = third.worker().unwrap();
+            let ca = c.connect(&stage.a.address().unwrap()).unwrap();
+            let target = stage.at_a.register(vec![0; 64]).unwrap();
+            let key = ca.import_key(&target.remote_key().unwrap()).unwrap();
+            let at = stage.world.interface(0, "am");
+            for (slot, status) in refused {
+                stage.world.rule(Rule::every(*slot, Act::Refuse(*status)).at(at));
+            }
+            let asked = [0; 3].map(|_| pending(ca.fetch_add(&key, 0, 1)));
+            while stage.a.counters().emulated < 3 {
+                let _ = stage.a.progress() + c.progress();
+            }
+            let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
+            assert_eq!(undelivered.error.status(), Status::TimedOut);
+            let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
+            assert_eq!((loss.operations, loss.answers, loss.unconfirmed), (0, 3, false), "{loss:?}");
+            assert!(loss.to.contains(to), "{loss:?}");
+            assert!(undelivered.to_string().contains("3 answers"), "{undelivered}");
+            drop(asked);
+            stage.assert_no_faults();
+        }
     }
 
     /// Once, when the last of its connections is closed, and behind everything that came over them.

@@ -1,0 +1,182 @@
+//! Lines: which of them carry answers, what carries their datagrams, and what the end of one means.
+
+use super::*;
+use crate::address::{Scheme, Via};
+use crate::emulate::{self, Answer};
+use crate::worker::carrier::Carrier;
+
+/// The folder of the TCP provider, or why there is none.
+fn tcp_folder() -> Option<String> {
+    match tieline_testing::built::folder(&tieline_testing::built::TCP) {
+        Ok(folder) => Some(folder.display().to_string()),
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn over_tcp() -> Option<Context> {
+    let context = Context::builder()
+        .set("TIELINE_PROVIDER_PATH", &tcp_folder()?)
+        .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
+        .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+    Some(context.open().unwrap())
+}
+
+/// Makes an operation of `asks` end while both make progress.
+fn end(asks: &Worker, answers: &Worker, request: &Request) -> Result<u64, Error> {
+    let wait = Wait::new("the end of an operation");
+    loop {
+        match asks.test(request) {
+            Some(result) => return result,
+            None => wait.goes_on(),
+        }
+        let _ = (asks.progress(), answers.progress());
+    }
+}
+
+fn pending(outcome: Result<Outcome, Error>) -> Request {
+    match outcome.unwrap() {
+        Outcome::Pending(request) => request,
+        Outcome::Done(_) => panic!("it ended at once, although a peer has to answer"),
+    }
+}
+
+#[test]
+fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let target = there.alloc(64).unwrap();
+    let key = target.remote_key().unwrap();
+    let address = answers.address().unwrap();
+    let [first, second] = [0, 1].map(|_| asks.connect(&address).unwrap());
+    let add = |endpoint: &Endpoint| {
+        let key = endpoint.import_key(&key).unwrap();
+        end(&asks, &answers, &pending(endpoint.fetch_add(&key, 0, 1))).unwrap()
+    };
+    let answered_over = || answers.inner.wiring.lines_with_answers();
+    assert_eq!(add(&first), 0);
+    let one = answered_over();
+    assert_eq!(one.len(), 1);
+    assert_eq!((add(&second), add(&first)), (1, 2));
+    let both = answered_over();
+    assert_eq!(both.len(), 2, "each endpoint has its line: {both:?}");
+    assert!(both.contains(&one[0]));
+    // What answers does not keep a line claimed: the next endpoint takes it.
+    drop(first);
+    let third = asks.connect(&address).unwrap();
+    assert_eq!(add(&third), 3);
+    assert_eq!(answered_over(), both);
+}
+
+/// The same peer may have been asked two things, of which it answers one in the other's place.
+#[test]
+fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let target = there.alloc(64).unwrap();
+    let key = target.remote_key().unwrap();
+    let address = answers.address().unwrap();
+    let [first, second] = [0, 1].map(|_| asks.connect(&address).unwrap());
+    let ask = |endpoint: &Endpoint| {
+        let key = endpoint.import_key(&key).unwrap();
+        pending(endpoint.fetch_add(&key, 0, 1))
+    };
+    let line_of = |endpoint: &Endpoint, known: &[u64]| {
+        let _ = end(&asks, &answers, &ask(endpoint)).unwrap();
+        let lines = answers.inner.wiring.lines_with_answers();
+        *lines.iter().find(|line| !known.contains(line)).expect("a line of its own")
+    };
+    let one = line_of(&first, &[]);
+    let other = line_of(&second, &[one]);
+    let asked = ask(&first);
+    let lie = |value| Answer::Reply { token: asked.id.raw(), status: 0, value };
+    let wrong = answers.inner.answers_over(other).unwrap();
+    emulate::send_answer(&wrong, &mut lie(99)).unwrap();
+    let wait = Wait::new("an answer over the other line");
+    while asks.counters().malformed == 0 && asks.test(&asked).is_none() {
+        wait.goes_on();
+        let _ = asks.progress();
+    }
+    assert_eq!(asks.test(&asked), None, "it was not asked over that line");
+    let right = answers.inner.answers_over(one).unwrap();
+    emulate::send_answer(&right, &mut lie(77)).unwrap();
+    let wait = Wait::new("an answer over the line of the question");
+    while asks.test(&asked).is_none() {
+        wait.goes_on();
+        let _ = asks.progress();
+    }
+    assert_eq!(asks.test(&asked), Some(Ok(77)));
+}
+
+/// Two workers of one process, of which the second has no line yet.
+#[test]
+fn a_line_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
+    for (status, ends) in [(Status::PeerFailed, true), (Status::TimedOut, false)] {
+        let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+        let asks = here.worker().unwrap();
+        let others = [there.worker().unwrap(), there.worker().unwrap()];
+        let [first, second] =
+            others.each_ref().map(|worker| asks.connect(&worker.address().unwrap()).unwrap());
+        assert_eq!(end(&asks, &others[0], &pending(first.flush_messages())), Ok(0));
+        let told = Rc::new(Cell::new(0));
+        let count = told.clone();
+        asks.on_peer_failure(move |_, _| count.set(count.get() + 1));
+        let [line] = asks.inner.wiring.standing()[..] else { panic!("one line") };
+        asks.inner.line_failed(line, status, "the test says so");
+        assert_eq!(first.error().map(|error| error.status()), Some(status));
+        assert_eq!(second.error().is_some(), ends, "{status}");
+        assert_eq!(told.get(), 1);
+    }
+}
+
+#[test]
+fn a_peer_stands_elsewhere_when_a_line_to_it_stands_in_another_domain() {
+    let Some(folder) = tcp_folder() else { return };
+    let both = Context::builder()
+        .set("TIELINE_PROVIDER_PATH", &folder)
+        .set("TIELINE_PROVIDERS", "shm,tcp,tcp-connect")
+        .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+    let (here, there) = (both.open().unwrap(), over_tcp().unwrap());
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
+    assert_eq!(end(&asks, &answers, &pending(endpoint.flush_messages())), Ok(0));
+    let [line] = asks.inner.wiring.standing()[..] else { panic!("one line") };
+    let slot = |to_endpoint: bool| {
+        asks.inner.interfaces.iter().find(|slot| slot.to_endpoint == to_endpoint).unwrap()
+    };
+    let stands = |worker: &Worker| {
+        [false, true].map(|lines| asks.inner.stands_elsewhere(worker.inner.id, slot(lines)))
+    };
+    assert_eq!(stands(&answers), [true, false]);
+    assert_eq!(stands(&there.worker().unwrap()), [false, false], "it is another worker's line");
+    asks.inner.line_failed(line, Status::TimedOut, "the test says so");
+    assert_eq!(stands(&answers), [false, false], "it stands no more");
+}
+
+/// What the peer serves a candidate by, in whatever order its address has it.
+#[test]
+fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_taken() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let worker = here.worker().unwrap();
+    let [peer, beside] = [0, 1].map(|_| {
+        let worker = there.worker().unwrap();
+        WorkerAddress::parse(&worker.address().unwrap()).unwrap()
+    });
+    let scheme = |of: &WorkerAddress, rank| Scheme {
+        serves: vec![(0, rank)],
+        ..of.party.schemes[0].clone()
+    };
+    let via = |scheme: &Scheme| match &scheme.via {
+        Via::Connector(address) => Some(Carrier::Connector(0, address.clone())),
+        Via::Candidate(_) => None,
+    };
+    for (first, second) in [(1, 2), (2, 1)] {
+        let schemes = vec![scheme(&peer, first), scheme(&beside, second)];
+        let best = schemes.iter().max_by_key(|scheme| scheme.rank(0)).and_then(via);
+        let party = Party { schemes, ..peer.party.clone() };
+        let peer = WorkerAddress { party, ..peer.clone() };
+        assert_eq!(worker.inner.choose_carrier(&peer, 0, 0).ok(), best);
+    }
+}
