@@ -155,3 +155,32 @@ fn what_a_receiver_had_not_read_when_it_ended_comes_back_also_after_a_good_bye()
     let _ = look(&a);
     assert!(fill(&to_c));
 }
+
+#[test]
+fn a_newcomer_is_not_taken_for_a_peer_of_which_the_application_has_not_heard_that_it_left() {
+    let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
+    let (endpoints, mut there): (Vec<_>, Vec<_>) = (0..20).map(|_| meet(&a, &b)).unzip();
+    drop(endpoints);
+    let mut heard = |events: Vec<Event>| {
+        let left = events.iter().filter(|e| e.kind == event::PEER_LEFT);
+        left.for_each(|e| there.retain(|&peer| peer != e.peer));
+        there.clone()
+    };
+    while heard(look(&b)).len() == 20 {}
+    // More than places of which it has heard.
+    let newcomers: Vec<_> = (0..20).map(|_| a.connect(&b.address(), b"", 1).unwrap()).collect();
+    for newcomer in &newcomers {
+        let _ = newcomer.am_short(1, 1, b"here").unwrap();
+    }
+    let _ = b.arm().unwrap(); // lets them in
+    let known = heard(Vec::new());
+    assert!(!known.is_empty(), "all were told at once");
+    for peer in known {
+        b.hang_up(peer).unwrap();
+    }
+    let (start, mut messages) = (Instant::now(), 0);
+    while messages < newcomers.len() {
+        messages += look(&b).iter().filter(|e| e.kind == event::MESSAGE).count();
+        assert!(start.elapsed() < Duration::from_secs(60), "{messages} came");
+    }
+}

@@ -127,6 +127,8 @@ impl Shared {
 
 struct State {
     inbound: Vec<Option<RecvChannel>>,
+    /// Places in it that nobody has, as far as the application knows: it has been told that their peers left.
+    free_inbound: Vec<usize>,
     /// Channels that every poll looks at.
     direct: Vec<u32>,
     /// Where the next round over them begins.
@@ -143,6 +145,7 @@ struct State {
     /// Who comes first in the next poll: it changes when the events did not suffice.
     bells_first: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
+    free_outbound: Vec<usize>,
     arrivals: Vec<Option<Arrival>>,
     /// Nobody is accepted: there are too many arrivals.
     door_shut: bool,
@@ -215,6 +218,7 @@ impl RingInterface {
         });
         let state = State {
             inbound: Vec::new(),
+            free_inbound: Vec::new(),
             direct: Vec::new(),
             start: 0,
             rung: Vec::new(),
@@ -224,6 +228,7 @@ impl RingInterface {
             doorbell: None,
             bells_first: false,
             outbound: Vec::new(),
+            free_outbound: Vec::new(),
             arrivals: Vec::new(),
             door_shut: false,
             graveyard: Vec::new(),
@@ -261,14 +266,15 @@ impl RingInterface {
     }
 }
 
-/// The first free place of a list, which grows by one when there is none.
-fn vacancy<T>(list: &mut Vec<Option<T>>) -> usize {
-    match list.iter().position(Option::is_none) {
-        Some(index) => index,
-        None => {
-            list.push(None);
-            list.len() - 1
-        }
+/// The place that [`settle`] gives away next: a free one, or a new one.
+fn vacancy<T>(list: &[Option<T>], free: &[usize]) -> usize {
+    free.last().copied().unwrap_or(list.len())
+}
+
+fn settle<T>(list: &mut Vec<Option<T>>, free: &mut Vec<usize>, newcomer: T) {
+    match free.pop() {
+        Some(index) => list[index] = Some(newcomer),
+        None => list.push(Some(newcomer)),
     }
 }
 
@@ -297,8 +303,8 @@ impl Interface for RingInterface {
         }
         let own_dir = self.shared.settings.dir.as_deref();
         self.shared.domain.host.can_reach(&peer, own_dir)?;
-        let mut state = self.state.borrow_mut();
-        let index = vacancy(&mut state.outbound);
+        let state = &mut *self.state.borrow_mut();
+        let index = vacancy(&state.outbound, &state.free_outbound);
         let channel = SendChannel::open(
             &self.shared,
             crate::listener::targets(&peer, own_dir),
@@ -311,7 +317,7 @@ impl Interface for RingInterface {
         if channel.is_connecting() {
             self.shared.call_attention();
         }
-        state.outbound[index] = Some(channel.clone());
+        settle(&mut state.outbound, &mut state.free_outbound, channel.clone());
         Ok(RingEndpoint::new(channel, self.shared.clone()))
     }
 
@@ -406,6 +412,9 @@ impl State {
             if event.kind == event::PEER_ARRIVED {
                 // Its messages come behind this.
                 self.direct.push(event.peer as u32);
+            } else if event.kind == event::PEER_LEFT {
+                // Not before: a newcomer would be taken for who had its number.
+                self.free_inbound.push(event.peer as usize);
             }
             self.told.push(notice);
         }
@@ -488,7 +497,7 @@ impl State {
     }
 
     fn look_after_outbound(&mut self) {
-        for place in &mut self.outbound {
+        for (index, place) in self.outbound.iter_mut().enumerate() {
             let Some(channel) = place else { continue };
             if channel.is_connecting() {
                 if let Err(failure) = channel.advance() {
@@ -499,6 +508,7 @@ impl State {
             // Only this list holds it: the endpoint is closed, and nothing is left to wait for.
             if Rc::strong_count(channel) == 1 && channel.is_done() {
                 *place = None;
+                self.free_outbound.push(index);
             }
         }
     }

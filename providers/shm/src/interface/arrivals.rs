@@ -103,10 +103,12 @@ impl State {
         let mut buffer = [0u8; MAX_RECORD];
         match sys::receive(&socket, &mut buffer) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let index = vacancy(&mut self.arrivals);
+                let vacant = self.arrivals.iter().position(Option::is_none);
+                let index = vacant.unwrap_or(self.arrivals.len());
                 if shared.epoll.add(&socket, token::arrival(index)).is_err() {
                     return refuse(shared, &socket, Refusal::Resources);
                 }
+                self.arrivals.resize_with(self.arrivals.len().max(index + 1), || None);
                 self.arrivals[index] = Some(Arrival { socket, since: Instant::now() });
             }
             got => self.greeted(socket, got, &buffer, shared, cookie),
@@ -152,7 +154,7 @@ impl State {
 
     /// A greeting that is in order: makes the receiving end.
     fn admit(&mut self, hello: &Hello, memory: &OwnedFd, socket: OwnedFd, shared: &Shared) {
-        let index = vacancy(&mut self.inbound);
+        let index = vacancy(&self.inbound, &self.free_inbound);
         if index >= MAX_INBOUND || self.ensure_doorbell(index).is_err() {
             return refuse(shared, &socket, Refusal::Resources);
         }
@@ -167,7 +169,7 @@ impl State {
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
         // A peer that does not get this goes on with fences and without bell.
         let _ = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()]);
-        self.inbound[index] = Some(channel);
+        settle(&mut self.inbound, &mut self.free_inbound, channel);
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);
     }

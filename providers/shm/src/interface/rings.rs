@@ -16,7 +16,9 @@ impl State {
                 at = 0;
             }
             let index = self.direct[at];
-            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
+            let Some(Some(channel)) = self.inbound.get_mut(index as usize) else {
+                return self.forget_the_buried(shared);
+            };
             match channel.drain(shared, events) {
                 Drained::Quiet if !channel.turned => {}
                 Drained::Full if !channel.turned => return self.begin_elsewhere(at),
@@ -137,15 +139,26 @@ impl State {
 
     /// The channel is over: nothing of it is looked at any more, and the application is told.
     pub(super) fn bury(&mut self, index: u32, shared: &Shared) {
+        self.lay_in_the_graveyard(index, shared);
+        self.forget_the_buried(shared);
+    }
+
+    /// Takes those out of every list that are not there any more.
+    #[cold]
+    fn forget_the_buried(&mut self, shared: &Shared) {
+        let is_there = |&i: &u32| self.inbound.get(i as usize).is_some_and(Option::is_some);
+        self.direct.retain(is_there);
+        self.touched.retain(is_there);
+        self.leaving.retain(is_there);
+        shared.ended.borrow_mut().retain(is_there);
+    }
+
+    fn lay_in_the_graveyard(&mut self, index: u32, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get(index as usize) else { return };
         let status = channel.leaving.unwrap_or(Status::PeerFailed as i32);
         if channel.granted {
             shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
         }
-        self.direct.retain(|&i| i != index);
-        self.touched.retain(|&i| i != index);
-        self.leaving.retain(|&i| i != index);
-        shared.ended.borrow_mut().retain(|&i| i != index);
         self.graveyard.extend(self.inbound[index as usize].take());
         let event =
             Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
@@ -168,10 +181,13 @@ impl State {
             let Some(Some(channel)) = self.inbound.get(index as usize) else { continue };
             if channel.is_drained() && buried < MOST_BURIED {
                 buried += 1;
-                self.bury(index, shared);
+                self.lay_in_the_graveyard(index, shared);
             } else if channel.bell && !channel.fast {
                 self.rung[index as usize / 64] |= 1 << (index % 64);
             }
+        }
+        if buried > 0 {
+            self.forget_the_buried(shared);
         }
         if !self.leaving.is_empty() {
             shared.attention.set(true);
