@@ -1,16 +1,18 @@
 //! Peers that never stop: they take their share of the polls and of a poll's work, and no more.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tieline_plugin_api::{Endpoint, Interface, event};
+use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::channel::{self, kind};
 use crate::config::Settings;
 use crate::hello::{Address, Record};
 use crate::hostile_tests::{FASTBOX, Hostile, greet, open, poll};
 use crate::interface::RingInterface;
+use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
+use crate::receiver::MOST_IN_TURN;
 use crate::ring::head;
 use crate::sys;
 
@@ -32,6 +34,10 @@ impl Flooder {
     }
 
     fn push(&mut self, kind: u8) -> bool {
+        self.push_slot(kind, 8, [1, 0, 0])
+    }
+
+    fn push_slot(&mut self, kind: u8, len: usize, words: [u64; 3]) -> bool {
         let memory = &self.hostile.memory;
         let count = self.place.count as u64;
         let tail = memory.word(channel::TAIL).unwrap().load(Ordering::Acquire);
@@ -39,8 +45,10 @@ impl Flooder {
             return false;
         }
         let at = self.place.slots + (self.position % count) as usize * 64;
-        memory.word(at + 8).unwrap().store(1, Ordering::Release);
-        let word = (self.position / count + 1) << 32 | u64::from(head(kind, 8, 1));
+        for (n, word) in words.into_iter().enumerate() {
+            memory.word(at + 8 + n * 8).unwrap().store(word, Ordering::Release);
+        }
+        let word = (self.position / count + 1) << 32 | u64::from(head(kind, len, 1));
         memory.word(at).unwrap().store(word, Ordering::Release);
         self.position += 1;
         true
@@ -217,6 +225,85 @@ fn a_poll_reads_a_bounded_number_of_records_and_hears_every_socket_in_its_turn()
     assert!(*least > 0 && *largest <= 3 * *least, "from one socket {least} to {largest}");
 }
 
+/// A peer with a segment of the largest size, which it shows again and again.
+struct Hoarder {
+    flooder: Flooder,
+    file: OwnedFd,
+    shown: u64,
+}
+
+impl Hoarder {
+    fn greet(interface: &RingInterface) -> Hoarder {
+        let file = sys::memory_file(c"hoard", LARGEST_SEGMENT).unwrap();
+        sys::reserve(&file, 0, LARGEST_SEGMENT).unwrap();
+        Hoarder { flooder: Flooder::greet(interface, kind::POOLED), file, shown: 0 }
+    }
+
+    /// Shows segments until the socket is full; how many.
+    fn show(&mut self) -> usize {
+        let socket = self.flooder.hostile.socket.as_ref().unwrap();
+        let mut count = 0;
+        while self.shown < MAX_SEGMENTS as u64 {
+            let (number, len) = (self.shown as u32, LARGEST_SEGMENT as u64);
+            let record = Record::Segment { number, len }.pack();
+            if sys::send(socket, &record, &[self.file.as_fd()]).is_err() {
+                break;
+            }
+            self.shown += 1;
+            count += 1;
+        }
+        count
+    }
+
+    /// A message of so many bytes, at the end of the segment that was shown last.
+    fn send(&mut self, len: usize) -> bool {
+        let words = [0, (self.shown - 1) | ((len as u64) << 32), (LARGEST_SEGMENT - len) as u64];
+        self.flooder.push_slot(kind::POOLED, 16, words)
+    }
+}
+
+#[test]
+fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
+    let interface = open(Settings::defaults());
+    let mut hoarders: Vec<Hoarder> = (0..3).map(|_| Hoarder::greet(&interface)).collect();
+    arrive(&interface, hoarders.len());
+    let (mut handed_on, mut most_mapped) = (0, 0);
+    for hoarder in &mut hoarders {
+        assert!(hoarder.show() > 8, "sockets hold many records");
+    }
+    for _ in 0..300 {
+        for hoarder in &mut hoarders {
+            while hoarder.send(MAX_CHUNK) {}
+        }
+        let events = sys::polled(&interface);
+        let bytes: usize = events.iter().map(|event| event.len).sum();
+        assert!(events.iter().all(|event| event.kind == event::MESSAGE), "an honest size");
+        assert!(bytes <= EVENTS * MAX_CHUNK, "{bytes} bytes in one poll");
+        handed_on += bytes;
+        // Whatever was read, and mapped, makes room for as many.
+        most_mapped = most_mapped.max(hoarders.iter_mut().map(Hoarder::show).sum());
+    }
+    println!("{handed_on} bytes, at most {most_mapped} segments mapped by one");
+    assert!(handed_on >= 100 * MAX_CHUNK, "they are served");
+    // Those that every socket may say in its turn, and for every message those that have to come before it.
+    let bound = (hoarders.len() + EVENTS + 1) * MOST_IN_TURN as usize;
+    assert!((1..=bound).contains(&most_mapped), "{most_mapped} segments of 8 MiB in one poll");
+
+    // What a peer may call one message is bounded, too, whatever its segments would hold.
+    let mut left = Vec::new();
+    while left.is_empty() {
+        let _ = hoarders[0].send(LARGEST_SEGMENT);
+        let events = sys::polled(&interface);
+        assert!(events.iter().all(|event| event.len <= MAX_CHUNK), "a message of a whole segment");
+        left = events
+            .iter()
+            .filter(|e| e.kind == event::PEER_LEFT)
+            .map(|e| (e.peer, e.status))
+            .collect();
+    }
+    assert_eq!(left, [(0, Status::BadData as i32)]);
+}
+
 #[test]
 fn silent_connections_do_not_keep_an_honest_peer_out() {
     let interface = open(Settings::defaults());
@@ -230,6 +317,7 @@ fn silent_connections_do_not_keep_an_honest_peer_out() {
         assert!(!matches!(heard, Ok(record) if record.len == 0 || buffer[0] == 3), "turned away");
         assert!(start.elapsed() < Duration::from_secs(60), "it is not let in");
     }
+    assert!(interface.silent() <= 256, "what says nothing takes no more descriptors");
     drop(silent);
 }
 
@@ -239,4 +327,44 @@ fn peers_that_greet_between_two_polls_are_all_let_in() {
     let peers: Vec<Hostile> = (0..300).map(|_| greet(&interface)).collect();
     arrive(&interface, peers.len());
     assert_eq!(interface.refused_connections(), 0);
+}
+
+#[test]
+fn a_ring_that_was_full_when_its_bell_came_is_not_looked_at_any_more_once_the_bell_is_announced() {
+    let unpromoted =
+        || open(Settings { fastbox_max: 0, threshold: u64::MAX, ..Settings::defaults() });
+    let (sender, receiver) = (unpromoted(), unpromoted());
+    let endpoint = sender.connect(&receiver.address(), b"", 7).unwrap();
+    let fill = || (0..).take_while(|&n| endpoint.am_short(1, n, b"x").is_ok()).count();
+    let (mut sent, mut got) = (fill(), 0);
+    let look = || poll(&receiver).iter().filter(|seen| seen.0 == event::MESSAGE).count();
+    // The greeting is answered, which brings the bell; what it delivers makes no room before the next poll.
+    let start = Instant::now();
+    while got == 0 {
+        got += look();
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing arrives");
+    }
+    while !endpoint.channel().has_bell() {
+        sent += fill();
+        assert!(poll(&sender).is_empty());
+        assert!(start.elapsed() < Duration::from_secs(60), "the bell does not come");
+    }
+    assert!(endpoint.am_short(1, 0, b"x").is_err(), "there was no room to say so");
+    while got < sent {
+        got += look();
+    }
+    let _ = look();
+    assert_eq!(receiver.looked_at(), 1);
+    // The next message finds room, and the note behind it.
+    assert!(endpoint.am_short(1, 0, b"x").is_ok());
+    while receiver.looked_at() > 0 {
+        got += look();
+        assert!(start.elapsed() < Duration::from_secs(60), "it goes on without its bell");
+    }
+    for _ in 0..3 {
+        sent += fill();
+        while got < sent + 1 {
+            got += look();
+        }
+    }
 }

@@ -235,7 +235,8 @@ impl RingInterface {
             told: Vec::new(),
             leaving: Vec::new(),
             listener,
-            spare: sys::spare(),
+            // Without it, somebody for whom there is no descriptor could not even be told so.
+            spare: Some(sys::spare()?),
             ticker: None,
             armed: false,
             countdown: 1,
@@ -257,6 +258,18 @@ impl RingInterface {
     #[cfg(test)]
     pub(crate) fn fast_boxes(&self) -> u64 {
         self.shared.fast_boxes.get()
+    }
+
+    /// Channels that are looked at by every poll.
+    #[cfg(test)]
+    pub(crate) fn looked_at(&self) -> usize {
+        self.state.borrow().direct.len()
+    }
+
+    /// Connections on which nothing has come yet.
+    #[cfg(test)]
+    pub(crate) fn silent(&self) -> usize {
+        self.state.borrow().arrivals.iter().flatten().count()
     }
 
     /// How many connections were turned away (wrong user, cookie or version, or no resources).

@@ -258,3 +258,36 @@ pub(crate) fn bury(names: &[Vec<u8>]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(process: u32, socket: &[u8]) -> Address {
+        let (boot, domain) = ([0; 16], [0; 16]);
+        let socket = socket.to_vec();
+        Address { cookie: [0; 16], boot, network: 0, mount: 0, process, domain, socket }
+    }
+
+    #[test]
+    fn a_socket_is_sought_in_our_directory_then_at_its_name_then_in_the_root_of_its_process() {
+        let names = |process, socket: &str, dir: Option<&str>| -> Vec<String> {
+            let names = targets(&peer(process, socket.as_bytes()), dir.map(Path::new));
+            names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
+        };
+        let (ours, socket) = (std::process::id(), "/there/tieline-1.sock");
+        let in_its_root = format!("/proc/{ours}/root{socket}");
+        assert_eq!(names(ours, socket, None), [socket, &in_its_root]);
+        assert_eq!(
+            names(ours, socket, Some("/here")),
+            ["/here/tieline-1.sock", socket, &in_its_root]
+        );
+        assert_eq!(names(ours, socket, Some("/there")), [socket, &in_its_root], "once");
+        // Who does not say its number, or whose does not exist, or beyond what a name of a socket holds.
+        assert_eq!(names(0, socket, None), [socket]);
+        assert_eq!(names(u32::MAX, socket, None), [socket]);
+        let long = format!("/{}.sock", "x".repeat(sys::MAX_NAME - 8));
+        assert_eq!(names(ours, &long, None), [long.as_str()]);
+        assert_eq!(names(ours, "\0abstract", Some("/here")), ["\0abstract"]);
+    }
+}

@@ -737,6 +737,11 @@ impl SendChannel {
     }
 
     #[cfg(test)]
+    pub(crate) fn has_bell(&self) -> bool {
+        self.bell.get().is_some()
+    }
+
+    #[cfg(test)]
     pub(crate) fn memory_map(&self) -> &Mapping {
         &self.map
     }

@@ -397,11 +397,14 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
 }
 
 /// A descriptor that holds a place in the table, to be given up when it is full.
-pub(crate) fn spare() -> Option<OwnedFd> {
+pub(crate) fn spare() -> Result<OwnedFd, Failure> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Failure::last_os_error("a descriptor in reserve"));
+    }
     // SAFETY: a descriptor that nobody else owns.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether an error says that this process or the system has no descriptor or memory left.
@@ -532,4 +535,25 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     assert!(polled.is_ok());
     // SAFETY: every slot was initialised above.
     slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn what_was_taken_out_of_a_set_is_not_ready_there_although_a_copy_is_open() {
+        let (epoll, kept, removed) = (Epoll::new().unwrap(), spare().unwrap(), spare().unwrap());
+        epoll.add(&kept, 7).unwrap();
+        epoll.add(&removed, 8).unwrap();
+        let copy = removed.try_clone().unwrap();
+        epoll.remove(&removed);
+        drop(removed);
+        for fd in [&kept, &copy] {
+            std::fs::File::from(fd.try_clone().unwrap()).write_all(&1u64.to_ne_bytes()).unwrap();
+        }
+        let mut tokens = [0; 64];
+        assert_eq!((epoll.ready(&mut tokens), tokens[0]), (1, 7));
+    }
 }

@@ -61,7 +61,7 @@ impl State {
                     if let Ok(socket) = waiting {
                         turn_away(shared, socket, Refusal::Resources);
                     }
-                    self.spare = sys::spare();
+                    self.spare = sys::spare().ok();
                     // Without a place the kernel says "full" before it looks whether anybody waits.
                     if !more {
                         return accepted;
@@ -69,7 +69,7 @@ impl State {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    self.spare = self.spare.take().or_else(sys::spare);
+                    self.spare = self.spare.take().or_else(|| sys::spare().ok());
                     return accepted;
                 }
             }
