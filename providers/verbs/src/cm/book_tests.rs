@@ -277,6 +277,32 @@ fn a_connection_that_breaks_is_reported_and_the_next_datagram_makes_another() {
 }
 
 #[test]
+fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_comes_again() {
+    let lost = |link| Event::Lost { link, status: Status::PeerFailed, words: String::new() };
+    let gone = |link| Event::Note { link, note: Kind::Gone };
+    for end in [lost, gone] {
+        let mut world = World::new(2, 8);
+        let mut net = Member { network: &mut world.network, me: 0, room: false };
+        let book = &mut world.books[0];
+        for link in [1, 2] {
+            let fill = (0..).take_while(|_| book.send(&mut net, &name(1), &[9; 4096]).is_ok());
+            assert_eq!(fill.count(), QUEUE / 4096, "connection {link}");
+            book.handle(&mut net, Event::Up { link, peer: name(1), dial: Some(link) });
+            book.handle(&mut net, end(link));
+            assert_eq!(left(book).len(), 1);
+        }
+        book.send(&mut net, &name(1), b"the first that counts").expect("room");
+        net.room = true;
+        book.handle(&mut net, Event::Up { link: 3, peer: name(1), dial: Some(3) });
+        let came = net.network.inbox[1].iter().filter_map(|told| match told {
+            Told::Datagram(_, bytes) => Some(bytes.as_slice()),
+            _ => None,
+        });
+        assert_eq!(came.collect::<Vec<_>>(), [b"the first that counts"]);
+    }
+}
+
+#[test]
 fn a_flood_without_room_is_answered_again() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };

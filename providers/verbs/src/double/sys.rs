@@ -223,10 +223,16 @@ unsafe extern "C" fn get_cq_event(
     _: *mut *mut ibv_cq,
     _: *mut *mut c_void,
 ) -> c_int {
-    -1
+    world(|world| {
+        let Some(left) = world.wakes.checked_sub(1) else { return -1 };
+        (world.wakes, world.taken) = (left, world.taken + 1);
+        0
+    })
 }
 
-unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
+unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, count: c_uint) {
+    world(|world| world.taken -= i64::from(count));
+}
 
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: a live protection domain.
@@ -261,6 +267,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
             context: context.addr(),
             datagrams: init.qp_type == IBV_QPT_UD,
             peer: 0,
+            inline: init.cap.max_inline_data,
             attr: ibv_qp_attr::default(),
             waiting: VecDeque::new(),
             receives,
@@ -405,6 +412,9 @@ unsafe extern "C" fn post_send(
             return world.faults.refuse_sends;
         }
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
+        if inline && pieces.iter().map(|piece| piece.length).sum::<u32>() > pair.inline {
+            return libc::EINVAL;
+        }
         // SAFETY: the operation says which of the three it is; all are plain numbers.
         let (target, operands) = unsafe {
             match wr.opcode {
@@ -428,6 +438,7 @@ unsafe extern "C" fn post_send(
         });
         world.counts.sends += 1;
         world.counts.inline += usize::from(inline);
+        world.counts.fenced += usize::from(wr.send_flags & IBV_SEND_FENCE != 0);
         world.counts.signalled += usize::from(wr.send_flags & IBV_SEND_SIGNALED != 0);
         world.run();
         0

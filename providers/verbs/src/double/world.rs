@@ -28,6 +28,8 @@ pub(crate) struct Counts {
     pub(crate) sends: usize,
     pub(crate) signalled: usize,
     pub(crate) inline: usize,
+    /// Sends that wait for reads and atomics before them.
+    pub(crate) fenced: usize,
     pub(crate) receives: usize,
     /// Calls that post receives.
     pub(crate) receive_calls: usize,
@@ -59,6 +61,8 @@ pub(super) struct Pair {
     pub(super) context: usize,
     pub(super) datagrams: bool,
     pub(super) peer: u32,
+    /// Bytes that a send may hold inline.
+    pub(super) inline: u32,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
     /// Where its receives come from, its completion queue: addresses of the objects.
@@ -75,6 +79,9 @@ pub(super) struct World {
     pub(super) memory: BTreeMap<u32, Area>,
     pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
     pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
+    /// Wake-ups that a completion channel brings, and those that were taken and not acknowledged.
+    pub(super) wakes: u32,
+    pub(super) taken: i64,
     /// What was said to each opened device, by the address of its context.
     pub(super) news: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
 }
@@ -112,6 +119,17 @@ pub(crate) fn locked() -> usize {
 /// The device says something about itself (`IBV_EVENT_*`) or about port 1.
 pub(crate) fn announce(kind: c_uint) {
     world(|world| world.news.values_mut().for_each(|news| news.push_back((kind, 1))));
+}
+
+/// The next to look at a completion channel finds so many wake-ups there.
+pub(crate) fn wake(times: u32) {
+    world(|world| world.wakes = times);
+}
+
+/// Wake-ups that were not taken, and those that were and are not acknowledged: a driver does not end a completion queue
+/// before.
+pub(crate) fn wakes() -> (u32, i64) {
+    world(|world| (world.wakes, world.taken))
 }
 
 /// What a queue pair was told last, by its number.

@@ -7,6 +7,8 @@ mod course_tests;
 mod credits;
 mod endpoint;
 mod interface;
+#[cfg(test)]
+mod posting_tests;
 mod queue;
 #[cfg(test)]
 mod tests;

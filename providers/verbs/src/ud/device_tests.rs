@@ -1,8 +1,9 @@
 //! Two interfaces of datagrams over a device that this process plays.
 
 use crate::UD;
+use crate::abi::IBV_EVENT_DEVICE_FATAL;
 use crate::double::side_of;
-use crate::double::world::fault;
+use crate::double::world::{announce, fault};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Posting, Status};
 
@@ -69,4 +70,25 @@ fn a_channel_that_was_closed_leaves_nothing_once_its_last_word_is_acknowledged()
     }
     assert_eq!(a.interface.memory().peers, 0);
     assert_eq!(b.told.left, 50);
+}
+
+#[test]
+fn a_device_that_is_removed_ends_every_channel_and_takes_no_new_one() {
+    let (mut a, b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let address = b.interface.address();
+    let first = a.interface.connect(&address, b"a", 1).unwrap();
+    let second = a.interface.connect(&address, b"a", 2).unwrap();
+    assert_eq!(first.am_short(1, 1, b"lost"), Ok(Posting::Done));
+    assert_eq!(first.flush(7), Ok(Posting::Pending));
+    announce(IBV_EVENT_DEVICE_FATAL);
+    let begun = Instant::now();
+    while a.told.failed.len() < 2 {
+        a.poll();
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", a.told.failed);
+    }
+    let ended: Vec<(u64, Status)> = a.told.failed.iter().map(|f| (f.0, f.1)).collect();
+    assert_eq!(ended, [(1, Status::NoDevice), (2, Status::NoDevice)]);
+    assert_eq!(a.told.ended, [(7, Err(Status::NoDevice))]);
+    assert_eq!(second.am_short(1, 1, b"x"), Err(Status::NoDevice));
+    assert_eq!(a.interface.connect(&address, b"a", 3).err().unwrap().status, Status::NoDevice);
 }

@@ -1,0 +1,92 @@
+//! What a device is asked to do with a send, and what it is told about its wake-ups.
+
+use super::wire::HEADER_LEN;
+use crate::double::world as device;
+use crate::double::{Side, connect, piece, side, side_of};
+use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, access};
+
+/// Memory of a side, and its key at the other's endpoint.
+fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
+    let piece = piece(words);
+    let region = owner.domain.register(piece.base, piece.len, access::REMOTE_WRITE).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let key = user.import_key(&bytes[..len]).unwrap();
+    (region, key)
+}
+
+fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov]) -> Posted {
+    let len = iov.iter().map(|piece| piece.len).sum();
+    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: 0 })
+}
+
+#[test]
+fn the_device_copies_at_once_what_is_as_long_as_it_allows_and_nothing_longer() {
+    const MOST: usize = 64;
+    let settings = [("TIELINE_VERBS_INLINE", "64")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 64];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let copied = |posted: &mut dyn FnMut() -> Posted| {
+        let before = device::counts().inline;
+        assert!(posted().is_ok());
+        device::counts().inline > before
+    };
+    for (len, expected) in [(MOST - HEADER_LEN, true), (MOST - HEADER_LEN + 1, false)] {
+        assert_eq!(copied(&mut || at_a.am_short(7, 0, &vec![5; len])), expected, "{len} bytes");
+        let iov = |bytes: &mut [u8]| Iov { base: bytes.as_mut_ptr(), len: bytes.len() };
+        let mut bytes = vec![6; len];
+        let gathered = copied(&mut || at_a.am_zcopy(7, 1, &[iov(&mut bytes)], 9));
+        assert!(!gathered, "it has a buffer of ours");
+        (0..3).for_each(|_| b.poll());
+        a.poll();
+        let came = std::mem::take(&mut b.told.messages);
+        assert_eq!(came, [(0, vec![5; len]), (1, vec![6; len])]);
+    }
+    for (words, expected) in [(MOST / 8, true), (MOST / 8 + 1, false)] {
+        let mut source: Vec<u64> = (0..words as u64).map(|n| n + words as u64 * 100).collect();
+        let whole = [piece(&mut source)];
+        assert_eq!(copied(&mut || put(&at_a, &key, &whole)), expected, "{words} words");
+        assert_eq!(target[..words], source, "in one piece");
+        target.fill(0);
+        let (head, tail) = source.split_at_mut(4);
+        let pieces = [piece(head), piece(tail)];
+        assert_eq!(copied(&mut || put(&at_a, &key, &pieces)), expected, "{words} words");
+        assert_eq!(target[..words], source, "in two");
+        a.poll();
+    }
+}
+
+#[test]
+fn a_fence_holds_for_what_is_posted_next_and_for_nothing_else() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let before = device::counts().fenced;
+    let mut fenced = |fence: bool| {
+        if fence {
+            at_a.fence().unwrap();
+        }
+        assert_eq!(put(&at_a, &key, &[piece(&mut [1u64; 8])]), Ok(Posting::Pending));
+        device::counts().fenced - before
+    };
+    assert_eq!([false, true, false, true, false].map(&mut fenced), [0, 1, 1, 2, 2]);
+    a.poll();
+}
+
+#[test]
+fn every_wake_up_that_is_taken_from_a_device_is_acknowledged() {
+    for module in [RC, UD] {
+        let side = side_of(module, &[]);
+        device::wake(3);
+        assert!(side.interface.arm().is_ok());
+        assert_eq!(device::wakes(), (0, 0), "{module}");
+        device::wake(2);
+        drop(side);
+        assert_eq!(device::wakes(), (0, 0), "{module}");
+    }
+}
