@@ -8,6 +8,7 @@
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
 use super::carried::Carried;
+use super::identity::Said;
 use super::{Inner, abi, wiring};
 use crate::address::{Party, Scheme, Via, WorkerAddress};
 use crate::compose::{self, Candidate};
@@ -59,6 +60,8 @@ pub(super) struct ConnectorSlot {
     /// `tcp-connect/stream`, the same on every host.
     pub(super) scheme: String,
     pub(super) connector: OpenConnector,
+    /// Where it is, in its own words.
+    said: Said,
 }
 
 /// An interface of ours, the peer's candidate, and the peer.
@@ -97,10 +100,11 @@ impl Carriers {
             let domain = &core.domains[module.domain];
             let opened = domain.domain.open_connector(&module.name, worker).and_then(|connector| {
                 connector.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
-                Ok(connector)
+                let said = Said::first(connector.address()?);
+                Ok((connector, said))
             });
-            let connector = match opened {
-                Ok(connector) => connector,
+            let (connector, said) = match opened {
+                Ok(opened) => opened,
                 // What needs it says that it is missing.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
@@ -113,6 +117,7 @@ impl Carriers {
                 at,
                 provider: domain.provider.clone(),
                 connector,
+                said,
             });
         }
         let messages = RefCell::new(Carried::new(MOST_CARRIED, CARRIER_COOKIE));
@@ -153,7 +158,7 @@ enum Here {
 
 impl Inner {
     /// Every scheme by which a connection to this worker can be formed, and for which of its candidates.
-    pub(super) fn schemes(&self) -> Result<Vec<Scheme>, Error> {
+    pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();
         for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
             for (name, rank, here) in self.schemes_here(&slot.domain) {
@@ -164,7 +169,8 @@ impl Inner {
                 }
                 let via = match here {
                     Here::Connector(at) => {
-                        Via::Connector(self.wiring.carriers.connectors[at].connector.address()?)
+                        let slot = &self.wiring.carriers.connectors[at];
+                        Via::Connector(slot.said.last(|| slot.connector.address()))
                     }
                     Here::OutOfBand => {
                         let oob = self.wiring.carriers.out_of_band.borrow();
@@ -175,7 +181,7 @@ impl Inner {
                 schemes.push((here, Scheme { name, via, serves: vec![serves] }));
             }
         }
-        Ok(schemes.into_iter().map(|(_, scheme)| scheme).collect())
+        schemes.into_iter().map(|(_, scheme)| scheme).collect()
     }
 
     /// What is open and can form the connections of a domain, best first, each with its rank.

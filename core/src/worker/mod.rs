@@ -6,6 +6,7 @@ mod carried;
 pub(crate) mod carrier;
 mod close;
 mod endpoints;
+mod identity;
 mod numbers;
 mod owed;
 mod peers;
@@ -18,7 +19,7 @@ pub(crate) mod wiring;
 
 pub use close::{Loss, Undelivered};
 
-use crate::address::{Candidate, Party, WorkerAddress};
+use crate::address::WorkerAddress;
 use crate::context::{Core, Lease};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::message::{Message, PeerId};
@@ -56,6 +57,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
+    /// Where it is, in its own words.
+    said: identity::Said,
     /// Why it serves no new endpoint: its device is gone, or its provider broke.
     pub(crate) out_of_use: RefCell<Option<Error>>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
@@ -194,10 +197,11 @@ impl Worker {
             let domain = &core.domains[module.domain];
             let opened = domain.domain.open_interface(&module.name, id).and_then(|interface| {
                 interface.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
-                Ok(interface)
+                let said = identity::Said::first(interface.address()?);
+                Ok((interface, said))
             });
-            let interface = match opened {
-                Ok(interface) => interface,
+            let (interface, said) = match opened {
+                Ok(opened) => opened,
                 // The others may do without it; the report says why it is missing.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
@@ -215,6 +219,7 @@ impl Worker {
                 attr: module.attr,
                 to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
                 interface,
+                said,
                 out_of_use: RefCell::default(),
                 peers: RefCell::default(),
             });
@@ -277,7 +282,7 @@ impl Worker {
     /// The bytes that lead a peer here. Carry them to it unchanged, by any means.
     ///
     /// # Errors
-    /// When a provider cannot say its part.
+    /// `TooLarge` where it does not fit an address.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
         self.inner.identity()
     }
@@ -484,36 +489,6 @@ impl Inner {
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.guard.same_process()
-    }
-
-    /// The bytes of this worker's address.
-    pub(crate) fn identity(&self) -> Result<Vec<u8>, Error> {
-        WorkerAddress {
-            context: self.core.id,
-            messages: crate::address::MESSAGES,
-            place: self.core.place.clone(),
-            party: self.party()?,
-            service: self.core.service_party(&self.id),
-        }
-        .pack()
-    }
-
-    /// How this worker is reached.
-    pub(crate) fn party(&self) -> Result<Party, Error> {
-        Ok(Party { worker: self.id, candidates: self.candidates()?, schemes: self.schemes()? })
-    }
-
-    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
-        let candidate = |slot: &InterfaceSlot| {
-            Ok(Candidate {
-                provider: slot.provider.name.clone(),
-                domain: slot.domain.clone(),
-                module: slot.module.clone(),
-                priority: slot.priority,
-                address: slot.interface.address()?,
-            })
-        };
-        self.interfaces.iter().map(candidate).collect()
     }
 
     /// The worker's number of a peer, which may be new.

@@ -1,7 +1,7 @@
 //! Lines: which of them carry answers, what carries their datagrams, and what the end of one means.
 
 use super::*;
-use crate::address::{Scheme, Via};
+use crate::address::{Party, Scheme, Via};
 use crate::emulate::{self, Answer};
 use crate::worker::carrier::Carrier;
 

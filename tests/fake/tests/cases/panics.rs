@@ -154,7 +154,11 @@ cases! {
         let _ = stage.ab.put(&local, 0..8, &key, 0).and_then(|put| stage.finish(put));
         stage.settle();
         assert_eq!(stage.world.calls(Slot::Put).len(), calls, "a provider that broke is called again");
-        // The provider of messages serves on: new workers, new endpoints.
+        // The provider of messages serves on: new endpoints of this worker, and new workers.
+        let next = stage.b.address().and_then(|address| stage.a.connect(&address)).unwrap();
+        let _ = next.send(5, 76, b"still here").unwrap();
+        assert!(stage.until(|| log.borrow().contains(&76)));
+        let _ = stage.a.address().expect("what the others need to reach it");
         let worker = stage.at_a.worker().expect("a worker over the provider that did not break");
         let fresh = worker.connect(&stage.b.address().unwrap()).unwrap();
         let sent = fresh.send(5, 77, b"still here").unwrap();
