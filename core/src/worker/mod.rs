@@ -493,7 +493,16 @@ impl Inner {
 
     /// The worker's number of a peer, which may be new.
     fn peer_number(&self, address: &WorkerAddress) -> u32 {
-        self.peers.borrow_mut().number(address)
+        let (number, forgotten) = self.peers.borrow_mut().number(address);
+        drop(forgotten);
+        number
+    }
+
+    /// A number for a peer whose address makes no sense.
+    fn nobodys_number(&self) -> u32 {
+        let (number, forgotten) = self.peers.borrow_mut().add(None);
+        drop(forgotten);
+        number
     }
 
     /// A number of an interface's means that peer from now on.

@@ -39,10 +39,10 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The number of a worker, which may be new.
-    pub(super) fn number(&mut self, address: &WorkerAddress) -> u32 {
+    /// The number of a worker, which may be new; and what [`Peers::add`] returns.
+    pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointInner>>) {
         match self.numbers.get(&address.party.worker) {
-            Some(number) => *number,
+            Some(number) => (*number, None),
             None => self.add(Some(address.clone())),
         }
     }
@@ -52,8 +52,12 @@ impl Peers {
         self.numbers.get(worker).copied()
     }
 
-    /// A number for a peer whose address makes no sense (`None`), or for one that is not known yet.
-    pub(super) fn add(&mut self, address: Option<WorkerAddress>) -> u32 {
+    /// A number for a peer whose address makes no sense (`None`), or for one that is not known yet; and the endpoint of a peer
+    /// that is thereby forgotten, to be dropped once nothing here is borrowed.
+    pub(super) fn add(
+        &mut self,
+        address: Option<WorkerAddress>,
+    ) -> (u32, Option<Rc<EndpointInner>>) {
         while self.next == u32::MAX || self.known.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -63,8 +67,7 @@ impl Peers {
             let _ = self.numbers.insert(address.party.worker, number);
         }
         let _ = self.known.insert(number, Peer { address, ..Peer::default() });
-        drop(self.rests(number));
-        number
+        (number, self.rests(number))
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Peer> {
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     fn stranger(peers: &mut Peers) -> u32 {
-        peers.add(None)
+        peers.add(None).0
     }
 
     #[test]

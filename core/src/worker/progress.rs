@@ -247,7 +247,7 @@ impl Inner {
         }
         let index = match &address {
             Some(address) => self.peer_number(address),
-            None => self.peers.borrow_mut().add(None),
+            None => self.nobodys_number(),
         };
         self.note_peer(slot, event.peer, index);
     }

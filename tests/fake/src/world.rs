@@ -253,6 +253,14 @@ impl World {
         peer.is_some()
     }
 
+    /// So many peers arrive at an interface whose addresses make no sense.
+    pub fn strangers(&self, at: usize, many: u64) {
+        let mut state = self.state();
+        for peer in 0..many {
+            state.inject(at, event::PEER_ARRIVED, 0, 0, 1 << 32 | peer, 0, 0, b"nonsense");
+        }
+    }
+
     /// `call` is called in every poll: while one worker of a thread waits, the others go on.
     pub fn meanwhile(&self, call: fn()) {
         self.state().meanwhile = Some(call);

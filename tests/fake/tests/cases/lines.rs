@@ -2,6 +2,8 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 use tieline::Status;
 use tieline_fake::{Act, Lane, Rule, Slot};
@@ -90,5 +92,33 @@ cases! {
         let _ = stage.a.close(PATIENCE);
         stage.assert_no_faults();
         drop((log, second));
+    }
+
+    /// What led there has long failed when the last that knows the peer lets go of it.
+    fn a_peer_is_forgotten_with_what_is_left_of_a_line_to_it() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_lines()]);
+        let (_target, key) = stage.target(vec![0; 8]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        let peer = Rc::new(Cell::new(None));
+        let seen = peer.clone();
+        stage.a.on_message(5, move |m| seen.set(Some(m.peer()))).unwrap();
+        let _ = stage.ba.send(5, 0, b"").unwrap();
+        assert!(stage.until(|| peer.get().is_some()));
+        // Its answers go through the application's endpoint.
+        drop(stage.a.endpoint_to(peer.get().unwrap()).unwrap());
+        let at = |nth, lane| stage.world.interface(nth, lane);
+        stage.world.break_endpoints(at(0, "rma"), at(1, "rma"), Status::Io, "the cable is cut");
+        stage.settle();
+        assert!(stage.ab.error().is_none());
+        stage.world.leave(at(1, "am"), at(0, "am"), 0, "");
+        let (am, Stage { ab, ba, a, b, world, .. }) = (at(0, "am"), stage);
+        drop((key, ab));
+        world.strangers(am, 1100);
+        for _ in 0..200 {
+            let _ = a.progress();
+        }
+        assert!(a.endpoint_to(peer.get().unwrap()).is_err(), "it is remembered still");
+        assert_eq!(world.faults(), Vec::<String>::new());
+        drop((ba, b));
     }
 }
