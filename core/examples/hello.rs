@@ -4,11 +4,14 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use tieline::{Context, Error, Job};
+use std::time::Duration;
+use tieline::{Context, Error, Job, Status};
 
 const GREETING: u16 = 1;
+/// How long a rank waits for its greeting.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-fn main() -> Result<(), Error> {
+pub(crate) fn main() -> Result<(), Error> {
     let job = Job::from_env()?;
     let context = Context::open()?;
     let worker = context.worker()?;
@@ -27,6 +30,16 @@ fn main() -> Result<(), Error> {
     println!("rank {rank} reaches rank {to} by {}", next.path());
     let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
     let _ = worker.finish(sent)?;
-    let _ = worker.wait_until(|| greeted.get(), None)?;
-    job.barrier()
+    // The next one may still refuse to be reached; then it would wait for this greeting, and this rank for nothing.
+    let _ = worker.wait_until(|| greeted.get() || next.error().is_some(), Some(PATIENCE))?;
+    match next.error() {
+        Some(error) => Err(error),
+        None if greeted.get() => job.barrier(),
+        None => Err(Error::new(
+            Status::TimedOut,
+            format!("rank {rank} was not greeted"),
+            format!("nothing came in {PATIENCE:?}"),
+            "see what the other ranks say",
+        )),
+    }
 }

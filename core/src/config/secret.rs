@@ -51,13 +51,17 @@ fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (S
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
-    /// A file of ours with that mode.
+    /// A file of ours with that mode, of this call's own.
     fn with_mode<R>(mode: u32, test: impl FnOnce(&Path, &Metadata) -> R) -> R {
-        let name = format!("tieline-mode-{}-{mode:o}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::write(&path, "open sesame").unwrap();
+        let place = |n| std::env::temp_dir().join(format!("tieline-mode-{mode:o}-{n}"));
+        let new = |path: &PathBuf| {
+            fs::File::create_new(path).and_then(|mut file| file.write_all(b"open sesame")).is_ok()
+        };
+        let path = (0..1_000_000).map(place).find(new).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let result = test(&path, &fs::metadata(&path).unwrap());
         fs::remove_file(&path).unwrap();

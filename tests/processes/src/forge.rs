@@ -28,13 +28,20 @@ pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
     forged
 }
 
+/// Where the worker's number lies in its address.
+#[must_use]
+pub fn worker(address: &[u8]) -> Range<usize> {
+    let number = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]);
+    number..number + WORKER
+}
+
 /// Where the part of one provider's interface lies in a worker's address.
 ///
 /// # Panics
 /// When the address has no candidate of that provider.
 #[must_use]
 pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
-    let candidates = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]) + WORKER;
+    let candidates = worker(address).end;
     let mut at = candidates + 1;
     for _ in 0..address[candidates] {
         let name = at + 1..at + 1 + usize::from(address[at]);

@@ -10,6 +10,7 @@
 //! hostile.must("say 04 100");
 //! ```
 
+mod impostor;
 mod orders;
 pub mod wire;
 

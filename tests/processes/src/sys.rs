@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -221,6 +222,29 @@ fn owned(result: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of the system; [`io::ErrorKind::InvalidInput`] when the name is too long.
 pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
+    let (socket, to, len) = unix_socket(name)?;
+    // SAFETY: a filled address of that length.
+    let _ = done(unsafe { libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len) })?;
+    Ok(socket)
+}
+
+/// A socket of records that listens under that name; it does not wait.
+///
+/// # Errors
+/// Those of the system.
+pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
+    let (socket, to, len) = unix_socket(name)?;
+    // SAFETY: a filled address of that length, and an open descriptor.
+    let _ = done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const to).cast(), len) })?;
+    // SAFETY: takes numbers only.
+    let _ = done(unsafe { libc::listen(socket.as_raw_fd(), 16) })?;
+    let listener = UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A socket of records, and an address that has this name.
+fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= to.sun_path.len() {
@@ -236,9 +260,7 @@ pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
     let socket = owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
     })?;
-    // SAFETY: a filled address of that length.
-    let _ = done(unsafe { libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len as u32) })?;
-    Ok(socket)
+    Ok((socket, to, len as libc::socklen_t))
 }
 
 /// Sends a record with descriptors, without waiting.
@@ -313,7 +335,7 @@ pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
 }
 
 /// How many kinds [`odd_descriptors`] knows.
-pub const ODD_KINDS: usize = 7;
+pub const ODD_KINDS: usize = 8;
 
 /// Descriptors that nobody expects, of one kind or many of one.
 ///
@@ -335,6 +357,18 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
             send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
             vec![two, one]
         }
+        // A pipe, full, with nobody who reads.
+        6 => {
+            let mut ends = [0; 2];
+            // SAFETY: writes two numbers.
+            let _ = done(unsafe {
+                libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)
+            })?;
+            let (read, write) = (owned(ends[0])?, owned(ends[1])?);
+            let mut full = std::fs::File::from(write.try_clone()?);
+            while full.write(&[0; 4096]).is_ok() {}
+            vec![write, read]
+        }
         // Memory that can be made shorter.
         // SAFETY: a name that ends with a zero.
         _ => vec![owned(unsafe { libc::memfd_create(c"odd".as_ptr(), libc::MFD_CLOEXEC) })?],
@@ -354,7 +388,30 @@ impl Memory {
     /// # Errors
     /// Those of the system.
     pub fn sealed(len: usize) -> io::Result<Memory> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        Memory::sealed_of(0, len)
+    }
+
+    /// The same of two megabytes that are one page, if the system has one to give.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn of_huge_pages() -> io::Result<Memory> {
+        Memory::sealed_of(libc::MFD_HUGETLB, 2 << 20)
+    }
+
+    /// Takes all pages out of it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn punch_hole(&self) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: an open descriptor and numbers.
+        done(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, 0, self.len as i64) })
+            .map(|_| ())
+    }
+
+    fn sealed_of(kind: libc::c_uint, len: usize) -> io::Result<Memory> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind;
         // SAFETY: a name that ends with a zero; numbers.
         let file = owned(unsafe { libc::memfd_create(c"hostile".as_ptr(), flags) })?;
         // SAFETY: an open descriptor and numbers.
@@ -381,6 +438,13 @@ impl Memory {
             return Err(io::Error::last_os_error());
         }
         Ok(Memory { file, base: base.cast(), len })
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // there is always something
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// The file.

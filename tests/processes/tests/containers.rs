@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_process_that_does_not_know_its_kernel_reaches_its_peers,
     an_exhausted_address_space_is_an_error_of_the_call_that_needs_it,
     an_exhausted_descriptor_table_is_an_error_that_says_so,
+    who_is_not_taken_in_for_want_of_descriptors_hears_so,
     an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again,
 ];
 
@@ -417,6 +418,39 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
     let _ = other.must("ping rich");
     rich.nothing_was_wrong();
     end([rich, other])
+}
+
+fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
+    // A way back is sought for that long.
+    let settings = ["TIELINE_PROVIDERS=shm", "TIELINE_CONNECT_TIMEOUT=200ms"];
+    let mut rich = Node::with("rich", &settings);
+    let mut last = String::new();
+    for room in 0..64 {
+        let mut poor = Node::bare(Launch::new("poor", "node"));
+        let open: u64 = poor.must("descriptors").parse().expect("a number");
+        // The one that counted them is closed again.
+        let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
+        let opened = poor.ask(&format!("open {}", settings.join(" ")));
+        let taken_in = opened.is_ok();
+        let outcome = opened.and_then(|_| {
+            rich.connect(&mut poor);
+            rich.ask("ping poor")
+        });
+        poor.end();
+        let Err(failed) = outcome else {
+            println!("    room for {room}: everything works");
+            rich.end();
+            return Verdict::Passed;
+        };
+        let said = format!("{} {}", failed.status, failed.text);
+        if said != last {
+            println!("    room for {room}: {said}");
+        }
+        let words = if taken_in { "ulimit -n" } else { "Too many open files" };
+        assert!(said.starts_with("NoMemory") && said.contains(words), "room for {room}: {said}");
+        last = said;
+    }
+    panic!("64 descriptors do not suffice");
 }
 
 fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again()

@@ -10,6 +10,8 @@ pub(crate) const TESTS: &[Test] = named![
     peers_that_hung_up_and_go_on_writing_are_buried,
     floods_of_records_and_messages_do_not_stop_a_conversation,
     unusual_descriptors_do_not_stop_a_conversation,
+    messages_in_huge_pages_are_refused,
+    a_process_that_claims_the_domain_of_another_gets_nothing_of_it,
     another_user_stops_nobody_where_there_is_no_directory_for_sockets,
 ];
 
@@ -122,6 +124,54 @@ fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     }
     assert_eq!(victim.must("descriptors"), before, "what was sent is closed");
     end([hostile, friend, victim])
+}
+
+fn messages_in_huge_pages_are_refused() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    let mut hostile = attacker(&mut victim);
+    assert_eq!(hostile.must("greet 1"), "1");
+    if let Err(failed) = hostile.ask("huge") {
+        let _ = end([hostile, friend, victim]);
+        return Verdict::Skipped(format!("no huge pages (vm.nr_hugepages): {}", failed.text));
+    }
+    undisturbed(&mut victim, &mut friend);
+    // A file that can lose its pages is none to read from.
+    victim.peer.tell("failures 1");
+    let _ = victim.answer().expect("on_peer_failure is called");
+    assert_eq!(hostile.must("open"), "0");
+    assert_eq!(victim.must("counted"), "0");
+    end([hostile, friend, victim])
+}
+
+fn a_process_that_claims_the_domain_of_another_gets_nothing_of_it() -> Verdict {
+    for imports in [["impostor", "owner"], ["owner", "impostor"]] {
+        let settings = ["TIELINE_PROVIDERS=shm"];
+        let (mut victim, mut owner) =
+            (Node::with("victim", &settings), Node::with("owner", &settings));
+        let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
+        let _ = owner.must("alloc safe 4096");
+        let (address, key) = (owner.must("address"), owner.must("key safe"));
+        // Number, length and rights of a region are easily had.
+        let forged = hostile.must(&format!("impersonate {address} {key}"));
+        hostile.peer.tell("play");
+        hostile.streams();
+        let _ = victim.must(&format!("connect owner {address}"));
+        let _ = victim.must(&format!("connect impostor {forged}"));
+        for name in imports {
+            let path = victim.must(&format!("import {name} safe {key}"));
+            assert!(path.starts_with("shm/ring"), "{name}: {path}");
+        }
+        let _ = victim.must("put-bytes owner.safe 8 1 0");
+        let _ = victim.must("put-bytes impostor.safe 8 2 8");
+        assert_eq!(hostile.stop().expect("playing").text, "1", "it was asked for its memory");
+        let word = |byte: u8| u64::from_ne_bytes([byte; 8]).to_string();
+        let at_the_owner = [owner.must("word safe 0"), owner.must("word safe 8")];
+        assert_eq!(at_the_owner, [word(1), word(0)], "{imports:?}");
+        let at_the_impostor = [hostile.must("got 0"), hostile.must("got 8")];
+        assert_eq!(at_the_impostor, [word(0), word(2)], "{imports:?}");
+        let _ = end([hostile, owner, victim]);
+    }
+    Verdict::Passed
 }
 
 /// Somewhere without a directory that sockets could lie in.

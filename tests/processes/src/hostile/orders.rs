@@ -1,9 +1,10 @@
 //! What a hostile peer can be told.
 
+use super::impostor::Impostor;
 use super::wire::{self, Channel, Target, slot};
-use crate::interpreter::unhex;
+use crate::interpreter::{hex, unhex};
 use crate::parent::Parent;
-use crate::sys;
+use crate::sys::{self, Memory};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -16,6 +17,7 @@ struct Hostile {
     strangers: Vec<OwnedFd>,
     /// The other ends of what was sent, which nobody reads.
     unread: Vec<TcpListener>,
+    impostor: Option<Impostor>,
 }
 
 /// The role.
@@ -124,7 +126,37 @@ impl Hostile {
                 parent.say("streaming");
                 (first + self.write(parent)).to_string()
             }
-            // Ends `write`, `haunt` and `flood`.
+            // Messages on every channel out of a file of huge pages, which is given a hole meanwhile.
+            ["huge"] => {
+                let huge = Memory::of_huge_pages()?;
+                for channel in &mut self.channels {
+                    channel.say(&wire::first_segment(huge.len()), &[huge.file()])?;
+                    let body = [0, 64 << 32, 0]; // 64 bytes at its beginning
+                    let _ = channel.push(slot::POOLED, 16, &body);
+                    huge.punch_hole()?;
+                    let _ = channel.push(slot::POOLED, 16, &body);
+                }
+                String::new()
+            }
+            // Takes the name of the worker with this address, for memory of its with this key: the address to use.
+            ["impersonate", address, key] => {
+                let impostor = Impostor::of(&unhex(address), &unhex(key))?;
+                let address = hex(&impostor.address);
+                self.impostor = Some(impostor);
+                address
+            }
+            // Plays that worker for as long as nothing else is ordered: how often it was asked for memory.
+            ["play"] => {
+                parent.say("streaming");
+                let impostor = self.impostor.as_mut().expect("`impersonate` comes first");
+                impostor.serve(|| parent.wants_something()).to_string()
+            }
+            // What was written to a place of the memory that it gave away.
+            ["got", at] => {
+                let impostor = self.impostor.as_ref().expect("`impersonate` comes first");
+                impostor.memory.load(number(at)).to_string()
+            }
+            // Ends `write`, `haunt`, `flood` and `play`.
             ["stop"] => String::new(),
             _ => panic!("{words:?} is no order"),
         })

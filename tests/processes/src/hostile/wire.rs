@@ -23,6 +23,10 @@ pub mod record {
     pub const WAKE: u8 = 4;
     /// The segment of a remote key, please.
     pub const KEY_REQUEST: u8 = 7;
+    /// A segment's memory, and the table of keys.
+    pub const KEY_REPLY: u8 = 8;
+    /// A segment of the pool.
+    pub const SEGMENT: u8 = 5;
 }
 
 /// What a slot is.
@@ -163,6 +167,14 @@ impl Channel {
         }
         switched
     }
+}
+
+/// The record that shows the first segment of a pool.
+#[must_use]
+pub fn first_segment(len: usize) -> Vec<u8> {
+    let mut out = vec![record::SEGMENT, 0, 0, 0, 0];
+    out.extend((len as u64).to_le_bytes());
+    out
 }
 
 /// A descriptor to send, borrowed.
