@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "../../core/examples/hello.rs"]
+mod hello;
+
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -357,4 +360,36 @@ fn ranks_that_outnumber_their_processors_yield_at_once_and_say_why() {
     let alone = waits(1, "0");
     assert!(alone[0].contains("spin for"), "{alone:?}");
     assert!(alone[0].contains("1 process of the job on this host, 1 processor"), "{alone:?}");
+}
+
+#[test]
+fn a_job_that_is_short_of_descriptors_says_so_and_ends() {
+    if std::env::var_os("TIELINE_RANK").is_some() {
+        return hello::main().unwrap();
+    }
+    let itself = std::env::current_exe().unwrap();
+    let said = |descriptors: u64| {
+        let script = format!("ulimit -n {descriptors}; exec \"$@\"");
+        let mut command = Command::new("sh");
+        let _ =
+            command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_tieline"), "run", "-n", "3"]);
+        let _ = command.arg("--").arg(&itself).env("TIELINE_PROVIDERS", "shm");
+        let test = "a_job_that_is_short_of_descriptors_says_so_and_ends";
+        let _ = command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+        let output = command.output().unwrap();
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let mut refused = 0;
+    for descriptors in 10..64 {
+        let (done, said) = said(descriptors);
+        if done {
+            assert_eq!(said.matches("says: hello").count(), 3, "{said}");
+            assert!(refused > 0, "nobody was turned away");
+            return;
+        }
+        let words = ["ulimit -n", "Too many open files"];
+        assert!(words.iter().any(|words| said.contains(words)), "{descriptors}: {said}");
+        refused += usize::from(said.contains("refused the connection"));
+    }
+    panic!("64 descriptors do not suffice");
 }
