@@ -4,6 +4,7 @@ use super::*;
 use crate::address::{Party, Scheme, Via};
 use crate::emulate::{self, Answer};
 use crate::worker::carrier::Carrier;
+use tieline_testing::Wait;
 
 /// The folder of the TCP provider, or why there is none.
 fn tcp_folder() -> Option<String> {
