@@ -24,6 +24,8 @@ pub(crate) struct AtomicTask {
     offset: u64,
     fetch: bool,
     pub(super) request: Id,
+    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    fenced: u64,
     by_swap: BySwap,
 }
 
@@ -89,7 +91,7 @@ impl AtomicCall {
 
 impl Native {
     /// The way that it is, towards fences.
-    fn bit(&self) -> u64 {
+    pub(super) fn bit(&self) -> u64 {
         if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
     }
 
@@ -145,11 +147,11 @@ impl Inner {
         if native.is_none() && !key.inner.may_find_more() {
             return Err(key.inner.no_device());
         }
+        let goes = native.is_none_or(|native| self.may_go(native.bit()));
         let request = self.open(Kind::Native)?;
         if !fetch {
             self.worker.ops.borrow_mut().silence(request);
         }
-        let goes = native.is_none_or(|native| self.may_go(native.bit()));
         let now = native.filter(|n| goes && n.does(call, fetch) && self.may_post_memory());
         if let Some(native) = now.filter(|_| self.queue_len() == 0) {
             match self.post_atomic(&native, call, offset, fetch, request) {
@@ -165,8 +167,17 @@ impl Inner {
                 }
             }
         }
-        let (key, call, by_swap) = (key.inner.clone(), *call, BySwap::default());
-        self.enqueue(Task::Atomic(AtomicTask { key, call, offset, fetch, request, by_swap }));
+        let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
+        let by_swap = BySwap::default();
+        self.enqueue(Task::Atomic(AtomicTask {
+            key,
+            call,
+            offset,
+            fetch,
+            request,
+            fenced,
+            by_swap,
+        }));
         self.outcome(request)
     }
 
@@ -204,6 +215,9 @@ impl Inner {
             self.end_atomic(task, Err(key.no_device()));
             return Ok(true);
         };
+        if !self.may_leave(task.request, task.fenced, native.bit()) {
+            return Ok(false);
+        }
         if !native.does(&task.call, task.fetch) {
             return self.attempt_by_swap(&native, task);
         }

@@ -2,7 +2,7 @@
 //!
 //! A **flush** covers everything that the table of operations has of this endpoint, and of the one to the peer's service
 //! worker, when it is called: whatever completes later stands there. What it cannot see there are puts that have
-//! completed locally; for their lanes it asks the provider when everything before it has been posted.
+//! completed locally; their lanes it asks when everything before it has ended, and so has been posted, wherever it went.
 //!
 //! A **fence** is weak where one lane alone has something under way that the next operation could overtake: the lane is
 //! asked to keep order, and nothing waits. Anything that then goes another way makes it strong first. A strong fence is
@@ -40,30 +40,55 @@ pub(crate) struct Order {
     posted: Cell<u64>,
     /// Ways of what was posted before a weak fence: what follows on another must not overtake it.
     fenced: Cell<u64>,
-    /// Lanes on which puts have completed locally, or will.
+    /// Lanes on which puts were posted that complete locally.
     local: Cell<u64>,
 }
 
 impl Inner {
-    /// Something is about to go this way. False: a fence before it cannot be kept by a lane alone, so it has to queue
-    /// behind it.
+    /// Something is about to go this way, or these. False: a fence before it cannot be kept by a lane alone, so it has to
+    /// queue behind it. Its operation is opened afterwards: the fence waits for every one that is open.
     #[inline]
-    pub(super) fn may_go(&self, way: u64) -> bool {
-        if self.order.fenced.get() & !way != 0 {
-            return self.make_fence_strong(way);
+    pub(super) fn may_go(&self, ways: u64) -> bool {
+        let fenced = self.order.fenced.get();
+        if fenced != 0 && fenced != ways {
+            return self.make_fence_strong(ways);
         }
-        self.order.posted.set(self.order.posted.get() | way);
+        self.note_posted(ways);
         true
     }
 
+    #[inline]
+    fn note_posted(&self, ways: u64) {
+        self.order.posted.set(self.order.posted.get() | ways);
+    }
+
     #[cold]
-    fn make_fence_strong(&self, way: u64) -> bool {
+    fn make_fence_strong(&self, ways: u64) -> bool {
         self.strong_fence();
-        self.order.posted.set(self.order.posted.get() | way);
+        self.note_posted(ways);
         self.queue_len() == 0
     }
 
-    /// Something on this lane completes locally: a flush has to ask the lane.
+    /// The lane that a fence before what is queued now relies on; 0: none.
+    pub(super) fn fenced(&self) -> u64 {
+        self.order.fenced.get()
+    }
+
+    /// An operation from the queue is about to go this way, be it the one that it was queued for or another. False: it
+    /// has to wait, since something before the fence is still under way on the lane that was to keep the order.
+    pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
+        let under_way = |rank: usize| {
+            let interface = self.route.memory.get(rank).map(|way| way.interface);
+            interface.is_some_and(|at| self.worker.ops.borrow().posted_before(request, at))
+        };
+        if fenced != way && way::lanes(fenced).any(under_way) {
+            return false;
+        }
+        self.note_posted(way);
+        true
+    }
+
+    /// Something was posted on this lane that completes locally: a flush has to ask the lane.
     pub(super) fn note_local(&self, rank: usize) {
         self.order.local.set(self.order.local.get() | way::lane(rank));
     }
@@ -111,14 +136,15 @@ impl Inner {
 
     /// Opens what a flush waits for beside its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
-        let lanes = self.order.local.replace(0);
+        // What is queued may complete locally on any lane.
+        let asks_lanes = self.order.local.get() != 0 || self.queue_len() > 0;
         self.worker.with_ops(|ops| {
             if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
                 if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
-                    ops.start_flush(part, 0, None);
+                    ops.start_flush(part, false, None);
                 }
             }
-            ops.start_flush(id, lanes, late);
+            ops.start_flush(id, asks_lanes, late);
         });
     }
 
@@ -164,6 +190,9 @@ impl Inner {
             order.posted.set(0);
             order.fenced.set(0);
             return Ok(());
+        }
+        if matches!(self.queue.borrow().back(), Some(Task::Barrier { .. })) {
+            return Ok(()); // nothing was posted since
         }
         let before = order.posted.get() | order.fenced.get();
         if before == 0 && self.queue_len() == 0 {
@@ -253,12 +282,12 @@ impl WorkerInner {
     pub(crate) fn run_due_flushes(&self) {
         loop {
             let due = self.ops.borrow_mut().take_due();
-            let Some((request, owner, lanes)) = due else { break };
+            let Some((request, owner)) = due else { break };
             let Some(endpoint) = self.endpoint_at(owner) else {
                 self.part(request, Err(Status::Closed.into()));
                 continue;
             };
-            let mut left = lanes;
+            let mut left = endpoint.order.local.replace(0);
             if endpoint.flush_lanes(request, &mut left) {
                 self.part(request, Ok(0));
             } else {

@@ -5,6 +5,7 @@
 
 mod abi;
 mod atomic;
+mod emulated;
 pub(crate) mod flush;
 pub(crate) mod key;
 mod post;

@@ -5,7 +5,6 @@ use super::key::{KeyInner, Native, RemoteKey};
 use super::queue::{Failed, Source, Task};
 use super::rma::{Completion, rma_op};
 use super::{Inner, State};
-use crate::emulate::{self, id};
 use crate::op::{Id, Kind, Landing, Memory, Outcome, Request};
 use crate::region::{Access, Region};
 use crate::{Error, Status};
@@ -29,6 +28,8 @@ pub(crate) struct NativeOp {
     pub(crate) request: Id,
     /// Which way to the peer's memory.
     pub(super) rank: usize,
+    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    pub(super) fenced: u64,
     /// Bytes that have been posted, where it takes several pieces.
     pub(super) posted: usize,
 }
@@ -47,14 +48,14 @@ fn is_over(status: Status) -> bool {
 }
 
 /// A put or get, as it was asked for.
-struct Transfer<'a> {
-    put: bool,
-    memory: Memory,
-    at: usize,
-    len: usize,
-    key: &'a RemoteKey,
-    offset: u64,
-    completion: Completion,
+pub(super) struct Transfer<'a> {
+    pub(super) put: bool,
+    pub(super) memory: Memory,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) key: &'a RemoteKey,
+    pub(super) offset: u64,
+    pub(super) completion: Completion,
 }
 
 impl Inner {
@@ -188,13 +189,7 @@ impl Inner {
         if let Some(outcome) = self.try_native(&transfer)? {
             return Ok(outcome);
         }
-        let control = self.emulating()?;
-        let request = control.open(Kind::Get)?;
-        let landing = Landing { memory: transfer.memory, offset: at, len, missing: len };
-        self.worker.ops.borrow_mut().set_landing(request, landing);
-        let bytes = emulate::get_request(&key.inner.target(offset), len as u64);
-        self.emulate(&control, Task::ask(id::GET, request, bytes));
-        self.outcome(request)
+        self.get_emulated(transfer)
     }
 
     /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
@@ -289,12 +284,13 @@ impl Inner {
         transfer: &Transfer<'_>,
         rank: usize,
     ) -> Result<Outcome, Error> {
+        let _ = self.may_go(way::lane(rank));
         let request = self.open(Kind::Native)?;
         self.queue_native(transfer, request, rank, 0, transfer.len);
         self.outcome(request)
     }
 
-    /// Queues a share of a transfer, as the operation `request`.
+    /// Queues a share of a transfer, as the operation `request`; see [`Inner::may_go`].
     fn queue_native(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -303,10 +299,6 @@ impl Inner {
         from: usize,
         len: usize,
     ) {
-        let _ = self.may_go(way::lane(rank));
-        if transfer.completion == Completion::Local {
-            self.note_local(rank);
-        }
         let (memory, at) = (transfer.memory.clone(), transfer.at + from);
         let landing = Landing::held(memory.clone(), at, len);
         self.worker.ops.borrow_mut().set_landing(request, landing);
@@ -320,6 +312,7 @@ impl Inner {
             completion: transfer.completion,
             request,
             rank,
+            fenced: self.fenced(),
             posted: 0,
         }));
     }
@@ -340,6 +333,7 @@ impl Inner {
         if let [_] = rails[..] {
             return self.post_in_turn(transfer, native.rank);
         }
+        let _ = self.may_go(rails.iter().fold(0, |ways, (rank, _)| ways | way::lane(*rank)));
         let whole = self.open(Kind::Whole)?;
         let mut from = 0;
         for (rank, len) in rails {
@@ -395,6 +389,9 @@ impl Inner {
                     self.emulate_instead(op).map_err(Failed::by_nobody)
                 };
             };
+            if !self.may_leave(op.request, op.fenced, native.bit()) {
+                return Ok(false);
+            }
             let begun = op.posted > 0;
             match self.post_native(op, &native) {
                 Err(failed) if is_over(failed.status) && !begun && op.key.has_another(&native) => {
@@ -406,33 +403,6 @@ impl Inner {
                 result => return result,
             }
         }
-    }
-
-    /// No connection came about over which the provider would do it: it goes over messages.
-    fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
-        let me = self.worker.endpoint_at(self.index).ok_or(Status::Closed)?;
-        let control = me.emulating().map_err(|error| error.status())?;
-        let target = op.key.target(op.offset + op.posted as u64);
-        let (at, len) = (op.at + op.posted, op.len - op.posted);
-        let task = {
-            let mut ops = self.worker.ops.borrow_mut();
-            let kind = if op.put { Kind::Put } else { Kind::Get };
-            let asked = ops.open_part(op.request, control.index, kind)?;
-            if op.put {
-                let source = match &op.memory {
-                    Memory::Region(region) => Source::Region(region.clone(), at),
-                    Memory::Bytes(bytes) => Source::Bytes(bytes[at..at + len].into()),
-                };
-                Task::Put { source, len, sent: 0, target, request: asked, answer: asked }
-            } else {
-                let memory = op.memory.clone();
-                ops.set_landing(asked, Landing { memory, offset: at, len, missing: len });
-                Task::ask(id::GET, asked, emulate::get_request(&target, len as u64))
-            }
-        };
-        me.emulate(&control, task);
-        self.worker.part(op.request, Ok(0));
-        Ok(true)
     }
 
     /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
@@ -486,6 +456,10 @@ impl Inner {
         let offset = op.offset + op.posted as u64;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
         let code = native.post(op.put, &record);
+        // The lane that it is posted to, which need not be the one that it was queued for.
+        if matches!(code, OK | PENDING) && op.completion == Completion::Local {
+            self.note_local(native.rank);
+        }
         match code {
             OK => {}
             PENDING => self.worker.ops.borrow_mut().posted(id, native.interface),
@@ -493,40 +467,6 @@ impl Inner {
             code => return Err(Failed::by(native.interface, Status::from_code(code))),
         }
         Ok(code)
-    }
-
-    fn put_emulated(
-        self: &Rc<Self>,
-        source: Source,
-        transfer: &Transfer<'_>,
-    ) -> Result<Outcome, Error> {
-        let control = self.emulating()?;
-        let request = match transfer.completion {
-            Completion::Remote => control.open(Kind::Put)?,
-            Completion::Local => control.open(Kind::Send)?,
-        };
-        let target = transfer.key.inner.target(transfer.offset);
-        let answer = match transfer.completion {
-            Completion::Remote => request,
-            // The operation ends when its bytes are sent; what the target says of it, the next flush says.
-            Completion::Local => {
-                self.worker.ops.borrow_mut().open_late(control.index, Kind::Put)?
-            }
-        };
-        let task = Task::Put { source, len: transfer.len, sent: 0, target, request, answer };
-        self.emulate(&control, task);
-        self.outcome(request)
-    }
-
-    /// The endpoint that emulated operations go through.
-    pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
-        let _ = self.may_go(way::EMULATED);
-        let control = match self.control()? {
-            Some(control) => control,
-            None => self.clone(),
-        };
-        control.check_alive()?;
-        Ok(control)
     }
 
     /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its
@@ -545,47 +485,5 @@ impl Inner {
             _ => {}
         }
         error
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Context;
-
-    #[test]
-    fn a_transfer_whose_connection_did_not_come_about_goes_over_messages() -> Result<(), Error> {
-        let context = Context::open()?;
-        let worker = context.worker()?;
-        let (local, target) =
-            (context.register(vec![7u8; 500])?, context.register(vec![1u8; 500])?);
-        let endpoint = worker.connect(&worker.address()?)?;
-        let key = endpoint.import_key(&target.remote_key()?)?;
-        let op = |put, memory: Memory, at, len| {
-            let request = endpoint.inner.open(Kind::Native).unwrap();
-            NativeOp {
-                put,
-                memory,
-                at,
-                len,
-                key: key.inner.clone(),
-                offset: 100,
-                completion: Completion::Remote,
-                request,
-                rank: 0,
-                posted: 0,
-            }
-        };
-        let run = |op: NativeOp| {
-            assert_eq!(endpoint.inner.emulate_instead(&op), Ok(true));
-            worker.finish(endpoint.inner.outcome(op.request)?)
-        };
-        let _ = run(op(true, Memory::Region(local.clone()), 10, 40))?;
-        assert_eq!(target.to_vec(90..150)?, [vec![1; 10], vec![7; 40], vec![1; 10]].concat());
-        let _ = run(op(true, Memory::Bytes([3; 9].into()), 0, 9))?;
-        let _ = run(op(false, Memory::Region(local.clone()), 200, 20))?;
-        assert_eq!(local.to_vec(199..221)?, [vec![7], vec![3; 9], vec![7; 12]].concat());
-        assert!(worker.counters().emulated >= 3);
-        Ok(())
     }
 }

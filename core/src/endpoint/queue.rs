@@ -230,6 +230,7 @@ impl Inner {
 
     /// Puts a task before all others: they may wait for it.
     pub(super) fn put_first(&self, task: Task) {
+        self.queued_bytes.set(self.queued_bytes.get() + task.copied());
         self.queue.borrow_mut().push_front(task);
         self.queue_has_work();
     }
@@ -243,6 +244,12 @@ impl Inner {
 
     fn task_failed(&self, task: &Task, failed: Failed) {
         let error = self.failed(failed);
+        if let Task::Put { request, answer, .. } = task {
+            if request != answer {
+                // The last piece asks for it, which was not sent.
+                self.worker.with_ops(|ops| ops.withdraw(*answer));
+            }
+        }
         self.settle(task.request(), Err(error));
     }
 

@@ -111,6 +111,11 @@ impl Hot {
         self.flags & flag != 0
     }
 
+    /// Whether a provider has it that this interface is of.
+    fn is_posted_to(&self, interface: usize) -> bool {
+        self.is(POSTED) && usize::from(self.interface()) == interface.min(254)
+    }
+
     fn value(&self) -> u64 {
         u64::from(self.before) | u64::from(self.after) << 32
     }
@@ -127,8 +132,6 @@ struct Cold {
     error: Option<Error>,
     /// Operations that this one is a part of, or that wait for it.
     then: Vec<Id>,
-    /// The lanes that a flush is to ask, a bit for each.
-    lanes: u64,
 }
 
 /// An endpoint's operations.
@@ -233,13 +236,13 @@ impl Table {
     }
 
     /// An operation that was opened as a flush: it is complete when everything that its owner opened before is.
-    /// `lanes`, where there are any, are then to be asked, see [`Table::take_due`]; `late`: what went wrong before.
-    pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
+    /// `asks_lanes`: it is then due, see [`Table::take_due`]; `late`: what went wrong before.
+    pub(crate) fn start_flush(&mut self, id: Id, asks_lanes: bool, late: Option<Error>) {
         if let Some(cold) = self.slab.cold_mut(id) {
-            (cold.error, cold.lanes) = (late, lanes);
+            cold.error = late;
         }
         let Some(hot) = self.slab.get_mut(id) else { return };
-        if lanes != 0 {
+        if asks_lanes {
             hot.flags |= THEN_LANES;
         }
         let owner = hot.owner();
@@ -255,12 +258,18 @@ impl Table {
         let place = owner | u32::from(NOWHERE) << 24;
         let hot = Hot { kind, flags, parts: 1, place, ..Hot::default() };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
-        if self.lists.len() <= owner as usize {
-            self.lists.resize_with(owner as usize + 1, List::default);
-        }
+        let _ = self.own_list(owner as usize);
         self.link(id, owner);
         self.open += 1;
         Ok(id)
+    }
+
+    /// The list of an endpoint that is there, which may have had no operation yet.
+    fn own_list(&mut self, owner: usize) -> &mut List {
+        if self.lists.len() <= owner {
+            self.lists.resize_with(owner + 1, List::default);
+        }
+        &mut self.lists[owner]
     }
 
     fn list(&mut self, owner: u32) -> &mut List {
@@ -410,11 +419,7 @@ impl Table {
         result: Result<u64, Error>,
     ) -> bool {
         let Some(id) = Id::from_raw(cookie) else { return false };
-        let theirs = |hot: &&mut Hot| {
-            hot.kind == Kind::Native
-                && hot.is(POSTED)
-                && usize::from(hot.interface()) == interface.min(254)
-        };
+        let theirs = |hot: &&mut Hot| hot.kind == Kind::Native && hot.is_posted_to(interface);
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
         hot.flags &= !POSTED;
         let bare = result.is_err();
@@ -552,9 +557,7 @@ impl Table {
 
     /// Gives a failure back, for the flush after.
     pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
-        if let Some(list) = self.lists.get_mut(owner) {
-            let _ = list.late.get_or_insert(error);
-        }
+        let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
     /// What goes wrong with an operation beside its parts: it ends with it.
@@ -562,16 +565,22 @@ impl Table {
         self.note_error(id, error);
     }
 
-    /// A flush that has reached the head of its list and is to ask lanes now: whose it is, and which.
-    pub(crate) fn take_due(&mut self) -> Option<(Id, usize, u64)> {
+    /// A flush that has reached the head of its list and is to ask lanes now, and whose it is.
+    pub(crate) fn take_due(&mut self) -> Option<(Id, usize)> {
         let id = self.due.pop()?;
-        let owner = self.slab.get(id)?.owner() as usize;
-        Some((id, owner, self.slab.cold_mut(id)?.lanes))
+        Some((id, self.slab.get(id)?.owner() as usize))
     }
 
     /// Whether there are any.
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty()
+    }
+
+    /// Whether something that was posted to this interface stands before an operation.
+    pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
+        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
+        let nearest = self.slab.get(id).as_ref().and_then(before);
+        std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
     }
 
     // ---- what befalls an endpoint ----
@@ -606,9 +615,7 @@ impl Table {
         interface: usize,
         error: &Error,
     ) -> Vec<Unfinished> {
-        let theirs =
-            |hot: &Hot| hot.is(POSTED) && usize::from(hot.interface()) == interface.min(254);
-        let ids = self.ids_of(owner, theirs);
+        let ids = self.ids_of(owner, |hot| hot.is_posted_to(interface));
         self.fail(&ids, error)
     }
 

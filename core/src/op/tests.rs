@@ -18,7 +18,7 @@ fn posted(table: &mut Table, owner: usize, interface: usize) -> Id {
 
 fn flush(table: &mut Table, owner: usize) -> Id {
     let id = table.open(owner, Kind::Flush).unwrap();
-    table.start_flush(id, 0, None);
+    table.start_flush(id, false, None);
     id
 }
 
@@ -121,8 +121,8 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     let fence = table.open_late(0, Kind::Flush).unwrap();
     let before = table.open_late(1, Kind::Put).unwrap();
     let part = table.open_part(fence, 1, Kind::Flush).unwrap();
-    table.start_flush(part, 0, None);
-    table.start_flush(fence, 0, None);
+    table.start_flush(part, false, None);
+    table.start_flush(fence, false, None);
     assert!(table.is_open(fence));
     let _ = table.part(before, Err(bare(Status::KeyRejected)));
     assert!(!table.is_open(fence));
@@ -130,15 +130,39 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     assert_eq!(table.take_late(1), None);
 }
 
+/// All of its operations went through the endpoint to the peer's service worker.
+#[test]
+fn a_failure_is_kept_for_an_endpoint_that_never_had_an_operation() {
+    let mut table = Table::new(100);
+    table.keep_late(7, bare(Status::KeyRejected));
+    assert_eq!(table.take_late(7), Some(bare(Status::KeyRejected)));
+    table.forget_owner(7);
+    assert_eq!(table.take_late(7), None);
+}
+
+#[test]
+fn what_is_posted_before_an_operation_is_what_stands_before_it_at_that_interface() {
+    let mut table = Table::new(100);
+    let first = posted(&mut table, 0, 1);
+    let _elsewhere = posted(&mut table, 1, 2);
+    let second = table.open(0, Kind::Native).unwrap();
+    let _after = posted(&mut table, 0, 3);
+    let before = |table: &Table| [1, 2, 3].map(|interface| table.posted_before(second, interface));
+    assert_eq!(before(&table), [true, false, false]);
+    assert!(!table.posted_before(first, 1), "itself is not before it");
+    assert!(table.completed(first.raw(), 1, Ok(0)));
+    assert_eq!(before(&table), [false; 3]);
+}
+
 #[test]
 fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     let mut table = Table::new(100);
     let put = posted(&mut table, 2, 0);
     let waits = table.open(2, Kind::Flush).unwrap();
-    table.start_flush(waits, 0b101, None);
+    table.start_flush(waits, true, None);
     assert!(!table.has_due());
     assert!(table.completed(put.raw(), 0, Ok(0)));
-    assert_eq!(table.take_due(), Some((waits, 2, 0b101)));
+    assert_eq!(table.take_due(), Some((waits, 2)));
     assert_eq!((table.take_due(), table.is_open(waits)), (None, true));
     let lane = table.open_part(waits, 2, Kind::Native).unwrap();
     table.posted(lane, 1);
@@ -168,7 +192,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     let mut table = Table::new(100);
     let put = posted(&mut table, 2, 0);
     let waits = table.open(2, Kind::Flush).unwrap();
-    table.start_flush(waits, 0b101, None);
+    table.start_flush(waits, true, None);
     assert_eq!(table.fail_owner(2, &bare(Status::TimedOut)).len(), 1);
     assert!(!table.has_due());
     for id in [put, waits] {

@@ -110,7 +110,7 @@ impl Domain for FakeDomain {
         let lane = self.world.state().lanes[self.lane].clone();
         let [atomic_post32, atomic_post64, atomic_fetch32, atomic_fetch64] = lane.atomics;
         vec![ModuleAttr {
-            name: fixed(lane.name),
+            name: fixed(lane.module),
             role: role::DATA,
             connects: if lane.to_endpoint { connects::TO_ENDPOINT } else { connects::TO_INTERFACE },
             caps: lane.caps | if lane.lends { tieline_plugin_api::caps::LENDS_BUFFERS } else { 0 },

@@ -10,8 +10,10 @@ use tieline_plugin_api::{Status, caps, event};
 /// One domain with one module, and how it behaves.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// Its domain is `fake:NAME`, its module `fake:NAME/NAME`.
+    /// Its domain is `fake:NAME`, its module `fake:NAME/MODULE`.
     pub name: &'static str,
+    /// Lanes of one module, of several domains, are those that a long transfer is shared by. As `name`, if not said.
+    pub module: &'static str,
     /// Whose it is: 0 is the provider `fake`, 1 the provider `other`.
     pub provider: usize,
     /// `tieline_plugin_api::caps`
@@ -50,6 +52,7 @@ impl Lane {
     fn bare(name: &'static str, caps: u64) -> Lane {
         Lane {
             name,
+            module: name,
             provider: 0,
             caps: caps | caps::NEEDS_POLL | caps::CONNECTED_SEND | caps::PEER_FAILURE,
             priority: 1,

@@ -6,6 +6,7 @@ mod bounds;
 mod forged;
 mod lanes;
 mod lines;
+mod order;
 mod panics;
 mod progress_thread;
 mod shared;
@@ -42,6 +43,7 @@ fn every_known_case_is_a_case() {
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
         include_str!("lines.rs"),
+        include_str!("order.rs"),
         include_str!("panics.rs"),
         include_str!("progress_thread.rs"),
         include_str!("shared.rs"),
