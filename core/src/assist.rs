@@ -395,6 +395,13 @@ fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
+/// The kernel has begun to refuse what this side was to copy.
+fn another_way(job: &Job, request: Id) -> Result<(), Error> {
+    let Plan { put, len, at, ref target, .. } = job.plan;
+    let place = (at as usize, len as usize);
+    job.key.endpoint.copy_another_way(request, put, &job.local, place, &job.key, target.offset)
+}
+
 /// One round of progress over shared copies.
 pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
     let mut count = 0;
@@ -415,6 +422,12 @@ pub(crate) fn run(worker: &Rc<WorkerInner>) -> usize {
         };
         worker.assist.give_slot(job.plan.slot);
         if let Some(request) = job.request {
+            if result == Err(Status::Unreachable) {
+                let again = another_way(&job, request);
+                worker.part(request, again.map(|()| 0));
+                count += 1;
+                continue;
+            }
             let interface = job.key.interface();
             let failed = |status| match interface {
                 Some(interface) => endpoint.failed(Failed::by(interface, status)),

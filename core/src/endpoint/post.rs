@@ -248,10 +248,13 @@ impl Inner {
         while let Some(native) = key.inner.best.get() {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Memory::Region(local) = &transfer.memory {
-                    if let Some(outcome) =
-                        crate::assist::start(self, put, local, at, len, key, &native, offset)
-                    {
-                        return outcome.map(Some);
+                    match crate::assist::start(self, put, local, at, len, key, &native, offset) {
+                        Some(Err(error)) if error.status() == Status::Unreachable => {
+                            key.inner.downgrade(&native, Status::Unreachable);
+                            continue;
+                        }
+                        Some(outcome) => return outcome.map(Some),
+                        None => {}
                     }
                 }
                 if !self.may_cut(put, len, &native, 0) {
@@ -288,6 +291,43 @@ impl Inner {
         let request = self.open(Kind::Native)?;
         self.queue_native(transfer, request, rank, 0, transfer.len);
         self.outcome(request)
+    }
+
+    /// A copy that was shared with the peer cannot be done by this side: all of it goes another way, as a part of the
+    /// operation that it is, before what is queued behind that.
+    pub(crate) fn copy_another_way(
+        &self,
+        request: Id,
+        put: bool,
+        local: &Region,
+        (at, len): (usize, usize),
+        key: &Rc<KeyInner>,
+        offset: u64,
+    ) -> Result<(), Error> {
+        self.check_alive()?;
+        if let Some(native) = key.best.get().filter(Native::copies_between_processes) {
+            key.downgrade(&native, Status::Unreachable);
+        }
+        let part = {
+            let mut ops = self.worker.ops.borrow_mut();
+            let part = ops.open_part(request, self.index, Kind::Native)?;
+            ops.set_landing(part, Landing::held(Memory::Region(local.clone()), at, len));
+            part
+        };
+        self.put_first(Task::Native(NativeOp {
+            put,
+            memory: Memory::Region(local.clone()),
+            at,
+            len,
+            key: key.clone(),
+            offset,
+            completion: Completion::Remote,
+            request: part,
+            rank: key.best.get().map_or(0, |native| native.rank),
+            fenced: 0,
+            posted: 0,
+        }));
+        Ok(())
     }
 
     /// Queues a share of a transfer, as the operation `request`; see [`Inner::may_go`].

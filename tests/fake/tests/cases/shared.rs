@@ -69,6 +69,14 @@ struct Standing<'a> {
 
 /// Runs `body` while the helper stands still; it says how the put ends when the helper goes on.
 fn while_the_helper_stands_still(body: impl FnOnce(Standing<'_>) -> Result<u64, Status>) {
+    while_it_stands_still_and(None, body);
+}
+
+/// The same, where this side's copies fare as `rule` says once the helper has taken a part.
+fn while_it_stands_still_and(
+    rule: Option<Rule>,
+    body: impl FnOnce(Standing<'_>) -> Result<u64, Status>,
+) {
     let world = World::new(1, over_wire());
     let (to_main, from_helper) = mpsc::channel();
     let end = std::sync::Arc::new(AtomicBool::new(false));
@@ -108,6 +116,7 @@ fn while_the_helper_stands_still(body: impl FnOnce(Standing<'_>) -> Result<u64, 
     // This side waits in its first copy until the helper has taken a part.
     world.rule(Rule::next(Slot::Put, Act::AwaitStop).on("copy"));
     world.rule(Rule::next(Slot::Get, Act::Stop).on("copy"));
+    rule.into_iter().for_each(|rule| world.rule(rule.on("copy")));
     let put = ab.put(&local, FROM..FROM + LEN, &key, TO as u64).unwrap();
     let done = catch_unwind(AssertUnwindSafe(|| match &put {
         Outcome::Pending(put) => {
@@ -259,6 +268,50 @@ cases! {
             assert_eq!(now, 0, "the atomic overtook the put: {atomic:?}");
             Ok(0)
         });
+    }
+
+    /// The kernel refuses from some moment on what it has allowed so far.
+    fn a_copy_that_is_refused_while_a_helper_has_a_part_of_it_goes_another_way() {
+        let refused = Rule::every(Slot::Put, Act::Refuse(Status::Unreachable));
+        while_it_stands_still_and(Some(refused), |Standing { a, ab, put, word, .. }| {
+            ab.fence().unwrap();
+            drop(ab.fetch_add(word.0, 8, 5).unwrap());
+            some_progress(a);
+            assert!(a.test(put).is_none(), "the helper still copies");
+            Ok(0)
+        });
+    }
+
+    /// Nobody helps with what is refused at once: a large transfer falls back as a small one does.
+    fn a_large_transfer_that_is_refused_goes_another_way() {
+        for slot in [Slot::Put, Slot::Get] {
+            let world = World::new(1, over_wire());
+            let (at_a, at_b) = (over_three(world), over_three(world));
+            let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+            let far = at_b.register_with(bytes(LEN), Access::ALL).unwrap();
+            let near = at_a.register_with(vec![3; LEN], Access::ALL).unwrap();
+            let ab = a.connect(&b.address().unwrap()).unwrap();
+            let key = ab.import_key(&far.remote_key().unwrap()).unwrap();
+            let met = pending(ab.flush_messages());
+            while a.test(&met).is_none() || key.is_settling() {
+                let _ = a.progress() + b.progress();
+            }
+            assert_eq!(&*key.path(), "other:copy/copy");
+            world.rule(Rule::every(slot, Act::Refuse(Status::Unreachable)).on("copy"));
+            let moved = match slot {
+                Slot::Put => ab.put(&near, 0..LEN, &key, 0),
+                _ => ab.get(&near, 0..LEN, &key, 0),
+            };
+            let request = pending(moved);
+            while a.test(&request).is_none() {
+                let _ = a.progress() + b.progress();
+            }
+            assert_eq!(a.test(&request), Some(Ok(0)));
+            assert_eq!(&*key.path(), "emulated over fake:wire/wire");
+            let there = far.to_vec(0..LEN).unwrap();
+            assert!(there == near.to_vec(0..LEN).unwrap(), "{slot:?}: not all of it");
+            assert_eq!(world.faults(), Vec::<String>::new());
+        }
     }
 
     /// The helper's part is the application's memory too.
