@@ -125,17 +125,21 @@ impl Inner {
         let count = match slot.interface.poll(batch.slots()) {
             Ok(0) => return 0,
             Ok(count) => count,
-            Err(Status::ProviderFailed) => {
-                self.provider_failed(index);
-                return 1;
-            }
-            Err(status) => {
-                self.interface_failed(index, status);
-                return 1;
-            }
+            Err(status) => return self.poll_failed(index, status),
         };
         self.hand_on(index, batch.events(count));
         count
+    }
+
+    /// The first failure is news; who waits must not be kept awake by one that says it again and again.
+    #[cold]
+    fn poll_failed(&self, index: usize, status: Status) -> usize {
+        let news = self.interfaces[index].out_of_use.borrow().is_none();
+        match status {
+            Status::ProviderFailed => self.provider_failed(index),
+            status => self.interface_failed(index, status),
+        }
+        usize::from(news)
     }
 
     #[inline]

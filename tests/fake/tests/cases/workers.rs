@@ -34,6 +34,22 @@ cases! {
         assert!(finished.is_err(), "it returned the value of another operation");
     }
 
+    /// Otherwise who waits never sleeps again.
+    fn a_module_that_fails_at_every_poll_is_news_once() {
+        for status in [Status::Io, Status::ProviderFailed] {
+            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
+            stage.settle();
+            stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(status)).on("rma"));
+            assert!(stage.a.progress() > 0, "nobody heard of it");
+            for _ in 0..10 {
+                assert_eq!(stage.a.progress(), 0, "{status:?} counts every time");
+            }
+            let _ = stage.b.progress();
+            let met = stage.ab.flush_messages().unwrap();
+            assert_eq!(stage.finish(met), Ok(0), "the other module goes on");
+        }
+    }
+
     fn a_dead_endpoint_does_not_spoil_a_workers_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let third = crate::stage::context(stage.world, &[]);
