@@ -1,7 +1,7 @@
 //! Runs a program over a set of providers, and holds every answer against the oracle.
 
 use crate::model::{Kind, Model, place_of};
-use crate::program::{CELL, ENDS, FIRST_CELL, Handler, Program, Put, Send, Step, TARGET};
+use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Put, Send, Step, TARGET};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
@@ -9,7 +9,7 @@ use tieline::{
     Access, AtomicOp, Completion, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request,
     Status, Width, Worker,
 };
-use tieline_fake::World;
+use tieline_fake::{Act, Rule, Slot, World};
 
 /// Which providers a program runs over.
 pub(crate) struct Providers {
@@ -75,7 +75,8 @@ struct Open {
 struct End {
     number: usize,
     endpoint: Endpoint,
-    key: RemoteKey,
+    /// Every other operation goes by the second, which need not take the same lane.
+    keys: [RemoteKey; 2],
     open: Vec<Open>,
     /// Messages that were taken, and the length of each.
     sent: Vec<(u64, usize)>,
@@ -227,9 +228,21 @@ impl Run {
 
     fn connect(&mut self, end: usize) -> Result<End, Error> {
         let endpoint = self.workers[end].connect(&self.b.address()?)?;
-        let key = endpoint.import_key(&self.target.remote_key()?)?;
-        let number = self.model.open_end();
-        Ok(End { number, endpoint, key, open: Vec::new(), sent: Vec::new(), broken: false })
+        let key = self.target.remote_key()?;
+        let first = endpoint.import_key(&key)?;
+        let two = self.world.filter(|world| world.lanes().contains(&BETTER));
+        let second = match two {
+            Some(world) => {
+                let refused = Act::Refuse(Status::KeyRejected);
+                world.rule(Rule::every(Slot::ImportKey, refused).on(BETTER));
+                let second = endpoint.import_key(&key)?;
+                world.forget_rules();
+                second
+            }
+            None => first.clone(),
+        };
+        let (number, keys) = (self.model.open_end(), [first, second]);
+        Ok(End { number, endpoint, keys, open: Vec::new(), sent: Vec::new(), broken: false })
     }
 
     /// The target knows the worker of an end, and has a connection to it.
@@ -424,7 +437,7 @@ impl Run {
                 let op = self.model.post(number, Kind::Get { cell, len });
                 let own = self.end(end);
                 let at = (FIRST_CELL + cell * CELL) as u64;
-                let got = own.endpoint.get(&landing, 8..8 + len, &own.key, at);
+                let got = own.endpoint.get(&landing, 8..8 + len, &own.keys[op % 2], at);
                 self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
             }
             Step::Atomic { end, word, fetch, how } => {
@@ -437,9 +450,10 @@ impl Run {
                 let width = if width == 8 { Width::Bits64 } else { Width::Bits32 };
                 let which = [AtomicOp::Add, AtomicOp::Or, AtomicOp::Xor][how];
                 let own = self.end(end);
+                let key = &own.keys[op % 2];
                 let posted = match fetch {
-                    true => own.endpoint.fetch(which, width, &own.key, at as u64, bit),
-                    false => own.endpoint.atomic(which, width, &own.key, at as u64, bit),
+                    true => own.endpoint.fetch(which, width, key, at as u64, bit),
+                    false => own.endpoint.atomic(which, width, key, at as u64, bit),
                 };
                 self.posted(end, What::Memory(op), posted, None, None).map(|_| ())
             }
@@ -514,13 +528,13 @@ impl Run {
         let bytes = vec![op as u8 + 1; len];
         if how == Put::Bytes {
             let own = self.end(end);
-            let put = own.endpoint.put_bytes(&bytes, &own.key, at);
+            let put = own.endpoint.put_bytes(&bytes, &own.keys[op % 2], at);
             return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
         }
         let source = self.at_a.register(bytes).map_err(|error| error.to_string())?;
         let own = self.end(end);
         let completion = if how == Put::Local { Completion::Local } else { Completion::Remote };
-        let put = own.endpoint.put_with(&source, 0..len, &own.key, at, completion);
+        let put = own.endpoint.put_with(&source, 0..len, &own.keys[op % 2], at, completion);
         // Every third one is given up at once: the library keeps it as long as it needs it.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
@@ -554,8 +568,8 @@ impl Run {
     /// Drops an end with all that it has, and opens the next one.
     fn reconnect(&mut self, end: usize) -> Result<(), String> {
         let Some(gone) = self.ends[end].take() else { return Ok(()) };
-        let End { number, endpoint, key, open, sent, .. } = gone;
-        drop((key, endpoint));
+        let End { number, endpoint, keys, open, sent, .. } = gone;
+        drop((keys, endpoint));
         self.model.lose_end(number);
         // What waits in its queue may go on without it, and ends one way or the other.
         self.leaving.extend(open.into_iter().map(|open| (end, open)));

@@ -13,6 +13,8 @@ pub(crate) const CELL: usize = 301;
 pub(crate) const FIRST_CELL: usize = 64;
 /// Bytes of the target.
 pub(crate) const TARGET: usize = FIRST_CELL + CELLS * CELL;
+/// The better one of two lanes to memory.
+pub(crate) const BETTER: &str = "better";
 /// The workers that post; each has one endpoint at a time.
 pub(crate) const ENDS: usize = 2;
 
@@ -160,6 +162,8 @@ pub(crate) enum Shape {
     TwoWithoutAtomics,
     Synchronous,
     TwoProviders,
+    /// Two lanes to memory whose operations end later; of an end's two keys one leads over the second alone.
+    TwoMemories,
 }
 
 /// A program, and the network that it runs over.
@@ -207,6 +211,11 @@ impl Program {
             Shape::TwoProviders => {
                 let memory = Lane::memory("rma").of_the_other();
                 vec![first.of(Lane::messages("am")), second.of(memory)]
+            }
+            Shape::TwoMemories => {
+                let better = Lane { priority: 9, ..Lane::memory(BETTER) };
+                let other = second.of(Lane::memory("other"));
+                vec![first.of(Lane::messages("am")), first.of(better), other]
             }
         }
     }
@@ -357,6 +366,7 @@ pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Progr
         Just(Shape::TwoWithoutAtomics),
         Just(Shape::Synchronous),
         Just(Shape::TwoProviders),
+        Just(Shape::TwoMemories),
     ];
     // One operation, some, and more than a program has.
     let queue = prop_oneof![Just(64usize), Just(2 << 10), Just(256 << 10)];
