@@ -148,7 +148,8 @@ impl Context {
     /// Opens a worker, which belongs to the calling thread.
     ///
     /// # Errors
-    /// When a module cannot be opened: descriptors or memory ran out.
+    /// When no module is left that carries messages: descriptors or memory ran out. One that cannot be opened beside others
+    /// is left out, and [`Context::report`] says why. When the progress thread has stopped, once it is known.
     pub fn worker(&self) -> Result<Worker, Error> {
         self.core.check_service()?;
         Worker::open(self.core.clone(), Some(self.lease.clone()))

@@ -99,8 +99,9 @@ pub(crate) struct Inner {
     pub(crate) lonely: Cell<u32>,
 }
 
-/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives, what
-/// is pending ends with `Canceled`.
+/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
+/// and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
+/// ends well, where the connection stays.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,

@@ -173,9 +173,11 @@ pub(crate) struct Inner {
 /// # The end
 ///
 /// Dropping a worker, or an endpoint of it, means the same over every transport. What said `Done` is kept: a message that a
-/// transport has taken reaches a peer that lives and makes progress. What is pending ends with `Closed`, or for an endpoint
-/// `Canceled`, and may be lost: [`Worker::close`] first delivers it, or says what it could not. Dropping does not wait for peers' applications, but it may wait for
-/// room on the way to them, at most `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; what finds none by then is lost.
+/// transport has taken reaches a peer that lives and makes progress. What is pending when a worker is dropped ends with
+/// `Closed`, and may be lost: [`Worker::close`] first delivers it, or says what it could not. What is queued on an endpoint that
+/// is dropped is sent by its worker; what was posted ends with `Canceled`, or as it does where the connection stays.
+/// Dropping does not wait for peers' applications, but it may wait for room on the way to them, at most
+/// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; what finds none by then is lost.
 ///
 /// Endpoints, keys and requests that are still held when the worker is dropped are of no use any more, but they keep the
 /// worker's interfaces open: these close with the last of them.

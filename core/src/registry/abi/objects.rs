@@ -316,7 +316,8 @@ pub(crate) struct OpenInterface {
 
 impl Drop for OpenInterface {
     fn drop(&mut self) {
-        // SAFETY: open, closed here once, on its thread; its endpoints are closed already.
+        // SAFETY: open, closed here once, on its thread; its endpoints are closed already, or its provider has broken:
+        // then they are not closed at all and nothing of them is called any more, which docs/abi.md says.
         unsafe { (self.table.close)(self.handle) }
     }
 }
