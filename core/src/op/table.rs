@@ -58,7 +58,6 @@ const POSTED: u8 = 8;
 const THEN_LANES: u8 = 16;
 /// A flush that has been at the head.
 const REACHED: u8 = 32;
-
 /// It brings no value, whatever comes with its end.
 const SILENT: u8 = 64;
 
@@ -567,7 +566,8 @@ impl Table {
 
     /// A flush that has reached the head of its list and is to ask lanes now, and whose it is.
     pub(crate) fn take_due(&mut self) -> Option<(Id, usize)> {
-        let id = self.due.pop()?;
+        let open = |id: &Id| self.slab.get(*id).is_some_and(|hot| !hot.is(ENDED));
+        let id = std::iter::from_fn(|| self.due.pop()).find(open)?;
         Some((id, self.slab.get(id)?.owner() as usize))
     }
 

@@ -171,6 +171,18 @@ fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     assert_eq!(table.take(waits), Some(Ok(0)));
 }
 
+/// Its place may be another endpoint's by then.
+#[test]
+fn a_flush_that_ended_with_its_endpoint_is_not_due_any_more() {
+    let mut table = Table::new(100);
+    let ended = table.open(2, Kind::Flush).unwrap();
+    let waits = table.open(3, Kind::Flush).unwrap();
+    table.start_flush(waits, true, None);
+    table.start_flush(ended, true, None);
+    assert!(table.fail_owner(2, &bare(Status::PeerFailed)).is_empty());
+    assert_eq!((table.take_due(), table.take_due()), (Some((waits, 3)), None));
+}
+
 #[test]
 fn a_failed_endpoint_ends_its_operations_and_no_others() {
     let mut table = Table::new(100);
