@@ -641,7 +641,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
         if !self.all_lines().is_empty() {
-            self.worker.with_ops(|ops| ops.orphan_posted(self.index));
+            self.worker.orphan(self.index, |interface| self.through(interface));
         }
         let error = Error::from_status(Status::Canceled);
         let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));

@@ -232,7 +232,7 @@ impl Inner {
     }
 
     /// What an operation of this endpoint may have gone through that was posted to an interface.
-    fn through(&self, interface: usize) -> Vec<Through> {
+    pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
         let mut add = |endpoint: &Inner| match self.worker.line_over(endpoint, interface) {
             Some(line) => through.push(Through::Line(line)),

@@ -46,6 +46,13 @@ pub struct Request {
     pub(crate) id: Id,
 }
 
+impl Request {
+    /// Whether it is this worker's.
+    pub(crate) fn is_of(&self, worker: &Rc<WorkerInner>) -> bool {
+        Rc::ptr_eq(&self.worker, worker)
+    }
+}
+
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({:#x})", self.id.raw())

@@ -8,9 +8,9 @@
 //! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
 //! interface, an answer of a peer only what asks for one.
 
+use super::Landing;
 use super::held::Unfinished;
 use super::slab::{Id, Slab};
-use super::{Landing, Request};
 use crate::{Error, Status};
 
 /// What an operation waits for.
@@ -619,7 +619,9 @@ impl Table {
         self.fail(&ids, error)
     }
 
-    fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Unfinished> {
+    /// The same for these, which are open.
+    #[must_use]
+    pub(crate) fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Unfinished> {
         let mut unfinished = Vec::new();
         for id in ids {
             let mut posted = None;
@@ -666,15 +668,18 @@ impl Table {
         }
     }
 
-    /// The endpoint is dropped, and its connection lives on: what a provider has goes on without it.
-    pub(crate) fn orphan_posted(&mut self, owner: usize) {
-        for id in self.ids_of(owner, |hot| hot.is(POSTED)) {
-            let Some(&hot) = self.slab.get(id) else { continue };
-            if let Some(head) = self.unlink(hot) {
-                self.at_head(head);
-            }
-            self.link(id, NOBODY);
-        }
+    /// What providers have of an endpoint, and at which interface.
+    pub(crate) fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
+        let at = |id: Id| Some((id, usize::from(self.slab.get(id)?.interface())));
+        self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
+    }
+
+    /// Its endpoint is dropped, and what it goes over lives on: it goes on without it.
+    pub(crate) fn orphan(&mut self, id: Id) {
+        let Some(&hot) = self.slab.get(id) else { return };
+        let head = self.unlink(hot);
+        head.into_iter().for_each(|head| self.at_head(head));
+        self.link(id, NOBODY);
         self.run();
     }
 
@@ -689,12 +694,5 @@ impl Table {
         if self.lists.capacity() > 64 + 4 * self.lists.len() {
             self.lists.shrink_to(2 * self.lists.len());
         }
-    }
-}
-
-impl Request {
-    /// Whether it is this worker's.
-    pub(crate) fn is_of(&self, worker: &std::rc::Rc<crate::worker::Inner>) -> bool {
-        std::rc::Rc::ptr_eq(&self.worker, worker)
     }
 }

@@ -281,7 +281,8 @@ fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
     let mut table = Table::new(100);
     let (theirs, ours) = (posted(&mut table, 9, 2), table.open(9, Kind::Put).unwrap());
     let waits = flush(&mut table, 9);
-    table.orphan_posted(9);
+    assert_eq!(table.posted_of(9), [(theirs, 2)]);
+    table.orphan(theirs);
     assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
     table.forget_owner(9);
     assert_eq!([theirs, ours, waits].map(|id| table.is_open(id)), [true, false, false]);

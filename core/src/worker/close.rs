@@ -4,6 +4,7 @@
 //! been taken by one is flushed on its lane, since only that says whether the peer's side has it. What does not end in time is
 //! named. Dropping does none of this: what is pending ends, and interfaces hand over what they have taken as they close.
 
+use super::orphans::End;
 use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
 use crate::message::PeerId;
@@ -30,7 +31,7 @@ pub struct Undelivered {
 pub struct Loss {
     /// Who it was for, and by which module: as the `Debug` of an [`Endpoint`](crate::Endpoint) has it.
     pub to: String,
-    /// Operations that were pending, messages among them.
+    /// Operations that were pending, messages among them, and those of endpoints that were dropped.
     pub operations: usize,
     /// Answers that the peer was owed. What asked for them ends there with an error.
     pub answers: usize,
@@ -157,7 +158,7 @@ impl Book {
 
     /// Looks at every endpoint again; whether something is left to be done.
     fn look(&mut self, worker: &Inner) -> bool {
-        let mut left = worker.has_debts();
+        let mut left = worker.has_debts() || !worker.orphans_by_way().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             let operations = worker.ops.borrow().open_wholes(endpoint.index);
             let answers = endpoint.answers_len();
@@ -205,9 +206,11 @@ impl Book {
             answers,
             ..Loss::default()
         });
+        let orphans = worker.orphans_by_way().into_iter();
+        let orphans = orphans.map(|(to, operations)| Loss { to, operations, ..Loss::default() });
         let lost = |loss: &Loss| loss.operations > 0 || loss.answers > 0 || loss.unconfirmed;
         let entries = self.entries.values().map(|entry| entry.loss.clone());
-        entries.chain(owed).filter(lost).collect()
+        entries.chain(orphans).chain(owed).filter(lost).collect()
     }
 }
 
@@ -358,7 +361,9 @@ impl Inner {
         for endpoint in self.all_endpoints() {
             endpoint.fail(error.clone());
         }
+        self.end_orphans(End::Worker, &error);
         drop((busy, peers, self.wiring.take_answers()));
+        self.drop_unused_lines();
         // A handler that is running is let go when it has returned.
         match self.handlers.try_borrow_mut() {
             Ok(mut handlers) => {

@@ -8,6 +8,7 @@ mod close;
 mod endpoints;
 mod identity;
 mod numbers;
+mod orphans;
 mod owed;
 mod peers;
 mod progress;
@@ -139,6 +140,8 @@ pub(crate) struct Inner {
     services: services::Desk,
     /// Every operation that has not ended.
     pub(crate) ops: RefCell<Table>,
+    /// Those of endpoints that are gone.
+    orphans: orphans::Orphans,
     endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
     /// What a handler left of its batch when it panicked, by interface.
     left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
@@ -266,6 +269,7 @@ impl Worker {
             wiring,
             services,
             ops: RefCell::new(Table::new(operations)),
+            orphans: orphans::Orphans::default(),
             endpoints: RefCell::default(),
             left_over: RefCell::default(),
             has_left_over: Cell::new(false),

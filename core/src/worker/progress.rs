@@ -1,6 +1,7 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
 use super::carrier::CARRIER_COOKIE;
+use super::orphans::End;
 use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::WorkerAddress;
 use crate::emulate;
@@ -343,6 +344,7 @@ impl Inner {
         for endpoint in self.all_endpoints() {
             endpoint.lose_interface(index, &error, broken);
         }
+        self.end_orphans(End::Interface { index, broken }, &error);
     }
 
     // ---- work of our own ----

@@ -14,6 +14,7 @@ mod sender;
 pub(crate) use sender::Sender;
 
 use super::carrier::{Carrier, Carriers};
+use super::orphans::End;
 use super::{Counters, Inner, InterfaceSlot, abi};
 use crate::address::{Via, WorkerAddress};
 use crate::endpoint::{Inner as EndpointInner, Owner, Way};
@@ -379,6 +380,14 @@ impl Inner {
         lines.get(&number).map(|line| (line.way.interface, line.raw))
     }
 
+    /// What a person calls a line.
+    pub(super) fn line_name(&self, number: u64) -> Option<String> {
+        let lines = self.wiring.lines.borrow();
+        let line = lines.get(&number)?;
+        let path = &self.interfaces[line.way.interface].path;
+        Some(format!("{} through {path}", line.peer.label()))
+    }
+
     /// The lines that an endpoint uses.
     pub(crate) fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
         let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
@@ -483,7 +492,9 @@ impl Inner {
     fn drop_line(&self, number: u64) {
         let line = self.wiring.lines.borrow_mut().remove(&number);
         if let Some(mut line) = line {
-            end(line.take_answers());
+            let error = line.error();
+            self.end_orphans(End::Line(number), &error);
+            end(line.answers.take(), error);
             let _ = self.forget_number(&self.interfaces[line.way.interface], number);
             self.close_line(number, line.raw);
         }

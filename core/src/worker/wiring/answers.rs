@@ -10,20 +10,19 @@ impl Line {
         users.chain(self.answers.clone()).collect()
     }
 
-    /// The endpoint of its answers, and with which error that ends.
-    pub(super) fn take_answers(&mut self) -> Option<(Rc<EndpointInner>, Error)> {
-        let error = match &self.state {
+    /// With which error ends what still is under way on it.
+    pub(super) fn error(&self) -> Error {
+        match &self.state {
             State::Dead(error) => error.clone(),
             _ => Status::Closed.into(),
-        };
-        Some((self.answers.take()?, error))
+        }
     }
 }
 
 /// Ends the endpoint of a line's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
 /// not a connection that is about to be closed.
-pub(super) fn end(answers: Option<(Rc<EndpointInner>, Error)>) {
-    if let Some((answers, error)) = answers {
+pub(super) fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
+    if let Some(answers) = answers {
         answers.fail(error);
     }
 }
@@ -76,11 +75,13 @@ impl Inner {
 
     /// The line is dead: nobody waits for what it would have carried.
     pub(super) fn end_answers(&self, number: u64) {
-        let answers = match self.wiring.lines.borrow_mut().get_mut(&number) {
-            Some(line) => line.take_answers(),
-            None => None,
-        };
-        end(answers);
+        let ended = self.wiring.lines.borrow_mut().get_mut(&number).map(|line| {
+            let error = line.error();
+            (line.answers.take(), error)
+        });
+        if let Some((answers, error)) = ended {
+            end(answers, error);
+        }
     }
 
     /// This endpoint of answers has failed.
@@ -88,6 +89,29 @@ impl Inner {
         for number in self.lines_of(answers) {
             self.end_answers(number);
             self.drop_unused(number);
+        }
+    }
+
+    /// The worker is closed: lets go of the connections that no endpoint uses, and of what providers have there.
+    pub(in crate::worker) fn drop_unused_lines(&self) {
+        if !self.same_process() {
+            return;
+        }
+        let unused = |line: &Line| {
+            !matches!(line.state, State::Forming)
+                && line.users.iter().all(|user| user.strong_count() == 0)
+        };
+        let found: Vec<(u64, Option<ConnectionKey>)> = {
+            let lines = self.wiring.lines.borrow();
+            let unused = lines.iter().filter(|(_, line)| unused(line));
+            unused.map(|(number, line)| (*number, line.key.clone())).collect()
+        };
+        for (number, key) in found {
+            if let Some(key) = key {
+                self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
+                let _ = self.wiring.by_key.borrow_mut().remove(&key);
+            }
+            self.drop_line(number);
         }
     }
 

@@ -122,6 +122,7 @@ impl Inner {
         }
         self.forget_replies(&users);
         drop(users);
+        self.end_orphans(End::Line(number), &error);
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {

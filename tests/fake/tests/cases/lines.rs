@@ -121,4 +121,44 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
         drop((ba, b));
     }
+
+    /// It was dropped, and the connection is the worker's: what a provider has of it ends with that at the latest.
+    fn operations_of_a_dropped_endpoint_end_with_what_they_go_over() {
+        type End = fn(&Stage);
+        let line: End = |stage| {
+            let (a, b) = (stage.world.interface(0, "rma"), stage.world.interface(1, "rma"));
+            stage.world.break_endpoints(a, b, Status::Io, "the cable is cut");
+        };
+        let provider: End = |stage| {
+            let at = stage.world.interface(0, "rma");
+            stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::ProviderFailed)).at(at));
+        };
+        let worker: End = |stage| {
+            let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
+            let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
+            assert_eq!(loss.operations, 1, "{loss:?}");
+            assert!(loss.to.contains("other:rma/rma"), "{loss:?}");
+        };
+        let ends = [(line, Status::Io), (provider, Status::ProviderFailed), (worker, Status::Closed)];
+        for (end, status) in ends {
+            let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_lines()];
+            let stage = Stage::new(lanes);
+            let (target, _) = stage.target(vec![0; 8]);
+            let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            let key = dropped.import_key(&target.remote_key().unwrap()).unwrap();
+            assert_eq!(stage.finish(dropped.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+            stage.world.hold(Slot::Get);
+            let local = stage.local(vec![1; 8]);
+            let get = pending(dropped.get(&local, 0..8, &key, 0));
+            drop((key, dropped));
+            stage.settle();
+            assert!(stage.a.test(&get).is_none(), "its connection lives");
+            end(&stage);
+            let ended = stage.end_of(&get).expect("it has nothing to wait for").unwrap_err();
+            assert_eq!((ended.status(), stage.a.pending()), (status, 0));
+            // Of a provider that broke nobody knows what it touches.
+            assert_eq!(local.close().is_ok(), status != Status::ProviderFailed);
+            stage.assert_no_faults();
+        }
+    }
 }
