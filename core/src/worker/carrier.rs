@@ -435,12 +435,14 @@ impl super::Worker {
     ///
     /// # Errors
     /// `Invalid` unless the context was opened with
-    /// [`out_of_band`](crate::ContextBuilder::out_of_band), `Unsupported` when no path of it needs `oob`.
+    /// [`out_of_band`](crate::ContextBuilder::out_of_band), `Unsupported` when no path of it needs `oob`; `Closed` when the
+    /// worker is.
     pub fn set_out_of_band(
         &self,
         address: &[u8],
         send: impl Fn(&[u8], &[u8]) -> bool + 'static,
     ) -> Result<(), Error> {
+        self.inner.check_open()?;
         if !self.inner.core.out_of_band {
             return Err(Error::new(
                 Status::Unsupported,

@@ -17,6 +17,11 @@ impl Inner {
         self.open_endpoint(address, Owner::Library)
     }
 
+    /// `Closed` when the worker is: what it took from then on would never be let go.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
+    }
+
     /// Makes an endpoint to an address.
     pub(super) fn open_endpoint(
         self: &Rc<Self>,
@@ -24,9 +29,7 @@ impl Inner {
         owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
         self.core.check_process("a worker")?;
-        if self.closed.get() {
-            return Err(Error::from_status(Status::Closed));
-        }
+        self.check_open()?;
         let mut route = Route::choose(self, &address);
         route.put_last(|way| self.avoided_until(address.party.worker, way.interface));
         if route.message().is_none() {
@@ -42,6 +45,8 @@ impl Inner {
         route: Route,
         owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
+        // Nothing would end it, and it would hold the worker.
+        self.check_open()?;
         let mut endpoints = self.endpoints.borrow_mut();
         let id = endpoints.insert(()).ok_or_else(|| {
             Error::new(

@@ -297,12 +297,13 @@ impl Worker {
     /// thread; it may send, but not make progress.
     ///
     /// # Errors
-    /// `Invalid` for an id of the library's own range.
+    /// `Invalid` for an id of the library's own range; `Closed` when the worker is.
     pub fn on_message(
         &self,
         id: u16,
         handler: impl Fn(&Message<'_>) + 'static,
     ) -> Result<(), Error> {
+        self.inner.check_open()?;
         if id > crate::endpoint::MAX_MESSAGE_ID {
             return Err(Error::new(
                 Status::Invalid,
@@ -328,14 +329,18 @@ impl Worker {
     /// many connections there were; and again only if the peer has come back in between. A peer that closes its
     /// connections is not gone, nor is one of whose several devices one failed.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
-        *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));
+        if self.inner.check_open().is_ok() {
+            *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));
+        }
     }
 
     /// Registers what to do when a peer has left in good order: it has closed the last connection over which it wrote to us, at
     /// the latest by dropping its worker. Everything that it had sent before has been handed on by then, and nothing more comes
     /// from it unless it connects anew. It is not called for a peer that is gone: that is [`Worker::on_peer_failure`].
     pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
-        *self.inner.on_left.borrow_mut() = Some(Rc::new(handler));
+        if self.inner.check_open().is_ok() {
+            *self.inner.on_left.borrow_mut() = Some(Rc::new(handler));
+        }
     }
 
     /// An endpoint that leads to the worker with this address. The connection itself is made by the first

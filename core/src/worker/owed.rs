@@ -51,6 +51,10 @@ impl Inner {
     /// Keeps an answer that cannot be given now.
     #[cold]
     pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
+        // Nothing is tried again when this worker is closed: who asks is told at once, where that is possible.
+        if self.closed.get() {
+            return self.hang_up(to, status);
+        }
         // Who asked is gone, and with it its question.
         if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
             return;

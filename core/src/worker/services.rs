@@ -135,6 +135,7 @@ impl ServiceRequest {
         let worker = self.worker.upgrade().ok_or_else(closed)?;
         self.answered = true;
         worker.core.check_process("a request for a service")?;
+        worker.check_open()?;
         let said = {
             let mut services = worker.services.services.borrow_mut();
             match yes {
@@ -208,13 +209,14 @@ impl Worker {
     /// keeps it. At most `backlog` wait unanswered at a time; further ones are refused.
     ///
     /// # Errors
-    /// `Busy` when this worker listens for it already, `Invalid` for an impossible name.
+    /// `Busy` when this worker listens for it already, `Invalid` for an impossible name; `Closed` when the worker is.
     pub fn listen(
         &self,
         service: &str,
         backlog: usize,
         on_request: impl Fn(ServiceRequest) + 'static,
     ) -> Result<(), Error> {
+        self.inner.check_open()?;
         let desk = &self.inner.services;
         let known = desk.listeners.borrow().contains_key(service);
         desk.services.borrow_mut().listen(service, backlog).map_err(|reason| {
@@ -455,9 +457,11 @@ mod tests {
         let address = server.address().unwrap();
         let call = client.connect_to_service(&address, "gone", b"").unwrap();
         let request: ServiceRequest = until(&[&server, &client], || waiting.borrow_mut().take());
-        drop(server);
+        // Closed or dropped, it says the same.
+        server.close(Duration::from_secs(60)).unwrap();
         let error = request.accept(b"").unwrap_err();
         assert_eq!(error.status(), Status::Closed);
+        drop(server);
         assert!(call.test().is_none_or(|answer| answer.is_err()));
     }
 

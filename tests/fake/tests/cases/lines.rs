@@ -161,4 +161,19 @@ cases! {
             stage.assert_no_faults();
         }
     }
+
+    fn a_question_to_a_closed_worker_leaves_nothing_behind() {
+        let stage = over_lines();
+        let address = stage.a.address().unwrap();
+        stage.a.close(PATIENCE).unwrap();
+        let carried = stage.carry_for_a();
+        let late = stage.b.connect(&address).unwrap();
+        drop(pending(late.flush_messages()));
+        stage.settle();
+        let world = stage.world;
+        drop((late, stage));
+        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
+        assert_eq!(carried.unwrap_err().status(), Status::Closed);
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
 }

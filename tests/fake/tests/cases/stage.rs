@@ -26,6 +26,15 @@ pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Conte
 /// Datagrams of wire-up, by the worker that each is for.
 type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
 
+/// The application carries what a worker has to say.
+fn carry(worker: &Worker, name: u8, mail: &Mail) -> Result<(), Error> {
+    let post = mail.clone();
+    worker.set_out_of_band(&[name], move |to, datagram| {
+        post.borrow_mut().push_back((to[0], datagram.to_vec()));
+        true
+    })
+}
+
 /// A worker `a` with an endpoint to a worker `b` of another context, which has one back.
 ///
 /// Fields in the order in which they are dropped.
@@ -51,12 +60,7 @@ impl Stage {
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
         let mail = Mail::default();
         for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_lines()) {
-            let post = mail.clone();
-            let send = move |to: &[u8], datagram: &[u8]| {
-                post.borrow_mut().push_back((to[0], datagram.to_vec()));
-                true
-            };
-            worker.set_out_of_band(&[name], send).unwrap();
+            carry(worker, name, &mail).unwrap();
         }
         let ab = a.connect(&b.address().unwrap()).unwrap();
         let ba = b.connect(&a.address().unwrap()).unwrap();
@@ -67,6 +71,11 @@ impl Stage {
         assert!(stage.until(|| stage.b.test(&back) == Some(Ok(0))));
         drop(back);
         stage
+    }
+
+    /// The application carries what `a` has to say, from here on.
+    pub(crate) fn carry_for_a(&self) -> Result<(), Error> {
+        carry(&self.a, 0, &self.mail)
     }
 
     /// Both make progress once.

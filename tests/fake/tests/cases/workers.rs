@@ -511,4 +511,20 @@ cases! {
         drop(key);
         stage.assert_no_faults();
     }
+
+    fn a_closed_worker_takes_no_handler_that_may_hold_it() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.a.close(PATIENCE).unwrap();
+        let held = [0, 1, 2, 3].map(|_| stage.ab.clone());
+        let [message, failure, left, service] = held;
+        let refused = stage.a.on_message(5, move |_| drop(message.error()));
+        assert_eq!(refused.unwrap_err().status(), Status::Closed);
+        let refused = stage.a.listen("shelf", 1, move |_| drop(service.error()));
+        assert_eq!(refused.unwrap_err().status(), Status::Closed);
+        stage.a.on_peer_failure(move |_, _| drop(failure.error()));
+        stage.a.on_peer_left(move |_| drop(left.error()));
+        let world = stage.world;
+        drop(stage);
+        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
+    }
 }
