@@ -56,7 +56,8 @@ pub(super) fn close(raw: RawEndpoint) {
 
 /// Gives back the payload of a lent event that nobody has kept.
 pub(crate) fn release(slot: &InterfaceSlot, event: &Event) {
-    // SAFETY: called once for an event, when its handler has returned and what was kept of it is gone (`Readers`).
+    // SAFETY: called once for an event, when its handler has returned and what was kept of it is gone (`Readers`), or when no
+    // handler will be called with it any more.
     unsafe { slot.interface.release(event.cookie) }
 }
 

@@ -50,6 +50,11 @@ impl<P: Eq + Hash + Copy, E: Copy> Carried<P, E> {
         self.remove(&path)
     }
 
+    /// Changes what is open.
+    pub(super) fn change(&mut self, mut change: impl FnMut(&P, &mut E)) {
+        self.open.iter_mut().for_each(|(path, (_, endpoint))| change(path, endpoint));
+    }
+
     /// All of them.
     #[must_use]
     pub(super) fn take(&mut self) -> Vec<E> {

@@ -141,6 +141,15 @@ impl Carriers {
         }
     }
 
+    /// The provider of this interface broke: nothing of it is called again.
+    pub(super) fn fail(&self, interface: usize) {
+        self.messages.borrow_mut().change(|(over, ..), raw| {
+            if *over == interface {
+                raw.fail();
+            }
+        });
+    }
+
     /// In a forked child nothing may be closed: it would speak in the parent's name.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.connectors));
@@ -344,6 +353,9 @@ impl Inner {
                     Some(raw) => raw,
                     None => {
                         let slot = &self.interfaces[*interface];
+                        if let Some(error) = &*slot.out_of_use.borrow() {
+                            return Err(error.status());
+                        }
                         let address = &peer.party.candidates[*candidate].address;
                         let identity = self.identity().map_err(|e| e.status())?;
                         let cookie = carriers.messages.borrow_mut().cookie();

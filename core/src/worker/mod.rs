@@ -478,6 +478,7 @@ pub struct MemoryUse {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.same_process() {
+            self.release_left_over();
             self.wiring.close();
         } else {
             // Closed in a forked child, they would say good-bye in the parent's name.

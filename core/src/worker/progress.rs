@@ -70,6 +70,19 @@ impl Drop for Leave<'_> {
     }
 }
 
+/// A number of an interface's means nobody any more when this is gone.
+struct Forget<'a> {
+    worker: &'a Inner,
+    slot: &'a InterfaceSlot,
+    number: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        let _ = self.worker.forget_number(self.slot, self.number);
+    }
+}
+
 impl Inner {
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
@@ -172,6 +185,18 @@ impl Inner {
         self.has_left_over.set(true);
     }
 
+    /// The worker ends: payloads that a provider has lent and no handler will see go back.
+    pub(super) fn release_left_over(&self) {
+        for (interface, events) in self.left_over.take() {
+            let lent = |event: &&Event| {
+                event.kind == event::MESSAGE && event.flags & event_flags::LENT != 0
+            };
+            for event in events.iter().filter(lent) {
+                abi::release(&self.interfaces[interface], event);
+            }
+        }
+    }
+
     /// What a handler left behind when it panicked.
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>) -> usize {
@@ -261,8 +286,9 @@ impl Inner {
         if matches!(event.status, 0 | CLOSED) {
             return self.closed_in_good_order(slot, event.peer);
         }
+        // Also when the application's handler panics.
+        let _forget = Forget { worker: self, slot, number: event.peer };
         self.peer_lost(slot, event);
-        let _ = self.forget_number(slot, event.peer);
     }
 
     fn peer_lost(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
@@ -340,6 +366,7 @@ impl Inner {
         let broken = status == Status::ProviderFailed;
         if broken {
             slot.interface.stop_polling();
+            self.wiring.fail_interface(index);
         }
         for endpoint in self.all_endpoints() {
             endpoint.lose_interface(index, &error, broken);

@@ -142,6 +142,13 @@ impl Wiring {
         lines.iter().filter(|(_, line)| stands(line)).map(|(number, _)| *number).collect()
     }
 
+    /// The provider of this interface broke: nothing of it is called again, neither over lines nor by what carries datagrams.
+    pub(super) fn fail_interface(&self, interface: usize) {
+        let mut lines = self.lines.borrow_mut();
+        lines.values_mut().filter(|l| l.way.interface == interface).for_each(|l| l.raw.fail());
+        self.carriers.fail(interface);
+    }
+
     /// Ends every line. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {

@@ -162,6 +162,20 @@ cases! {
         }
     }
 
+    fn a_provider_that_broke_is_not_called_over_its_lines() {
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_lines()];
+        let stage = Stage::new(lanes);
+        let (_target, key) = stage.target(vec![0; 8]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        let at = stage.world.interface(0, "rma");
+        stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::ProviderFailed)).at(at));
+        stage.settle();
+        let asked = || stage.world.calls(Slot::Flush).iter().filter(|c| c.interface == at).count();
+        let before = asked();
+        let _ = stage.a.close(Duration::ZERO);
+        assert_eq!(asked(), before);
+    }
+
     fn a_question_to_a_closed_worker_leaves_nothing_behind() {
         let stage = over_lines();
         let address = stage.a.address().unwrap();

@@ -235,4 +235,18 @@ cases! {
         stage.settle();
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
+
+    fn payloads_behind_a_panic_go_back_when_the_worker_ends() {
+        let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
+        stage.b.on_message(5, |_| resume_unwind(Box::new("a handler that panics"))).unwrap();
+        for i in 0..4 {
+            let _ = stage.ab.send(5, i, b"1234567890").unwrap();
+        }
+        assert!(catch_unwind(AssertUnwindSafe(|| stage.b.progress())).is_err());
+        assert!(stage.world.left()[4] > 0, "all came in polls of their own");
+        let world = stage.world;
+        drop(stage);
+        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
 }

@@ -527,4 +527,25 @@ cases! {
         drop(stage);
         assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
     }
+
+    /// The handler that is told of it panics: the connection has ended all the same.
+    fn a_peer_that_failed_is_gone_also_when_nobody_could_be_told() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let left = Rc::new(RefCell::new(0));
+        let count = left.clone();
+        stage.b.on_peer_left(move |_| *count.borrow_mut() += 1);
+        stage.b.on_peer_failure(|_, _| std::panic::resume_unwind(Box::new("a handler that panics")));
+        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+        stage.world.leave(a, b, Status::TimedOut as i32, "nothing was heard of it");
+        let poll = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage.b.progress()));
+        assert!((0..100).any(|_| poll().is_err()), "nobody is told");
+        // It comes back, and closes its only connection.
+        let log = stage.log_at_b(5);
+        let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let _ = again.send(5, 0, b"").unwrap();
+        assert!(stage.until(|| !log.borrow().is_empty()));
+        drop(again);
+        stage.settle();
+        assert_eq!(*left.borrow(), 1);
+    }
 }
