@@ -12,6 +12,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use std::cell::Cell;
+use std::rc::Weak;
 use tieline_plugin_api::caps;
 
 /// An interface of ours, and the peer's candidate that it reaches.
@@ -221,6 +222,20 @@ impl Inner {
             State::New if !stood => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }
+    }
+
+    /// Lets go of what this endpoint has of a line over an interface; false where it is alive, or where keys of other
+    /// endpoints go through it.
+    pub(crate) fn leave_line(&self, interface: usize) -> bool {
+        if self.is_alive() || self.reaches_memory.get() {
+            return false;
+        }
+        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        for key in keys {
+            key.retire(interface, false);
+        }
+        self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
+        true
     }
 
     /// Keeps the memory of operations that have ended here and that providers still have.

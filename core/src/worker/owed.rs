@@ -124,12 +124,14 @@ impl Inner {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
         let unanswered = "a question that it carried could not be answered";
         if let Some(line) = to.line {
-            return self.line_failed(line, status, unanswered);
+            self.line_failed(line, status, unanswered);
+            return self.drop_failed(line);
         }
         for slot in &self.interfaces {
             for number in slot.numbers_of(to.peer) {
                 if slot.to_endpoint {
                     self.line_failed(number, status, unanswered);
+                    self.drop_failed(number);
                 } else if let Err(refused) = slot.interface.hang_up(number) {
                     self.core.note(format!(
                         "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",

@@ -115,6 +115,22 @@ impl Inner {
         }
     }
 
+    /// Lets go of a dead line also where the application still holds endpoints that failed with it: somebody waits at its
+    /// other end, and hears of it when it is closed.
+    pub(in crate::worker) fn drop_failed(&self, number: u64) {
+        let (users, interface) = match self.wiring.lines.borrow().get(&number) {
+            Some(line) => (line.everybody(), line.way.interface),
+            None => return,
+        };
+        for user in users.iter().filter(|user| user.leave_line(interface)) {
+            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, interface));
+            if let Some(line) = self.wiring.lines.borrow_mut().get_mut(&number) {
+                line.users.retain(|known| known.as_ptr() != Rc::as_ptr(user));
+            }
+        }
+        self.drop_unused(number);
+    }
+
     /// Lets go of a dead line that no endpoint uses.
     pub(super) fn drop_unused(&self, number: u64) {
         let unused = self.wiring.lines.borrow().get(&number).is_some_and(|line| {

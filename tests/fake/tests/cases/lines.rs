@@ -190,4 +190,16 @@ cases! {
         assert_eq!(carried.unwrap_err().status(), Status::Closed);
         assert_eq!(world.faults(), Vec::<String>::new());
     }
+
+    /// The application still holds an endpoint of the same connection, and does not know yet that it has failed.
+    fn who_asks_a_worker_that_is_closed_hears_of_it_at_once() {
+        let stage = over_lines();
+        let (_target, _key) = stage.target(vec![0; 8]);
+        stage.a.close(PATIENCE).unwrap();
+        let asked = pending(stage.ba.flush_messages());
+        assert!(stage.until(|| stage.b.test(&asked).is_some()), "it waits for no answer");
+        assert!(stage.b.test(&asked).unwrap().is_err());
+        drop((_key, _target));
+        stage.assert_no_faults();
+    }
 }
