@@ -153,6 +153,8 @@ impl Inner {
         for rank in way::lanes(*lanes) {
             let found = self.route.memory.get(rank).ok_or_else(|| Status::Closed.into());
             let asked = found.and_then(|way| {
+                // Nobody would say how it ended.
+                self.worker.interfaces[way.interface].check_in_use()?;
                 let lane = self.memory_lane(*way)?;
                 let part =
                     self.worker.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
@@ -220,8 +222,11 @@ impl Inner {
         {
             return false;
         }
-        let lane = self.route.memory.get(rank).map(|way| self.memory_lane(*way));
-        matches!(lane, Some(Ok(lane)) if lane.fence() == OK)
+        let Some(way) = self.route.memory.get(rank) else { return false };
+        let Ok(lane) = self.memory_lane(*way) else { return false };
+        let code = lane.fence();
+        self.worker.interfaces[way.interface].provider.heard(code);
+        code == OK
     }
 
     /// What is posted from here on waits until everything before is complete.

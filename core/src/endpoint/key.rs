@@ -258,7 +258,7 @@ impl KeyInner {
                 }
             }
             Err(code) if Status::from_code(code) == Status::Again => retry(),
-            Err(_) => {}
+            Err(code) => slot.provider.heard(code),
         }
     }
 

@@ -571,6 +571,7 @@ impl Inner {
         if let Some(control) = self.open_control() {
             control.fail(error);
         }
+        self.worker.answer_another_way(self);
     }
 
     /// This interface serves nobody any more. `broken`: nothing of its provider is called again.

@@ -239,7 +239,14 @@ impl Inner {
             self.note_local(native.rank);
         }
         self.worker.with_ops(|ops| ops.withdraw(request));
-        Ok((code == OK).then_some(Outcome::Done(0)))
+        match code {
+            OK => Ok(Some(Outcome::Done(0))),
+            // Asked again it might go on as if nothing had happened.
+            code if code == Status::ProviderFailed as i32 => {
+                Err(self.memory_failure(&native, key, Status::ProviderFailed))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.

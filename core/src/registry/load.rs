@@ -486,11 +486,16 @@ impl LoadedProvider {
         if code < 0 { Err(self.failed_call(code as i32, what)) } else { Ok(code) }
     }
 
-    /// The failure of a control call. `PROVIDER_FAILED` takes the provider out of use.
-    pub(super) fn failed_call(&self, code: i32, what: &dyn Fn() -> String) -> Error {
-        if Status::from_code(code) == Status::ProviderFailed {
+    /// What a call answered that is no more than asked for: `PROVIDER_FAILED` takes the provider out of use all the same.
+    pub(crate) fn heard(&self, code: i32) {
+        if code == Status::ProviderFailed as i32 {
             self.poison(&self.last_error());
         }
+    }
+
+    /// The failure of a control call. `PROVIDER_FAILED` takes the provider out of use.
+    pub(super) fn failed_call(&self, code: i32, what: &dyn Fn() -> String) -> Error {
+        self.heard(code);
         self.failure(code, &what())
     }
 }

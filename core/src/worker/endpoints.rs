@@ -134,21 +134,24 @@ impl Inner {
         Ok(endpoint)
     }
 
-    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their
-    /// lines.
+    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their lines.
     pub(super) fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
         for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
             if endpoint.owner == Owner::Line {
                 self.forget_answers(endpoint);
-                continue;
             }
-            let worker = &endpoint.address.party.worker;
-            let Some(number) = self.peers.borrow().known_number(worker) else { continue };
-            let gone = match self.peers.borrow_mut().get_mut(number) {
-                Some(peer) => peer.reply.take_if(|reply| Rc::ptr_eq(reply, endpoint)),
-                None => None,
-            };
-            drop(gone);
         }
+    }
+
+    /// This endpoint has failed: answers to its peer go another way. Whoever else has it keeps its lanes open, and with
+    /// them what providers may still touch; that must not be us.
+    pub(crate) fn answer_another_way(&self, failed: &EndpointInner) {
+        let worker = &failed.address.party.worker;
+        let Some(number) = self.peers.borrow().known_number(worker) else { return };
+        let gone = match self.peers.borrow_mut().get_mut(number) {
+            Some(peer) => peer.reply.take_if(|reply| std::ptr::eq(&raw const **reply, failed)),
+            None => None,
+        };
+        drop(gone);
     }
 }

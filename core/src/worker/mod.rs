@@ -74,6 +74,11 @@ impl InterfaceSlot {
         PeerId(self.peers.borrow().peer(number))
     }
 
+    /// Whether what is posted to it will be told the end of.
+    pub(crate) fn check_in_use(&self) -> Result<(), Error> {
+        self.out_of_use.borrow().clone().map_or(Ok(()), Err)
+    }
+
     /// The provider's numbers of a peer of the worker's.
     fn numbers_of(&self, peer: u32) -> Vec<u64> {
         self.peers.borrow().of(peer)

@@ -111,6 +111,7 @@ impl Inner {
     /// What asks the kernel: polled every time for a while after it brought something, else now and then.
     #[cold]
     fn poll_slow(self: &Rc<Self>) -> usize {
+        self.take_out_broken();
         let mut count = 0;
         for &index in &self.slow {
             count += self.poll(index);
@@ -345,6 +346,15 @@ impl Inner {
         for (index, slot) in self.interfaces.iter().enumerate() {
             if std::sync::Arc::ptr_eq(&slot.provider, provider) {
                 self.interface_failed(index, Status::ProviderFailed);
+            }
+        }
+    }
+
+    /// Providers that said in a call of no data, of any worker or of none, that they broke.
+    fn take_out_broken(&self) {
+        for (index, slot) in self.interfaces.iter().enumerate() {
+            if slot.provider.poisoned() && slot.out_of_use.borrow().is_none() {
+                self.provider_failed(index);
             }
         }
     }

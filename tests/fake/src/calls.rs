@@ -41,6 +41,26 @@ pub enum Slot {
     Arm,
     /// `connect` of an endpoint
     Bind,
+    /// `event_fd`
+    EventFd,
+    /// `memory`
+    Memory,
+    /// `revoke`
+    Revoke,
+    /// `hang_up`
+    HangUp,
+    /// `drop_key`
+    DropKey,
+    /// `close` of an endpoint
+    CloseEndpoint,
+    /// `open_interface`
+    OpenInterface,
+    /// `close` of an interface
+    CloseInterface,
+    /// `open_domain`
+    OpenDomain,
+    /// `close` of a domain
+    CloseDomain,
 }
 
 impl Slot {
@@ -75,7 +95,7 @@ pub enum Act {
     Lie,
     /// The calling thread stops in the call until `World::go_on`, then does what was asked.
     Stop,
-    /// The calling thread waits in the call until another one has stopped.
+    /// The calling thread waits in the call until another one has stopped, some seconds at most.
     AwaitStop,
 }
 

@@ -3,11 +3,12 @@
 use crate::calls::{Act, Call, Slot, Verdict};
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
-use crate::world::World;
+use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{Atomic, Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
     Absent, Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
-    Packer, Posted, Posting, Provider, RmaOp, Status, connects, event, memory_caps, role,
+    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, event,
+    memory_caps, role,
 };
 
 /// The provider `fake` (0) or `other` (1).
@@ -66,7 +67,9 @@ impl<const NUMBER: usize> Provider for Fake<NUMBER> {
         let lane = lanes.position(|lane| {
             lane.provider == NUMBER && name == format!("{}:{}", NAMES[NUMBER], lane.name)
         });
-        Ok(FakeDomain { world, lane: lane.ok_or(Status::NoDevice)? })
+        let lane = lane.ok_or(Status::NoDevice)?;
+        ask(world, lane, usize::MAX, Slot::OpenDomain)?;
+        Ok(FakeDomain { world, lane })
     }
 }
 
@@ -74,6 +77,12 @@ impl<const NUMBER: usize> Provider for Fake<NUMBER> {
 pub struct FakeDomain {
     world: &'static World,
     lane: usize,
+}
+
+impl Drop for FakeDomain {
+    fn drop(&mut self) {
+        let _ = ask(self.world, self.lane, usize::MAX, Slot::CloseDomain);
+    }
 }
 
 /// What becomes of a call that has no cookie.
@@ -91,7 +100,7 @@ fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
             Ok(Verdict::Go)
         }
         Verdict::Act(Act::AwaitStop) => {
-            let _ = world.await_stop();
+            let _ = world.await_stop_for(PATIENCE_OF_A_CALL);
             Ok(Verdict::Go)
         }
         Verdict::Act(Act::Refuse(status)) => Err(status),
@@ -133,6 +142,7 @@ impl Domain for FakeDomain {
 
     fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<FakeInterface, Failure> {
         let (world, lane) = (self.world, self.lane);
+        ask(world, lane, usize::MAX, Slot::OpenInterface)?;
         let number = world.state().open_interface(lane);
         Ok(FakeInterface { world, lane, number })
     }
@@ -141,6 +151,11 @@ impl Domain for FakeDomain {
         ask(self.world, self.lane, usize::MAX, Slot::Register)?;
         let piece = Piece::registered(base, len);
         Ok(FakeRegion(self.world.state().register(self.lane, piece, access)))
+    }
+
+    fn revoke(&self, _: &FakeRegion) -> Revoked {
+        let _ = ask(self.world, self.lane, usize::MAX, Slot::Revoke);
+        Revoked::Quiet
     }
 
     fn deregister(&self, region: FakeRegion) -> Result<(), Failure> {
@@ -180,6 +195,7 @@ impl FakeInterface {
 impl Drop for FakeInterface {
     fn drop(&mut self) {
         self.world.state().close_interface(self.number);
+        let _ = ask(self.world, self.lane, self.number, Slot::CloseInterface);
     }
 }
 
@@ -228,6 +244,7 @@ impl Interface for FakeInterface {
     }
 
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        ask(self.world, self.lane, self.number, Slot::HangUp)?;
         self.world.state().hang_up(self.number, peer);
         Ok(())
     }
@@ -236,6 +253,16 @@ impl Interface for FakeInterface {
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
         Err(Status::Unsupported)
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        let _ = ask(self.world, self.lane, self.number, Slot::EventFd);
+        None
+    }
+
+    fn memory(&self) -> MemoryReport {
+        let _ = ask(self.world, self.lane, self.number, Slot::Memory);
+        MemoryReport::default()
     }
 
     fn release(&self, token: u64) {
@@ -255,23 +282,29 @@ pub struct FakeEndpoint {
 /// A registration of a peer's, imported.
 pub struct FakeKey {
     world: &'static World,
+    lane: usize,
+    interface: usize,
     endpoint: usize,
     region: u64,
 }
 
 impl Drop for FakeKey {
     fn drop(&mut self) {
-        let mut state = self.world.state();
-        state.keys -= 1;
-        if !state.endpoints[self.endpoint].open {
-            state.fault("a key was dropped after its endpoint");
+        {
+            let mut state = self.world.state();
+            state.keys -= 1;
+            if !state.endpoints[self.endpoint].open {
+                state.fault("a key was dropped after its endpoint");
+            }
         }
+        let _ = ask(self.world, self.lane, self.interface, Slot::DropKey);
     }
 }
 
 impl Drop for FakeEndpoint {
     fn drop(&mut self) {
         self.world.state().close_endpoint(self.number);
+        let _ = ask(self.world, self.lane, self.interface, Slot::CloseEndpoint);
     }
 }
 
@@ -402,14 +435,15 @@ impl Endpoint for FakeEndpoint {
     fn import_key(&self, bytes: &[u8]) -> Result<FakeKey, Failure> {
         let _ = self.call(Slot::ImportKey, 0, 0, bytes.len(), 0)?;
         let region = u64::from_le_bytes(bytes.try_into().map_err(|_| Status::KeyRejected)?);
-        let (world, endpoint) = (self.world, self.number);
+        let (world, lane, interface, endpoint) =
+            (self.world, self.lane, self.interface, self.number);
         let mut state = world.state();
         let known = state.memory.get(&region).is_some_and(|memory| memory.lane == self.lane);
         if !known {
             return Err(Failure::new(Status::KeyRejected, "there is no such registration"));
         }
         state.keys += 1;
-        Ok(FakeKey { world, endpoint, region })
+        Ok(FakeKey { world, lane, interface, endpoint, region })
     }
 
     fn address(&self) -> Vec<u8> {

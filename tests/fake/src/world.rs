@@ -141,6 +141,8 @@ pub struct World {
 
 /// After so long a thread that waits for another one gives up: the test has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same for one that waits inside a call, and may be called again.
+pub(crate) const PATIENCE_OF_A_CALL: Duration = Duration::from_secs(5);
 
 impl World {
     /// A world with these lanes, whose chance begins with `seed`. It is never freed: what is loaded may look at it
@@ -180,8 +182,12 @@ impl World {
     /// Waits until a thread has stopped in a call; whether one has.
     #[must_use]
     pub fn await_stop(&self) -> bool {
+        self.await_stop_for(PATIENCE)
+    }
+
+    pub(crate) fn await_stop_for(&self, patience: Duration) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(stopped, PATIENCE, |stopped| stopped.0 == 0);
+        let waited = self.changed.wait_timeout_while(stopped, patience, |stopped| stopped.0 == 0);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -217,6 +223,20 @@ impl World {
     #[must_use]
     pub fn calls(&self, slot: Slot) -> Vec<Call> {
         self.state().calls.iter().filter(|call| call.slot == slot).copied().collect()
+    }
+
+    /// Whether a call of this slot was refused, or panicked.
+    #[must_use]
+    pub fn was_refused(&self, slot: Slot) -> bool {
+        self.state().calls.iter().any(|call| call.slot == slot && call.refused)
+    }
+
+    /// What was called of an interface and its endpoints, but for polls and what closes them.
+    #[must_use]
+    pub fn calls_at(&self, interface: usize) -> Vec<Slot> {
+        let closes = [Slot::CloseEndpoint, Slot::CloseInterface, Slot::DropKey];
+        let own = |call: &&Call| call.interface == interface && !closes.contains(&call.slot);
+        self.state().calls.iter().filter(own).map(|call| call.slot).collect()
     }
 
     /// The interface of the `nth` worker (in the order of opening) on a lane.
@@ -262,6 +282,11 @@ impl World {
         for peer in 0..many {
             state.inject(at, event::PEER_ARRIVED, 0, 0, 1 << 32 | peer, 0, 0, b"nonsense");
         }
+    }
+
+    /// The same from a peer whose number nobody has.
+    pub fn forge_from_nobody(&self, at: usize, id: u32, header: u64, payload: &[u8]) {
+        self.state().inject(at, event::MESSAGE, id, 0, 1 << 40, header, 0, payload);
     }
 
     /// `call` is called in every poll: while one worker of a thread waits, the others go on.

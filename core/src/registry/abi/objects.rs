@@ -418,19 +418,23 @@ impl OpenInterface {
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
         // SAFETY: an open interface on its thread.
         let code = unsafe { (self.table.hang_up)(self.handle, peer) };
+        self.provider().heard(code);
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
     /// Prepares to sleep on [`OpenInterface::event_fd`].
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
         // SAFETY: an open interface on its thread.
-        armed(unsafe { (self.table.arm)(self.handle) })
+        let code = unsafe { (self.table.arm)(self.handle) };
+        self.provider().heard(code);
+        armed(code)
     }
 
     /// The descriptor to sleep on; the interface owns it.
     pub(crate) fn event_fd(&self) -> Option<RawFd> {
         // SAFETY: an open interface on its thread.
         let fd = unsafe { (self.table.event_fd)(self.handle) };
+        self.provider().heard(fd);
         (fd >= 0).then_some(fd)
     }
 
@@ -448,6 +452,7 @@ impl OpenInterface {
         let mut memory = MemoryUse::empty();
         // SAFETY: an open interface on its thread; the record lives for the call.
         let code = unsafe { (self.table.memory)(self.handle, &mut memory) };
+        self.provider().heard(code);
         (code >= 0).then_some(memory)
     }
 }

@@ -2,27 +2,39 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
-use tieline::{Access, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status};
+use tieline::{
+    Access, Completion, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status, Width,
+};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// More than any bound of 16 KiB allows.
 const MANY: usize = 4_000;
 
+/// The id and the bytes of a question, by its number.
+type Question = fn(u64) -> (u32, Vec<u8>);
 type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, Error>;
 
-const POSTS: [(&str, Slot, Post); 6] = [
+/// Its bytes are its own when it has ended locally, and the target has it later.
+const PUT_LOCALLY: Post = |ab, local, key| ab.put_with(local, 0..8, key, 0, Completion::Local);
+const COMPARE_SWAP: Post = |ab, _, key| ab.compare_swap(Width::Bits64, key, 0, 1, 2);
+
+const POSTS: [(&str, Slot, Post); 10] = [
     ("put", Slot::Put, |ab, local, key| ab.put(local, 0..8, key, 0)),
+    ("put that ends locally", Slot::Put, PUT_LOCALLY),
     ("put_bytes", Slot::Put, |ab, _, key| ab.put_bytes(&[1; 8], key, 0)),
     ("get", Slot::Get, |ab, local, key| ab.get(local, 0..8, key, 0)),
     ("atomic", Slot::Atomic, |ab, _, key| ab.fetch_add(key, 0, 1)),
+    ("compare_swap", Slot::Atomic, COMPARE_SWAP),
     ("send", Slot::Short, |ab, _, _| ab.send(5, 0, b"12345678")),
+    ("send_packed", Slot::Packed, |ab, _, _| ab.send_packed(5, 0, 200, |out| out.len())),
+    ("send_regions", Slot::Packed, |ab, local, _| ab.send_regions(5, 0, &[(local, 0..8)])),
     ("flush", Slot::Flush, |ab, _, _| ab.flush()),
 ];
 
 /// Posted into `act` without end, each kind is `Again` at some time, and ends well when there is room.
 fn again_at_the_bound(act: Act) {
     for (name, slot, post) in POSTS {
-        if act == Act::Hold && slot == Slot::Short {
+        if act == Act::Hold && matches!(slot, Slot::Short | Slot::Packed) {
             continue;
         }
         let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_QUEUE_BYTES", "16k")]);
@@ -61,27 +73,97 @@ cases! {
     }
 
     /// Asking for a service is a question too.
-    fn what_services_answer_to_a_peer_that_does_not_take_it_is_bounded() {
-        const SERVICE: u32 = 0xf008;
-        let stage = Stage::new(vec![Lane::messages("am")]);
-        let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
-        for slot in [Slot::Short, Slot::Packed] {
-            stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).at(a));
-        }
-        for token in 0..70_000u64 {
+    fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
+        let service = |token: u64| {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
-            stage.world.forge(b, a, SERVICE, 0, &ask);
-            if token % 16 == 0 {
-                let _ = stage.a.progress();
+            (0xf008, ask)
+        };
+        let atomic = |_| (0xf003, [&[0; 40][..], &[0, 8]].concat());
+        let ping = |_| (0xf005, Vec::new());
+        let questions: [Question; 3] = [service, atomic, ping];
+        for question in questions {
+            let stage = Stage::new(vec![Lane::messages("am")]);
+            let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+            for slot in [Slot::Short, Slot::Packed] {
+                stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).at(a));
             }
+            for token in 0..70_000 {
+                let (id, ask) = question(token);
+                stage.world.forge(b, a, id, token + 1, &ask);
+                if token % 16 == 0 {
+                    let _ = stage.a.progress();
+                }
+            }
+            let _ = stage.a.progress();
+            let error = stage.ab.error().expect("an end with a peer that only asks");
+            assert_eq!(error.status(), Status::BadData, "{error}");
         }
-        let _ = stage.a.progress();
-        let error = stage.ab.error().expect("an end with a peer that only asks");
-        assert_eq!(error.status(), Status::BadData, "{error}");
+    }
+
+    /// It is told that there is no room, long before its peer would take it for one that only asks.
+    fn who_asks_a_peer_that_has_no_room_for_answers_is_not_cut_off() {
+        const MOST: usize = 20_000;
+        let posts: [Post; 5] = [
+            |ba, local, key| ba.get(local, 0..8, key, 0),
+            |ba, local, key| ba.put(local, 0..8, key, 0),
+            COMPARE_SWAP,
+            PUT_LOCALLY,
+            |ba, _, _| ba.flush_messages(),
+        ];
+        for (nth, post) in posts.into_iter().enumerate() {
+            let stage = Stage::new(vec![Lane::messages("am")]);
+            let target = stage.at_a.register_with(vec![0; 64], Access::ALL).unwrap();
+            let key = stage.ba.import_key(&target.remote_key().unwrap()).unwrap();
+            let local = stage.at_b.register(vec![1; 8]).unwrap();
+            let a = stage.world.interface(0, "am");
+            for slot in [Slot::Short, Slot::Packed] {
+                stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).at(a));
+            }
+            let (taken, requests) = posts_until_again(MOST, || {
+                let posted = post(&stage.ba, &local, &key);
+                let _ = stage.turn();
+                posted
+            });
+            assert!(taken.is_some(), "post {nth}: {MOST} times and never Again");
+            stage.settle();
+            assert!(stage.ab.error().is_none() && stage.ba.error().is_none(), "post {nth}");
+            stage.world.forget_rules();
+            for request in &requests {
+                let ended = stage.until(|| stage.b.test(request).is_some());
+                assert!(ended, "post {nth}: an answer is lost");
+                assert!(stage.b.test(request).expect("it has ended").is_ok());
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    /// One that follows another orders nothing that the first one does not.
+    fn fences_without_anything_between_them_count_once() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        stage.world.hold(Slot::Put);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let atomic = pending(stage.ab.fetch_add(&key, 8, 1));
+        for _ in 0..MANY {
+            stage.ab.fence().unwrap();
+        }
+        assert!(stage.a.pending() <= 3, "{} operations for one fence", stage.a.pending());
+        let behind = pending(stage.ab.fetch_add(&key, 0, 1));
+        stage.settle();
+        assert!(stage.a.test(&behind).is_none(), "it overtook the put");
+        stage.world.release_held();
+        for request in [&put, &atomic] {
+            assert_eq!(stage.end_of(request), Some(Ok(0)));
+        }
+        assert_eq!(stage.end_of(&behind), Some(Ok(0x0101_0101_0101_0101)));
+        stage.assert_no_faults();
     }
 
     fn questions_to_a_peer_that_does_not_answer_are_bounded() {
-        let posts: [(&str, Post); 5] = [
+        let posts: [(&str, Post); 7] = [
+            ("put that ends locally", PUT_LOCALLY),
+            ("compare_swap", COMPARE_SWAP),
             ("put_bytes", |ab, _, key| ab.put_bytes(&[1; 8], key, 0)),
             ("put", |ab, local, key| ab.put(local, 0..8, key, 0)),
             ("get", |ab, local, key| ab.get(local, 0..8, key, 0)),

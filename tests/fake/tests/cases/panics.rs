@@ -1,11 +1,12 @@
 //! Handlers and providers that panic.
 
 use crate::cases;
-use crate::stage::{Stage, context, pending};
+use crate::stage::{Stage, context, pending, try_context};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use tieline::Status;
+use std::time::Duration;
+use tieline::{Completion, Error, Outcome, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// The events behind a handler that panicked are handed out by the next calls.
@@ -48,81 +49,130 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
-/// A provider breaks in calls of this slot, on this lane, while this and that is done.
-fn breaks_in(mut rule: Rule, lane: &'static str) {
-    let lanes = vec![
+/// Two lanes, of a provider each.
+fn of_two_providers() -> Vec<Lane> {
+    vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
         Lane::memory("rma").of_the_other().late(4),
+    ]
+}
+
+/// Slots of what a worker opens anew, or of no worker: the rule names no interface. All others are `a`'s: a peer whose
+/// provider broke says nothing any more, and who waits for it is told by nobody.
+const OF_NO_INTERFACE: [Slot; 9] = [
+    Slot::Register,
+    Slot::Deregister,
+    Slot::PackKey,
+    Slot::Revoke,
+    Slot::EventFd,
+    Slot::OpenInterface,
+    Slot::CloseInterface,
+    Slot::OpenDomain,
+    Slot::CloseDomain,
+];
+
+/// Calls every slot of both lanes at `a`, or tries to; what was begun.
+fn everything(
+    stage: &Stage,
+    (target, key): (&Region, &RemoteKey),
+    local: &Region,
+) -> Vec<Result<Outcome, Error>> {
+    let ab = &stage.ab;
+    let mut outcomes = vec![
+        ab.send(5, 1, b"short"),
+        ab.send(5, 1, &[7; 200]),
+        ab.put(local, 0..8, key, 0),
+        ab.get(local, 8..16, key, 0),
+        ab.fetch_add(key, 8, 1),
+        ab.fence().map(|()| Outcome::Done(0)),
+        ab.put_bytes(&[1; 8], key, 0),
+        ab.put_with(local, 0..8, key, 0, Completion::Local),
+        ab.flush(),
+        ab.flush_messages(),
     ];
-    let stage = Stage::new(lanes);
+    let _ = stage.turn();
+    let _ = stage.a.memory();
+    if let Ok(region) = stage.at_a.register(vec![0; 64]) {
+        let _ = region.remote_key();
+        let _ = region.close();
+    }
+    if let Ok(fresh) = stage.b.address().and_then(|address| stage.a.connect(&address)) {
+        let again = target.remote_key().and_then(|bytes| fresh.import_key(&bytes));
+        if let Ok(again) = again {
+            outcomes.push(fresh.put_bytes(&[1; 8], &again, 0));
+        }
+        outcomes.push(fresh.send(5, 1, b"fresh"));
+        stage.settle();
+    }
+    // It looks whether it may sleep when there is nothing to do.
+    let _ = stage.a.wait(Some(Duration::ZERO));
+    drop(stage.at_a.worker());
+    drop(try_context(stage.world, &[]).map(|context| context.worker().is_ok()));
+    outcomes
+}
+
+/// A provider breaks in calls of this slot, on this lane, while this and that is done; whether it was called.
+fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
+    let stage = Stage::new(of_two_providers());
     let log = stage.log_at_b(5);
-    let (_target, key) = stage.target(vec![0; 64]);
+    let (target, key) = stage.target(vec![0; 64]);
     let local = stage.local(vec![1; 64]);
-    let kept = stage.ab.put(&local, 0..8, &key, 0).unwrap();
-    if !matches!(rule.slot, Slot::Register | Slot::Deregister | Slot::PackKey | Slot::Release) {
+    let kept = stage.ab.put(&local, 0..8, &key, 0);
+    if !OF_NO_INTERFACE.contains(&rule.slot) {
         rule = rule.at(stage.world.interface(0, lane));
     }
     stage.world.rule(rule);
-    let mut outcomes = vec![Ok(kept)];
-    for round in 0..2 {
-        let ab = &stage.ab;
-        outcomes.push(ab.send(5, round, b"short"));
-        outcomes.push(ab.send(5, round, &[7; 200]));
-        outcomes.push(ab.put(&local, 0..8, &key, 0));
-        outcomes.push(ab.get(&local, 8..16, &key, 0));
-        outcomes.push(ab.fetch_add(&key, 8, 1));
-        let _ = ab.fence();
-        outcomes.push(ab.put_bytes(&[1; 8], &key, 0));
-        outcomes.push(ab.flush());
-        outcomes.push(ab.flush_messages());
-        let _ = stage.turn();
-        let region = stage.at_a.register(vec![0; 64]);
-        let _ = region.and_then(|region| region.remote_key());
-        let fresh = stage.b.address().and_then(|address| stage.a.connect(&address));
-        if let Ok(fresh) = fresh {
-            let again = _target.remote_key().and_then(|bytes| fresh.import_key(&bytes));
-            if let Ok(again) = again {
-                outcomes.push(fresh.put_bytes(&[1; 8], &again, 0));
-            }
-            outcomes.push(fresh.send(5, round, b"fresh"));
-            stage.settle();
-        }
+    let mut outcomes = vec![kept];
+    for _ in 0..2 {
+        outcomes.extend(everything(&stage, (&target, &key), &local));
     }
     for (nth, outcome) in outcomes.into_iter().enumerate() {
-        if let Ok(tieline::Outcome::Pending(request)) = outcome {
+        if let Ok(Outcome::Pending(request)) = outcome {
             let ended = stage.end_of(&request);
             assert!(ended.is_some(), "{rule:?}: operation {nth} never ends");
         }
     }
     drop(log);
     stage.assert_no_faults();
+    stage.world.was_refused(rule.slot)
 }
 
+/// Every slot that this lane has, but `poll`, whose calls nobody counts.
+const SLOTS: [Slot; 25] = [
+    Slot::Short,
+    Slot::Packed,
+    Slot::Put,
+    Slot::Get,
+    Slot::Atomic,
+    Slot::Flush,
+    Slot::Fence,
+    Slot::Connect,
+    Slot::ImportKey,
+    Slot::Reachable,
+    Slot::Address,
+    Slot::Register,
+    Slot::Deregister,
+    Slot::PackKey,
+    Slot::Release,
+    Slot::Arm,
+    Slot::EventFd,
+    Slot::Memory,
+    Slot::Revoke,
+    Slot::DropKey,
+    Slot::CloseEndpoint,
+    Slot::OpenInterface,
+    Slot::CloseInterface,
+    Slot::OpenDomain,
+    Slot::CloseDomain,
+];
+
 fn in_every_slot(times: u64) {
-    let slots = [
-        Slot::Short,
-        Slot::Packed,
-        Slot::Put,
-        Slot::Get,
-        Slot::Atomic,
-        Slot::Flush,
-        Slot::Fence,
-        Slot::Connect,
-        Slot::ImportKey,
-        Slot::Poll,
-        Slot::Reachable,
-        Slot::Address,
-        Slot::Register,
-        Slot::Deregister,
-        Slot::PackKey,
-        Slot::Release,
-    ];
     let acts = [Act::Panic, Act::Refuse(Status::ProviderFailed), Act::Refuse(Status::Io)];
-    for slot in slots {
+    for slot in [&SLOTS[..], &[Slot::Poll]].concat() {
         for act in acts {
-            for lane in ["am", "rma"] {
-                breaks_in(Rule { times, ..Rule::every(slot, act).on(lane) }, lane);
-            }
+            let breaks = |lane| breaks_in(Rule { times, ..Rule::every(slot, act).on(lane) }, lane);
+            let called = [breaks("am"), breaks("rma")];
+            assert!(slot == Slot::Poll || called != [false; 2], "{slot:?} was never called");
         }
     }
 }
@@ -208,6 +258,47 @@ cases! {
 
     fn a_provider_that_stays_broken_in_any_slot_hangs_nobody() {
         in_every_slot(u64::MAX);
+    }
+
+    /// It is asked for nothing more where it panicked, whatever the slot says or cannot say.
+    fn a_provider_that_has_panicked_in_any_slot_is_taken_out_and_no_other() {
+        let mut list = Vec::new();
+        for slot in SLOTS {
+            for lane in ["am", "rma"] {
+                let stage = Stage::new(of_two_providers());
+                let (target, key) = stage.target(vec![0; 64]);
+                let local = stage.local(vec![1; 64]);
+                let log = stage.log_at_b(5);
+                let at = stage.world.interface(0, lane);
+                let mut rule = Rule::next(slot, Act::Panic).on(lane);
+                if !OF_NO_INTERFACE.contains(&slot) {
+                    rule = rule.at(at);
+                }
+                // What a worker has from before.
+                let own = [Slot::CloseInterface, Slot::CloseDomain, Slot::OpenDomain, Slot::Release];
+                stage.world.rule(rule);
+                drop(everything(&stage, (&target, &key), &local));
+                // What cannot say that it panicked is found out by the next call that can.
+                drop(everything(&stage, (&target, &key), &local));
+                // A worker looks now and then whether a provider broke in a call of no data.
+                (0..5_000).for_each(|_| { let _ = stage.a.progress(); });
+                if !stage.world.was_refused(slot) || own.contains(&slot) {
+                    continue;
+                }
+                let calls = || stage.world.calls_at(at);
+                let before = calls();
+                drop(everything(&stage, (&target, &key), &local));
+                stage.settle();
+                let again = &calls()[before.len()..];
+                if !again.is_empty() { list.push(format!("{slot:?} of {lane} has panicked, and it is called again: {again:?}")); }
+                if lane == "rma" {
+                    let fresh = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+                    let _ = fresh.send(5, 77, b"still here").unwrap();
+                    assert!(stage.until(|| log.borrow().contains(&77)), "{slot:?} took the other one along");
+                }
+            }
+        }
+        assert!(list.is_empty(), "{}", list.join("\n"));
     }
 
     fn a_completion_of_nothing_ends_nothing() {

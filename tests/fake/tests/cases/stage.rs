@@ -13,6 +13,14 @@ const NEVER: usize = 5_000;
 
 /// A context that plays in `world`.
 pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
+    try_context(world, settings).expect("a context over the fake")
+}
+
+/// The same, where it may be refused.
+pub(crate) fn try_context(
+    world: &'static World,
+    settings: &[(&str, &str)],
+) -> Result<Context, Error> {
     let mut builder = Context::builder();
     for (name, value) in world.settings() {
         builder = builder.set(name, &value);
@@ -20,7 +28,7 @@ pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Conte
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
-    builder.out_of_band(world.has_lines()).open().expect("a context over the fake")
+    builder.out_of_band(world.has_lines()).open()
 }
 
 /// Datagrams of wire-up, by the worker that each is for.

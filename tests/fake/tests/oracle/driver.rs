@@ -1,7 +1,14 @@
 //! Runs a program over a set of providers, and holds every answer against the oracle.
 
+mod closing;
+mod ends;
+mod lies;
+mod sys;
+
 use crate::model::{Kind, Model, place_of};
 use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Put, Send, Step, TARGET};
+use closing::{Closing, Own};
+use lies::Prey;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
@@ -66,9 +73,9 @@ struct Open {
     what: What,
     request: Request,
     /// Where a get lands: its range has a guard on either side.
-    landing: Option<Region>,
+    landing: Option<Own>,
     /// Where a put comes from, to be overwritten when it has ended.
-    source: Option<Region>,
+    source: Option<Own>,
 }
 
 /// An endpoint, and what goes with it.
@@ -111,7 +118,9 @@ struct Run {
     b: Rc<Worker>,
     at_a: Context,
     _at_b: Context,
-    steps: usize,
+    /// Memory that may still be in use, and memory of regions that were closed.
+    closing: Closing,
+    prey: Prey,
 }
 
 /// Runs one program; why it is a failure.
@@ -119,7 +128,6 @@ pub(crate) fn run(program: &Program, providers: &Providers) -> Result<(), String
     let world = providers.world;
     let mut run = Run::open(program, providers).map_err(|error| format!("opening: {error}"))?;
     for (at, step) in program.steps.iter().enumerate() {
-        run.steps = at;
         let result = run.step(*step).and_then(|()| run.look());
         result.map_err(|why| format!("step {at}, {step:?}: {why}"))?;
     }
@@ -201,6 +209,7 @@ impl Run {
             workers.push(Rc::new(worker));
         }
         WORKERS.set(workers.iter().chain([&b]).map(Rc::downgrade).collect());
+        let prey = Prey::new(&at_a, &at_b)?;
         let mut run = Run {
             model: Model::new(program.wants.values),
             world: providers.world,
@@ -216,7 +225,8 @@ impl Run {
             b,
             at_a,
             _at_b: at_b,
-            steps: 0,
+            closing: Closing::default(),
+            prey,
         };
         for end in 0..ENDS {
             let opened = run.connect(end)?;
@@ -267,12 +277,12 @@ impl Run {
         end: usize,
         what: What,
         result: Result<Outcome, Error>,
-        landing: Option<Region>,
-        source: Option<Region>,
+        landing: Option<Own>,
+        source: Option<Own>,
     ) -> Result<bool, String> {
         match result {
             Ok(Outcome::Done(value)) => {
-                self.ended(end, what, Ok(value), landing.as_ref(), source.as_ref())?;
+                self.ended(end, what, Ok(value), landing, source)?;
                 Ok(true)
             }
             Ok(Outcome::Pending(request)) => {
@@ -299,8 +309,8 @@ impl Run {
         end: usize,
         what: What,
         result: Result<u64, Error>,
-        landing: Option<&Region>,
-        source: Option<&Region>,
+        landing: Option<Own>,
+        source: Option<Own>,
     ) -> Result<(), String> {
         let broken = self.ends[end].as_ref().is_some_and(|end| end.broken);
         let value = match result {
@@ -309,6 +319,8 @@ impl Run {
                 if let What::Memory(op) = what {
                     self.model.lose(op);
                 }
+                // A provider may still have it.
+                self.closing.add([landing, source]);
                 return Ok(());
             }
             Err(error) => return Err(format!("{what:?} failed: {error} ({:?})", error.status())),
@@ -316,19 +328,17 @@ impl Run {
         match what {
             What::Memory(op) => {
                 self.model.end(op, value)?;
-                if let Some(region) = landing {
-                    let bytes = region.to_vec(0..region.len()).map_err(|e| e.to_string())?;
+                if let Some(own) = landing {
+                    let bytes = own.bytes();
                     let inner = &bytes[8..bytes.len() - 8];
                     if bytes[..8] != [0xee; 8] || bytes[bytes.len() - 8..] != [0xee; 8] {
                         return Err(format!("get {op} wrote beside its range"));
                     }
                     self.model.check_got(op, inner)?;
+                    self.closing.close(own)?;
                 }
-                if let Some(region) = source {
-                    // It is the application's again.
-                    region.write(0, &vec![0xff; region.len()]).map_err(|e| e.to_string())?;
-                }
-                Ok(())
+                // It is the application's again.
+                source.map_or(Ok(()), |own| self.closing.close(own))
             }
             What::Message => Ok(()),
             What::Flush { end: number, posted } => {
@@ -365,7 +375,7 @@ impl Run {
                             return Err(format!("{what:?} ended in two ways"));
                         }
                         drop(request);
-                        self.ended(end, what, result, landing.as_ref(), source.as_ref())?;
+                        self.ended(end, what, result, landing, source)?;
                     }
                 }
             }
@@ -418,6 +428,8 @@ impl Run {
                 return Err(format!("answers {:x?} arrived as {arrived:x?}", heard.answered[end]));
             }
         }
+        self.closing.look()?;
+        self.prey.look()?;
         if self.world.is_some_and(|world| !world.faults().is_empty()) {
             return Err(format!("{:?}", self.world.map(World::faults)));
         }
@@ -432,12 +444,12 @@ impl Run {
                 if self.model.len() >= MOST {
                     return Ok(());
                 }
-                let landing = self.at_a.register(vec![0xee; len + 16]).map_err(words)?;
+                let landing = Own::new(&self.at_a, &vec![0xee; len + 16]).map_err(words)?;
                 let number = self.end(end).number;
                 let op = self.model.post(number, Kind::Get { cell, len });
                 let own = self.end(end);
                 let at = (FIRST_CELL + cell * CELL) as u64;
-                let got = own.endpoint.get(&landing, 8..8 + len, &own.keys[op % 2], at);
+                let got = own.endpoint.get(&landing.region, 8..8 + len, &own.keys[op % 2], at);
                 self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
             }
             Step::Atomic { end, word, fetch, how } => {
@@ -506,13 +518,18 @@ impl Run {
             }
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
-                drop(open);
+                self.closing.add(open.into_iter().flat_map(|open| [open.landing, open.source]));
                 Ok(())
             }
             Step::Reconnect { end } => self.reconnect(end),
             Step::Break { end } => self.break_end(end),
+            Step::Close { end } => self.closing.try_all(&self.workers[end]),
             Step::Lie { end, id, of, status } => {
                 self.lie(end, id, of, status);
+                Ok(())
+            }
+            Step::Forge { end, to_target, lie, wrong } => {
+                self.forge(end, to_target, lie, wrong);
                 Ok(())
             }
         }
@@ -531,10 +548,10 @@ impl Run {
             let put = own.endpoint.put_bytes(&bytes, &own.keys[op % 2], at);
             return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
         }
-        let source = self.at_a.register(bytes).map_err(|error| error.to_string())?;
+        let source = Own::new(&self.at_a, &bytes).map_err(|error| error.to_string())?;
         let own = self.end(end);
         let completion = if how == Put::Local { Completion::Local } else { Completion::Remote };
-        let put = own.endpoint.put_with(&source, 0..len, &own.keys[op % 2], at, completion);
+        let put = own.endpoint.put_with(&source.region, 0..len, &own.keys[op % 2], at, completion);
         // Every third one is given up at once: the library keeps it as long as it needs it.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
@@ -561,130 +578,6 @@ impl Run {
         };
         if self.posted(end, What::Message, sent, None, None)? {
             self.end(end).sent.push((serial, len));
-        }
-        Ok(())
-    }
-
-    /// Drops an end with all that it has, and opens the next one.
-    fn reconnect(&mut self, end: usize) -> Result<(), String> {
-        let Some(gone) = self.ends[end].take() else { return Ok(()) };
-        let End { number, endpoint, keys, open, sent, .. } = gone;
-        drop((keys, endpoint));
-        self.model.lose_end(number);
-        // What waits in its queue may go on without it, and ends one way or the other.
-        self.leaving.extend(open.into_iter().map(|open| (end, open)));
-        // What was queued and not sent may be lost with it, from some message on.
-        self.past.push((number, sent));
-        let fresh = self.connect(end).map_err(|error| error.to_string())?;
-        self.ends[end] = Some(fresh);
-        Ok(())
-    }
-
-    fn break_end(&mut self, end: usize) -> Result<(), String> {
-        let Some(world) = self.world else { return Ok(()) };
-        if self.end(end).broken {
-            return Ok(());
-        }
-        // Workers were opened in this order: the target's, then the ends'.
-        for lane in world.lanes() {
-            let (from, to) = (world.interface(end + 1, lane), world.interface(0, lane));
-            world.break_endpoints(from, to, Status::TimedOut, "the cable is cut");
-        }
-        for _ in 0..NEVER {
-            if self.end(end).endpoint.error().is_some() {
-                break;
-            }
-            let _ = progress(&self.workers[end]);
-        }
-        let own = self.end(end);
-        own.broken = own.endpoint.error().is_some();
-        let (broken, number) = (own.broken, own.number);
-        if broken {
-            self.model.lose_end(number);
-        }
-        Ok(())
-    }
-
-    /// An answer arrives that nobody gave: of each kind, to the numbers that operations have, with any status.
-    fn lie(&mut self, end: usize, id: u32, of: usize, status: bool) {
-        let Some(world) = self.world else { return };
-        let lane = world.lanes()[0];
-        let (at, from) = (world.interface(end + 1, lane), world.interface(0, lane));
-        let cookies = world.cookies(end + 1);
-        let cookie = cookies.iter().rev().nth(of).copied().unwrap_or(of as u64);
-        let code = if status { Status::PeerFailed as i32 } else { 0 };
-        let reply: Vec<u8> = [&code.to_le_bytes()[..], &77u64.to_le_bytes()].concat();
-        let data: Vec<u8> =
-            [&(of as u64).to_le_bytes()[..], &code.to_le_bytes(), &[0; 4], &[0xfe; 5]].concat();
-        let lie = match id {
-            0xf004 => reply,
-            0xf002 => data,
-            _ => vec![of as u8; 8 * of],
-        };
-        // Only what the peer said before may be forged: it has to be known there.
-        let _ = world.try_forge(from, at, id, cookie, &lie);
-    }
-
-    /// Everything ends, and nothing is left.
-    fn finish(&mut self) -> Result<(), String> {
-        for _ in 0..NEVER {
-            for who in 0..=ENDS {
-                let _ = progress(self.workers.get(who).unwrap_or(&self.b));
-            }
-            self.ask()?;
-            let quiet = self.ends.iter().flatten().all(|end| end.open.is_empty());
-            if quiet && self.workers.iter().all(|worker| worker.pending() == 0) {
-                break;
-            }
-        }
-        if let Some(end) = self.ends.iter().flatten().find(|end| !end.open.is_empty()) {
-            let open: Vec<What> = end.open.iter().map(|open| open.what).collect();
-            return Err(format!("these never end: {open:?}"));
-        }
-        if let Some((_, open)) = self.leaving.first() {
-            return Err(format!("{:?} of an end that is gone never ends", open.what));
-        }
-        for worker in &self.workers {
-            if worker.pending() > 0 {
-                return Err(format!("{} operations that nobody has are pending", worker.pending()));
-            }
-        }
-        // A last flush of each, and a look at what it promises.
-        for end in 0..ENDS {
-            if self.end(end).broken {
-                continue;
-            }
-            for flush in [Step::Flush { end }, Step::FlushMessages { end }] {
-                let mut tries = 0;
-                loop {
-                    let before = self.end(end).open.len();
-                    self.step(flush)?;
-                    let taken = self.end(end).open.len() > before;
-                    for _ in 0..NEVER {
-                        if self.end(end).open.is_empty() {
-                            break;
-                        }
-                        let _ = (progress(&self.workers[end]), progress(&self.b));
-                        self.ask()?;
-                    }
-                    tries += 1;
-                    if taken || tries > 50 {
-                        break;
-                    }
-                }
-            }
-            if !self.end(end).open.is_empty() {
-                return Err("a flush of an idle endpoint never ends".into());
-            }
-        }
-        self.look()?;
-        let heard = self.heard.borrow();
-        for end in self.ends.iter().flatten().filter(|end| !end.broken) {
-            if let Some((serial, _)) =
-                end.sent.iter().find(|(serial, _)| !heard.headers.contains(serial))
-            {
-                return Err(format!("message {serial:#x} was lost"));
-            }
         }
         Ok(())
     }

@@ -43,6 +43,49 @@ pub(crate) enum Handler {
     Panics,
 }
 
+/// Which message of the library's own is forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    Put,
+    Get,
+    GetData,
+    Atomic,
+    Reply,
+    Ping,
+    Assist,
+    Wireup,
+    Service,
+}
+
+impl Lie {
+    pub(crate) const ALL: [Lie; 9] = [
+        Lie::Put,
+        Lie::Get,
+        Lie::GetData,
+        Lie::Atomic,
+        Lie::Reply,
+        Lie::Ping,
+        Lie::Assist,
+        Lie::Wireup,
+        Lie::Service,
+    ];
+
+    /// The id of its messages.
+    pub(crate) fn id(self) -> u32 {
+        match self {
+            Lie::Put => 0xf000,
+            Lie::Get => 0xf001,
+            Lie::GetData => 0xf002,
+            Lie::Atomic => 0xf003,
+            Lie::Reply => 0xf004,
+            Lie::Ping => 0xf005,
+            Lie::Assist => 0xf006,
+            Lie::Wireup => 0xf007,
+            Lie::Service => 0xf008,
+        }
+    }
+}
+
 /// One step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -97,6 +140,17 @@ pub(crate) enum Step {
     /// Its lanes break.
     Break {
         end: usize,
+    },
+    /// Memory of operations that have ended, or that nobody asks after, is closed where it can be.
+    Close {
+        end: usize,
+    },
+    /// A body of the library's own messages with one field changed, said by one side to the other.
+    Forge {
+        end: usize,
+        to_target: bool,
+        lie: Lie,
+        wrong: usize,
     },
     /// What the target sends back is followed by lies.
     Lie {
@@ -289,7 +343,7 @@ impl Wants {
     fn allows(self, shape: Shape, step: &Step) -> bool {
         match step {
             Step::Send { handler: Handler::Panics, .. } => self.panics,
-            Step::Lie { .. } => self.fake && self.lies,
+            Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
             Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
             _ => true,
@@ -345,6 +399,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => end().prop_map(|end| Step::Forget { end }),
         1 => end().prop_map(|end| Step::Reconnect { end }),
         1 => end().prop_map(|end| Step::Break { end }),
+        2 => end().prop_map(|end| Step::Close { end }),
+        3 => (end(), any::<bool>(), 0..Lie::ALL.len(), any::<usize>())
+            .prop_map(|(end, to_target, lie, wrong)| Step::Forge { end, to_target, lie: Lie::ALL[lie], wrong }),
         2 => (end(), 0xf000..0xf009u32, 0..12usize, any::<bool>())
             .prop_map(|(end, id, of, status)| Step::Lie { end, id, of, status }),
     ]

@@ -1,0 +1,92 @@
+//! Memory of the application's, and what a closed region promises: from then on nobody touches it.
+
+use super::sys;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tieline::{Context, Error, Region, Status, Worker};
+
+/// What stands in memory whose region was closed.
+const CLOSED: u8 = 0x5a;
+
+/// Memory that outlives its region.
+pub(super) struct Own {
+    memory: &'static [AtomicU8],
+    pub(super) region: Region,
+}
+
+impl Own {
+    pub(super) fn new(context: &Context, bytes: &[u8]) -> Result<Own, Error> {
+        let (memory, region) = sys::register(context, bytes)?;
+        Ok(Own { memory, region })
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.memory.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// Memory that is given up.
+#[derive(Default)]
+pub(super) struct Closing {
+    /// Whose operation may not have ended.
+    open: Vec<Own>,
+    closed: Vec<&'static [AtomicU8]>,
+}
+
+impl Closing {
+    pub(super) fn add(&mut self, some: impl IntoIterator<Item = Option<Own>>) {
+        self.open.extend(some.into_iter().flatten());
+    }
+
+    fn has_closed(&mut self, memory: &'static [AtomicU8]) {
+        memory.iter().for_each(|byte| byte.store(CLOSED, Ordering::Relaxed));
+        self.closed.push(memory);
+    }
+
+    /// Closes the region of an operation that has ended well.
+    pub(super) fn close(&mut self, own: Own) -> Result<(), String> {
+        let Own { memory, region } = own;
+        region.close().map_err(|not| format!("its operation has ended: {not}"))?;
+        self.has_closed(memory);
+        Ok(())
+    }
+
+    /// Closes what nobody uses any more.
+    pub(super) fn try_all(&mut self, worker: &Worker) -> Result<(), String> {
+        for Own { memory, region } in std::mem::take(&mut self.open) {
+            match worker.close_region(region, Duration::ZERO) {
+                Ok(()) => self.has_closed(memory),
+                Err(not) if not.error.status() == Status::Busy => {
+                    self.open.push(Own { memory, region: not.region });
+                }
+                Err(not) => return Err(not.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why something is still in use.
+    pub(super) fn held(&mut self) -> Option<String> {
+        let Own { memory, region } = self.open.pop()?;
+        match region.close() {
+            Ok(()) => {
+                self.has_closed(memory);
+                self.held()
+            }
+            Err(not) => {
+                let why = not.to_string();
+                self.open.push(Own { memory, region: not.region });
+                Some(why)
+            }
+        }
+    }
+
+    /// Nobody has touched what was closed.
+    pub(super) fn look(&self) -> Result<(), String> {
+        let touched = |byte: &AtomicU8| byte.load(Ordering::Relaxed) != CLOSED;
+        match self.closed.iter().any(|memory| memory.iter().any(touched)) {
+            true => Err("memory of a region that was closed has changed".into()),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a peer says that is not so: answers that nobody gave, and bodies of the library's own messages with one field
+//! changed. Each names memory that is the prey; the rest of the program is not to notice.
+
+use super::{ENDS, Run};
+use crate::program::Lie;
+use tieline::{Access, Context, Error, Region, Status};
+use tieline_fake::Slot;
+
+/// Bytes of the prey, and where a body that is well-formed may write.
+const LEN: usize = 64;
+const FROM: usize = 8;
+const TO: usize = 48;
+const BEFORE: u8 = 0x33;
+/// Where numbers of the key begin: behind what it begins with, and the context's.
+const NUMBERS: usize = 5 + 16;
+
+/// Memory that lies are about, on either side.
+pub(super) struct Prey {
+    /// Of the ends' context, and of the target's.
+    sides: [(Region, Vec<u8>); 2],
+}
+
+impl Prey {
+    pub(super) fn new(at_a: &Context, at_b: &Context) -> Result<Prey, Error> {
+        let side = |context: &Context| -> Result<(Region, Vec<u8>), Error> {
+            let region = context.register_with(vec![BEFORE; LEN], Access::ALL)?;
+            let key = region.remote_key()?;
+            Ok((region, key))
+        };
+        Ok(Prey { sides: [side(at_a)?, side(at_b)?] })
+    }
+
+    pub(super) fn look(&self) -> Result<(), String> {
+        for (region, _) in &self.sides {
+            let bytes = region.to_vec(0..LEN).map_err(|error| error.to_string())?;
+            if bytes[..FROM].iter().chain(&bytes[TO..]).any(|byte| *byte != BEFORE) {
+                return Err(format!("a lie has written where it may not: {bytes:x?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A body, field by field.
+#[derive(Default)]
+struct Body {
+    fields: Vec<Vec<u8>>,
+    /// What may stand there instead.
+    wrong: Vec<Vec<Vec<u8>>>,
+}
+
+impl Body {
+    fn field(mut self, right: &[u8], wrong: impl IntoIterator<Item = Vec<u8>>) -> Body {
+        self.fields.push(right.to_vec());
+        self.wrong.push(wrong.into_iter().collect());
+        self
+    }
+
+    fn number(self, right: u64, wrong: &[u64]) -> Body {
+        self.field(&right.to_le_bytes(), wrong.iter().map(|wrong| wrong.to_le_bytes().to_vec()))
+    }
+
+    fn byte(self, right: u8, wrong: &[u8]) -> Body {
+        self.field(&[right], wrong.iter().map(|wrong| vec![*wrong]))
+    }
+
+    fn short(self, right: u16, wrong: &[u16]) -> Body {
+        self.field(&right.to_le_bytes(), wrong.iter().map(|wrong| wrong.to_le_bytes().to_vec()))
+    }
+
+    /// Bytes behind their length.
+    fn blob(self, right: &[u8]) -> Body {
+        let len = right.len() as u16;
+        self.short(len, &[0, 1, len.wrapping_sub(1), len + 1, u16::MAX])
+            .field(right, [vec![0xff; right.len()], Vec::new()])
+    }
+
+    /// The region, by its numbers, and an offset; all but the first are outside.
+    fn target(self, key: &[u8]) -> Body {
+        let numbers = [&key[NUMBERS..NUMBERS + 8], &key[NUMBERS + 8..NUMBERS + 16]];
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let [region, generation] = numbers.map(number);
+        self.number(region, &[0, region + 1000, u64::MAX])
+            .number(generation, &[0, generation ^ 1, u64::MAX])
+            .number(FROM as u64, &[57, 64, 1 << 40, 1 << 63, u64::MAX - 7, u64::MAX])
+    }
+
+    /// With one field changed, or cut, or with more behind it, or as it is.
+    fn spoilt(mut self, wrong: usize) -> Vec<u8> {
+        let (field, which) = (wrong % (self.fields.len() + 3), wrong / 64);
+        if let Some(wrong) = self.wrong.get(field).filter(|wrong| !wrong.is_empty()) {
+            self.fields[field] = wrong[which % wrong.len()].clone();
+        }
+        let mut bytes = self.fields.concat();
+        match field.wrapping_sub(self.fields.len()) {
+            0 => bytes.truncate(which % (bytes.len() + 1)),
+            1 => bytes.extend(vec![0xa5; which % 17]),
+            _ => {}
+        }
+        bytes
+    }
+}
+
+/// The number of a worker, in its address.
+fn worker_of(address: &[u8]) -> &[u8] {
+    let host = usize::from(address[59]);
+    &address[60 + host..76 + host]
+}
+
+/// A body that would be right. `said` are the addresses of the one who is lied to and of the one who is said to speak.
+fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
+    let ends = [1 << 40, 1 << 63, u64::MAX - 7, u64::MAX];
+    match lie {
+        Lie::Put => {
+            let too_long = [57, 100, 1900].map(|len| vec![0xbb; len]);
+            Body::default().target(key).field(&[0xbb; 8], too_long)
+        }
+        Lie::Get => Body::default().target(key).number(8, &ends),
+        Lie::Atomic => Body::default()
+            .target(key)
+            .number(1, &ends)
+            .number(0, &ends)
+            .byte(0, &[8, 31, 32, 33, 64, 255])
+            .byte(8, &[0, 1, 2, 3, 7, 16, 128, 255]),
+        Lie::GetData => Body::default()
+            .number(0, &ends)
+            .field(&0i32.to_le_bytes(), [vec![0xff; 4], 1i32.to_le_bytes().to_vec()])
+            .field(&[0; 4], [vec![0xff; 4]])
+            .field(&[0xbb; 8], [vec![0xbb; 1900]]),
+        Lie::Reply => {
+            let refused = (Status::PeerFailed as i32).to_le_bytes().to_vec();
+            Body::default().field(&[0; 4], [refused, vec![0xff; 4]]).number(77, &ends)
+        }
+        Lie::Ping => Body::default().field(&[], [vec![0xbb; 40]]),
+        Lie::Assist => Body::default()
+            .byte(1, &[0, 2])
+            .short(1, &[0, u16::MAX])
+            .short(0, &[15, 16, u16::MAX])
+            .number(LEN as u64, &ends)
+            .number(0, &ends)
+            .target(key)
+            .blob(key)
+            .blob(key),
+        Lie::Wireup => Body::default()
+            .field(b"TW\x01", [b"TW\x02".to_vec(), b"TX\x01".to_vec()])
+            .byte(1, &[0, 2, 3, 4, 5, 6, 255])
+            .field(worker_of(from), [vec![0; 16], worker_of(to).to_vec()])
+            .field(worker_of(to), [vec![0; 16], worker_of(from).to_vec()])
+            .number(1, &ends)
+            .number(0, &ends)
+            .byte(2, &[0, 1, 3, 255])
+            .field(b"am", [b"xx".to_vec(), vec![0xff; 2]])
+            .field(&1u32.to_le_bytes(), [vec![0; 4], vec![0xff; 4]])
+            .blob(from)
+            .blob(&1u64.to_le_bytes()),
+        Lie::Service => Body::default()
+            .field(b"TS\x01", [b"TS\x02".to_vec(), b"TT\x01".to_vec()])
+            .byte(1, &[0, 2, 3, 4, 5, 6, 255])
+            .number(1, &ends)
+            .byte(1, &[0, 2, 255])
+            .field(b"x", [vec![0xff]])
+            .short(0, &[1, u16::MAX]),
+    }
+}
+
+impl Run {
+    /// An answer arrives that nobody gave: of each kind, to the numbers that operations have, with any status.
+    pub(super) fn lie(&mut self, end: usize, id: u32, of: usize, status: bool) {
+        let Some(world) = self.world else { return };
+        let lane = world.lanes()[0];
+        let (at, from) = (world.interface(end + 1, lane), world.interface(0, lane));
+        let cookies = world.cookies(end + 1);
+        let cookie = cookies.iter().rev().nth(of).copied().unwrap_or(of as u64);
+        let code = if status { Status::PeerFailed as i32 } else { 0 };
+        let reply: Vec<u8> = [&code.to_le_bytes()[..], &77u64.to_le_bytes()].concat();
+        let data: Vec<u8> =
+            [&(of as u64).to_le_bytes()[..], &code.to_le_bytes(), &[0; 4], &[0xfe; 5]].concat();
+        let lie = match id {
+            0xf004 => reply,
+            0xf002 => data,
+            _ => vec![of as u8; 8 * of],
+        };
+        // Only what the peer said before may be forged: it has to be known there.
+        let _ = world.try_forge(from, at, id, cookie, &lie);
+    }
+
+    /// A body with one field changed arrives: from the peer itself, from another peer, or from nobody.
+    pub(super) fn forge(&mut self, end: usize, to_target: bool, lie: Lie, wrong: usize) {
+        let Some(world) = self.world else { return };
+        let lane = world.lanes()[0];
+        let (b, a) = (world.interface(0, lane), world.interface(end + 1, lane));
+        let other = world.interface((end + 1) % ENDS + 1, lane);
+        let (worker, target) = (&self.workers[end], &self.b);
+        let (Ok(at_end), Ok(at_target)) = (worker.address(), target.address()) else { return };
+        let (at, peer, key, said) = match to_target {
+            true => (b, a, &self.prey.sides[1].1, (&*at_target, &*at_end)),
+            false => (a, b, &self.prey.sides[0].1, (&*at_end, &*at_target)),
+        };
+        let bytes = body(lie, key, said).spoilt(wrong / 64);
+        // Now and then under another id than its own, of the library's or of nobody's.
+        let id = match wrong % 16 {
+            0 => 0xf000 + (wrong / 16 % 12) as u32,
+            1 => 0x1_0000 | lie.id(),
+            _ => lie.id(),
+        };
+        let numbers = [0, 1 << 40, 1 << 63 | 5, u64::MAX - 1, u64::MAX];
+        let strange = numbers[wrong / 256 % numbers.len()];
+        match wrong / 16 % 4 {
+            // To the number of a question that is open, perhaps: it was not asked that.
+            0 => {
+                let asked = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
+                let own = |call: &&tieline_fake::Call| call.interface == at && call.id >= 0xf000;
+                let question = asked.iter().rfind(own).map_or(strange, |call| call.cookie);
+                world.forge_from_nobody(at, id, question, &bytes);
+            }
+            1 if to_target => drop(world.try_forge(other, at, id, strange, &bytes)),
+            _ => drop(world.try_forge(peer, at, id, strange, &bytes)),
+        }
+    }
+}
