@@ -42,22 +42,22 @@ impl Inner {
 
     /// How this worker is reached.
     pub(crate) fn party(&self) -> Party {
-        let candidate = |slot: &InterfaceSlot| Candidate {
+        let candidate = |(slot, said): (&InterfaceSlot, &Said)| Candidate {
             provider: slot.provider.name.clone(),
             domain: slot.domain.clone(),
             module: slot.module.clone(),
             priority: slot.priority,
-            address: slot.address(),
+            address: slot.address(said),
         };
-        let candidates = self.interfaces.iter().map(candidate).collect();
+        let candidates = self.interfaces.iter().zip(&self.said).map(candidate).collect();
         Party { worker: self.id, candidates, schemes: self.schemes() }
     }
 }
 
 impl InterfaceSlot {
     /// The bytes that lead a peer to this interface.
-    fn address(&self) -> Vec<u8> {
+    fn address(&self, said: &Said) -> Vec<u8> {
         let broken = self.out_of_use.borrow().clone();
-        self.said.last(|| broken.map_or_else(|| self.interface.address(), Err))
+        said.last(|| broken.map_or_else(|| self.interface.address(), Err))
     }
 }

@@ -58,8 +58,6 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
-    /// Where it is, in its own words.
-    said: identity::Said,
     /// Why it serves no new endpoint: its device is gone, or its provider broke.
     pub(crate) out_of_use: RefCell<Option<Error>>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
@@ -160,6 +158,8 @@ pub(crate) struct Inner {
     backoff: backoff::Backoff,
     /// Last, so that everything above that points into providers goes first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
+    /// Where each of them is, in its own words: beside them, since a poll looks at as little as it can.
+    said: Vec<identity::Said>,
     /// Memory of ended operations that providers may still touch; what is left goes when the interfaces are closed.
     held: RefCell<Held>,
 }
@@ -202,6 +202,7 @@ impl Worker {
         let timer = Timer::new()?;
         poller.add(timer.as_raw_fd())?;
         let mut interfaces: Vec<InterfaceSlot> = Vec::new();
+        let mut words = Vec::new();
         let mut refused = None;
         for module in &core.modules {
             let domain = &core.domains[module.domain];
@@ -219,6 +220,7 @@ impl Worker {
                     continue;
                 }
             };
+            words.push(said);
             interfaces.push(InterfaceSlot {
                 provider: domain.provider.clone(),
                 domain: domain.name.clone(),
@@ -229,7 +231,6 @@ impl Worker {
                 attr: module.attr,
                 to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
                 interface,
-                said,
                 out_of_use: RefCell::default(),
                 peers: RefCell::default(),
             });
@@ -285,6 +286,7 @@ impl Worker {
             poller,
             backoff,
             interfaces,
+            said: words,
             held: RefCell::default(),
         };
         Ok(Worker { inner: Rc::new(inner) })
