@@ -24,14 +24,11 @@
 
 mod address;
 mod assist;
+mod builtin;
 mod compose;
-mod config;
 pub mod context;
 mod emulate;
 pub mod endpoint;
-pub mod error;
-pub mod explain;
-pub mod job;
 mod key;
 pub mod message;
 mod op;
@@ -41,7 +38,6 @@ pub mod region;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
-mod select;
 mod selftest;
 mod service;
 mod sys;
@@ -49,7 +45,12 @@ mod wire;
 mod wireup;
 pub mod worker;
 
-pub use config::configuration_markdown;
+use tieline_config as config;
+use tieline_config::select;
+pub use tieline_config::{error, explain};
+pub use tieline_job as job;
+
+pub use builtin::configuration_markdown;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Width};
 pub use error::{Error, Kind};

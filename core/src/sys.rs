@@ -9,27 +9,19 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use tieline_plugin_api::Status;
+use tieline_plugin_api::{Failure, Status};
 
 /// Sixteen random bytes: the number of a context or a worker.
 pub(crate) fn random_id() -> Result<[u8; 16], Error> {
-    let mut id = [0u8; 16];
-    let mut filled = 0;
-    while filled < id.len() {
-        // SAFETY: the buffer is writable for the length given.
-        let n = unsafe { libc::getrandom(id[filled..].as_mut_ptr().cast(), id.len() - filled, 0) };
-        match usize::try_from(n) {
-            Ok(n) => filled += n,
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(last_error("random numbers from the kernel")),
-        }
-    }
+    let mut id = [0; 16];
+    tieline_net::random(&mut id)
+        .map_err(|e| Failure::from_io("random numbers from the kernel", &e))?;
     Ok(id)
 }
 
 /// The failure of the last system call, with what was being asked for.
 pub(crate) fn last_error(what: &str) -> Error {
-    tieline_plugin_api::Failure::last_os_error(what).into()
+    Failure::last_os_error(what).into()
 }
 
 /// An epoll instance: what `Worker::fd` hands out.

@@ -19,7 +19,7 @@ use super::identity::Refusal;
 use super::load::Room;
 use super::sys::{self, Call, Step, Trial};
 use super::trust::Trust;
-use crate::config::sys::effective_uid;
+use crate::config::effective_uid;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;

@@ -10,7 +10,7 @@
 //! raised rights only root's directories and files are trusted, since the user is the one who may not choose.
 
 use super::elf::Unfit;
-use crate::config::sys::effective_uid;
+use crate::config::effective_uid;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};

@@ -3,7 +3,8 @@
 use super::text::columns;
 use super::{FileView, Origin, ValueView};
 use crate::Error;
-use crate::config::{Config, builtin_variables};
+use crate::builtin;
+use crate::config::Config;
 
 /// Every variable of the core and of the built-in providers with the value that holds in this process, and
 /// the files that were looked for. Opens no context, and so works when none can be opened.
@@ -12,7 +13,7 @@ use crate::config::{Config, builtin_variables};
 /// A configuration file that is malformed or, named by `TIELINE_CONFIG`, not there.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
-    for (provider, variables) in builtin_variables() {
+    for (provider, variables) in builtin::variables() {
         config.declare(provider, variables);
     }
     Ok((config.views(), config.files()))

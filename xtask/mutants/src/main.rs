@@ -19,6 +19,8 @@ use suites::Suites;
 /// What is mutated: the packages that carry the promises, and their folders.
 const PACKAGES: &[(&str, &str)] = &[
     ("tieline", "core"),
+    ("tieline-config", "config"),
+    ("tieline-job", "job"),
     ("tieline-plugin-api", "plugin-api"),
     ("tieline-net", "net"),
     ("tieline-memory-file", "providers/memory-file"),
@@ -30,7 +32,7 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 
 const HELP: &str = "\
-cargo xtask mutants [FILTER...]   mutates core, plugin-api, net and the providers, where `FILE:LINE KIND` has a FILTER
+cargo xtask mutants [FILTER...]   mutates core, config, job, plugin-api, net and the providers, where `FILE:LINE KIND` has a FILTER
 
   --sample N     so many, chosen at random (150)
   --seed S       another choice (1)

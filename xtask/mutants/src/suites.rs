@@ -15,8 +15,8 @@ use tieline_testing::hang::{self, Limit};
 
 /// Whose tests are to notice a mutant of the sources in front (the first that fit), the package's own before others.
 const NEAR: &[(&str, &[&str])] = &[
-    ("core/src/job", &["tieline", "tieline-tools"]),
-    ("core/src/config", &["tieline", "tieline-bad-providers", "tieline-tools"]),
+    ("config/src", &["tieline-config", "tieline", "tieline-bad-providers", "tieline-tools"]),
+    ("job/src", &["tieline-job", "tieline", "tieline-tools"]),
     ("core/src/registry", &["tieline", "tieline-bad-providers", "tieline-fake"]),
     ("core/src/report", &["tieline", "tieline-bad-providers", "tieline-fake", "tieline-tools"]),
     ("core/src", &["tieline", "tieline-fake", "tieline-bad-providers"]),

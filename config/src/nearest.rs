@@ -2,10 +2,7 @@
 
 /// The name among `candidates` that `name` was probably meant to be, or none when nothing is near: more
 /// than a third of the letters would have to change.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     candidates
         .into_iter()

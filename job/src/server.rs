@@ -87,7 +87,8 @@ impl Server {
     /// # Errors
     /// What the system says.
     pub fn listen_unix(&mut self) -> Result<String, Error> {
-        let id = crate::sys::random_id()?;
+        let mut id = [0; 16];
+        tieline_net::random(&mut id).map_err(|e| cannot_listen(&e))?;
         let name = format!("tieline-{}", id.map(|byte| format!("{byte:02x}")).concat());
         self.listen_named(&name).map_err(|e| cannot_listen(&e))?;
         Ok(format!("unix:@{name}"))

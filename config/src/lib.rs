@@ -15,13 +15,16 @@
 
 mod builder;
 mod check;
+pub mod error;
+pub mod explain;
 mod files;
 mod markdown;
 mod nearest;
 mod secret;
-pub(crate) mod sys;
+pub mod select;
+mod sys;
 mod units;
-pub(crate) mod vars;
+pub mod vars;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,15 +35,15 @@ use std::time::Duration;
 use serde::Serialize;
 use tieline_plugin_api::Status;
 
-use crate::Error;
-use crate::select::Selection;
+use select::Selection;
 
-pub(crate) use builder::ConfigBuilder;
-pub(crate) use nearest::nearest;
-pub(crate) use units::Kind;
+pub use builder::ConfigBuilder;
+pub use error::Error;
+pub use nearest::nearest;
+pub use units::Kind;
 
-pub(crate) use markdown::builtin_variables;
-pub use markdown::configuration_markdown;
+pub use markdown::markdown;
+pub use sys::effective_uid;
 
 /// Who gave a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,15 +86,15 @@ pub struct Setting {
 
 /// A variable as a provider declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProviderVar {
+pub struct ProviderVar {
     /// `TIELINE_SHM_FASTBOX_SIZE`.
-    pub(crate) name: String,
+    pub name: String,
     /// The default, as a user would write it.
-    pub(crate) default: String,
+    pub default: String,
     /// `size`, `count`, `duration`, `bool`, `text` or `list`.
-    pub(crate) kind: String,
+    pub kind: String,
     /// What it does.
-    pub(crate) doc: String,
+    pub doc: String,
 }
 
 /// One variable with everything known about it: a line of `tieline config`.
@@ -127,7 +130,7 @@ pub struct FileView {
 /// Everything that was set, and everything that can be. Shared by all who need it; `declare` is for the
 /// time while providers are loaded.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub struct Config {
     /// By name, strongest first.
     set: BTreeMap<String, Vec<Setting>>,
     files: Vec<FileView>,
@@ -150,12 +153,12 @@ struct Known {
 
 impl Config {
     /// A builder that has read nothing yet.
-    pub(crate) fn builder() -> ConfigBuilder {
+    pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
     }
 
     /// The value that holds, default included; none when nothing was said and there is no default.
-    pub(crate) fn get(&self, name: &str) -> Option<String> {
+    pub fn get(&self, name: &str) -> Option<String> {
         let value = match self.setting(name) {
             Some(setting) => setting.value.clone(),
             // An unreadable file was an error when the context was opened.
@@ -166,18 +169,18 @@ impl Config {
     }
 
     /// Who said what holds.
-    pub(crate) fn origin(&self, name: &str) -> Origin {
+    pub fn origin(&self, name: &str) -> Origin {
         self.setting(name).map_or(Origin::Default, |setting| setting.origin.clone())
     }
 
     /// `TIELINE_QUEUE_BYTES=1m (environment)`, for messages.
-    pub(crate) fn cite(&self, name: &str) -> String {
+    pub fn cite(&self, name: &str) -> String {
         let value = self.get(name).unwrap_or_default();
         format!("{name}={} ({})", shown(name, &value), self.origin(name))
     }
 
     /// Text; empty when nothing was said and there is no default.
-    pub(crate) fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         self.get(name).unwrap_or_default()
     }
 
@@ -185,17 +188,17 @@ impl Config {
     ///
     /// # Errors
     /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
-    pub(crate) fn size(&self, name: &str) -> Result<usize, Error> {
+    pub fn size(&self, name: &str) -> Result<usize, Error> {
         units::size(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Size))
     }
 
     /// Yes or no.
-    pub(crate) fn bool(&self, name: &str) -> Result<bool, Error> {
+    pub fn bool(&self, name: &str) -> Result<bool, Error> {
         units::boolean(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Bool))
     }
 
     /// A time; `inf` is [`Duration::MAX`].
-    pub(crate) fn duration(&self, name: &str) -> Result<Duration, Error> {
+    pub fn duration(&self, name: &str) -> Result<Duration, Error> {
         units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
     }
 
@@ -203,7 +206,7 @@ impl Config {
     ///
     /// # Errors
     /// A file that cannot be read, is empty, or that others than its owner can read.
-    pub(crate) fn secret(&self) -> Result<Option<String>, Error> {
+    pub fn secret(&self) -> Result<Option<String>, Error> {
         if let Some(setting) = self.setting(vars::SECRET) {
             return Ok(Some(setting.value.clone()));
         }
@@ -225,14 +228,14 @@ impl Config {
     }
 
     /// Every variable that has a value, with what [`Config::get`] answers.
-    pub(crate) fn all(&self) -> Vec<(String, String)> {
+    pub fn all(&self) -> Vec<(String, String)> {
         let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
         let names: BTreeSet<&str> = core.chain(self.set.keys().map(String::as_str)).collect();
         names.into_iter().filter_map(|name| Some((name.to_owned(), self.get(name)?))).collect()
     }
 
     /// The error of a value that a provider refuses, when its words name a variable that somebody has set.
-    pub(crate) fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
+    pub fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
         let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let name = names.find(|name| self.setting(name).is_some())?;
         Some(Error::new(
@@ -244,13 +247,13 @@ impl Config {
     }
 
     /// One of the words that the variable's declaration lists, in lower case.
-    pub(crate) fn word(&self, name: &str) -> Result<String, Error> {
+    pub fn word(&self, name: &str) -> Result<String, Error> {
         let (text, kind) = (self.text(name), self.kind_of(name));
         if kind.admits(&text) { Ok(text.to_ascii_lowercase()) } else { Err(self.not_a(name, kind)) }
     }
 
     /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
-    pub(crate) fn selection(&self, name: &str) -> Result<Selection, Error> {
+    pub fn selection(&self, name: &str) -> Result<Selection, Error> {
         let origin = match self.origin(name) {
             origin @ (Origin::File(..) | Origin::Program) => origin.to_string(),
             _ => String::new(),
@@ -261,11 +264,7 @@ impl Config {
     }
 
     /// The priority that was set for a module, or else for its provider, and the variable that says so.
-    pub(crate) fn priority(
-        &self,
-        provider: &str,
-        module: &str,
-    ) -> Result<Option<(i32, String)>, Error> {
+    pub fn priority(&self, provider: &str, module: &str) -> Result<Option<(i32, String)>, Error> {
         let of_provider = format!("{}{}", vars::PRIORITY, upper(provider));
         let of_module = format!("{of_provider}_{}", upper(module));
         let mut known = self.known_mut();
@@ -286,11 +285,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::selection`].
-    pub(crate) fn connect_of(
-        &self,
-        provider: &str,
-        domain: &str,
-    ) -> Result<Option<Selection>, Error> {
+    pub fn connect_of(&self, provider: &str, domain: &str) -> Result<Option<Selection>, Error> {
         let names = [domain, provider].map(|name| format!("{}{}", vars::CONNECT_OF, upper(name)));
         // A provider may be called like another variable: that one is meant then.
         let free = |name: &&String| vars::CORE.iter().all(|var| var.name != **name);
@@ -301,7 +296,7 @@ impl Config {
     }
 
     /// Adds a provider's variables.
-    pub(crate) fn declare(&self, provider: &str, variables: Vec<ProviderVar>) {
+    pub fn declare(&self, provider: &str, variables: Vec<ProviderVar>) {
         let mut known = self.known_mut();
         let _ = known.providers.insert(provider.to_owned());
         for variable in variables {
@@ -314,7 +309,7 @@ impl Config {
 
     /// Every variable: the core's in the order of the documentation, priorities that were set, the
     /// providers', and set names that nobody knows.
-    pub(crate) fn views(&self) -> Vec<ValueView> {
+    pub fn views(&self) -> Vec<ValueView> {
         let mut views = Vec::new();
         for core in vars::CORE {
             if !core.is_family() {
@@ -350,12 +345,12 @@ impl Config {
     }
 
     /// The files that were looked for.
-    pub(crate) fn files(&self) -> Vec<FileView> {
+    pub fn files(&self) -> Vec<FileView> {
         self.files.clone()
     }
 
     /// Everything worth a word so far.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         self.known().warnings.clone()
     }
 
@@ -435,7 +430,7 @@ fn shown<'a>(name: &str, value: &'a str) -> &'a str {
 }
 
 /// `shm-cma` as it stands in a variable's name: `SHM_CMA`.
-pub(crate) fn upper(name: &str) -> String {
+pub fn upper(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
         .collect()

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 /// The effective user.
-pub(crate) fn effective_uid() -> u32 {
+pub fn effective_uid() -> u32 {
     // SAFETY: cannot fail.
     unsafe { libc::geteuid() }
 }

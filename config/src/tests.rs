@@ -344,17 +344,6 @@ fn what_the_launcher_sets_is_no_typing_error() {
     assert!(config.check(&[]).unwrap().is_empty());
 }
 
-#[cfg(feature = "builtin")]
-#[test]
-fn the_committed_documentation_is_the_one_that_the_tables_make() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        committed == configuration_markdown(),
-        "docs/configuration.md is stale: run `tieline config --markdown > docs/configuration.md`"
-    );
-}
-
 #[test]
 fn a_secret_is_read_from_its_file_and_never_shown() {
     let directory = std::env::temp_dir().join(format!("tieline-secret-{}", std::process::id()));

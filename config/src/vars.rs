@@ -5,24 +5,24 @@ use super::units::Kind;
 
 /// One variable of the core.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CoreVar {
+pub struct CoreVar {
     /// Its name; one that ends in `_` stands for every name that begins so.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// What holds when nobody says otherwise; empty: nothing.
-    pub(crate) default: &'static str,
+    pub default: &'static str,
     /// What it may be.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// What it does.
-    pub(crate) doc: &'static str,
+    pub doc: &'static str,
 }
 
 macro_rules! core_vars {
     ($( $constant:ident = $name:literal, $default:literal, $kind:expr, $doc:literal; )*) => {
         $( #[doc = $doc]
         #[allow(dead_code)] // the registry, which knows nothing of this table, reads some by their text
-        pub(crate) const $constant: &str = $name; )*
+        pub const $constant: &str = $name; )*
         /// Every variable of the core, in the order of the documentation.
-        pub(crate) const CORE: &[CoreVar] = &[
+        pub const CORE: &[CoreVar] = &[
             $( CoreVar { name: $name, default: $default, kind: $kind, doc: $doc }, )*
         ];
     };
@@ -83,20 +83,20 @@ core_vars! {
 
 impl CoreVar {
     /// Whether it stands for every name that begins so.
-    pub(crate) fn is_family(&self) -> bool {
+    pub fn is_family(&self) -> bool {
         self.name.ends_with('_')
     }
 }
 
 /// Whether a variable says where code, files or sockets lie, the core's or a provider's. Under raised rights the environment
 /// is not believed about these. A provider's variable is one by its name: nothing else is known before its code runs.
-pub(crate) fn names_a_place(name: &str) -> bool {
+pub fn names_a_place(name: &str) -> bool {
     name == CONFIG || ["_PATH", "_DIR", "_FILE"].iter().any(|end| name.ends_with(end))
 }
 
 /// The variable that was meant by a name that nearly begins with `TIELINE_`: `TIELNE_PROVIDERS`. A name that is another
 /// word, one letter away, is only taken for a slip when its rest is a variable's.
-pub(crate) fn misspelt(name: &str) -> Option<String> {
+pub fn misspelt(name: &str) -> Option<String> {
     const OTHER_WORDS: &[&str] = &["TIMELINE", "TIELINES"];
     let (stem, rest) = name.split_once('_')?;
     if stem == "TIELINE" || rest.is_empty() || distance(stem, "TIELINE") > 1 {
@@ -108,7 +108,7 @@ pub(crate) fn misspelt(name: &str) -> Option<String> {
 }
 
 /// What a launcher tells the processes it starts; no setting of the user.
-pub(crate) fn is_of_the_launcher(name: &str) -> bool {
+pub fn is_of_the_launcher(name: &str) -> bool {
     LAUNCHER.contains(&name)
 }
 

@@ -2,9 +2,9 @@
 //! the few bytes that it takes to connect.
 //!
 //! ```no_run
-//! use tieline::job::Job;
+//! use tieline_job::Job;
 //!
-//! fn main() -> Result<(), tieline::Error> {
+//! fn main() -> Result<(), tieline_config::Error> {
 //!     let job = Job::from_env()?; // rank 0 of 1 when nobody launched us
 //!     let address = b"what worker.address() gave".to_vec();
 //!     let everyone = job.exchange(&address)?; // everyone[r] came from rank r
@@ -25,13 +25,13 @@
 //! Nothing here waits without end: a rank that dies ends the exchange for all others with that rank's number
 //! and the way it ended, and a deadline bounds what is merely slow and names who is missing.
 
-use crate::config::Config;
-use crate::{Error, Status};
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tieline_config::{Config, Error};
+use tieline_plugin_api::Status;
 
 mod connection;
 mod door;
@@ -258,7 +258,7 @@ impl Job {
     /// again until everybody has come. A thread waits for them meanwhile, and ends with this call.
     ///
     /// ```
-    /// # fn main() -> Result<(), tieline::Error> {
+    /// # fn main() -> Result<(), tieline_config::Error> {
     /// # let job = tieline::Job::from_env()?;
     /// # let worker = tieline::Context::open()?.worker()?;
     /// job.barrier_while(|| worker.wait(Some(std::time::Duration::from_millis(1))).map(drop))?;
@@ -293,12 +293,14 @@ impl Job {
 static JOINED: AtomicUsize = AtomicUsize::new(0);
 
 /// How many processes of its job this host has, this one among them, as far as it has joined one.
-pub(crate) fn joined_processes() -> usize {
+#[must_use]
+pub fn joined_processes() -> usize {
     JOINED.load(Ordering::Relaxed)
 }
 
 /// The same for a process that has not joined a job (yet), as its launcher says in the environment; else 1.
-pub(crate) fn processes_on_this_host() -> usize {
+#[must_use]
+pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let place = match Place::of_tieline(&variable) {
         Ok(None) => Place::of_any(&variable),

@@ -18,13 +18,13 @@ use semver::{Version, VersionReq};
 use tieline_plugin_api::Status;
 
 use crate::Error;
-use crate::config::{nearest, vars};
 use crate::explain::{Record, Verdict};
+use crate::{nearest, vars};
 use glob::Glob;
 
 /// A parsed list. The empty one admits everything.
 #[derive(Clone, Debug)]
-pub(crate) struct Selection {
+pub struct Selection {
     variable: String,
     /// Where the value was set, when that is worth a word: ` (/etc/tieline/tieline.toml:3)`.
     origin: String,
@@ -54,7 +54,7 @@ impl Entry {
 
 impl Selection {
     /// The list that admits everything.
-    pub(crate) fn all(variable: &str) -> Selection {
+    pub fn all(variable: &str) -> Selection {
         Selection {
             variable: variable.to_owned(),
             origin: String::new(),
@@ -66,28 +66,28 @@ impl Selection {
     }
 
     /// Warns about nothing: for a list that is a default.
-    pub(crate) fn quiet(mut self) -> Selection {
+    pub fn quiet(mut self) -> Selection {
         self.quiet = true;
         self
     }
 
     /// `TIELINE_PROVIDERS=^shm-cma`, for messages.
-    pub(crate) fn cite(&self) -> String {
+    pub fn cite(&self) -> String {
         format!("{}={}{}", self.variable, self.value, self.origin)
     }
 
     /// Whether the order of this list means something.
-    pub(crate) fn includes(&self) -> bool {
+    pub fn includes(&self) -> bool {
         !self.excludes && !self.entries.is_empty()
     }
 
     /// Whether the list asks for this very name, not for a glob that fits it.
-    pub(crate) fn asks_for(&self, name: &str) -> bool {
+    pub fn asks_for(&self, name: &str) -> bool {
         !self.excludes && self.entries.iter().any(|entry| entry.name == name)
     }
 
     /// Whether an excluding list names it.
-    pub(crate) fn bars(&self, name: &str) -> bool {
+    pub fn bars(&self, name: &str) -> bool {
         self.excludes && self.deciding(name).is_some()
     }
 
@@ -96,7 +96,7 @@ impl Selection {
     ///
     /// # Errors
     /// [`Verdict::Filtered`] with the variable that filters.
-    pub(crate) fn admits(&self, name: &str, version: Option<&Version>) -> Result<usize, Verdict> {
+    pub fn admits(&self, name: &str, version: Option<&Version>) -> Result<usize, Verdict> {
         let filtered = |why: &str| Err(Verdict::Filtered { by: format!("{}{why}", self.cite()) });
         if self.entries.is_empty() {
             return Ok(0);
@@ -117,7 +117,7 @@ impl Selection {
 
     /// What the list names and nothing in `seen` fits, each with the nearest spelling. `looked` says where
     /// was looked. `seen` holds whatever exists, also what was refused.
-    pub(crate) fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
+    pub fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
         if self.quiet {
             return Vec::new();
         }
@@ -145,7 +145,7 @@ impl Selection {
     ///
     /// # Errors
     /// The name that is missing, and why.
-    pub(crate) fn check_required(
+    pub fn check_required(
         &self,
         usable: &[&str],
         reason: impl Fn(&str) -> Option<String>,

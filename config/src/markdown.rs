@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{Config, ProviderVar, ValueView};
+use crate::{Config, ProviderVar, ValueView};
 
-/// The text of `docs/configuration.md`: every variable of the core and of the providers that are linked
-/// into it. What this process has set plays no part.
+/// The text of `docs/configuration.md`: every variable of the core and of these providers. What this process has set
+/// plays no part.
 #[must_use]
-pub fn configuration_markdown() -> String {
+pub fn markdown(providers: Vec<(&'static str, Vec<ProviderVar>)>) -> String {
     let Ok(config) = Config::builder().build() else { return String::new() };
-    for (provider, variables) in builtin_variables() {
+    for (provider, variables) in providers {
         config.declare(provider, variables);
     }
     let views = config.views();
@@ -31,30 +31,6 @@ pub fn configuration_markdown() -> String {
         row(&mut text, view);
     }
     text
-}
-
-/// What the built-in providers declare, in the order of their names.
-pub(crate) fn builtin_variables() -> Vec<(&'static str, Vec<ProviderVar>)> {
-    #[cfg(feature = "builtin")]
-    {
-        use tieline_plugin_api::Provider;
-        let owned = |docs: &[tieline_plugin_api::ConfigDoc]| {
-            docs.iter()
-                .map(|doc| ProviderVar {
-                    name: doc.name.into(),
-                    default: doc.default.into(),
-                    kind: doc.kind.into(),
-                    doc: doc.doc.into(),
-                })
-                .collect()
-        };
-        vec![
-            ("shm", owned(tieline_provider_shm::Shm::config())),
-            ("shm-cma", owned(tieline_provider_shm_cma::ShmCma::config())),
-        ]
-    }
-    #[cfg(not(feature = "builtin"))]
-    Vec::new()
 }
 
 fn row(text: &mut String, view: &ValueView) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What a variable's value may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Bytes: `64k`, `2GiB`, `inf`.
     Size,
     /// A number: `16`, `inf`.
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// The kind that a provider named; what is not known is taken as text.
-    pub(crate) fn from_name(name: &str) -> Kind {
+    pub fn from_name(name: &str) -> Kind {
         match name {
             "size" => Kind::Size,
             "count" => Kind::Count,
@@ -42,7 +42,7 @@ impl Kind {
     }
 
     /// Its name in reports: `size`, or the words with bars between them.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         match self {
             Kind::Size => "size".into(),
             Kind::Count => "count".into(),
@@ -58,7 +58,7 @@ impl Kind {
     }
 
     /// What is accepted, for the error of a value that is not.
-    pub(crate) fn accepted(self) -> String {
+    pub fn accepted(self) -> String {
         match self {
             Kind::Size => "a size is a whole number with k, m, g or t (powers of 1024), such as \
                            4096, 64k or 2GiB, or inf"
@@ -81,7 +81,7 @@ impl Kind {
     }
 
     /// Whether `text` is a value of this kind. A selection is checked where it is parsed.
-    pub(crate) fn admits(self, text: &str) -> bool {
+    pub fn admits(self, text: &str) -> bool {
         match self {
             Kind::Size => size(text).is_some(),
             Kind::Count => count(text).is_some(),

@@ -12,7 +12,7 @@ use crate::Error;
 
 /// Collects values before they are fixed. A fresh one reads neither the environment nor any file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ConfigBuilder {
+pub struct ConfigBuilder {
     program: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
     system_file: Option<PathBuf>,
@@ -23,13 +23,13 @@ pub(crate) struct ConfigBuilder {
 
 impl ConfigBuilder {
     /// A value from the program: it beats the environment.
-    pub(crate) fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
+    pub fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
         let _ = self.program.insert(name.to_owned(), value.to_owned());
         self
     }
 
     /// Takes the environment, the system's file and the rights of this process.
-    pub(crate) fn process_environment(self) -> ConfigBuilder {
+    pub fn process_environment(self) -> ConfigBuilder {
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
         self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
             .system_file(Path::new("/etc/tieline/tieline.toml"))
@@ -37,7 +37,7 @@ impl ConfigBuilder {
     }
 
     /// Takes an environment.
-    pub(crate) fn environment(
+    pub fn environment(
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> ConfigBuilder {
@@ -56,13 +56,13 @@ impl ConfigBuilder {
     }
 
     /// Where the system's settings are.
-    pub(crate) fn system_file(mut self, path: &Path) -> ConfigBuilder {
+    pub fn system_file(mut self, path: &Path) -> ConfigBuilder {
         self.system_file = Some(path.to_owned());
         self
     }
 
     /// Whether the process has more rights than its user, who is then not to choose files.
-    pub(crate) fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
+    pub fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
         self.raised_rights = raised;
         self
     }
@@ -72,7 +72,7 @@ impl ConfigBuilder {
     /// # Errors
     /// A file that is malformed, one that `TIELINE_CONFIG` names and that cannot be read, or a name from
     /// the program that is no variable's.
-    pub(crate) fn build(mut self) -> Result<Config, Error> {
+    pub fn build(mut self) -> Result<Config, Error> {
         if let Some(name) = self.program.keys().find(|name| !name.starts_with("TIELINE_")) {
             return Err(Error::new(
                 Status::Invalid,

@@ -5,7 +5,7 @@ use tieline_plugin_api::Status;
 
 use super::{Entry, Glob, Selection};
 use crate::Error;
-use crate::config::vars;
+use crate::vars;
 
 impl Selection {
     /// Reads the value of a variable.
@@ -13,16 +13,12 @@ impl Selection {
     /// # Errors
     /// What cannot be understood, why, and how to write it.
     #[cfg(test)]
-    pub(crate) fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
+    pub fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
         Selection::parse_from(variable, "", value)
     }
 
     /// Reads a value; `origin` is who set it, where that is worth a word in messages.
-    pub(crate) fn parse_from(
-        variable: &str,
-        origin: &str,
-        value: &str,
-    ) -> Result<Selection, Error> {
+    pub fn parse_from(variable: &str, origin: &str, value: &str) -> Result<Selection, Error> {
         let value = value.trim();
         let origin = if origin.is_empty() { String::new() } else { format!(" ({origin})") };
         let mut selection =

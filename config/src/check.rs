@@ -15,7 +15,7 @@ impl Config {
     ///
     /// # Errors
     /// A value that its variable does not admit; with `TIELINE_STRICT`, a name that nobody knows.
-    pub(crate) fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
+    pub fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
         let strict = self.bool(vars::STRICT)?;
         let mut news = Vec::new();
         let mut untold = 0;
