@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tieline::{Context, Endpoint, Error, Job, Region, RemoteKey, Status};
+use tieline::{Context, Endpoint, Error, Job, Region, RemoteKey, Status, Worker};
 
 const CELLS: usize = 1000;
 
@@ -30,13 +30,25 @@ struct Neighbour {
 
 impl Neighbour {
     /// Puts a border cell, then raises the counter: in this order, by the fence.
-    fn send(&self, step: usize, value: u64) -> Result<(), Error> {
-        let ghost = (self.ghost + step % 2) as u64 * 8;
-        let _ = self.endpoint.put_bytes(&value.to_le_bytes(), &self.key, ghost)?;
-        self.endpoint.fence()?;
-        let _ = self.endpoint.fetch_add(&self.key, self.counter as u64 * 8, 1)?;
+    fn send(&self, worker: &Worker, step: usize, value: u64) -> Result<(), Error> {
+        let (ghost, counter) = ((self.ghost + step % 2) as u64 * 8, self.counter as u64 * 8);
+        let value = value.to_le_bytes();
+        let _ = accepted(worker, || self.endpoint.put_bytes(&value, &self.key, ghost))?;
+        accepted(worker, || self.endpoint.fence())?;
+        let _ = accepted(worker, || self.endpoint.fetch_add(&self.key, counter, 1))?;
         Ok(())
     }
+}
+
+/// Posts as soon as there is room: `Again` says that nothing was done, and that progress makes some.
+fn accepted<T>(worker: &Worker, mut post: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    let mut posted = Err(Status::Again.into());
+    let is_taken = || {
+        posted = post();
+        !matches!(&posted, Err(error) if error.status() == Status::Again)
+    };
+    let _ = worker.wait_until(is_taken, None)?;
+    posted
 }
 
 fn main() -> Result<(), Error> {
@@ -62,8 +74,8 @@ fn main() -> Result<(), Error> {
 
     let start = Instant::now();
     for step in 1..=steps {
-        left.send(step, word(&memory, 0)?.load(Ordering::Relaxed))?;
-        right.send(step, word(&memory, CELLS - 1)?.load(Ordering::Relaxed))?;
+        left.send(&worker, step, word(&memory, 0)?.load(Ordering::Relaxed))?;
+        right.send(&worker, step, word(&memory, CELLS - 1)?.load(Ordering::Relaxed))?;
         for counter in [FROM_LEFT, FROM_RIGHT] {
             let count = word(&memory, counter)?;
             let _ = worker.wait_until(|| count.load(Ordering::Acquire) >= step as u64, None)?;
