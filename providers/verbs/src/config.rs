@@ -1,8 +1,8 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
-use crate::cache::Limits;
 use core::time::Duration;
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
+use tieline_registration::Limits;
 
 /// Every variable, for `tieline config`.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[

@@ -29,7 +29,6 @@
 
 mod abi;
 mod buffers;
-mod cache;
 mod cm;
 mod config;
 mod devices;

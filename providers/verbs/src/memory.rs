@@ -1,15 +1,15 @@
 //! Registered memory of this process: regions, and which local key an address has.
 
 use crate::abi::*;
-use crate::cache::{Cache, Limits, Ticket};
 use crate::keys::{KEY_LEN, PackedKey, Seal};
 use crate::sys::{Mr, Pd};
 use core::ffi::c_uint;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Status, access};
+use tieline_registration::{Device, Lender, Limits};
 
 /// A registered region.
 pub struct Region {
@@ -22,8 +22,7 @@ pub struct Region {
 
 /// The regions of a domain. Any thread.
 pub(crate) struct Registry {
-    pd: Arc<Pd>,
-    lender: Arc<Lender>,
+    lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
     /// Changes with every deregistration: what somebody remembered of the table is worth nothing then.
@@ -37,10 +36,8 @@ const OVERLAPS: usize = 16;
 
 impl Registry {
     pub(crate) fn new(pd: Arc<Pd>, seal: Seal, limits: Option<Limits>) -> Registry {
-        let cache = limits.map(|limits| Mutex::new(Cache::new(limits)));
         Registry {
-            lender: Arc::new(Lender { pd: pd.clone(), cache }),
-            pd,
+            lender: Arc::new(Lender::new(LocalMemory(pd), limits)),
             seal,
             next: AtomicU64::new(1),
             epoch: AtomicU64::new(0),
@@ -60,8 +57,9 @@ impl Registry {
             return Err(Failure::new(Status::Invalid, text));
         }
         // The device refuses to register nothing; one byte more than asked for is never put into a key.
-        let mr =
-            self.lender.pressed(|| register(&self.pd, base, len.max(1), verbs_rights(rights)))?;
+        let mr = self.lender.pressed(|| {
+            register(&self.lender.device().0, base, len.max(1), verbs_rights(rights))
+        })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let _ = table.insert((start, number), (len as u64, mr.lkey()));
@@ -74,7 +72,7 @@ impl Registry {
         let _ = self.epoch.fetch_add(1, Ordering::Release);
         drop(table);
         // Who ends a registration is about to free the memory.
-        drop(self.lender.cache().map(|mut c| c.forget(region.base, region.base + region.len)));
+        self.lender.forget(region.base, region.base + region.len);
         drop(region);
     }
 
@@ -155,7 +153,7 @@ impl Recent {
             let lkey = match self.lkey(registry, addr, piece.len) {
                 Some(lkey) => lkey,
                 None => {
-                    let loan = Lender::lend(&registry.lender, piece.base, piece.len, written);
+                    let loan = registry.lender.lend(piece.base, piece.len, written, Mr::lkey);
                     let (loan, lkey) = loan.map_err(|failure| failure.status)?;
                     borrowed.push(loan);
                     lkey
@@ -167,93 +165,17 @@ impl Recent {
     }
 }
 
-/// Lends registrations of memory that the application did not register.
-pub(crate) struct Lender {
-    pd: Arc<Pd>,
-    /// None: every operation has registrations of its own.
-    cache: Option<Mutex<Cache<Mr>>>,
-}
-
 /// A registration for the time of one operation.
-pub(crate) enum Loan {
-    /// Nobody else uses it.
-    Own { _mr: Mr },
-    /// It is one of the cache's.
-    Shared { lender: Arc<Lender>, ticket: Option<Ticket> },
-}
+pub(crate) type Loan = tieline_registration::Loan<LocalMemory>;
 
-impl Drop for Loan {
-    fn drop(&mut self) {
-        let Loan::Shared { lender, ticket } = self else { return };
-        let Some(ticket) = ticket.take() else { return };
-        // Destroyed after the lock is open again: it is a system call.
-        let gone = lender.cache().and_then(|mut cache| cache.release(ticket));
-        drop(gone);
-    }
-}
+/// What registers the pieces of operations.
+pub(crate) struct LocalMemory(Arc<Pd>);
 
-/// Registrations of the cache hold whole pages: the kernel pins no less, and neighbours on one page share them.
-const PAGE: u64 = 4096;
+impl Device for LocalMemory {
+    type Registration = Mr;
 
-impl Lender {
-    fn cache(&self) -> Option<MutexGuard<'_, Cache<Mr>>> {
-        self.cache.as_ref().map(|cache| cache.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Registers; where the limit on locked memory is in the way, what the cache keeps without need goes first.
-    fn pressed(&self, make: impl Fn() -> Result<Mr, Failure>) -> Result<Mr, Failure> {
-        make().or_else(|failure| {
-            let idle = self.cache().map(|mut cache| cache.forget_idle()).unwrap_or_default();
-            if failure.status != Status::NoMemory || idle.is_empty() {
-                return Err(failure);
-            }
-            drop(idle);
-            make()
-        })
-    }
-
-    /// A registration that holds the memory, and its local key.
-    fn lend(
-        this: &Arc<Lender>,
-        base: *mut u8,
-        len: usize,
-        written: bool,
-    ) -> Result<(Loan, u32), Failure> {
-        let rights = if written { IBV_ACCESS_LOCAL_WRITE } else { 0 };
-        let addr = base.expose_provenance() as u64;
-        let (start, end) = (addr & !(PAGE - 1), (addr + len as u64).next_multiple_of(PAGE));
-        let shared = |ticket| Loan::Shared { lender: this.clone(), ticket: Some(ticket) };
-        let room = match this.cache() {
-            None => false,
-            Some(mut cache) => {
-                if let Some((ticket, mr)) = cache.find(start, end, written) {
-                    let lkey = mr.lkey();
-                    return Ok((shared(ticket), lkey));
-                }
-                let (gone, room) = cache.make_room(end - start);
-                drop(cache);
-                drop(gone);
-                room
-            }
-        };
-        if !room {
-            let mr = this.pressed(|| register(&this.pd, base, len, rights))?;
-            let lkey = mr.lkey();
-            return Ok((Loan::Own { _mr: mr }, lkey));
-        }
-        let whole = base.wrapping_sub((addr - start) as usize);
-        let mr = this.pressed(|| register(&this.pd, whole, (end - start) as usize, rights))?;
-        let lkey = mr.lkey();
-        // Meanwhile another thread may have taken the room: then this one is not kept.
-        let Some(mut cache) = this.cache() else { return Ok((Loan::Own { _mr: mr }, lkey)) };
-        let (gone, room) = cache.make_room(end - start);
-        let loan = match room {
-            true => shared(cache.insert(start, end, written, mr)),
-            false => Loan::Own { _mr: mr },
-        };
-        drop(cache);
-        drop(gone);
-        Ok((loan, lkey))
+    fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<Mr, Failure> {
+        register(&self.0, base, len, if written { IBV_ACCESS_LOCAL_WRITE } else { 0 })
     }
 }
 

@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tieline-plugin-api", "plugin-api"),
     ("tieline-net", "net"),
     ("tieline-memory-file", "providers/memory-file"),
+    ("tieline-registration", "providers/registration"),
     ("tieline-provider-shm", "providers/shm"),
     ("tieline-provider-shm-cma", "providers/shm-cma"),
     ("tieline-provider-tcp", "providers/tcp"),

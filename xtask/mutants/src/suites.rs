@@ -39,6 +39,7 @@ const NEAR: &[(&str, &[&str])] = &[
         "providers/tcp-connect/src",
         &["tieline-provider-tcp-connect", "tieline-conformance", "tieline"],
     ),
+    ("providers/registration/src", &["tieline-registration", "tieline-provider-verbs"]),
     ("providers/verbs/src", &["tieline-provider-verbs"]),
 ];
 /// What tests load and run beside what cargo builds for them.

@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-tcp", 65),
     ("tieline-provider-tcp-connect", 16),
     ("tieline-provider-verbs", 95),
+    ("tieline-registration", 5),
     ("tieline-testing", 4),
     ("tieline-tools", 60),
     ("xtask", 22),

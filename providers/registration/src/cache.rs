@@ -1,4 +1,4 @@
-//! Registrations of local memory that the application did not register itself: shared, counted and bounded.
+//! Which registrations there are, who uses them, and which go when a bound is reached.
 //!
 //! An operation on such memory needs a registration from its posting to its completion, and for just that time the
 //! application has promised that the memory stays where it is. So operations on the same memory that are under way at
@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Unused registrations stay, for the next operation.
-    pub(crate) keep: bool,
+    pub keep: bool,
     /// Bytes of all registrations in here.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// How many there are.
-    pub(crate) entries: usize,
+    pub entries: usize,
 }
 
 /// Where an entry is: its first byte and a number that is never used again.

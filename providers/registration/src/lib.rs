@@ -1,0 +1,185 @@
+//! Registrations of local memory that the application did not register itself: what a provider needs whose device
+//! reaches registered memory only.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tieline_plugin_api::Failure;
+//! use tieline_registration::{Device, Lender, Limits};
+//!
+//! struct Adapter;
+//! impl Device for Adapter {
+//!     type Registration = u32; // a local key; what ends the registration when it is dropped
+//!     fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<u32, Failure> {
+//! #       let _ = (base, len, written);
+//!         Ok(7)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Failure> {
+//! let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
+//! let lender = Arc::new(Lender::new(Adapter, Some(limits)));
+//! let mut memory = [0u8; 100];
+//! let (loan, key) = lender.lend(memory.as_mut_ptr(), 100, true, |registration| *registration)?;
+//! assert_eq!(key, 7);
+//! drop(loan); // when the operation has ended
+//! # Ok(()) }
+//! ```
+//!
+//! Any thread may lend and drop loans. No system call is made under a lock.
+
+mod cache;
+
+pub use cache::Limits;
+use cache::{Cache, Ticket};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tieline_plugin_api::{Failure, Status};
+
+/// Registrations hold whole pages: the kernel pins no less, and neighbours on one page share them.
+const PAGE: u64 = 4096;
+
+/// What registers memory.
+pub trait Device {
+    /// A registration, which ends when it is dropped.
+    type Registration;
+
+    /// Registers `len` bytes at `base`, which the caller of the provider vouches for until the operation has ended;
+    /// `written`: the device will write there.
+    ///
+    /// # Errors
+    /// What the system or the device says; `NoMemory` where a limit on locked memory is in the way: it is tried again
+    /// when what was kept without need is gone.
+    fn register(
+        &self,
+        base: *mut u8,
+        len: usize,
+        written: bool,
+    ) -> Result<Self::Registration, Failure>;
+}
+
+/// Lends registrations, each for the time of one operation.
+pub struct Lender<D: Device> {
+    device: D,
+    /// None: every operation has registrations of its own.
+    cache: Option<Mutex<Cache<D::Registration>>>,
+}
+
+/// A registration for the time of one operation.
+pub struct Loan<D: Device>(Held<D>);
+
+enum Held<D: Device> {
+    /// Nobody else uses it.
+    Own { _registration: D::Registration },
+    /// It is one of the cache's.
+    Shared { lender: Arc<Lender<D>>, ticket: Option<Ticket> },
+}
+
+impl<D: Device> Drop for Held<D> {
+    fn drop(&mut self) {
+        let Held::Shared { lender, ticket } = self else { return };
+        let Some(ticket) = ticket.take() else { return };
+        // Destroyed after the lock is open again: it is a system call.
+        let gone = lender.cache().and_then(|mut cache| cache.release(ticket));
+        drop(gone);
+    }
+}
+
+impl<D: Device> Lender<D> {
+    /// One that keeps within these limits; without any it shares nothing.
+    pub fn new(device: D, limits: Option<Limits>) -> Lender<D> {
+        Lender { device, cache: limits.map(|limits| Mutex::new(Cache::new(limits))) }
+    }
+
+    /// What registers.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    fn cache(&self) -> Option<MutexGuard<'_, Cache<D::Registration>>> {
+        self.cache.as_ref().map(|cache| cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Registers; where the limit on locked memory is in the way, what is kept without need goes first.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub fn pressed<T>(&self, make: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+        make().or_else(|failure| {
+            let idle = self.cache().map(|mut cache| cache.forget_idle()).unwrap_or_default();
+            if failure.status != Status::NoMemory || idle.is_empty() {
+                return Err(failure);
+            }
+            drop(idle);
+            make()
+        })
+    }
+
+    /// The owner ends the use of this memory, which may be unmapped next: nothing that is registered there is found any
+    /// more. Loans that are out go on.
+    pub fn forget(&self, start: u64, end: u64) {
+        let gone = self.cache().map(|mut cache| cache.forget(start, end));
+        drop(gone);
+    }
+
+    /// A registration that holds the memory, and what `look` says of it (its local key).
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn lend<T>(
+        self: &Arc<Self>,
+        base: *mut u8,
+        len: usize,
+        written: bool,
+        look: impl Fn(&D::Registration) -> T,
+    ) -> Result<(Loan<D>, T), Failure> {
+        let addr = base.expose_provenance() as u64;
+        let (start, end) = (addr & !(PAGE - 1), (addr + len as u64).next_multiple_of(PAGE));
+        let shared = |ticket| Loan(Held::Shared { lender: self.clone(), ticket: Some(ticket) });
+        let own = |registration| Loan(Held::Own { _registration: registration });
+        let room = match self.cache() {
+            None => false,
+            Some(mut cache) => {
+                if let Some((ticket, registration)) = cache.find(start, end, written) {
+                    let seen = look(registration);
+                    return Ok((shared(ticket), seen));
+                }
+                let (gone, room) = cache.make_room(end - start);
+                drop(cache);
+                drop(gone);
+                room
+            }
+        };
+        if !room {
+            let registration = self.pressed(|| self.device.register(base, len, written))?;
+            let seen = look(&registration);
+            return Ok((own(registration), seen));
+        }
+        let whole = base.wrapping_sub((addr - start) as usize);
+        let registration =
+            self.pressed(|| self.device.register(whole, (end - start) as usize, written))?;
+        let seen = look(&registration);
+        // Meanwhile another thread may have taken the room: then this one is not kept.
+        let Some(mut cache) = self.cache() else { return Ok((own(registration), seen)) };
+        let (gone, room) = cache.make_room(end - start);
+        let loan = match room {
+            true => shared(cache.insert(start, end, written, registration)),
+            false => own(registration),
+        };
+        drop(cache);
+        drop(gone);
+        Ok((loan, seen))
+    }
+}
+
+impl<D: Device> fmt::Debug for Lender<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lender").field("shares", &self.cache.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> fmt::Debug for Loan<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = matches!(self.0, Held::Shared { .. });
+        f.debug_struct("Loan").field("shared", &shared).finish_non_exhaustive()
+    }
+}
