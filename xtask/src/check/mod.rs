@@ -3,6 +3,7 @@
 //! A check that fails does not end the run: the last line counts them all. One that cannot run here says
 //! why and counts as skipped.
 
+mod circles;
 mod examples;
 pub(crate) mod instructions;
 mod least;

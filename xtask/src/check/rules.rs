@@ -1,7 +1,7 @@
 //! The rules of CONTRIBUTING.md that a compiler does not see: how long a file is, that tests do not sleep, and which part
 //! uses which. An exception stands here with its reason.
 
-use super::Count;
+use super::{Count, circles};
 use crate::sh::{Outcome, root};
 use std::path::{Path, PathBuf};
 
@@ -94,6 +94,7 @@ pub(super) fn check() -> Count {
     let mut count = Count::one(said(lengths(&texts)));
     count.add(Count::one(said(sleeps(&texts))));
     count.add(Count::one(said(directions(&texts))));
+    count.add(Count::one(said(circles::too_large(&texts))));
     count.add(Count::one(said(dependencies())));
     count
 }
@@ -128,7 +129,7 @@ fn lengths(texts: &[(String, String)]) -> Vec<String> {
 }
 
 /// Whether a file is a test, or something that only tests use.
-fn is_test(name: &str) -> bool {
+pub(super) fn is_test(name: &str) -> bool {
     name.starts_with("tests/")
         || name.contains("/tests/")
         || name.contains("tests.rs")

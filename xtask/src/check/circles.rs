@@ -1,0 +1,265 @@
+//! Files that use each other in a circle: nobody can read one of them without the others, so there is a bound on how many.
+//!
+//! What a file uses is read from its `use` items and from paths that begin with `crate`, `self` or `super`. Re-exports are
+//! followed to where the name stands. Tests do not count: they may use everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A package's sources, and how many of its files may use each other in a circle. The numbers only ever become smaller.
+const MOST: &[(&str, usize)] = &[
+    ("config/src", 8),
+    ("core/src", 37),
+    ("job/src", 8),
+    ("net/src", 4),
+    ("plugin-api/src", 4),
+    ("providers/memory-file/src", 4),
+    ("providers/registration/src", 4),
+    ("providers/shm/src", 6),
+    ("providers/shm-cma/src", 4),
+    ("providers/tcp/src", 11),
+    ("providers/tcp-connect/src", 4),
+    ("providers/verbs/src", 11),
+    ("tools/src", 4),
+];
+
+/// A module's path in its package: `["endpoint", "key"]`; of the package's root, nothing.
+type Path = Vec<String>;
+
+/// The circles that are too large, each with its files.
+pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (folder, most) in MOST {
+        let found = largest(&modules(folder, texts));
+        if found.len() > *most {
+            let names: Vec<String> = found.iter().map(|path| path.join("/")).collect();
+            wrong.push(format!(
+                "{} files of {folder} use each other in a circle, {most} are the most: {}",
+                names.len(),
+                names.join(", ")
+            ));
+        }
+    }
+    wrong
+}
+
+/// The text of every module below a folder, without tests and comments.
+fn modules(folder: &str, texts: &[(String, String)]) -> BTreeMap<Path, String> {
+    let mut modules = BTreeMap::new();
+    for (name, text) in texts.iter().filter(|(name, _)| !super::rules::is_test(name)) {
+        let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else {
+            continue;
+        };
+        let mut path: Path = rest.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        if path.last().is_some_and(|last| last == "mod" || last == "lib" && path.len() == 1) {
+            let _ = path.pop();
+        }
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+        let _ = modules.insert(path, lines.collect::<Vec<_>>().join("\n"));
+    }
+    modules
+}
+
+/// The files of the largest circle; none where nothing goes round.
+fn largest(modules: &BTreeMap<Path, String>) -> Vec<Path> {
+    let uses = uses(modules);
+    let reach = |from: &Path| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = next.pop() {
+            for to in uses.get(at).into_iter().flatten() {
+                if seen.insert(to) {
+                    next.push(to);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+        modules.keys().map(|path| (path, reach(path))).collect();
+    let circle = |path: &Path| -> Vec<Path> {
+        let there = &reached[path];
+        let back = there.iter().filter(|to| reached[**to].contains(path));
+        back.map(|to| (*to).clone()).collect()
+    };
+    modules.keys().map(circle).max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// Which modules each one uses. The root is only a list of names, so nothing depends on it.
+fn uses(modules: &BTreeMap<Path, String>) -> BTreeMap<Path, BTreeSet<Path>> {
+    let mut names = BTreeMap::new();
+    for (module, text) in modules {
+        for path in imports(text, true) {
+            let (Some(full), Some(name)) = (absolute(modules, module, &path), path.last()) else {
+                continue;
+            };
+            let _ = names.insert((module.clone(), name.clone()), full);
+        }
+    }
+    let mut uses = BTreeMap::new();
+    for (module, text) in modules {
+        let paths = imports(text, false).into_iter().chain(inline(text));
+        let found = paths
+            .filter_map(|path| absolute(modules, module, &path))
+            .filter_map(|path| stands(modules, &names, path))
+            .filter(|to| to != module && !to.is_empty());
+        let _ = uses.insert(module.clone(), found.collect());
+    }
+    uses
+}
+
+/// The path from the package's root; none where it leads to another package.
+fn absolute(modules: &BTreeMap<Path, String>, module: &Path, path: &[String]) -> Option<Path> {
+    let mut from = module.clone();
+    let mut rest = path;
+    match path.first()?.as_str() {
+        "crate" => {
+            from.clear();
+            rest = &path[1..];
+        }
+        "self" => rest = &path[1..],
+        "super" => {
+            while rest.first().is_some_and(|word| word == "super") {
+                let _ = from.pop();
+                rest = &rest[1..];
+            }
+        }
+        child => {
+            from.push(child.to_owned());
+            if !modules.contains_key(&from) {
+                return None;
+            }
+            rest = &path[1..];
+        }
+    }
+    from.extend_from_slice(rest);
+    Some(from)
+}
+
+/// The module in which what a path names stands, behind re-exports.
+fn stands(
+    modules: &BTreeMap<Path, String>,
+    names: &BTreeMap<(Path, String), Path>,
+    mut path: Path,
+) -> Option<Path> {
+    for _ in 0..8 {
+        let length = (0..=path.len()).rev().find(|&n| modules.contains_key(&path[..n]))?;
+        let module = path[..length].to_vec();
+        let behind = path.get(length).and_then(|name| names.get(&(module.clone(), name.clone())));
+        match behind {
+            Some(target) => path = [&target[..], &path[length + 1..]].concat(),
+            None => return Some(module),
+        }
+    }
+    None
+}
+
+/// The paths of `use` items: of re-exports, or of the others.
+fn imports(text: &str, public: bool) -> Vec<Path> {
+    let mut found = Vec::new();
+    for item in text.split(';') {
+        let item = item.trim_start_matches(|c: char| c != 'u' && c != 'p');
+        let Some(at) = item.rfind("use ") else { continue };
+        let before = item[..at].rsplit(['\n', '{', '}']).next().unwrap_or_default().trim();
+        let is_use = before.is_empty() || before.starts_with("pub");
+        if is_use && before.starts_with("pub") == public {
+            tree(&item[at + 4..], &[], &mut found);
+        }
+    }
+    found
+}
+
+/// The paths of a tree such as `a::{b, c::{d, e}}`.
+fn tree(text: &str, prefix: &[String], found: &mut Vec<Path>) {
+    let text = text.trim();
+    let words = |text: &str| -> Path {
+        let text = text.split(" as ").next().unwrap_or_default();
+        text.split("::").map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect()
+    };
+    let Some((head, rest)) = text.split_once('{') else {
+        return found.push([prefix, &words(text)].concat());
+    };
+    let prefix = [prefix, &words(head)].concat();
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in inner.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                tree(&inner[from..at], &prefix, found);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if !inner[from..].trim().is_empty() {
+        tree(&inner[from..], &prefix, found);
+    }
+}
+
+/// Paths in the middle of code that begin with `crate`, `self` or `super`.
+fn inline(text: &str) -> Vec<Path> {
+    let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
+    let mut found = Vec::new();
+    for start in ["crate::", "self::", "super::"] {
+        for (at, _) in text.match_indices(start) {
+            if text[..at].ends_with(|c: char| is_word(c) || c == ':') {
+                continue;
+            }
+            let end = text[at..].find(|c: char| !is_word(c) && c != ':').unwrap_or(text.len() - at);
+            let words = text[at..at + end].split("::").filter(|word| !word.is_empty());
+            found.push(words.map(str::to_owned).collect());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(of: &[(&str, &str)]) -> Vec<(String, String)> {
+        of.iter().map(|(name, text)| (format!("net/src/{name}"), (*text).to_owned())).collect()
+    }
+
+    fn circle(of: &[(&str, &str)]) -> Vec<String> {
+        let found = largest(&modules("net/src", &files(of)));
+        found.iter().map(|path| path.join("/")).collect()
+    }
+
+    #[test]
+    fn files_that_use_each_other_are_found_through_lists_children_and_re_exports() {
+        let a = ("a.rs", "use crate::b::{self, deep::{Thing}};\n");
+        let b = ("b/mod.rs", "mod deep;\npub(crate) use deep::Thing;\nuse std::fmt;\n");
+        assert!(circle(&[a, b, ("b/deep.rs", "pub struct Thing;")]).is_empty());
+        let back = ("b/deep.rs", "fn f() { super::super::a::g() }");
+        assert_eq!(circle(&[a, b, back]), ["a", "b/deep"]);
+        let by_name = ("a.rs", "use crate::b::Thing;");
+        assert_eq!(circle(&[by_name, b, back]), ["a", "b/deep"]);
+    }
+
+    #[test]
+    fn tests_comments_and_other_packages_are_no_uses() {
+        let a = ("a.rs", "use crate::b::B;\n");
+        for text in [
+            "// use crate::a::A;",
+            "use std::a::A;",
+            "#[cfg(test)]\nmod tests {\n use crate::a::A;\n}",
+        ] {
+            assert!(circle(&[a, ("b.rs", text)]).is_empty(), "{text}");
+        }
+        assert_eq!(circle(&[a, ("b.rs", "use crate::a::A;")]), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_circle_beyond_what_is_allowed_names_its_files() {
+        let names = ["a", "b", "c", "d", "e"];
+        let text = |i: usize| format!("use crate::{}::X;", names[(i + 1) % names.len()]);
+        let files: Vec<_> =
+            (0..names.len()).map(|i| (format!("net/src/{}.rs", names[i]), text(i))).collect();
+        assert_eq!(
+            too_large(&files),
+            ["5 files of net/src use each other in a circle, 4 are the most: a, b, c, d, e"]
+        );
+    }
+}
