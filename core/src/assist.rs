@@ -204,8 +204,12 @@ impl Desk {
         }
         let mut region = self.region.borrow_mut();
         if region.is_none() {
-            *region =
-                worker.core.alloc(SLOTS * SLOT_BYTES, Access::ALL).ok().filter(Region::is_shared);
+            *region = worker
+                .core
+                .memory
+                .alloc(SLOTS * SLOT_BYTES, Access::ALL)
+                .ok()
+                .filter(Region::is_shared);
             self.unavailable.set(region.is_none());
         }
         region.clone()
@@ -564,7 +568,7 @@ fn assist(worker: &Rc<WorkerInner>, help: &Help, left: &mut usize) -> bool {
         }
         let (from, n) = plan.piece(run);
         let needed = if plan.put { Access::WRITE } else { Access::READ };
-        let copied = worker.core.regions.reach(
+        let copied = worker.core.memory.regions.reach(
             plan.target.region,
             plan.target.generation,
             (plan.target.offset.saturating_add(from), n),

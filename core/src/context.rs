@@ -1,36 +1,26 @@
 //! Contexts: providers found, ranked and composed; the home of workers and registered memory.
 
 mod assemble;
-mod room;
 mod spin;
 
+use crate::Error;
 use crate::address::{Party, Place};
 use crate::compose::Composition;
 use crate::config::{Config, ConfigBuilder, vars};
 use crate::explain::Record;
-use crate::region::{Access, Backing, Inner as RegionInner, Parked, Region, Registration, Table};
-use crate::registry::abi::objects::OpenDomain;
-use crate::registry::{Discovery, LoadedProvider};
+use crate::mem::Memory;
+use crate::mem::region::{Access, Backing, Region};
+use crate::notes::Notes;
+use crate::registry::Discovery;
 use crate::report::Report;
 use crate::service::Service;
 use crate::sys::{ForkGuard, OwnedBuffer, Span};
 use crate::worker::{Roles, Worker};
-use crate::{Error, Status};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
-use tieline_plugin_api::memory_caps;
+use tieline_plugin_api::abi::ModuleAttr;
 
 pub(crate) use spin::Spin;
-
-/// An open domain of a provider in use.
-pub(crate) struct DomainSlot {
-    pub(crate) provider: Arc<LoadedProvider>,
-    pub(crate) name: String,
-    pub(crate) attr: DomainAttr,
-    pub(crate) domain: OpenDomain,
-}
 
 /// A module that every worker opens.
 pub(crate) struct ModuleUse {
@@ -55,23 +45,18 @@ pub(crate) struct Core {
     pub(crate) connectors: Vec<ModuleUse>,
     /// Whether datagrams of wire-up may go through the application.
     pub(crate) out_of_band: bool,
-    /// The domain whose device executes atomics on memory of this context; none: processors do.
-    device_atomics: Option<usize>,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
-    pub(crate) regions: Table,
-    pub(crate) parked: Parked,
-    gauge: room::Gauge,
     /// How long a wait spins.
     pub(crate) spin: Spin,
-    guard: ForkGuard,
-    notes: Mutex<Notes>,
+    guard: Arc<ForkGuard>,
+    notes: Arc<Notes>,
     service: OnceLock<Party>,
     /// Why the progress thread has ended before it was told to.
     service_stopped: OnceLock<Error>,
     /// Last: everything above that points into a domain goes first.
-    pub(crate) domains: Vec<DomainSlot>,
+    pub(crate) memory: Arc<Memory>,
 }
 
 /// Keeps the progress thread alive: every handle of the application holds one, the thread itself does not.
@@ -92,43 +77,6 @@ pub struct Context {
 pub struct ContextBuilder {
     config: ConfigBuilder,
     out_of_band: bool,
-}
-
-/// Lines of each half that are kept.
-const NOTES: usize = 128;
-
-/// What is worth a line in the report: how it began, and what came last.
-#[derive(Default)]
-struct Notes {
-    first: Vec<String>,
-    last: VecDeque<String>,
-    /// Lines that had to make room between the two.
-    left_out: u64,
-}
-
-impl Notes {
-    fn add(&mut self, text: String) {
-        if self.first.contains(&text) || self.last.contains(&text) {
-            return;
-        }
-        if self.first.len() < NOTES {
-            return self.first.push(text);
-        }
-        if self.last.len() == NOTES {
-            let _ = self.last.pop_front();
-            self.left_out += 1;
-        }
-        self.last.push_back(text);
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let mut lines = self.first.clone();
-        if self.left_out > 0 {
-            lines.push(format!("({} lines are left out here)", self.left_out));
-        }
-        lines.extend(self.last.iter().cloned());
-        lines
-    }
 }
 
 impl Context {
@@ -174,7 +122,7 @@ impl Context {
     /// As [`Context::alloc`].
     pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, Error> {
         self.core.check_service()?;
-        self.core.alloc(len, access)
+        self.core.memory.alloc(len, access)
     }
 
     /// Registers a buffer, which the region owns from here on. All access.
@@ -196,7 +144,7 @@ impl Context {
     ) -> Result<Region, Error> {
         self.core.check_service()?;
         let buffer = OwnedBuffer::new(buffer.into());
-        self.core.register(buffer.span(), access, Backing::Owned(buffer))
+        self.core.memory.register(buffer.span(), access, Backing::Owned(buffer))
     }
 
     /// Registers memory that the application owns.
@@ -219,7 +167,7 @@ impl Context {
         self.core.check_service()?;
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
-        self.core.register(span, access, Backing::Borrowed)
+        self.core.memory.register(span, access, Backing::Borrowed)
     }
 
     #[cfg(test)]
@@ -292,28 +240,19 @@ impl Core {
         self.guard.same_process()
     }
 
-    /// An error in a forked child, where nothing of the context's may be used: shared memory is not
-    /// mapped there, and descriptors are the parent's.
+    /// An error in a forked child, where nothing of the context's may be used.
     pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
-        if self.same_process() {
-            return Ok(());
-        }
-        Err(Error::new(
-            Status::Invalid,
-            format!("{what} was used in a forked child"),
-            "connections and shared memory belong to the process that made them",
-            "open a new Context in the child",
-        ))
+        self.guard.check(what)
     }
 
-    /// Keeps a line for the report: a library does not print.
+    /// Keeps a line for the report.
     pub(crate) fn note(&self, text: String) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(text);
+        self.notes.add(text);
     }
 
     /// The lines kept so far.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).lines()
+        self.notes.lines()
     }
 
     /// The service worker, for every worker but itself.
@@ -343,91 +282,6 @@ impl Core {
     pub(crate) fn set_service(&self, party: Party) {
         let _ = self.service.set(party);
     }
-
-    /// Memory from the first domain that provides some, else from the heap.
-    pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
-        self.check_process("a context")?;
-        if len > 0 {
-            self.gauge.check(len)?;
-            let gives = |(_, slot): &(usize, &DomainSlot)| slot.attr.caps & memory_caps::ALLOC != 0;
-            // Who lets a file become larger than that is ended by a signal.
-            let file = crate::sys::limits().file_bytes;
-            if file.is_some_and(|most| len as u64 > most) {
-                self.note(format!(
-                    "Context::alloc takes ordinary memory for {len} bytes: a memory file, which peers could map, would \
-                     be larger than this process may write (ulimit -f)"
-                ));
-                return self.alloc_ordinary(len, access);
-            }
-            for (domain, slot) in self.domains.iter().enumerate().filter(gives) {
-                match slot.domain.alloc(len, access.bits()) {
-                    Ok(memory) => {
-                        let (span, given) = (memory.span(), Registration { domain, memory });
-                        return self.complete(span, access, Some(given), Backing::Domain);
-                    }
-                    // Not here: some system call is forbidden.
-                    Err(error) if error.status() == Status::Unsupported => self.note(format!(
-                        "{} gives no memory that peers map, and Context::alloc takes ordinary memory: {error}",
-                        slot.name
-                    )),
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        self.alloc_ordinary(len, access)
-    }
-
-    fn alloc_ordinary(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
-        let buffer = OwnedBuffer::zeroed(len).map_err(|status| {
-            let why = "the process gets no more memory from the system";
-            Error::new(status, format!("memory of {len} bytes"), why, "ask for less")
-        })?;
-        self.register(buffer.span(), access, Backing::Owned(buffer))
-    }
-
-    fn register(
-        self: &Arc<Self>,
-        span: Span,
-        access: Access,
-        backing: Backing,
-    ) -> Result<Region, Error> {
-        self.complete(span, access, None, backing)
-    }
-
-    /// Registers a span with every domain that can, besides the one that knows it already.
-    fn complete(
-        self: &Arc<Self>,
-        span: Span,
-        access: Access,
-        given: Option<Registration>,
-        backing: Backing,
-    ) -> Result<Region, Error> {
-        self.check_process("a context")?;
-        self.sweep();
-        let number = self.regions.insert(span, access);
-        let mut inner = RegionInner::new(self.clone(), number, span, access, backing);
-        inner.registrations.extend(given);
-        for (index, slot) in self.domains.iter().enumerate() {
-            let known = inner.registrations.iter().any(|r| r.domain == index);
-            if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
-                continue;
-            }
-            match slot.domain.register(span, access.bits()) {
-                Ok(memory) => inner.registrations.push(Registration { domain: index, memory }),
-                // Peers reach it through the other domains, or by messages.
-                Err(error) => {
-                    self.note(format!("{} does not know some memory: {error}", slot.name))
-                }
-            }
-        }
-        if let Some(home) = self.device_atomics {
-            if inner.registrations.iter().any(|r| r.domain == home) {
-                inner.device_atomics = Some(home);
-                self.regions.leave_atomics_to_device(number.0);
-            }
-        }
-        Ok(inner.into_region())
-    }
 }
 
 impl Drop for Core {
@@ -435,30 +289,7 @@ impl Drop for Core {
         if !self.same_process() {
             // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
             // wait for a lock of a thread that is not there.
-            std::mem::forget(std::mem::take(&mut self.domains));
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
-            std::mem::forget(std::mem::take(&mut self.parked));
-            return;
         }
-        self.abandon_parked();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_many_notes_the_first_and_the_last_are_kept_and_the_others_counted() {
-        let mut notes = Notes::default();
-        for n in 0..1000 {
-            notes.add(format!("line {n}"));
-            notes.add("line 0".into());
-        }
-        let lines = notes.lines();
-        assert_eq!(lines.len(), 2 * NOTES + 1);
-        assert_eq!((&lines[0][..], &lines[NOTES - 1][..]), ("line 0", "line 127"));
-        assert_eq!(lines[NOTES], "(744 lines are left out here)");
-        assert_eq!((&lines[NOTES + 1][..], &lines[2 * NOTES][..]), ("line 872", "line 999"));
     }
 }

@@ -177,7 +177,7 @@ fn on_put(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Re
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
     let data = r.rest();
-    let result = worker.core.regions.reach(
+    let result = worker.core.memory.regions.reach(
         target.region,
         target.generation,
         (target.offset, data.len() as u64),
@@ -196,7 +196,7 @@ fn on_get(worker: &Rc<WorkerInner>, token: u64, from: Origin, data: &[u8]) -> Re
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
     let len = r.u64()?;
-    let check = worker.core.regions.reach(
+    let check = worker.core.memory.regions.reach(
         target.region,
         target.generation,
         (target.offset, len),
@@ -221,7 +221,7 @@ fn on_atomic(
     let target = Target::read(&mut r)?;
     let (operand, compare) = (r.u64()?, r.u64()?);
     let call = AtomicCall { op: u32::from(r.u8()?), width: u32::from(r.u8()?), operand, compare };
-    let result = worker.core.regions.reach(
+    let result = worker.core.memory.regions.reach(
         target.region,
         target.generation,
         (target.offset, u64::from(call.width)),
@@ -344,7 +344,7 @@ fn stream(
     sent: &mut u64,
 ) -> Result<(), Status> {
     let piece = endpoint.most_behind(GET_DATA_HEAD)? as u64;
-    let regions = &endpoint.worker.core.regions;
+    let regions = &endpoint.worker.core.memory.regions;
     loop {
         let n = piece.min(len - *sent);
         let at = target.offset + *sent;

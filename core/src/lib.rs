@@ -29,12 +29,12 @@ mod compose;
 pub mod context;
 mod emulate;
 pub mod endpoint;
-mod key;
+mod mem;
 pub mod message;
+mod notes;
 mod op;
 mod rank;
 mod reach;
-pub mod region;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
@@ -45,6 +45,7 @@ mod wire;
 mod wireup;
 pub mod worker;
 
+pub use mem::region;
 use tieline_config as config;
 use tieline_config::select;
 pub use tieline_config::{error, explain};

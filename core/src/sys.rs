@@ -194,6 +194,20 @@ impl ForkGuard {
         // SAFETY: the page stays mapped until drop.
         unsafe { (*self.page).load(Ordering::Relaxed) != 0 }
     }
+
+    /// An error in a forked child, where nothing that belongs to the parent may be used: shared memory is not mapped
+    /// there, and descriptors are the parent's.
+    pub(crate) fn check(&self, what: &str) -> Result<(), Error> {
+        if self.same_process() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            format!("{what} was used in a forked child"),
+            "connections and shared memory belong to the process that made them",
+            "open a new Context in the child",
+        ))
+    }
 }
 
 impl Drop for ForkGuard {
@@ -425,13 +439,6 @@ pub(crate) fn switches() -> u64 {
 pub(crate) fn page_bytes() -> u64 {
     // SAFETY: no pointer is passed.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Memory of a test's, registered as an application's own is.
-#[cfg(test)]
-pub(crate) fn register_for_tests(context: &crate::Context, memory: &mut [u8]) -> crate::Region {
-    // SAFETY: the tests close the region before the memory goes.
-    unsafe { context.register_raw(memory.as_mut_ptr(), memory.len(), crate::Access::ALL) }.unwrap()
 }
 
 /// Runs `child` in a forked child; `true` when it ended well, and within 20 s.

@@ -1,18 +1,19 @@
 //! Opening a context: from the configuration to what every worker opens.
 
-use super::{Core, DomainSlot, ModuleUse};
+use super::{Core, ModuleUse};
 use crate::address::Place;
 use crate::compose::{self, Composition, Wishes};
 use crate::config::{Config, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
+use crate::mem::{DomainSlot, Memory};
+use crate::notes::Notes;
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
-use crate::region::{Parked, Table};
 use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
 use crate::selftest;
 use crate::sys::ForkGuard;
 use crate::worker::{Roles, carrier};
 use crate::{Error, Status};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use tieline_plugin_api::abi::{ModuleAttr, fixed_str};
 use tieline_plugin_api::role;
 
@@ -80,7 +81,7 @@ impl Core {
     /// Why a provider that is fit for use has nothing to do on this machine.
     pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
         // One device of several that is not ready does not count for the whole.
-        let open = self.domains.iter().any(|slot| slot.provider.name == provider);
+        let open = self.memory.domains.iter().any(|slot| slot.provider.name == provider);
         self.records.iter().find_map(|record| match &record.verdict {
             Verdict::NotUsed { because }
                 if record.provider == provider && (record.domain.is_none() || !open) =>
@@ -192,6 +193,7 @@ impl Core {
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let spin = super::Spin::new(&config)?;
+        let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Notes::default()));
         let core = Arc::new(Core {
             id,
             place: Place::here(),
@@ -202,19 +204,21 @@ impl Core {
             modules,
             connectors,
             out_of_band,
-            device_atomics,
             connect_timeout,
             queue_bytes,
             assist_size,
-            regions: Table::default(),
-            parked: Parked::default(),
-            gauge: super::room::Gauge::default(),
             spin,
-            guard: ForkGuard::new()?,
-            notes: Mutex::default(),
+            memory: Arc::new(Memory::new(
+                id,
+                domains,
+                device_atomics,
+                guard.clone(),
+                notes.clone(),
+            )),
+            guard,
+            notes,
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),
-            domains,
         });
         Ok(core)
     }

@@ -321,7 +321,7 @@ mod tests {
         let context = crate::Context::open()?;
         let (worker, region) = (context.worker()?, context.alloc(64)?);
         let endpoint = worker.connect(&worker.address()?)?;
-        let mut record = crate::key::KeyRecord::parse(&region.remote_key()?)?;
+        let mut record = crate::mem::key::KeyRecord::parse(&region.remote_key()?)?;
         let processors = endpoint.import_key(&record.pack()?)?;
         assert_eq!(worker.finish(endpoint.fetch_add(&processors, 8, 5)?)?, 0);
         record.device_atomics = Some(0);
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(worker.finish(endpoint.put_bytes(&[1; 8], &device, 16)?)?, 0);
         assert_eq!(region.atomic_u64(8)?.load(std::sync::atomic::Ordering::SeqCst), 5);
         // Nor does the owner, when it is asked by message.
-        endpoint.inner.worker.core.regions.leave_atomics_to_device(record.region);
-        let asked = endpoint.inner.worker.core.regions.reach(
+        endpoint.inner.worker.core.memory.regions.leave_atomics_to_device(record.region);
+        let asked = endpoint.inner.worker.core.memory.regions.reach(
             record.region,
             record.generation,
             (0, 8),

@@ -4,7 +4,7 @@ use super::rails::split;
 use super::route::Way;
 use super::{Endpoint, Inner};
 use crate::emulate::{self, Target};
-use crate::key::KeyRecord;
+use crate::mem::key::KeyRecord;
 use crate::region::Access;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};

@@ -95,7 +95,7 @@ impl Inner {
     /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
     /// or a helper, would take its registrations for those of this context.
     pub(super) fn check_local(&self, local: &Region) -> Result<(), Error> {
-        if Arc::ptr_eq(&local.inner.core, &self.worker.core) {
+        if Arc::ptr_eq(&local.inner.memory, &self.worker.core.memory) {
             return Ok(());
         }
         Err(Error::new(

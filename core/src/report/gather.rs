@@ -23,7 +23,7 @@ impl Report {
             origin: provider.origin.to_string(),
             not_used: core.why_not_used(&provider.name).map(str::to_owned),
         });
-        let domains = core.domains.iter().map(|slot| DomainView {
+        let domains = core.memory.domains.iter().map(|slot| DomainView {
             provider: slot.provider.name.clone(),
             name: slot.name.clone(),
             can: words(slot.attr.caps, MEMORY_WORDS),

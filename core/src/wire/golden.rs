@@ -3,7 +3,7 @@
 
 use crate::Status;
 use crate::address::{Candidate, MESSAGES, Party, Place, Scheme, Via, WorkerAddress};
-use crate::key::KeyRecord;
+use crate::mem::key::KeyRecord;
 use crate::region::Access;
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -97,7 +97,7 @@ impl Carriers {
     pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> Carriers {
         let mut connectors = Vec::new();
         for module in &core.connectors {
-            let domain = &core.domains[module.domain];
+            let domain = &core.memory.domains[module.domain];
             let opened = domain.domain.open_connector(&module.name, worker).and_then(|connector| {
                 connector.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
                 let said = Said::first(connector.address()?);

@@ -205,7 +205,7 @@ impl Worker {
         let mut words = Vec::new();
         let mut refused = None;
         for module in &core.modules {
-            let domain = &core.domains[module.domain];
+            let domain = &core.memory.domains[module.domain];
             let opened = domain.domain.open_interface(&module.name, id).and_then(|interface| {
                 interface.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
                 let said = identity::Said::first(interface.address()?);

@@ -7,7 +7,7 @@
 //! them is still inside (AGAIN: keys are refused, call again).
 
 use super::{Backing, Inner, Region, Registration};
-use crate::context::Core;
+use crate::mem::Memory;
 use crate::{Error, Status};
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -78,7 +78,7 @@ impl Region {
     }
 
     fn try_close(&mut self) -> Result<(), Error> {
-        self.inner.core.check_process("a region")?;
+        self.inner.memory.guard.check("a region")?;
         self.inner.revoke();
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             return inner.end();
@@ -120,7 +120,7 @@ impl Inner {
         if self.revoked.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.core.regions.remove(self.id);
+        self.memory.regions.remove(self.id);
         for registration in &self.registrations {
             registration.memory.revoke();
         }
@@ -128,7 +128,7 @@ impl Inner {
 
     /// Ends the registrations; an error says why somebody may still touch the memory.
     fn end(&mut self) -> Result<(), Error> {
-        let (left, unsure) = end_all(&self.core, std::mem::take(&mut self.registrations));
+        let (left, unsure) = end_all(&self.memory, std::mem::take(&mut self.registrations));
         self.registrations = left;
         if let Some(error) = unsure {
             let _ = self.unsure.get_or_insert(error);
@@ -148,15 +148,18 @@ impl Inner {
 }
 
 /// Ends registrations; returns those that a peer still uses, and the first error of one of which nobody knows.
-fn end_all(core: &Core, registrations: Vec<Registration>) -> (Vec<Registration>, Option<Error>) {
+fn end_all(
+    memory: &Memory,
+    registrations: Vec<Registration>,
+) -> (Vec<Registration>, Option<Error>) {
     let (mut left, mut unsure) = (Vec::new(), None);
     for mut registration in registrations {
         match registration.memory.end() {
             Ok(()) => {}
             Err(error) if error.status() == Status::Again => left.push(registration),
             Err(error) => {
-                let slot = &core.domains[registration.domain];
-                core.note(format!("deregistering memory in {}: {error}", slot.name));
+                let slot = &memory.domains[registration.domain];
+                memory.notes.add(format!("deregistering memory in {}: {error}", slot.name));
                 let _ = unsure.get_or_insert(error);
             }
         }
@@ -167,11 +170,11 @@ fn end_all(core: &Core, registrations: Vec<Registration>) -> (Vec<Registration>,
 impl Drop for Inner {
     fn drop(&mut self) {
         // Before any lock: in a forked child its holder may be a thread that is not there.
-        if !self.core.same_process() {
+        if !self.memory.guard.same_process() {
             return;
         }
         self.revoke();
-        self.core.sweep();
+        self.memory.sweep();
         if self.end().is_ok() {
             return;
         }
@@ -181,7 +184,7 @@ impl Drop for Inner {
             std::mem::forget(backing);
         } else {
             let registrations = std::mem::take(&mut self.registrations);
-            self.core.parked.add(Rest { registrations, backing });
+            self.memory.parked.add(Rest { registrations, backing });
         }
     }
 }
@@ -204,7 +207,7 @@ impl Parked {
     }
 }
 
-impl Core {
+impl Memory {
     /// Lets go of what peers have left by now.
     pub(crate) fn sweep(&self) {
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);

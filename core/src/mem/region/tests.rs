@@ -28,7 +28,7 @@ fn a_region_that_nobody_uses_closes_at_once_whatever_its_memory_is() {
         region.close().unwrap();
     }
     let mut memory = vec![3u8; 4096];
-    let region = crate::sys::register_for_tests(&context, &mut memory);
+    let region = sys::register_for_tests(&context, &mut memory);
     region.write(5, b"five").unwrap();
     region.close().unwrap();
     assert_eq!(&memory[4..10], b"\x03five\x03");
@@ -219,7 +219,7 @@ fn a_forked_child_drops_its_regions_whatever_its_parents_threads_were_doing() {
     let (entered, inside) = std::sync::mpsc::channel();
     let (leave, left) = std::sync::mpsc::channel::<()>();
     let holder = std::thread::spawn(move || {
-        twin.core().regions.locked(|| {
+        twin.core().memory.regions.locked(|| {
             entered.send(()).unwrap();
             let _ = left.recv();
         });

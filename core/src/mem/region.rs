@@ -19,6 +19,8 @@
 //! still under way, nor about peers that are in the middle of a copy.
 
 mod close;
+#[cfg(test)]
+mod sys;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,8 +29,8 @@ pub use close::NotClosed;
 pub(crate) use close::Parked;
 pub(crate) use table::Table;
 
-use crate::context::Core;
-use crate::key::KeyRecord;
+use super::Memory;
+use super::key::KeyRecord;
 use crate::registry::abi::objects::Registered;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
@@ -97,7 +99,7 @@ pub(crate) struct Registration {
 }
 
 pub(crate) struct Inner {
-    pub(crate) core: Arc<Core>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) id: u64,
     pub(crate) generation: u64,
     pub(crate) span: Span,
@@ -246,7 +248,7 @@ impl Region {
         }
         if self.inner.packed.get().is_none() {
             // In a forked child somebody who is not there may be in the middle of it, here or in a provider.
-            self.inner.core.check_process("a region")?;
+            self.inner.memory.guard.check("a region")?;
         }
         self.inner.packed.get_or_try_init(|| self.pack_key())
     }
@@ -257,12 +259,12 @@ impl Region {
         let home = |r: &Registration| Some(r.domain) == inner.device_atomics;
         let device_atomics = inner.registrations.iter().position(home);
         for registration in &inner.registrations {
-            let slot = &inner.core.domains[registration.domain];
+            let slot = &inner.memory.domains[registration.domain];
             let bytes = registration.memory.pack_key()?;
             parts.push((slot.provider.name.clone(), slot.name.clone(), bytes));
         }
         KeyRecord {
-            context: inner.core.id,
+            context: inner.memory.context,
             region: inner.id,
             generation: inner.generation,
             len: self.len() as u64,
@@ -282,7 +284,7 @@ impl Region {
     /// Memory of a domain is not mapped in a forked child.
     #[inline]
     fn check_mapped(&self) -> Result<(), Error> {
-        if self.is_shared() { self.inner.core.check_process("a region") } else { Ok(()) }
+        if self.is_shared() { self.inner.memory.guard.check("a region") } else { Ok(()) }
     }
 
     #[cold]
@@ -303,14 +305,14 @@ impl Region {
 impl Inner {
     /// A region of these bytes that is in no table and no domain yet.
     pub(crate) fn new(
-        core: Arc<Core>,
+        memory: Arc<Memory>,
         (id, generation): (u64, u64),
         span: Span,
         access: Access,
         backing: Backing,
     ) -> Inner {
         Inner {
-            core,
+            memory,
             id,
             generation,
             span,

@@ -1,0 +1,160 @@
+//! Memory of a context: its domains, the regions that are registered with them, and their remote keys.
+//!
+//! Workers and everything above them use this; it uses providers through `registry`, and knows neither workers nor
+//! endpoints. A region keeps what is in here alive, and nothing else of its context.
+
+pub(crate) mod key;
+pub mod region;
+mod room;
+
+use crate::notes::Notes;
+use crate::registry::LoadedProvider;
+use crate::registry::abi::objects::OpenDomain;
+use crate::sys::{self, ForkGuard, OwnedBuffer, Span};
+use crate::{Error, Status};
+use region::{Access, Backing, Inner, Parked, Region, Registration, Table};
+use std::sync::Arc;
+use tieline_plugin_api::abi::DomainAttr;
+use tieline_plugin_api::memory_caps;
+
+/// An open domain of a provider in use.
+pub(crate) struct DomainSlot {
+    pub(crate) provider: Arc<LoadedProvider>,
+    pub(crate) name: String,
+    pub(crate) attr: DomainAttr,
+    pub(crate) domain: OpenDomain,
+}
+
+/// The memory domains of a context, and what is registered with them. Any thread.
+pub(crate) struct Memory {
+    /// The context's number, which its keys carry.
+    pub(crate) context: [u8; 16],
+    pub(crate) regions: Table,
+    parked: Parked,
+    /// The domain whose device executes atomics on memory of this context; none: processors do.
+    device_atomics: Option<usize>,
+    gauge: room::Gauge,
+    guard: Arc<ForkGuard>,
+    notes: Arc<Notes>,
+    /// Last: everything above that points into a domain goes first.
+    pub(crate) domains: Vec<DomainSlot>,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        context: [u8; 16],
+        domains: Vec<DomainSlot>,
+        device_atomics: Option<usize>,
+        guard: Arc<ForkGuard>,
+        notes: Arc<Notes>,
+    ) -> Memory {
+        Memory {
+            context,
+            regions: Table::default(),
+            parked: Parked::default(),
+            device_atomics,
+            gauge: room::Gauge::default(),
+            guard,
+            notes,
+            domains,
+        }
+    }
+
+    /// Memory from the first domain that provides some, else from the heap.
+    pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
+        self.guard.check("a context")?;
+        if len > 0 {
+            self.gauge.check(len)?;
+            let gives = |(_, slot): &(usize, &DomainSlot)| slot.attr.caps & memory_caps::ALLOC != 0;
+            // Who lets a file become larger than that is ended by a signal.
+            let file = sys::limits().file_bytes;
+            if file.is_some_and(|most| len as u64 > most) {
+                self.notes.add(format!(
+                    "Context::alloc takes ordinary memory for {len} bytes: a memory file, which peers could map, would \
+                     be larger than this process may write (ulimit -f)"
+                ));
+                return self.alloc_ordinary(len, access);
+            }
+            for (domain, slot) in self.domains.iter().enumerate().filter(gives) {
+                match slot.domain.alloc(len, access.bits()) {
+                    Ok(memory) => {
+                        let (span, given) = (memory.span(), Registration { domain, memory });
+                        return self.complete(span, access, Some(given), Backing::Domain);
+                    }
+                    // Not here: some system call is forbidden.
+                    Err(error) if error.status() == Status::Unsupported => self.notes.add(format!(
+                        "{} gives no memory that peers map, and Context::alloc takes ordinary memory: {error}",
+                        slot.name
+                    )),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.alloc_ordinary(len, access)
+    }
+
+    fn alloc_ordinary(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
+        let buffer = OwnedBuffer::zeroed(len).map_err(|status| {
+            let why = "the process gets no more memory from the system";
+            Error::new(status, format!("memory of {len} bytes"), why, "ask for less")
+        })?;
+        self.register(buffer.span(), access, Backing::Owned(buffer))
+    }
+
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+        backing: Backing,
+    ) -> Result<Region, Error> {
+        self.complete(span, access, None, backing)
+    }
+
+    /// Registers a span with every domain that can, besides the one that knows it already.
+    fn complete(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+        given: Option<Registration>,
+        backing: Backing,
+    ) -> Result<Region, Error> {
+        self.guard.check("a context")?;
+        self.sweep();
+        let number = self.regions.insert(span, access);
+        let mut inner = Inner::new(self.clone(), number, span, access, backing);
+        inner.registrations.extend(given);
+        for (index, slot) in self.domains.iter().enumerate() {
+            let known = inner.registrations.iter().any(|r| r.domain == index);
+            if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
+                continue;
+            }
+            match slot.domain.register(span, access.bits()) {
+                Ok(memory) => inner.registrations.push(Registration { domain: index, memory }),
+                // Peers reach it through the other domains, or by messages.
+                Err(error) => {
+                    self.notes.add(format!("{} does not know some memory: {error}", slot.name))
+                }
+            }
+        }
+        if let Some(home) = self.device_atomics {
+            if inner.registrations.iter().any(|r| r.domain == home) {
+                inner.device_atomics = Some(home);
+                self.regions.leave_atomics_to_device(number.0);
+            }
+        }
+        Ok(inner.into_region())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if !self.guard.same_process() {
+            // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
+            // wait for a lock of a thread that is not there.
+            std::mem::forget(std::mem::take(&mut self.domains));
+            std::mem::forget(std::mem::take(&mut self.parked));
+            return;
+        }
+        self.abandon_parked();
+    }
+}
