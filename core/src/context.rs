@@ -1,63 +1,14 @@
 //! Contexts: providers found, ranked and composed; the home of workers and registered memory.
 
-mod assemble;
-mod spin;
-
 use crate::Error;
-use crate::address::{Party, Place};
-use crate::compose::Composition;
 use crate::config::{Config, ConfigBuilder, vars};
-use crate::explain::Record;
-use crate::mem::Memory;
 use crate::mem::region::{Access, Backing, Region};
-use crate::notes::Notes;
-use crate::registry::Discovery;
 use crate::report::Report;
 use crate::service::Service;
-use crate::sys::{ForkGuard, OwnedBuffer, Span};
-use crate::worker::{Roles, Worker};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tieline_plugin_api::abi::ModuleAttr;
-
-pub(crate) use spin::Spin;
-
-/// A module that every worker opens.
-pub(crate) struct ModuleUse {
-    pub(crate) domain: usize,
-    pub(crate) name: String,
-    pub(crate) path: String,
-    pub(crate) roles: Roles,
-    pub(crate) attr: ModuleAttr,
-}
-
-/// Everything of a context that its workers and regions share. Immutable but for what is counted.
-pub(crate) struct Core {
-    pub(crate) id: [u8; 16],
-    pub(crate) place: Place,
-    pub(crate) config: Arc<Config>,
-    pub(crate) discovery: Discovery,
-    pub(crate) composition: Composition,
-    /// What else was decided while opening.
-    pub(crate) records: Vec<Record>,
-    pub(crate) modules: Vec<ModuleUse>,
-    /// Connection-only modules that some path needs; every worker opens them.
-    pub(crate) connectors: Vec<ModuleUse>,
-    /// Whether datagrams of wire-up may go through the application.
-    pub(crate) out_of_band: bool,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) queue_bytes: usize,
-    pub(crate) assist_size: usize,
-    /// How long a wait spins.
-    pub(crate) spin: Spin,
-    guard: Arc<ForkGuard>,
-    notes: Arc<Notes>,
-    service: OnceLock<Party>,
-    /// Why the progress thread has ended before it was told to.
-    service_stopped: OnceLock<Error>,
-    /// Last: everything above that points into a domain goes first.
-    pub(crate) memory: Arc<Memory>,
-}
+use crate::setup::Core;
+use crate::sys::{OwnedBuffer, Span};
+use crate::worker::Worker;
+use std::sync::Arc;
 
 /// Keeps the progress thread alive: every handle of the application holds one, the thread itself does not.
 pub(crate) struct Lease {
@@ -230,66 +181,5 @@ impl ContextBuilder {
             None
         };
         Ok(Context { core, lease: Arc::new(Lease { service }) })
-    }
-}
-
-impl Core {
-    /// Whether this process is the one that opened the context, and not a forked child of it.
-    #[inline]
-    pub(crate) fn same_process(&self) -> bool {
-        self.guard.same_process()
-    }
-
-    /// An error in a forked child, where nothing of the context's may be used.
-    pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
-        self.guard.check(what)
-    }
-
-    /// Keeps a line for the report.
-    pub(crate) fn note(&self, text: String) {
-        self.notes.add(text);
-    }
-
-    /// The lines kept so far.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.lines()
-    }
-
-    /// The service worker, for every worker but itself.
-    pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<Party> {
-        let serves = || self.service_stopped.get().is_none();
-        self.service.get().filter(|party| party.worker != *worker && serves()).cloned()
-    }
-
-    /// The progress thread has ended before it was told to.
-    pub(crate) fn service_stopped(&self, error: Error) {
-        self.note(format!("the progress thread stopped: {error}"));
-        let _ = self.service_stopped.set(error);
-    }
-
-    /// Whether who counts on the progress thread still may.
-    pub(crate) fn check_service(&self) -> Result<(), Error> {
-        let Some(error) = self.service_stopped.get() else { return Ok(()) };
-        Err(Error::new(
-            error.status(),
-            "the progress thread of this context has stopped",
-            format!("{}: {}", error.what(), error.why()),
-            "what peers ask of this context's memory waits for its workers' progress; open a new context",
-        ))
-    }
-
-    /// Publishes the service worker.
-    pub(crate) fn set_service(&self, party: Party) {
-        let _ = self.service.set(party);
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        if !self.same_process() {
-            // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
-            // wait for a lock of a thread that is not there.
-            std::mem::forget(std::mem::take(&mut self.discovery.providers));
-        }
     }
 }

@@ -38,8 +38,8 @@ mod reach;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
-mod selftest;
 mod service;
+mod setup;
 mod sys;
 mod wire;
 mod wireup;

@@ -7,7 +7,7 @@
 //! A thread that ends before it is told to, with an error or a panic, is its owner's affair: nothing new begins on the
 //! context from then on, and every worker hears it once ([`Core::check_service`]).
 
-use crate::context::Core;
+use crate::setup::Core;
 use crate::sys::{ForkGuard, Wakeup};
 use crate::worker::Worker;
 use crate::{Error, Status};

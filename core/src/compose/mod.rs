@@ -13,6 +13,7 @@
 //! one is opened through has no data slots.
 
 mod connection;
+mod out_of_band;
 mod records;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::rank::{ModuleFacts, ModuleRef, Ranked, Role, compare};
 use crate::select::Selection;
 
 pub(crate) use connection::{Connection, scheme};
+pub(crate) use out_of_band::{OUT_OF_BAND, out_of_band, out_of_band_candidate};
 pub(crate) use records::PATH_IS_DISABLED;
 
 /// One module that was found, with what only its finder knows.

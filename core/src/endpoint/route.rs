@@ -3,12 +3,12 @@
 use super::{Inner, Lane, State, unreachable};
 use crate::address::{Candidate, WorkerAddress};
 use crate::config::vars;
-use crate::context::Core;
 use crate::explain::Record;
 use crate::op::held::{Through, Unfinished};
 use crate::rank::{ModuleRef, Role};
 use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
+use crate::setup::Core;
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
 use std::cell::Cell;

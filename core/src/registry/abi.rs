@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod events;
 pub(crate) mod host;
 pub(crate) mod layout;
 pub(crate) mod objects;

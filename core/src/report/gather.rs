@@ -8,10 +8,10 @@ use tieline_plugin_api::{caps, cost_class, log_level, memory_caps};
 use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report, composed};
 use crate::compose::{Composition, Path};
 use crate::config::{Config, vars};
-use crate::context::Core;
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
 use crate::reach::{PeerModule, Serves, Via, lanes};
+use crate::setup::Core;
 
 impl Report {
     /// The report of a context as it is now.

@@ -9,7 +9,7 @@
 //! kernel says about yields: processes that are each pinned to a processor of their own seem to have too few, and a
 //! neighbour that belongs to no job is not counted at all.
 
-use crate::context::Spin;
+use crate::setup::Spin;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

@@ -11,47 +11,23 @@ use super::carried::Carried;
 use super::identity::Said;
 use super::{Inner, abi, wiring};
 use crate::address::{Party, Scheme, Via, WorkerAddress};
-use crate::compose::{self, Candidate};
-use crate::context::Core;
+use crate::compose;
 use crate::emulate;
-use crate::rank::{ModuleFacts, ModuleRef, agree};
+use crate::rank::{ModuleRef, agree};
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenConnector;
 use crate::registry::abi::{PackBuffer, RawEndpoint};
+use crate::setup::Core;
 use crate::sys::Poller;
 use crate::{Error, Status};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use tieline_plugin_api::abi::Cost;
-
-/// The provider name of the connection module that the application is.
-pub(crate) const OUT_OF_BAND: &str = "oob";
-const OUT_OF_BAND_MODULE: &str = "callbacks";
 
 /// The first cookie of endpoints that carry datagrams; no line and no endpoint of the application has one so high.
 pub(crate) const CARRIER_COOKIE: u64 = u64::MAX << 62;
 /// Such endpoints at a time. Each line needs one while it forms.
 const MOST_CARRIED: usize = 1024;
-
-/// The application as a connection module.
-pub(crate) fn out_of_band_candidate() -> Candidate {
-    Candidate {
-        at: ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, OUT_OF_BAND_MODULE),
-        facts: ModuleFacts {
-            connection_only: true,
-            connects_to_endpoint: false,
-            caps: 0,
-            fetching_atomics: false,
-            priority: 0,
-            cost: [Cost::default(); 5],
-        },
-        provider_preference: 0,
-        provider_asked_for: false,
-        priority: None,
-        connect: None,
-    }
-}
 
 /// A connection-only module that is open on a worker.
 pub(super) struct ConnectorSlot {
@@ -200,7 +176,7 @@ impl Inner {
         for connection in self.core.composition.schemes(domain) {
             let at = &connection.at;
             let connector = || carriers.connectors.iter().position(|slot| slot.at == *at);
-            let here = if at.provider == OUT_OF_BAND {
+            let here = if at.provider == compose::OUT_OF_BAND {
                 carriers.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
             } else {
                 connector().map(Here::Connector).or(self.interface(at).map(Here::Interface))
@@ -309,9 +285,7 @@ impl Inner {
                 let slot = &self.wiring.carriers.connectors[index];
                 (slot.at.clone(), slot.connector.reachable(&address))
             }
-            Carrier::OutOfBand(_) => {
-                (ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, OUT_OF_BAND_MODULE), Ok(()))
-            }
+            Carrier::OutOfBand(_) => (compose::out_of_band(), Ok(())),
             Carrier::Messages(interface, candidate) => {
                 let slot = &self.interfaces[interface];
                 let address = &peer.party.candidates[candidate].address;
@@ -404,7 +378,7 @@ impl Inner {
     pub(super) fn carrier_name(&self, carrier: &Carrier) -> String {
         match carrier {
             Carrier::Connector(index, _) => self.wiring.carriers.connectors[*index].scheme.clone(),
-            Carrier::OutOfBand(_) => OUT_OF_BAND.into(),
+            Carrier::OutOfBand(_) => compose::OUT_OF_BAND.into(),
             Carrier::Messages(interface, _) => self.interfaces[*interface].path.clone(),
         }
     }

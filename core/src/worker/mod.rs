@@ -21,7 +21,6 @@ pub(crate) mod wiring;
 pub use close::{Loss, Undelivered};
 
 use crate::address::WorkerAddress;
-use crate::context::{Core, Lease};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::message::{Message, PeerId};
 use crate::op::held::{Held, Through, Unfinished};
@@ -30,8 +29,10 @@ use crate::op::{Id, Outcome, Request, Table};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenInterface;
+use crate::setup::{Core, Roles};
 use crate::sys::{ForkGuard, Poller, Timer};
 use crate::{Error, Status};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -40,12 +41,8 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{Event, ModuleAttr};
 use tieline_plugin_api::{caps, connects};
 
-/// What a module is used for on this worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Roles {
-    pub(crate) message: bool,
-    pub(crate) memory: bool,
-}
+/// What a worker keeps alive while it is there: the context's progress thread, which ends with the last who holds it.
+pub(crate) type Lease = dyn Any + Send + Sync;
 
 /// A module opened on a worker.
 pub(crate) struct InterfaceSlot {

@@ -1,9 +1,9 @@
 //! Compositions as `tieline info --why` shows them, and what two sides with different settings make of each other.
 
 use super::*;
+use crate::compose::out_of_band_candidate;
 use crate::rank::agree;
 use crate::report::composed;
-use crate::worker::carrier::out_of_band_candidate;
 
 /// The same as [`compose`], with what stands for `TIELINE_CONNECT` in a domain.
 fn composed_with(candidates: &[Candidate], set: &[(&str, &str)]) -> Composition {

@@ -1,6 +1,7 @@
 //! Opening a context: from the configuration to what every worker opens.
 
-use super::{Core, ModuleUse};
+use super::selftest;
+use super::{Core, ModuleUse, Roles};
 use crate::address::Place;
 use crate::compose::{self, Composition, Wishes};
 use crate::config::{Config, ProviderVar, vars};
@@ -9,9 +10,7 @@ use crate::mem::{DomainSlot, Memory};
 use crate::notes::Notes;
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
-use crate::selftest;
 use crate::sys::ForkGuard;
-use crate::worker::{Roles, carrier};
 use crate::{Error, Status};
 use std::sync::{Arc, OnceLock};
 use tieline_plugin_api::abi::{ModuleAttr, fixed_str};
@@ -52,14 +51,14 @@ fn builtin() -> Vec<Builtin> {
 }
 
 impl Core {
-    pub(super) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+    pub(crate) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
         let core = Core::assemble(config, out_of_band)?;
         core.check_usable()?;
         Ok(core)
     }
 
     /// Whether what is required is there, and something that carries messages.
-    pub(super) fn check_usable(&self) -> Result<(), Error> {
+    pub(crate) fn check_usable(&self) -> Result<(), Error> {
         let discovery = &self.discovery;
         let names = discovery.providers.iter().map(|p| p.name.as_str());
         let loaded: Vec<&str> = names.filter(|name| self.why_not_used(name).is_none()).collect();
@@ -93,7 +92,7 @@ impl Core {
     }
 
     /// Finds, ranks and composes; what came out may be of no use.
-    pub(super) fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+    pub(crate) fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
         let _ = config.secret()?;
         let id = crate::sys::random_id()?;
@@ -152,7 +151,7 @@ impl Core {
             });
         }
         if out_of_band {
-            candidates.push(carrier::out_of_band_candidate());
+            candidates.push(compose::out_of_band_candidate());
         }
         // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
         let mut closed: Vec<String> = Vec::new();
@@ -182,7 +181,7 @@ impl Core {
         let modules = modules_in_use(&composition, &found, false);
         let connectors = modules_in_use(&composition, &found, true);
         let out_of_band = composition.usable().any(|path| {
-            path.module(Role::Connection).is_some_and(|at| at.provider == carrier::OUT_OF_BAND)
+            path.module(Role::Connection).is_some_and(|at| at.provider == compose::OUT_OF_BAND)
         });
         let device_atomics = composition
             .device_for_atomics()

@@ -7,9 +7,9 @@
 #![allow(unsafe_code)]
 
 use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::events::Batch;
 use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
 use crate::sys::OwnedBuffer;
-use crate::worker::abi::Batch;
 use crate::{Error, Status};
 use std::ffi::c_void;
 use std::ptr;

@@ -1,0 +1,33 @@
+//! The application's own channel among the modules that form connections.
+
+use super::Candidate;
+use crate::rank::{ModuleFacts, ModuleRef};
+use tieline_plugin_api::abi::Cost;
+
+/// The provider name of the connection module that the application is.
+pub(crate) const OUT_OF_BAND: &str = "oob";
+const MODULE: &str = "callbacks";
+
+/// It among modules.
+pub(crate) fn out_of_band() -> ModuleRef {
+    ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, MODULE)
+}
+
+/// The application as a connection module.
+pub(crate) fn out_of_band_candidate() -> Candidate {
+    Candidate {
+        at: out_of_band(),
+        facts: ModuleFacts {
+            connection_only: true,
+            connects_to_endpoint: false,
+            caps: 0,
+            fetching_atomics: false,
+            priority: 0,
+            cost: [Cost::default(); 5],
+        },
+        provider_preference: 0,
+        provider_asked_for: false,
+        priority: None,
+        connect: None,
+    }
+}
