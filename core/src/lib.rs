@@ -38,6 +38,7 @@ mod reach;
 #[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
+mod request;
 mod service;
 mod setup;
 mod sys;
@@ -57,9 +58,10 @@ pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Wi
 pub use error::{Error, Kind};
 pub use job::Job;
 pub use message::{KeptMessage, Message, PeerId};
-pub use op::{Outcome, Request};
+
 pub use region::{Access, NotClosed, Region};
 pub use report::Report;
+pub use request::{Outcome, Request};
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::{Counters, Loss, MemoryUse, Undelivered, Worker};

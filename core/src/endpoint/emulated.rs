@@ -6,7 +6,8 @@ use super::post::{NativeOp, Transfer};
 use super::queue::{Source, Task};
 use super::rma::Completion;
 use crate::emulate::{self, id};
-use crate::op::{Kind, Landing, Memory, Outcome};
+use crate::op::{Kind, Landing, Memory};
+use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
 

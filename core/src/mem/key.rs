@@ -5,7 +5,7 @@
 //! on every operation; the target (or its key table) checks number and generation again, so a forged or
 //! outdated key is refused there too.
 
-use super::region::Access;
+use super::access::Access;
 use crate::wire::{Format, Reader, seal};
 use crate::{Error, Status};
 

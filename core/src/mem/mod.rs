@@ -3,6 +3,7 @@
 //! Workers and everything above them use this; it uses providers through `registry`, and knows neither workers nor
 //! endpoints. A region keeps what is in here alive, and nothing else of its context.
 
+mod access;
 pub(crate) mod key;
 pub mod region;
 mod room;

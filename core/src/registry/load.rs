@@ -13,6 +13,7 @@ use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
 use super::identity::Refusal;
 use super::probe::FileKey;
+use super::room::Room;
 use super::search::Checked;
 use super::{Origin, REFUSED_VALUE, Settings, sys};
 use crate::Error;
@@ -215,20 +216,6 @@ pub(super) fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr accepts any address and writes one record.
     (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)
-}
-
-/// Room for the provider's table: larger than any minor's, so that a provider which ignores the size that
-/// it was given still writes inside.
-#[repr(C, align(64))]
-pub(super) struct Room {
-    pub(super) ops: ProviderOps,
-    _slack: [u8; 4096],
-}
-
-impl Room {
-    pub(super) fn new() -> Box<Room> {
-        Box::new(Room { ops: ProviderOps::empty(), _slack: [0; 4096] })
-    }
 }
 
 /// Calls the entry function and makes a provider of what it wrote.

@@ -12,6 +12,7 @@ mod elf;
 mod identity;
 mod load;
 mod probe;
+mod room;
 mod search;
 mod sys;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::Settings;
 use super::abi::host::{LogRing, Services};
 use super::elf::Unfit;
 use super::identity::Refusal;
-use super::load::Room;
+use super::room::Room;
 use super::sys::{self, Call, Step, Trial};
 use super::trust::Trust;
 use crate::config::effective_uid;

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use super::load::Room;
+use super::room::Room;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
 use std::io;

@@ -2,8 +2,8 @@
 
 use super::backoff::{Step, Wait};
 use super::{Inner, Worker};
-use crate::op::Request;
 use crate::region::{NotClosed, Region};
+use crate::request::Request;
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! The table through which peers' emulated operations reach a context's regions.
 
-use super::Access;
 use crate::Status;
+use crate::mem::access::Access;
 use crate::sys::Span;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

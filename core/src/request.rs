@@ -1,0 +1,52 @@
+//! What posting an operation returns.
+
+use crate::op::Id;
+use crate::worker::Inner;
+use std::fmt;
+use std::rc::Rc;
+
+/// How a posted operation stands.
+///
+/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either.
+#[must_use = "an operation may still be pending, or may have brought a value"]
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is complete.
+    Done(u64),
+    /// It completes later; dropping the request does not cancel it. Should it fail then, the endpoint's next flush
+    /// says so.
+    Pending(Request),
+}
+
+impl Outcome {
+    /// Whether it is complete already.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done(_))
+    }
+}
+
+/// A pending operation of one worker, which alone can say how it stands.
+pub struct Request {
+    pub(crate) worker: Rc<Inner>,
+    pub(crate) id: Id,
+}
+
+impl Request {
+    /// Whether it is this worker's.
+    pub(crate) fn is_of(&self, worker: &Rc<Inner>) -> bool {
+        Rc::ptr_eq(&self.worker, worker)
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({:#x})", self.id.raw())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.worker.ops.borrow_mut().forget(self.id);
+    }
+}
