@@ -191,4 +191,4 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod golden;
+mod golden_tests;

@@ -2,8 +2,8 @@
 //! `Gather`; nothing in it waits but [`Server::turn`], and that only for what it was told.
 //!
 //! ```no_run
-//! # fn main() -> Result<(), tieline::Error> {
-//! use tieline::job::server::Server;
+//! # fn main() -> Result<(), tieline_config::Error> {
+//! use tieline_job::server::Server;
 //! let mut server = Server::new(4, "c0ffee");
 //! let exchange = server.listen_unix()?; // `unix:@tieline-...`, for TIELINE_EXCHANGE
 //! loop {

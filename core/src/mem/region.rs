@@ -19,8 +19,6 @@
 //! still under way, nor about peers that are in the middle of a copy.
 
 mod close;
-#[cfg(test)]
-mod sys;
 mod table;
 #[cfg(test)]
 mod tests;

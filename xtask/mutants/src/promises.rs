@@ -266,7 +266,7 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "datagrams that come early have no bound",
     ),
     (
-        "core/src/selftest.rs",
+        "core/src/setup/selftest.rs",
         "fn run(&self, domain: &OpenDomain",
         "Ok(())",
         "every module passes the test of itself",

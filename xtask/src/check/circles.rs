@@ -1,4 +1,5 @@
-//! Files that use each other in a circle: nobody can read one of them without the others, so there is a bound on how many.
+//! Which file uses which: the order of the core's rooms, as ARCHITECTURE.md says it, and files that use each other in a
+//! circle, of which nobody can read one without the others.
 //!
 //! What a file uses is read from its `use` items and from paths that begin with `crate`, `self` or `super`. Re-exports are
 //! followed to where the name stands. Tests do not count: they may use everything.
@@ -40,6 +41,39 @@ pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Where the order of the core's rooms stands: one line for each, or for several that use each other.
+const ORDER: &str = "```order of core/src\n";
+
+/// Rooms of the core that use one which comes after them in the order that the page says.
+pub(super) fn backwards(page: &str, texts: &[(String, String)]) -> Vec<String> {
+    let order = page.split(ORDER).nth(1).and_then(|rest| rest.split("```").next());
+    let Some(order) = order else {
+        return vec!["ARCHITECTURE.md says no order of core/src".into()];
+    };
+    let line_of = |room: &str| {
+        order.lines().position(|line| line.split_whitespace().any(|word| word == room))
+    };
+    let mut wrong = BTreeSet::new();
+    for (from, uses) in uses(&modules("core/src", texts)) {
+        let Some(room) = from.first() else { continue };
+        let Some(own) = line_of(room) else {
+            let _ =
+                wrong.insert(format!("ARCHITECTURE.md does not say where core/src/{room} stands"));
+            continue;
+        };
+        for to in &uses {
+            if to[0] != *room && line_of(&to[0]).is_some_and(|line| line > own) {
+                let _ = wrong.insert(format!(
+                    "core/src/{} uses {}, which comes after it",
+                    from.join("/"),
+                    to.join("::")
+                ));
+            }
+        }
+    }
+    wrong.into_iter().collect()
 }
 
 /// The text of every module below a folder, without tests and comments.
@@ -249,6 +283,24 @@ mod tests {
             assert!(circle(&[a, ("b.rs", text)]).is_empty(), "{text}");
         }
         assert_eq!(circle(&[a, ("b.rs", "use crate::a::A;")]), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_room_that_uses_a_later_one_or_stands_nowhere_is_named() {
+        let page = "...\n```order of core/src\nsys\nop mem\nworker\n```\n";
+        let file = |name: &str, text: &str| vec![(format!("core/src/{name}"), text.to_owned())];
+        let with = |text: &str| {
+            let mut files = file("mem/region.rs", text);
+            files.extend(file("sys.rs", ""));
+            files.extend(file("op.rs", ""));
+            files.extend(file("worker.rs", "use crate::mem::region::Region;"));
+            backwards(page, &files)
+        };
+        assert!(with("use crate::sys::Span;\nuse crate::op::Id;").is_empty());
+        let named = ["core/src/mem/region uses worker, which comes after it"];
+        assert_eq!(with("use crate::worker::Worker;"), named);
+        let nowhere = backwards(page, &file("new.rs", ""));
+        assert_eq!(nowhere, ["ARCHITECTURE.md does not say where core/src/new stands"]);
     }
 
     #[test]

@@ -38,13 +38,6 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("tools/tests/support/mod.rs", 1, "launchers and what they leave have no event for outsiders"),
 ];
 
-/// A folder of the core, and modules that come after it.
-const EARLIER: &[(&str, &[&str])] = &[
-    ("core/src/registry", &["wireup", "endpoint", "worker", "region", "request", "emulate"]),
-    ("core/src/compose", &["wireup", "endpoint", "worker", "region", "request"]),
-    ("core/src/wireup", &["registry", "context", "endpoint", "worker", "region", "request"]),
-];
-
 /// A package's folder, and what its `[dependencies]` may name of ours.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("plugin-api", &[]),
@@ -93,7 +86,8 @@ pub(super) fn check() -> Count {
         .collect();
     let mut count = Count::one(said(lengths(&texts)));
     count.add(Count::one(said(sleeps(&texts))));
-    count.add(Count::one(said(directions(&texts))));
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap_or_default();
+    count.add(Count::one(said(circles::backwards(&page, &texts))));
     count.add(Count::one(said(circles::too_large(&texts))));
     count.add(Count::one(said(dependencies())));
     count
@@ -157,29 +151,6 @@ fn sleeps(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-fn directions(texts: &[(String, String)]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (folder, later) in EARLIER {
-        let within = |name: &str| {
-            name.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/') || rest == ".rs")
-        };
-        for (name, text) in texts.iter().filter(|(name, _)| within(name) && !is_test(name)) {
-            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            for line in code {
-                for module in *later {
-                    let after = line.split(&format!("crate::{module}")).nth(1);
-                    if after.is_some_and(|rest| {
-                        !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric())
-                    }) {
-                        wrong.push(format!("{name} uses crate::{module}, which comes after it"));
-                    }
-                }
-            }
-        }
-    }
-    wrong
-}
-
 fn dependencies() -> Vec<String> {
     let mut wrong = Vec::new();
     for (folder, allowed) in MAY_USE {
@@ -215,16 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_grows_a_test_that_sleeps_and_an_import_backwards_are_named() {
+    fn a_file_that_grows_and_a_test_that_sleeps_are_named() {
         assert_eq!(lengths(&file("core/src/new.rs", &"\n".repeat(551))).len(), 1);
         assert!(lengths(&file("core/src/new.rs", &"\n".repeat(550))).is_empty());
         let sleep = "std::thread::sleep(Duration::from_secs(1));";
         assert_eq!(sleeps(&file("core/tests/new.rs", sleep)).len(), 1);
         assert!(sleeps(&file("core/src/new.rs", sleep)).is_empty());
         assert_eq!(sleeps(&file("core/src/new.rs", &format!("#[cfg(test)] {sleep}"))).len(), 1);
-        let uses = |line| directions(&file("core/src/registry/new.rs", line));
-        assert_eq!(uses("use crate::worker::Worker;").len(), 1);
-        assert!(uses("// as crate::worker::Worker does").is_empty());
-        assert!(uses("use crate::regions::Map;").is_empty());
     }
 }

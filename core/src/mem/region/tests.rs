@@ -1,5 +1,7 @@
 //! When a region can be closed, and what it says when it cannot.
 
+mod sys;
+
 use super::*;
 use crate::registry::abi::objects::tests::{Answers, registered};
 use crate::sys::ends_in_forked_child;
