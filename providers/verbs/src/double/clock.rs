@@ -22,6 +22,10 @@ impl Instant {
     pub(crate) fn elapsed(self) -> Duration {
         Instant::now().0 - self.0
     }
+
+    pub(crate) fn duration_since(self, earlier: Instant) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
 }
 
 impl Add<Duration> for Instant {

@@ -343,6 +343,7 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> c_int {
     world(|world| {
+        world.chatter(cq.addr());
         let done = world.done.entry(cq.addr()).or_default();
         let count = done.len().min(room.max(0) as usize);
         for (at, wc) in done.drain(..count).enumerate() {
@@ -361,6 +362,9 @@ unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
 /// `wr` is a chain of filled records.
 unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
     world(|world| {
+        if world.faults.refuse_receives != 0 {
+            return world.faults.refuse_receives;
+        }
         world.counts.receive_calls += 1;
         while !wr.is_null() {
             // SAFETY: the caller's promise; every receive of this provider has one piece.
@@ -370,8 +374,8 @@ unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
             wr = next;
         }
         world.run();
-    });
-    0
+        0
+    })
 }
 
 unsafe extern "C" fn post_srq_recv(

@@ -18,6 +18,10 @@ pub(crate) struct Faults {
     pub(crate) stuck: bool,
     /// Nothing comes through: sends fail after the last try.
     pub(crate) cut: bool,
+    /// Posting receives fails with this error number.
+    pub(crate) refuse_receives: c_int,
+    /// So often a look at a completion queue finds one more receive that brought nothing of use.
+    pub(crate) chatter: u32,
     /// Bytes that may be registered in all.
     pub(crate) locked: Option<usize>,
 }
@@ -100,6 +104,11 @@ pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
         change(&mut world.faults);
         world.run();
     });
+}
+
+/// What is left of the chatter.
+pub(crate) fn chatter() -> u32 {
+    world(|world| world.faults.chatter)
 }
 
 pub(crate) fn counts() -> Counts {
@@ -188,6 +197,20 @@ impl World {
             bytes = rest;
         }
         true
+    }
+
+    /// One more receive of those whose completions come to this queue ends, without a payload.
+    pub(super) fn chatter(&mut self, cq: usize) {
+        if self.faults.chatter == 0 {
+            return;
+        }
+        let pair = self.pairs.iter().find(|(_, pair)| pair.cq == cq);
+        let Some((&qpn, queue)) = pair.map(|(qpn, pair)| (qpn, pair.receives)) else { return };
+        let Some((id, _)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
+            return;
+        };
+        self.faults.chatter -= 1;
+        self.complete(qpn, cq, ibv_wc { wr_id: id, ..ibv_wc::default() });
     }
 
     fn complete(&mut self, qpn: u32, cq: usize, wc: ibv_wc) {

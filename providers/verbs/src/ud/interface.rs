@@ -490,10 +490,10 @@ impl State {
             self.break_all(&failure, None);
         }
         // What came before the request wakes nobody.
-        while self.fetch(None) {}
+        let all = self.catch_up(None);
         self.sleep.tick(self.is_waiting().then_some(TICK));
         self.countdown = 1;
-        if self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+        if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
     }
 }
 

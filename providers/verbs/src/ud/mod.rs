@@ -10,6 +10,8 @@ mod device_tests;
 mod endpoint;
 mod interface;
 #[cfg(test)]
+mod late_tests;
+#[cfg(test)]
 mod lossy_tests;
 mod packet;
 mod receiver;

@@ -12,6 +12,9 @@ pub(crate) const WINDOW: usize = 32;
 /// How long to wait for an acknowledgement at first, and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often a message is sent again at least before the peer is given up, however much time went by meanwhile: that may
+/// have been this process's.
+const REPETITIONS: u32 = 3;
 
 /// Where packets go.
 pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
@@ -26,6 +29,8 @@ pub(crate) struct Sender {
     /// Number of the oldest.
     first: u32,
     wait: Duration,
+    /// How often it was sent again since the peer last got further.
+    repetitions: u32,
     again_at: Option<Duration>,
     /// How many messages may be on their way: the peer has buffers for all who send to it.
     window: usize,
@@ -50,6 +55,7 @@ impl Sender {
             window: WINDOW,
             first: 0,
             wait: FIRST_WAIT,
+            repetitions: 0,
             again_at: None,
             since: Duration::ZERO,
             repaired: None,
@@ -87,6 +93,11 @@ impl Sender {
     /// Whether anything is awaited: then [`Sender::tick`] must be called in time.
     pub(crate) fn is_waiting(&self) -> bool {
         self.again_at.is_some()
+    }
+
+    /// Whether it is time to send again, or to give up.
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        self.again_at.is_some_and(|at| now >= at)
     }
 
     /// The number that the next message gets.
@@ -148,6 +159,7 @@ impl Sender {
     fn progress(&mut self, now: Duration) {
         self.since = now;
         self.wait = FIRST_WAIT;
+        self.repetitions = 0;
         self.again_at = (!self.unacked.is_empty()).then_some(now + self.wait);
     }
 
@@ -176,14 +188,14 @@ impl Sender {
     /// # Errors
     /// The peer has been silent for too long.
     pub(crate) fn tick(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
-        match self.again_at {
-            Some(at) if now >= at => {}
-            _ => return Ok(()),
+        if !self.is_due(now) {
+            return Ok(());
         }
-        if now.saturating_sub(self.since) >= self.patience {
+        if now.saturating_sub(self.since) >= self.patience && self.repetitions >= REPETITIONS {
             self.again_at = None;
             return Err(Status::TimedOut);
         }
+        self.repetitions += 1;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
         self.again_at = Some(now + self.wait);
         if self.peer.is_some() {

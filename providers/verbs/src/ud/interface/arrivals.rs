@@ -32,6 +32,13 @@ impl State {
         count > 0
     }
 
+    /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
+    /// sending as fast as it is read. Whether nothing was left.
+    pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+        let batches = self.cq.capacity().div_ceil(WC_BATCH);
+        !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
+    }
+
     /// A datagram that could not be sent stops the queue pair's sending side. What was lost is sent again later.
     #[cold]
     pub(super) fn restart(&mut self) {

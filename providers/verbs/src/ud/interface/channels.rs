@@ -102,6 +102,10 @@ impl State {
 
     /// Sends again what is due, and gives up what has been silent for too long.
     pub(super) fn tick(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
+        // Time went by while nobody polled, too: the acknowledgement may be there, unread.
+        if self.outbound.iter().flatten().any(|o| o.failed.is_none() && o.sender.is_due(now)) {
+            let _ = self.catch_up(events.as_deref_mut());
+        }
         for number in 0..self.outbound.len() {
             let Some(Outbound { sender, way, to, failed: None, .. }) = &mut self.outbound[number]
             else {

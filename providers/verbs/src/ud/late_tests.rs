@@ -1,0 +1,66 @@
+//! Time that passes while nobody polls.
+
+use crate::UD;
+use crate::VerbsEndpoint;
+use crate::double::clock::pass;
+use crate::double::world::{counts, fault};
+use crate::double::{Side, side_of};
+use std::time::Duration;
+use tieline_plugin_api::{Endpoint, Interface, Posting};
+
+/// A channel from one to the other that stands, with nothing under way.
+fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    while b.told.arrived.is_empty() {
+        a.poll();
+        b.poll();
+    }
+    (0..20).for_each(|_| a.poll());
+    to_b
+}
+
+/// Beyond the default of `TIELINE_FAILURE_TIMEOUT`.
+const LONG: Duration = Duration::from_secs(21);
+
+#[test]
+fn an_acknowledgement_that_lay_unread_while_nobody_polled_is_read_before_its_peer_is_given_up() {
+    for arms in [false, true] {
+        let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+        let to_b = channel(&mut a, &mut b);
+        // A whole window: what tells that they were sent comes before what tells that they arrived.
+        for header in 0..32 {
+            assert_eq!(to_b.am_short(1, header, b"x"), Ok(Posting::Done));
+        }
+        (0..4).for_each(|_| b.poll());
+        assert_eq!(b.told.messages.len(), 32);
+        pass(LONG);
+        let sent = counts().sends;
+        if arms {
+            assert!(a.interface.arm().is_ok());
+        }
+        a.poll();
+        assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+        assert_eq!(counts().sends, sent, "what has arrived is not sent again");
+        assert_eq!(to_b.am_short(1, 33, b"x"), Ok(Posting::Done));
+    }
+}
+
+#[test]
+fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = channel(&mut a, &mut b);
+    fault(|faults| faults.cut = true);
+    assert_eq!(to_b.am_short(1, 5, b"x"), Ok(Posting::Done));
+    for _ in 0..2 {
+        pass(LONG);
+        (0..20).for_each(|_| a.poll());
+    }
+    fault(|faults| faults.cut = false);
+    pass(LONG);
+    while b.told.messages.is_empty() && a.told.failed.is_empty() {
+        a.poll();
+        b.poll();
+    }
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+    assert_eq!(b.told.messages, [(5, b"x".to_vec())]);
+}
