@@ -5,9 +5,13 @@ use super::credits::Credits;
 use super::queue::{Ends, RESERVE, SendQueue};
 use crate::abi::*;
 use crate::domain::DomainState;
+#[cfg(test)]
+use crate::double::clock::Instant;
 use crate::port::mtu_bytes;
 use crate::sys::{Cq, Qp, QpShape, Srq, Work};
 use core::ffi::c_uint;
+use core::time::Duration;
+#[cfg(not(test))]
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
@@ -54,7 +58,7 @@ pub(crate) struct Connection {
     pub(crate) heard: bool,
     pub(crate) heard_at: Instant,
     pub(crate) probing: bool,
-    /// Since when sends are on their way and nothing has come back.
+    /// Since when a send is on its way whose end the device will tell, and nothing has come back.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.
@@ -205,6 +209,15 @@ impl Connection {
         self.ready(domain, &peer)?;
         self.owes_word = !self.own.repeats_first_word(&peer);
         Ok(!self.owes_word)
+    }
+
+    /// Whether the time is over: for the peer to come, or for a send to end.
+    pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
+        match self.phase {
+            Phase::Connecting => now >= self.deadline,
+            Phase::Standing => self.stalled.is_some_and(|since| now.duration_since(since) >= limit),
+            _ => false,
+        }
     }
 
     /// What a data call says now; `Ok` when it may post.

@@ -11,6 +11,8 @@ use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::Pool;
 use crate::domain::DomainState;
+#[cfg(test)]
+use crate::double::clock::Instant;
 use crate::memory::Recent;
 use crate::sys::{Cq, Qp, Receive, Srq, WC_BATCH, Wc, Work};
 use crate::wake::{Sleep, sys::random};
@@ -19,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+#[cfg(not(test))]
 use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};

@@ -8,6 +8,8 @@ mod credits;
 mod endpoint;
 mod interface;
 #[cfg(test)]
+mod late_tests;
+#[cfg(test)]
 mod posting_tests;
 mod queue;
 #[cfg(test)]

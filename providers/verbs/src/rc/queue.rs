@@ -97,6 +97,11 @@ impl SendQueue {
         (number.wrapping_sub(self.first) as usize) < self.sends.len()
     }
 
+    /// Whether the device is to tell the end of one of them: of the others nothing is heard, however well they went.
+    pub(crate) fn awaits_completion(&self) -> bool {
+        (self.silent as usize) < self.sends.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sends.is_empty()
     }

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::double::world::{self as device, fault};
-use crate::double::{Side, connect, domain, piece, side};
+use crate::double::{Side, clock, connect, domain, piece, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Atomic;
@@ -424,7 +424,7 @@ fn sends_that_neither_complete_nor_fail_are_given_up_sooner_when_the_port_is_dow
             device::announce(IBV_EVENT_PORT_ERR);
         }
         assert_eq!(put(&at_a, &key, &mut [1; 8], 1), Ok(Posting::Pending));
-        let begun = Instant::now();
+        let begun = clock::Instant::now();
         while a.told.failed.is_empty() {
             a.poll();
         }

@@ -81,6 +81,13 @@ impl State {
         true
     }
 
+    /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
+    /// sending as fast as it is read. Whether nothing was left.
+    pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+        let batches = self.cq.capacity().div_ceil(WC_BATCH);
+        !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
+    }
+
     /// A send has completed, and with it all before it.
     pub(super) fn sent(
         &mut self,
@@ -351,7 +358,7 @@ impl State {
         }
         // What completed before is told first.
         let mut events = events;
-        while self.fetch(events.as_deref_mut()) {}
+        let _ = self.catch_up(events.as_deref_mut());
         self.break_connection(slot, &failure, events);
     }
 
@@ -362,6 +369,15 @@ impl State {
             return Failure::new(Status::Unreachable, format!("{port} is down"));
         }
         let text = format!("{port} neither completed nor failed a send within {limit:?}");
+        Failure::new(Status::TimedOut, text)
+    }
+
+    /// Why a connection is given up whose other end never came.
+    fn never_came(&self) -> Failure {
+        let text = format!(
+            "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
+            self.domain.settings.connect
+        );
         Failure::new(Status::TimedOut, text)
     }
 
@@ -380,31 +396,23 @@ impl State {
         if !down {
             self.resting.retain(|(since, _)| now.duration_since(*since) < REST);
         }
+        let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
             if core::mem::take(&mut connection.heard) {
                 connection.heard_at = now;
                 connection.stalled = None;
             }
-            if connection.queue.is_empty() {
+            if !connection.queue.awaits_completion() {
                 connection.stalled = None;
             } else if connection.phase == Phase::Standing {
-                let since = *connection.stalled.get_or_insert(now);
-                if now.duration_since(since) >= limit {
-                    let failure = self.stalled(down, limit);
-                    self.break_connection(slot, &failure, events.as_deref_mut());
-                    continue;
-                }
+                let _ = connection.stalled.get_or_insert(now);
+            }
+            if connection.is_late(now, limit) {
+                late.push(slot);
+                continue;
             }
             match connection.phase {
-                Phase::Connecting if now >= connection.deadline => {
-                    let text = format!(
-                        "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
-                        self.domain.settings.connect
-                    );
-                    let failure = Failure::new(Status::TimedOut, text);
-                    self.break_connection(slot, &failure, events.as_deref_mut());
-                }
                 Phase::Standing if !connection.probing && !connection.closing => {
                     let silent = now.duration_since(connection.heard_at) >= quiet;
                     if (silent || ask_all) && connection.queue.has_reserve() {
@@ -419,6 +427,22 @@ impl State {
                 _ => {}
             }
         }
+        // Time went by while nobody polled, too: the sign of life may be there, unread.
+        if late.is_empty() || self.batch.is_empty() {
+            return;
+        }
+        let _ = self.catch_up(events.as_deref_mut());
+        for slot in late {
+            let Some(connection) = self.connection(slot) else { continue };
+            if connection.heard || !connection.is_late(now, limit) {
+                continue;
+            }
+            let failure = match connection.phase {
+                Phase::Connecting => self.never_came(),
+                _ => self.stalled(down, limit),
+            };
+            self.break_connection(slot, &failure, events.as_deref_mut());
+        }
     }
 
     pub(super) fn arm(&mut self) -> Armed {
@@ -432,7 +456,7 @@ impl State {
             self.break_all(failure.status, &failure.text, None);
         }
         // What came before the request wakes nobody.
-        while self.fetch(None) {}
-        if self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+        let all = self.catch_up(None);
+        if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
     }
 }
