@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     pub(crate) heard: bool,
     pub(crate) heard_at: Instant,
     pub(crate) probing: bool,
-    /// Since when a send is on its way whose end the device will tell, and nothing has come back.
+    /// Since when a send is on its way whose end the device will tell, or the last word is, and nothing has come back.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.

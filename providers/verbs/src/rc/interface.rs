@@ -35,6 +35,8 @@ const CLOCK_EVERY: u32 = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the queue pair of a connection that broke rests before it is destroyed, at least.
 const REST: Duration = Duration::from_secs(1);
+/// While the port is down they all rest: beyond this many no endpoint is made until it is up.
+const RESTING: usize = 64;
 
 /// An event that waits for room, with the bytes or the buffer that it points to.
 struct Notice {
@@ -80,6 +82,8 @@ pub(crate) struct State {
     owing: Vec<u32>,
     /// Connections whose packed message the device has not taken yet.
     pub(crate) unposted: Vec<u32>,
+    /// Connections that are closed and found no room for their last word, each with its life.
+    leaving: Vec<(u32, u8)>,
     /// Places in the completion queue that ended connections may still fill.
     ghosts: usize,
     countdown: u32,
@@ -121,6 +125,7 @@ impl RcInterface {
             batch: vec![Wc::default(); WC_BATCH],
             owing: Vec::new(),
             unposted: Vec::new(),
+            leaving: Vec::new(),
             ghosts: 0,
             countdown: 1,
             clock_every: 1,
@@ -195,6 +200,8 @@ impl Drop for RcInterface {
         let Ok(mut state) = self.state.try_borrow_mut() else { return };
         let until = Instant::now() + state.domain.settings.close;
         while state.connections.iter().flatten().any(|c| c.closing) && Instant::now() < until {
+            state.post_packed();
+            state.leave();
             let _ = state.fetch(None);
             std::thread::yield_now();
         }

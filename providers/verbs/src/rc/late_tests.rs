@@ -71,7 +71,7 @@ fn a_peer_that_sends_without_a_pause_keeps_nobody_from_going_on() {
     for module in [RC, UD] {
         let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
         let _ends = (module == RC).then(|| connect(&mut a, &mut b));
-        fault(|faults| faults.chatter = 100_000);
+        fault(|faults| faults.chatter = 10_000);
         assert_eq!(a.interface.arm(), Ok(Armed::Ready), "{module}: there is more to read");
         assert!(chatter() > 0, "{module}: it read until the peer was tired");
         fault(|faults| faults.chatter = 0);

@@ -1,6 +1,8 @@
 //! Module `rc`: reliable connections. Connects to an endpoint; messages, put, get and two atomics.
 
 mod address;
+#[cfg(test)]
+mod close_tests;
 mod connection;
 #[cfg(test)]
 mod course_tests;

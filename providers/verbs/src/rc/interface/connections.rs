@@ -3,6 +3,11 @@
 use super::*;
 use crate::rc::connection::Packed;
 
+/// Whether a device that refused a send with this error number takes it later.
+fn passes(errno: i32) -> bool {
+    errno == libc::ENOMEM || errno == libc::EAGAIN
+}
+
 impl State {
     pub(super) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
         if self.domain.watch.device_gone() {
@@ -17,6 +22,10 @@ impl State {
                 self.connections.len() - 1
             }
         };
+        if self.domain.watch.port_down() && self.resting.len() >= RESTING {
+            let text = format!("{} is down", self.domain.name.words());
+            return Err(Failure::new(Status::Unreachable, text));
+        }
         self.provide_completions()?;
         let mut psn = [0; 4];
         random(&mut psn)?;
@@ -34,20 +43,31 @@ impl State {
         let life = self.lives[slot];
         let connection = Connection::new(&self.domain, &self.cq, &self.srq, own, cookie, life)?;
         self.connections[slot] = Some(Box::new(connection));
-        self.provide_receives()?;
+        if let Err(failure) = self.provide_receives() {
+            self.bury(slot as u32); // nobody gets an endpoint that could close it
+            return Err(failure);
+        }
         self.tick_while_needed();
         Ok(slot as u32)
     }
 
     /// Sends a word of the connection itself; `false` when there is no room now.
     pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> bool {
+        self.say(slot, kind, role).is_ok()
+    }
+
+    /// The same in more words.
+    ///
+    /// # Errors
+    /// `Again` when there is no room now, `Io` when the device does not take it.
+    fn say(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
         let Some(connection) =
             self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
         else {
-            return true;
+            return Ok(());
         };
         if !connection.queue.has_reserve() {
-            return false;
+            return Err(Status::Again);
         }
         let told = connection.credits.owed_now();
         let head = Header { header: 0, id: 0, told, kind }.pack();
@@ -58,7 +78,7 @@ impl State {
             flags |= IBV_SEND_INLINE;
             borrowed(&head)
         } else {
-            let Ok(buffer) = self.sends.take() else { return false };
+            let Ok(buffer) = self.sends.take() else { return Err(Status::Again) };
             self.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
             ends.buffer = Some(buffer);
             self.sends.sge(buffer, HEADER_LEN)
@@ -67,11 +87,11 @@ impl State {
         match connection.post(work, &[piece], ends, flags) {
             Ok(()) => {
                 connection.credits.told(told);
-                true
+                Ok(())
             }
             Err(refused) => {
                 self.release_ends(refused.ends);
-                false
+                Err(if passes(refused.errno) { Status::Again } else { Status::Io })
             }
         }
     }
@@ -90,9 +110,11 @@ impl State {
         let ends = Ends { buffer: Some(buffer), ..Ends::default() };
         let work = connection.to_peer();
         let Err(refused) = connection.post(work, &[piece], ends, 0) else { return Ok(()) };
-        if refused.errno == libc::ENOMEM || refused.errno == libc::EAGAIN {
+        if passes(refused.errno) {
             connection.packed = Packed::Message(buffer, len);
-            self.unposted.push(slot);
+            if !self.unposted.contains(&slot) {
+                self.unposted.push(slot);
+            }
             return Ok(());
         }
         Err(self.refused(slot, refused))
@@ -111,7 +133,7 @@ impl State {
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
         let errno = refused.errno;
         self.release_ends(refused.ends);
-        if errno == libc::ENOMEM || errno == libc::EAGAIN {
+        if passes(errno) {
             return Status::Again;
         }
         let error = std::io::Error::from_raw_os_error(errno);
@@ -150,14 +172,38 @@ impl State {
 
     /// Closes an endpoint. What was sent before still arrives, unless the device works on memory of the application.
     pub(crate) fn close(&mut self, slot: u32) {
-        let _ = self.post_packed_of(slot);
         let Some(connection) = self.connection(slot) else { return };
         connection.closing = true;
+        let _ = self.post_packed_of(slot); // one that the device takes later goes before the last word, too
+        let Some(connection) = self.connection(slot) else { return };
         if connection.phase != Phase::Standing || connection.queue.touches_application() {
             return self.bury(slot);
         }
-        if !self.control(slot, Kind::Bye, Role::Bye) {
-            self.bury(slot);
+        self.take_leave(slot);
+    }
+
+    /// Says the last word of a connection, behind everything else, or notes that it is to be said.
+    fn take_leave(&mut self, slot: u32) {
+        let Some(connection) = self.connection(slot) else { return };
+        let (life, waits) = (connection.life, connection.packed != Packed::Nothing);
+        match if waits { Err(Status::Again) } else { self.say(slot, Kind::Bye, Role::Bye) } {
+            Ok(()) => {
+                if let Some(connection) = self.connection(slot) {
+                    connection.stalled = None;
+                }
+            }
+            Err(Status::Again) => self.leaving.push((slot, life)),
+            Err(_) => self.bury(slot),
+        }
+    }
+
+    /// Tries again to say the last words that found no room.
+    #[cold]
+    pub(super) fn leave(&mut self) {
+        for (slot, life) in core::mem::take(&mut self.leaving) {
+            if self.living(slot, life).is_some() {
+                self.take_leave(slot);
+            }
         }
     }
 

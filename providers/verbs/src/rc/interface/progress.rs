@@ -289,6 +289,9 @@ impl State {
     /// What is not the completion queue: the device's own news, and what has to happen in time.
     #[cold]
     pub(super) fn look(&mut self, mut events: Option<&mut Events<'_>>, now_or_never: bool) {
+        if !self.leaving.is_empty() {
+            self.leave();
+        }
         let now = Instant::now();
         let since = now.duration_since(self.looked);
         // Whoever polls all the time looks at the clock now and then; whoever polls rarely looks every time.
@@ -403,7 +406,7 @@ impl State {
                 connection.heard_at = now;
                 connection.stalled = None;
             }
-            if !connection.queue.awaits_completion() {
+            if !connection.queue.awaits_completion() && !connection.closing {
                 connection.stalled = None;
             } else if connection.phase == Phase::Standing {
                 let _ = connection.stalled.get_or_insert(now);

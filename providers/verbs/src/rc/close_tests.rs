@@ -1,0 +1,96 @@
+//! Endpoints that are closed, or cannot be made, while the device takes nothing.
+
+use crate::abi::*;
+use crate::double::clock::pass;
+use crate::double::world::{announce, fault, pairs};
+use crate::double::{Side, connect, side};
+use std::time::Duration;
+use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
+
+fn arrived(at: &mut Side) -> Vec<u64> {
+    (0..200).for_each(|_| at.poll());
+    at.told.messages.iter().map(|(header, _)| *header).collect()
+}
+
+#[test]
+fn what_was_sent_before_an_endpoint_closed_arrives_though_its_last_word_found_no_room() {
+    // Either the interface lives on, or it is closed as well.
+    for lives in [true, false] {
+        let settings = [("TIELINE_VERBS_WINDOW", "64")];
+        let (mut a, mut b) = (side(&settings), side(&settings));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        fault(|faults| faults.stuck = true);
+        for header in 0..16 {
+            assert_eq!(at_a.am_short(1, header, &[7; 1000]), Ok(Posting::Done));
+        }
+        fault(|faults| faults.refuse_sends = libc::ENOMEM);
+        drop(at_a);
+        fault(|faults| (faults.stuck, faults.refuse_sends) = (false, 0));
+        if lives {
+            (0..200).for_each(|_| a.poll());
+            assert_eq!(a.interface.memory().peers, 0, "nothing of it is kept");
+        }
+        drop(a);
+        assert_eq!(arrived(&mut b), (0..16).collect::<Vec<_>>());
+        let ended: Vec<Status> = b.told.failed.iter().map(|failed| failed.1).collect();
+        assert_eq!(ended, [Status::Closed]);
+    }
+}
+
+#[test]
+fn a_packed_message_that_the_device_had_no_memory_for_goes_before_the_last_word() {
+    for lives in [true, false] {
+        let (mut a, mut b) = (side(&[]), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        fault(|faults| faults.refuse_sends = libc::ENOMEM);
+        let mut write = |_: *mut u8, _: usize| Ok(900);
+        assert_eq!(at_a.am_packed(1, 5, Packer::new(&mut write), 1000), Ok(900));
+        drop(at_a);
+        fault(|faults| faults.refuse_sends = 0);
+        if lives {
+            (0..200).for_each(|_| a.poll());
+        }
+        drop(a);
+        assert_eq!(arrived(&mut b), [5]);
+        let ended: Vec<Status> = b.told.failed.iter().map(|failed| failed.1).collect();
+        assert_eq!(ended, [Status::Closed]);
+    }
+}
+
+#[test]
+fn an_endpoint_that_could_not_be_made_is_never_heard_of_again() {
+    let mut a = side(&[]);
+    let before = pairs().len();
+    fault(|faults| faults.refuse_receives = libc::ENOMEM);
+    assert!(a.interface.connect(&[], &[], 77).is_err());
+    fault(|faults| faults.refuse_receives = 0);
+    assert_eq!((pairs().len(), a.interface.memory().peers), (before, 0));
+    announce(IBV_EVENT_DEVICE_FATAL);
+    (0..200).for_each(|_| a.poll());
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+}
+
+#[test]
+fn endpoints_that_are_tried_while_the_port_is_down_do_not_pile_up() {
+    let mut a = side(&[]);
+    announce(IBV_EVENT_PORT_ERR);
+    (0..200).for_each(|_| a.poll());
+    let before = pairs().len();
+    let mut refused = 0;
+    for cookie in 0..1000 {
+        match a.interface.connect(&[], &[], cookie) {
+            Ok(endpoint) => drop(endpoint),
+            Err(failure) => {
+                assert_eq!(failure.status, Status::Unreachable);
+                assert!(failure.text.contains("is down"), "{}", failure.text);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && pairs().len() - before < 200, "{} queue pairs", pairs().len());
+    announce(IBV_EVENT_PORT_ACTIVE);
+    pass(Duration::from_secs(2));
+    (0..200).for_each(|_| a.poll());
+    assert_eq!(pairs().len(), before, "they go when the port is back");
+    assert!(a.interface.connect(&[], &[], 1).is_ok());
+}
