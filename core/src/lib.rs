@@ -35,7 +35,6 @@ mod notes;
 mod op;
 mod rank;
 mod reach;
-#[allow(dead_code)] // until the context uses all of it
 mod registry;
 pub mod report;
 mod request;

@@ -190,8 +190,6 @@ pub(crate) struct Tables {
     pub(crate) interface: InterfaceTable,
     pub(crate) endpoint: EndpointTable,
     pub(crate) connector: ConnectorTable,
-    pub(crate) has_interface: bool,
-    pub(crate) has_connector: bool,
 }
 
 /// Larger than any table will be; a size beyond it is no size.
@@ -258,8 +256,6 @@ impl Tables {
             interface: interface.as_ref().map_or(InterfaceTable::MISSING, InterfaceTable::complete),
             endpoint: endpoint.as_ref().map_or(EndpointTable::MISSING, EndpointTable::complete),
             connector: connector.as_ref().map_or(ConnectorTable::MISSING, ConnectorTable::complete),
-            has_interface: interface.is_some(),
-            has_connector: connector.is_some(),
         };
         let missing = tables
             .provider
@@ -402,6 +398,7 @@ impl RawEndpoint {
     }
 
     /// Whether [`RawEndpoint::fail`] was called.
+    #[cfg(test)]
     pub(crate) fn failed(&self) -> bool {
         std::ptr::eq(self.table, &FAILED_ENDPOINT)
     }

@@ -378,17 +378,8 @@ impl LoadedProvider {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// Whether it has data-path modules.
-    pub(crate) fn has_interface(&self) -> bool {
-        self.tables.has_interface
-    }
-
-    /// Whether it has connection-only modules.
-    pub(crate) fn has_connector(&self) -> bool {
-        self.tables.has_connector
-    }
-
     /// Bytes that it holds from the host's page allocator.
+    #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.services.page_bytes()
     }

@@ -206,7 +206,7 @@ fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal
 fn follow(trust: &Trust, path: &Path, expected: &str) -> Result<PathBuf, Refusal> {
     trust.follow(path).map_err(|obstacle| match obstacle {
         Obstacle::Unsafe(unfit) => ("permissions", unfit),
-        Obstacle::Nowhere(_, found) => ("search", Unfit { expected: expected.into(), found }),
+        Obstacle::Nowhere(found) => ("search", Unfit { expected: expected.into(), found }),
     })
 }
 

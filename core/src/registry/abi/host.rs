@@ -108,6 +108,7 @@ impl Services {
     }
 
     /// Bytes that the provider holds from `pages_alloc`.
+    #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.page_bytes.load(Ordering::Relaxed)
     }

@@ -323,21 +323,6 @@ impl Drop for OpenInterface {
 }
 
 impl OpenInterface {
-    /// The provider's handle.
-    pub(crate) fn raw(&self) -> *mut c_void {
-        self.handle
-    }
-
-    /// The interface functions.
-    pub(crate) fn table(&self) -> InterfaceTable {
-        self.table
-    }
-
-    /// The functions of its endpoints.
-    pub(crate) fn endpoint_table(&self) -> &'static EndpointTable {
-        self.endpoint_table
-    }
-
     /// Whose interface it is.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.domain.provider
