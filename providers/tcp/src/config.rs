@@ -5,6 +5,8 @@ use std::time::Duration;
 use tieline_net::{Filter, Listen, Ports, parse_duration};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
+/// The most connections that one poll reads.
+pub(crate) const MOST_VISITS: usize = 64;
 /// The most streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
 

@@ -11,22 +11,18 @@ use tieline_plugin_api::{Posting, Status};
 
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD};
 use crate::link::{Early, Link};
-use crate::ops::{BulkOp, MAX_FLUSHES, Ops};
+use crate::ops::{BulkOp, MAX_FLUSHES, Ops, SMALL};
 use crate::outbox::Outbox;
 use crate::receive::Item;
 use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
-/// Puts and gets up to this length are copied and sent with their heads.
-pub(crate) const SMALL: usize = 8 << 10;
 /// Short messages between two polls that leave at once, each with a system call of its own; what follows is
 /// gathered and leaves with the next poll, or earlier when it is so much.
 const AT_ONCE: u32 = 4;
 const SHORT: usize = 512;
 const GATHERED: usize = 16 << 10;
-/// In the word of an acknowledgement: asks for one in return, on the same stream.
-pub(crate) const ANSWER: u64 = 1;
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -148,8 +148,7 @@ impl Inner {
             }
             Kind::Get => {
                 let Some(key) = key else { return Err("a get without a key") };
-                let region =
-                    shared.domain.regions.find(&key, head.word, key.total, access::REMOTE_READ);
+                let region = shared.regions.find(&key, head.word, key.total, access::REMOTE_READ);
                 let ops = self.ops();
                 if ops.serves.len() >= 2 * MAX_GETS {
                     return Err("more gets than may be under way");

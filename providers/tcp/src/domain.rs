@@ -20,21 +20,16 @@ pub(crate) const MODULE: &str = "stream";
 /// The listener of this process.
 static HUB: SharedHub = SharedHub::new();
 
-/// What the interfaces of a domain share. Any thread.
-pub(crate) struct DomainState {
-    pub(crate) regions: Regions,
-}
-
 /// An open domain.
 pub struct TcpDomain {
-    state: Arc<DomainState>,
+    /// What its interfaces share.
+    regions: Arc<Regions>,
     settings: Settings,
 }
 
 impl TcpDomain {
     pub(crate) fn open(settings: Settings) -> Result<TcpDomain, Failure> {
-        let state = DomainState { regions: Regions::new(random()?) };
-        Ok(TcpDomain { state: Arc::new(state), settings })
+        Ok(TcpDomain { regions: Arc::new(Regions::new(random()?)), settings })
     }
 }
 
@@ -92,11 +87,11 @@ impl Domain for TcpDomain {
         let hub = HUB
             .get(&self.settings.net)
             .map_err(|why| Failure::new(Status::NoDevice, format!("tcp cannot listen: {why}")))?;
-        StreamInterface::open(Arc::clone(&self.state), self.settings.clone(), hub)
+        StreamInterface::open(Arc::clone(&self.regions), self.settings.clone(), hub)
     }
 
     fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Arc<Region>, Failure> {
-        self.state.regions.register(base, len, access)
+        self.regions.register(base, len, access)
     }
 
     fn revoke(&self, region: &Arc<Region>) -> Revoked {
@@ -104,12 +99,12 @@ impl Domain for TcpDomain {
     }
 
     fn deregister(&self, region: Arc<Region>) -> Result<(), Failure> {
-        self.state.regions.deregister(&region);
+        self.regions.deregister(&region);
         Ok(())
     }
 
     fn pack_key(&self, region: &Arc<Region>, out: &mut [u8]) -> Result<usize, Failure> {
-        let key = self.state.regions.key(region).pack();
+        let key = self.regions.key(region).pack();
         match out.get_mut(..KEY_LEN) {
             Some(out) => out.copy_from_slice(&key),
             None => return Err(Status::TooLarge.into()),

@@ -7,9 +7,9 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Status, op_flags};
 
 use crate::config::MAX_STREAMS;
-use crate::conn::{Conn, Inner, Peer, Phase, SMALL};
+use crate::conn::{Conn, Inner, Peer, Phase};
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_MESSAGE};
-use crate::ops::{BulkOp, Fence, GetOp, MAX_GETS, MAX_PUTS, PutOp};
+use crate::ops::{BulkOp, Fence, GetOp, MAX_GETS, MAX_PUTS, PutOp, SMALL};
 use crate::outbox::Outbox;
 use crate::regions::Key;
 use crate::shared::Shared;
@@ -225,7 +225,7 @@ impl Endpoint for StreamEndpoint {
         let (streams, retains) = self.wishes();
         let mut out = self.shared.hub.contact(self.shared.target).pack();
         out.extend_from_slice(&self.conn.id.to_le_bytes());
-        out.extend_from_slice(&self.shared.domain.regions.domain().to_le_bytes());
+        out.extend_from_slice(&self.shared.regions.domain().to_le_bytes());
         out.push(streams as u8); // at most MAX_STREAMS
         out.push(u8::from(retains));
         out

@@ -12,6 +12,8 @@
 
 use tieline_plugin_api::Status;
 
+/// In the word of an acknowledgement: asks for one in return, on the same stream.
+pub(crate) const ANSWER: u64 = 1;
 /// Length of a head.
 pub(crate) const HEAD: usize = 32;
 /// Length of a head with a key.

@@ -12,9 +12,9 @@ use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status
 
 use crate::config::Settings;
 use crate::conn::{Conn, Phase};
-use crate::domain::DomainState;
 use crate::endpoint::StreamEndpoint;
 use crate::poll::State;
+use crate::regions::Regions;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
 /// How long closing an interface sleeps before it looks again what the peers' kernels have.
@@ -28,7 +28,7 @@ pub struct StreamInterface {
 
 impl StreamInterface {
     pub(crate) fn open(
-        domain: Arc<DomainState>,
+        regions: Arc<Regions>,
         settings: Settings,
         hub: Arc<Hub>,
     ) -> Result<StreamInterface, Failure> {
@@ -48,7 +48,7 @@ impl StreamInterface {
         let now = Instant::now();
         let shared = Shared {
             settings,
-            domain,
+            regions,
             hub,
             target,
             poller,

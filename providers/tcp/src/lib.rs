@@ -62,6 +62,7 @@
 //! cut a transfer off at once; over loopback the kernel copies all the same. io_uring: a poll is one system call
 //! already. Atomics: the core does them with messages.
 
+mod buffer;
 mod config;
 mod conn;
 mod crossing;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tieline_plugin_api::Status;
 
-use crate::conn::{ANSWER, Conn, Inner, Peer, Phase};
-use crate::frame::{Head, Kind};
+use crate::conn::{Conn, Inner, Peer, Phase};
+use crate::frame::{ANSWER, Head, Kind};
 use crate::link::Link;
 use crate::ops::Ops;
 use crate::outbox::Outbox;

@@ -11,6 +11,7 @@ use tieline_plugin_api::Status;
 use crate::conn::{Inner, Phase};
 use crate::crossing::{Arrival, Crossing};
 use crate::frame::{HEAD, Head, Kind};
+use crate::shared::What;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
@@ -117,14 +118,6 @@ impl Link {
         self.failures = 0;
         self.dial_at = Some(if self.crossing.is_lower() { now } else { now + PATIENCE });
     }
-}
-
-/// What the epoll descriptor says is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Stream,
-    Dial,
-    Candidate,
 }
 
 impl Inner {

@@ -9,6 +9,8 @@ use tieline_plugin_api::abi::Iov;
 use crate::frame::{KeyPart, Malformed};
 use crate::regions::Region;
 
+/// Puts and gets up to this length are copied and sent with their heads.
+pub(crate) const SMALL: usize = 8 << 10;
 /// The most puts, gets and flushes of one endpoint that are under way.
 pub(crate) const MAX_PUTS: usize = 256;
 pub(crate) const MAX_GETS: usize = 64;
@@ -69,7 +71,7 @@ pub(crate) struct Serve {
 impl Serve {
     /// Whether there is something left to cut into frames.
     pub(crate) fn has_more(&self) -> bool {
-        self.cut < self.len && self.len > crate::conn::SMALL as u64 && self.region.is_ok()
+        self.cut < self.len && self.len > SMALL as u64 && self.region.is_ok()
     }
 }
 

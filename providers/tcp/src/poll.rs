@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Mailbox, Ready, Timer};
 use tieline_plugin_api::{Armed, Events, MemoryReport};
 
+use crate::config::MOST_VISITS;
 use crate::conn::{Conn, Inner, Phase};
 use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
@@ -17,8 +18,7 @@ const MAX_HOT: usize = 4;
 const ASK_EVERY: Duration = Duration::from_micros(50);
 /// Streams without news for this many polls are left to epoll.
 const COOL_AFTER: u32 = 100_000;
-/// The most connections that one poll reads, and the bytes after which it reads no further one.
-pub(crate) const MOST_VISITS: usize = 64;
+/// The bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
 /// Of an event array, what a connection may fill at least before it is the next one's turn.
 const LEAST_SHARE: usize = 4;

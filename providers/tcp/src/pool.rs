@@ -1,10 +1,10 @@
 //! Receive buffers. A stream has one while something that it brought is unread, the few that were active last keep
 //! theirs, and the others share what is here: in a steady state none is made and none is given back.
 
-use crate::stream::{BUFFER, Buffer};
+use crate::buffer::{BUFFER, Buffer};
 
 /// The most buffers that wait for a stream: as many as one poll can ask for.
-const MOST: usize = crate::poll::MOST_VISITS;
+const MOST: usize = crate::config::MOST_VISITS;
 
 /// Of so many calls, one gives memory back.
 const TRIM_EVERY: u32 = 64;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Events, Status, access};
 
-use crate::conn::{ANSWER, Inner};
-use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
+use crate::conn::Inner;
+use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
 use crate::shared::Shared;
 use crate::stream::{Broke, Landing, Place};
 use crate::sys;
@@ -462,7 +462,7 @@ impl Inner {
                 (None, _) => Err("data that nothing asked for"),
             };
         };
-        let regions = &self.shared.domain.regions;
+        let regions = &self.shared.regions;
         Ok(match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
             Ok(region) => (Place::Region(region, head.word), Ok(())),
             Err(status) => (Place::Nowhere, Err(status)),

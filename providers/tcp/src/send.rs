@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use crate::conn::{Inner, SMALL};
+use crate::conn::Inner;
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_FRAGMENT, status_word};
-use crate::ops::{BulkOp, Serve};
+use crate::ops::{BulkOp, SMALL, Serve};
 use crate::outbox::Outbox;
 use crate::sys;
 use tieline_plugin_api::Status;

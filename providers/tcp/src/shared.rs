@@ -11,10 +11,9 @@ use tieline_plugin_api::abi::{Event, Iov};
 use tieline_plugin_api::{Status, event};
 
 use crate::config::Settings;
-use crate::domain::DomainState;
 use crate::gathered::Gathered;
-use crate::link::What;
 use crate::pool::Pool;
+use crate::regions::Regions;
 use crate::stream::Stream;
 
 /// How often connections that are being formed, closed or waited for are visited.
@@ -40,10 +39,18 @@ pub(crate) struct Notice {
     pub(crate) data: Box<[u8]>,
 }
 
+/// What the epoll descriptor says is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Stream,
+    Dial,
+    Candidate,
+}
+
 /// What an interface's connections share with it.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    pub(crate) domain: Arc<DomainState>,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) hub: Arc<Hub>,
     /// Names this interface to its process's listener.
     pub(crate) target: [u8; 16],

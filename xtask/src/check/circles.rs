@@ -17,7 +17,7 @@ const MOST: &[(&str, usize)] = &[
     ("providers/registration/src", 4),
     ("providers/shm/src", 6),
     ("providers/shm-cma/src", 4),
-    ("providers/tcp/src", 11),
+    ("providers/tcp/src", 4),
     ("providers/tcp-connect/src", 4),
     ("providers/verbs/src", 11),
     ("tools/src", 4),

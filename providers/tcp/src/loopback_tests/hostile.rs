@@ -329,10 +329,10 @@ fn a_peer_that_asks_for_more_than_may_be_under_way_is_cut_off() {
     let mut memory = vec![1u8; 1 << 20];
     let domain = domain(&[]);
     let region = {
-        let regions = &sides[0].interface.shared().domain.regions;
+        let regions = &sides[0].interface.shared().regions;
         regions.register(memory.as_mut_ptr(), memory.len(), RIGHTS).unwrap()
     };
-    let key = sides[0].interface.shared().domain.regions.key(&region).part(memory.len() as u64);
+    let key = sides[0].interface.shared().regions.key(&region).part(memory.len() as u64);
     // It reads nothing of what it asks for.
     for n in 1..=3 * MAX_GETS as u32 {
         forge(&sides, Head::bare(Kind::Get, n, 0), Some(&key), &[]);
@@ -430,11 +430,11 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
     while let Ok(count) = sys::send(fd, &flood) {
         sent += count;
     }
-    assert!(sent > 10 * crate::stream::BUFFER, "{sent}");
+    assert!(sent > 10 * crate::buffer::BUFFER, "{sent}");
     let took = |side: &Side| side.interface.shared().received.get();
     while received < sent {
         sides[0].turn();
-        assert!(took(&sides[0]) <= 2 * crate::stream::BUFFER, "{}", took(&sides[0]));
+        assert!(took(&sides[0]) <= 2 * crate::buffer::BUFFER, "{}", took(&sides[0]));
         received += took(&sides[0]);
     }
     // Data of a put, which goes straight to where it belongs.

@@ -193,7 +193,7 @@ fn streams_beyond_those_that_keep_their_buffers_share_what_is_there() {
     (0..50).for_each(|_| round(&mut crowd));
     let made = made(&crowd) - before;
     assert!(made <= 100, "{made} buffers were made for 2000 messages though others were free");
-    let buffer = crate::stream::BUFFER as u64;
+    let buffer = crate::buffer::BUFFER as u64;
     let memory = crowd.receiver.memory();
     assert!(memory.buffer_bytes >= 16 * buffer, "those are there, and told: {memory:?}");
     assert!(memory.buffer_bytes <= (40 + 64) * buffer, "{memory:?}");
@@ -226,8 +226,8 @@ fn the_beginning_of_a_message_holds_no_more_memory_than_it_has_bytes() {
         crowd.receiver.memory().buffer_bytes - pooled
     };
     (0..1000).for_each(|_| assert!(crowd.turn().is_empty()));
-    assert!(bytes(&crowd) >= 16 * crate::stream::BUFFER as u64, "the active ones keep theirs");
-    assert!(bytes(&crowd) < 20 * crate::stream::BUFFER as u64, "{}", bytes(&crowd));
+    assert!(bytes(&crowd) >= 16 * crate::buffer::BUFFER as u64, "the active ones keep theirs");
+    assert!(bytes(&crowd) < 20 * crate::buffer::BUFFER as u64, "{}", bytes(&crowd));
     // The rest of them comes.
     for sender in &crowd.senders {
         let inner = sender.conn().inner.borrow();
