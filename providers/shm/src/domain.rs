@@ -5,42 +5,22 @@ use std::sync::{Arc, Once};
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
     Absent, Allocation, Domain, Failure, HostHandle, Revoked, Status, caps, connects, cost_class,
-    log_level, role,
+    role,
 };
 
 use crate::config::Settings;
-use crate::hello::{Id, MAX_ADDRESS, MAX_IDENTITY};
+use crate::hello::{MAX_ADDRESS, MAX_IDENTITY};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
 use crate::keys::{Exports, KEY_LEN, Region};
 use crate::pool::MAX_CHUNK;
+use crate::shared::DomainState;
 use crate::sys;
 
 /// The longest payload of `am_short`.
 const MAX_SHORT: usize = 8 << 10;
 /// The name of the one module.
 pub(crate) const MODULE: &str = "ring";
-
-/// What the interfaces of a domain share. Any thread.
-pub(crate) struct DomainState {
-    pub(crate) id: Id,
-    pub(crate) host: HostFacts,
-    pub(crate) exports: Exports,
-    /// For what an operator should know; a test has none.
-    pub(crate) log: Option<HostHandle>,
-    pub(crate) warned: Once,
-}
-
-impl DomainState {
-    /// Says something in the report, once.
-    pub(crate) fn warn(&self, text: &str) {
-        self.warned.call_once(|| {
-            if let Some(log) = &self.log {
-                log.log(log_level::WARN, text);
-            }
-        });
-    }
-}
 
 /// An open domain.
 pub struct ShmDomain {

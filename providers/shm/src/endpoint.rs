@@ -6,9 +6,9 @@ use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
 use crate::imports::ImportedKey;
-use crate::interface::Shared;
 use crate::keys::Key;
 use crate::sender::SendChannel;
+use crate::shared::Shared;
 
 /// A connection from an interface to one peer.
 pub struct RingEndpoint {

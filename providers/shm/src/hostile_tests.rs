@@ -10,12 +10,12 @@ use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::channel;
 use crate::config::Settings;
-use crate::domain::DomainState;
 use crate::hello::{Address, Hello, Record};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
 use crate::keys::{Exports, Key};
 use crate::pool::MAX_CHUNK;
+use crate::shared::DomainState;
 use crate::sys::{self, Mapping};
 
 pub(crate) const FASTBOX: usize = 1024;

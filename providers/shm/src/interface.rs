@@ -7,7 +7,6 @@ mod sleep;
 use arrivals::Arrival;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,39 +17,16 @@ use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status, event};
 
 use crate::config::Settings;
-use crate::domain::DomainState;
 use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
 use crate::listener::Listener;
 use crate::pool::Pool;
 use crate::receiver::{MOST_IN_TURN, RecvChannel};
 use crate::sender::SendChannel;
+use crate::shared::{DomainState, Notice, Shared, token};
 use crate::strangers::Strangers;
 use crate::sys::{self, Epoll, Mapping, Ticker};
 use crate::wake;
-
-/// What the epoll descriptor says is ready.
-pub(crate) mod token {
-    pub(crate) const LISTENER: u64 = 0;
-    pub(crate) const TICKER: u64 = 1;
-    const OUTBOUND: u64 = 1 << 62;
-    const INBOUND: u64 = 2 << 62;
-    const ARRIVAL: u64 = 3 << 62;
-
-    pub(crate) const fn outbound(index: usize) -> u64 {
-        OUTBOUND | index as u64
-    }
-    pub(crate) const fn inbound(index: usize) -> u64 {
-        INBOUND | index as u64
-    }
-    pub(crate) const fn arrival(index: usize) -> u64 {
-        ARRIVAL | index as u64
-    }
-    /// The class (0 to 3) and the index.
-    pub(crate) const fn split(token: u64) -> (u64, usize) {
-        (token >> 62, (token & !ARRIVAL) as usize)
-    }
-}
 
 /// Most channels that end in one interface: the bits of the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
@@ -62,68 +38,6 @@ const MAINTENANCE: Duration = Duration::from_micros(100);
 const CLOCK_EVERY: u32 = 64;
 /// Maintenances between two sweeps over channels whose bell was not rung.
 const SWEEP_EVERY: u32 = 16;
-
-/// What an interface's endpoints and channels share with it.
-pub(crate) struct Shared {
-    pub(crate) settings: Settings,
-    pub(crate) domain: Arc<DomainState>,
-    pub(crate) user: u32,
-    pub(crate) epoll: Epoll,
-    pub(crate) pool: Pool,
-    /// Somebody found the pool empty.
-    pub(crate) pool_starved: Cell<bool>,
-    /// Counts polls.
-    pub(crate) round: Cell<u64>,
-    /// Something waits for the slow part of poll.
-    attention: Cell<bool>,
-    fast_boxes: Cell<u64>,
-    notices: RefCell<VecDeque<Notice>>,
-    /// Channels whose sender has hung up, to be drained for the last time.
-    ended: RefCell<Vec<u32>>,
-    /// Connections that this interface turned away.
-    refused: Cell<u64>,
-    /// Closes what other users send.
-    pub(crate) strangers: Strangers,
-}
-
-/// An event that waits for room, and the bytes that it points to.
-struct Notice {
-    event: Event,
-    data: Box<[u8]>,
-}
-
-impl Shared {
-    fn notify(&self, event: Event, data: &[u8]) {
-        self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
-        self.attention.set(true);
-    }
-
-    pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
-        let event =
-            Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
-        self.notify(event, why.as_bytes());
-    }
-
-    /// One fast box more, unless the bound is reached.
-    pub(crate) fn grant_fast_box(&self) -> bool {
-        let granted = self.fast_boxes.get() < self.settings.fastbox_max;
-        if granted {
-            self.fast_boxes.set(self.fast_boxes.get() + 1);
-        }
-        granted
-    }
-
-    /// A channel's sender has hung up, wherever that was noticed.
-    pub(crate) fn inbound_ended(&self, index: u32) {
-        self.ended.borrow_mut().push(index);
-        self.attention.set(true);
-    }
-
-    /// Asks the next poll to look at sockets and notices.
-    pub(crate) fn call_attention(&self) {
-        self.attention.set(true);
-    }
-}
 
 struct State {
     inbound: Vec<Option<RecvChannel>>,

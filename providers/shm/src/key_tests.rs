@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Status, access};
 
 use crate::config::Settings;
-use crate::domain::DomainState;
 use crate::hang_up_tests::look;
 use crate::hello::{MAX_RECORD, Record};
 use crate::hostile_tests::{domain, greet, open};
 use crate::interface::RingInterface;
 use crate::keys::Region;
+use crate::shared::DomainState;
 use crate::sys;
 
 /// Who owns regions, and an interface of theirs.

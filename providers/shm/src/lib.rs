@@ -93,6 +93,7 @@ mod receiver;
 mod ring;
 #[cfg(not(loom))]
 mod sender;
+mod shared;
 #[cfg(not(loom))]
 mod strangers;
 #[cfg(not(loom))]

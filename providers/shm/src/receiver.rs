@@ -10,10 +10,10 @@ use tieline_plugin_api::{Events, Status};
 
 use crate::channel::{self, kind};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
-use crate::interface::Shared;
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
 use crate::ring::{INLINE, Peek, RecvRing};
 use crate::sender::word;
+use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 

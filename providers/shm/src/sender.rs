@@ -13,11 +13,11 @@ use crate::asking::Asking;
 use crate::channel::{self, kind};
 use crate::hello::{Hello, Id, MAX_RECORD, Record, Refusal};
 use crate::imports::ImportedKey;
-use crate::interface::Shared;
 use crate::keys::Key;
 use crate::pool::{Chunk, MAX_CHUNK};
 use crate::receiver::MOST_IN_TURN;
 use crate::ring::{INLINE, SendRing, head};
+use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
@@ -164,7 +164,7 @@ impl SendChannel {
                 }
                 // The kernel says so, and not the address: whoever names our domain there must not reach our memory.
                 self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
-                self.shared.epoll.add(&socket, crate::interface::token::outbound(self.index))?;
+                self.shared.epoll.add(&socket, crate::shared::token::outbound(self.index))?;
                 self.socket.get_or_init(|| socket)
             }
         };

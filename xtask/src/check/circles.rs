@@ -15,7 +15,7 @@ const MOST: &[(&str, usize)] = &[
     ("plugin-api/src", 4),
     ("providers/memory-file/src", 4),
     ("providers/registration/src", 4),
-    ("providers/shm/src", 6),
+    ("providers/shm/src", 2),
     ("providers/shm-cma/src", 4),
     ("providers/tcp/src", 4),
     ("providers/tcp-connect/src", 4),
