@@ -1,5 +1,7 @@
 //! The sending end of a channel.
 
+mod socket;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,11 +13,8 @@ use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
 
 use crate::asking::Asking;
 use crate::channel::{self, kind};
-use crate::hello::{Hello, Id, MAX_RECORD, Record, Refusal};
-use crate::imports::ImportedKey;
-use crate::keys::Key;
+use crate::hello::{Hello, Id, Record};
 use crate::pool::{Chunk, MAX_CHUNK};
-use crate::receiver::MOST_IN_TURN;
 use crate::ring::{INLINE, SendRing, head};
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
@@ -143,66 +142,6 @@ impl SendChannel {
         });
         let _ = this.advance()?;
         Ok(this)
-    }
-
-    /// Goes on connecting. `Ok(false)`: not yet.
-    pub(crate) fn advance(&self) -> Result<bool, Failure> {
-        if self.stage.get() != Stage::Connecting {
-            return Ok(true);
-        }
-        let socket = match self.socket.get() {
-            Some(socket) => socket,
-            None => {
-                let Some(socket) = self.dial()? else { return Ok(false) };
-                let peer = sys::peer(&socket);
-                if peer.map(|(user, _)| user) != Some(self.shared.user) {
-                    self.shared.strangers.close(socket);
-                    return Err(Failure::new(
-                        Status::Permission,
-                        "the socket at the peer's address belongs to another user",
-                    ));
-                }
-                // The kernel says so, and not the address: whoever names our domain there must not reach our memory.
-                self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
-                self.shared.epoll.add(&socket, crate::shared::token::outbound(self.index))?;
-                self.socket.get_or_init(|| socket)
-            }
-        };
-        let greeting = self.greeting.borrow_mut().take();
-        if let Some((file, hello)) = greeting {
-            match sys::send(socket, &hello, &[file.as_fd()]) {
-                Ok(()) => {}
-                Err(error) if sys::is_temporary(&error) => {
-                    *self.greeting.borrow_mut() = Some((file, hello));
-                    return Ok(false);
-                }
-                Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
-            }
-        }
-        self.stage.set(Stage::Open);
-        let _ = self.ring.refresh();
-        Ok(true)
-    }
-
-    /// One attempt at every name; `None`: the listener's queue is full.
-    fn dial(&self) -> Result<Option<OwnedFd>, Failure> {
-        let mut failure = Failure::new(Status::Unreachable, "no socket name to connect to");
-        for target in &self.targets {
-            match sys::connect(target) {
-                Ok(socket) => return Ok(Some(socket)),
-                Err(f) if f.status == Status::Again => return Ok(None),
-                Err(_) if failure.status == Status::PeerFailed => {}
-                Err(f) => failure = f,
-            }
-        }
-        if failure.status == Status::PeerFailed {
-            failure.text = "nobody listens at the peer's address: the peer has exited".into();
-        }
-        Err(failure)
-    }
-
-    pub(crate) fn is_connecting(&self) -> bool {
-        self.stage.get() == Stage::Connecting
     }
 
     // ---- messages ----
@@ -535,164 +474,6 @@ impl SendChannel {
 
     // ---- control ----
 
-    /// A record from the receiver; `Err`: the endpoint has failed, with the reason.
-    pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd], cut: bool) -> Result<(), String> {
-        match record {
-            Record::Ack { asymmetric, bell } => {
-                if asymmetric && sys::asymmetric() {
-                    self.set_after(after::FENCE, false);
-                }
-                let page = fds.first().and_then(|fd| sys::map_peer(fd, sys::PAGE, true));
-                if let (Some(map), true) = (page, (bell as usize) < sys::PAGE * 8) {
-                    let word = bell as usize / 64 * 8;
-                    let _ = self.bell.set(Doorbell { map, word, bit: 1 << (bell % 64) });
-                    self.announce_bell();
-                }
-                Ok(())
-            }
-            Record::Wake => Ok(()),
-            Record::Refused(refusal) => Err(refusal.text().to_string()),
-            Record::KeyReply { segment, len, table_len, writable } => {
-                if !self.asking.answered(segment, (len, table_len), writable, fds, cut) {
-                    return Err("the peer sent memory that nobody asked for".to_string());
-                }
-                Ok(())
-            }
-            _ => Err("the peer sent a record that makes no sense".to_string()),
-        }
-    }
-
-    /// A key of the peer's, if its region is here. `Err(Again)`: ask for it.
-    pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
-        let exports = &self.shared.domain.exports;
-        let home = self.leads_home.get() && key.domain == self.shared.domain.id;
-        self.asking.find(key, home.then_some(exports))
-    }
-
-    /// Asks the peer for a region of its domain, and looks whether it has answered: an initiator need not make
-    /// progress for that.
-    pub(crate) fn request_key(&self, key: Key) -> Status {
-        if let Err(failure) = self.advance() {
-            self.fail(failure.status, &failure.text);
-        }
-        self.hear();
-        if let Some(known) = self.asking.known(key) {
-            return known;
-        }
-        match self.stage.get() {
-            Stage::Over(status) => return status,
-            Stage::Closing => return Status::Closed,
-            Stage::Connecting => {}
-            Stage::Open => {
-                if let Some(socket) = self.socket.get() {
-                    self.asking.ask(key, socket);
-                }
-            }
-        }
-        Status::Again
-    }
-
-    /// Reads what the peer says on the socket; [`MOST_IN_TURN`] of it, should there be no end.
-    pub(crate) fn hear(&self) {
-        let Some(socket) = self.socket.get() else { return };
-        let mut buffer = [0u8; MAX_RECORD];
-        for _ in 0..MOST_IN_TURN {
-            if matches!(self.stage.get(), Stage::Over(_)) {
-                return;
-            }
-            let outcome = match sys::receive(socket, &mut buffer) {
-                Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
-                Ok(got) => match Record::parse(&buffer[..got.len]) {
-                    Ok(Record::Refused(refusal)) => {
-                        Err((status_of(refusal), refusal.text().to_string()))
-                    }
-                    Ok(record) => {
-                        let handled = self.handle(record, &got.fds, got.cut);
-                        handled.map_err(|why| (Status::BadData, why))
-                    }
-                    Err(_) => {
-                        Err((Status::BadData, "the peer sent a malformed record".to_string()))
-                    }
-                },
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if sys::is_passing(&error) => Ok(()),
-                Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
-            };
-            if let Err((status, why)) = outcome {
-                return self.fail(status, &why);
-            }
-        }
-    }
-
-    /// The endpoint is finished: later sends say `status`, and an event tells the application.
-    pub(crate) fn fail(&self, status: Status, why: &str) {
-        if matches!(self.stage.get(), Stage::Over(_)) {
-            return;
-        }
-        let closing = self.stage.get() == Stage::Closing;
-        self.stage.set(if closing { Stage::Closing } else { Stage::Over(status) });
-        self.ring.shut();
-        self.gone.set(true);
-        self.hang_up();
-        self.recover_chunks();
-        if status == Status::PeerFailed {
-            crate::listener::bury(&self.targets);
-        }
-        if !closing {
-            self.shared.endpoint_failed(self.cookie, status, why);
-        }
-    }
-
-    fn hang_up(&self) {
-        if let Some(socket) = self.socket.get() {
-            self.shared.epoll.remove(socket);
-        }
-    }
-
-    /// The receiver is gone, or has closed its end because it reads nothing more: what it has not read comes back.
-    fn recover_chunks(&self) {
-        for (_, chunk) in self.flight.borrow_mut().drain(..) {
-            self.shared.pool.give(chunk);
-        }
-        self.flight_bytes.set(0);
-    }
-
-    #[inline]
-    pub(crate) fn status(&self) -> Result<(), Status> {
-        match self.stage.get() {
-            Stage::Over(status) => Err(status),
-            Stage::Closing => Err(Status::Closed),
-            _ => Ok(()),
-        }
-    }
-
-    /// The application closes the endpoint: what was sent stays until the receiver has drained it and
-    /// hangs up.
-    pub(crate) fn close(&self) {
-        let was = self.stage.replace(Stage::Closing);
-        self.ring.shut();
-        match (was, self.socket.get()) {
-            (Stage::Open, Some(socket)) => self.say_bye(socket),
-            _ => self.gone.set(true),
-        }
-    }
-
-    /// Closed, and nothing is left to wait for.
-    pub(crate) fn is_done(&self) -> bool {
-        self.stage.get() == Stage::Closing && self.gone.get()
-    }
-
-    /// Whether something must be said that could not be said yet.
-    pub(crate) fn owes(&self) -> bool {
-        self.bye_due.get() && !self.gone.get()
-    }
-
-    /// Says that nothing more will come; when the socket is full, again later.
-    fn say_bye(&self, socket: &OwnedFd) {
-        let sent = sys::send(socket, &Record::Bye.pack(), &[]);
-        self.bye_due.set(sent.is_err_and(|error| sys::is_temporary(&error)));
-    }
-
     /// What could not be said when it was due.
     pub(crate) fn catch_up(&self) {
         if let (true, Some(socket)) = (self.owes(), self.socket.get()) {
@@ -708,21 +489,6 @@ impl SendChannel {
             || self.shared.pool_starved.get() && self.flight_bytes.get() > 0;
         if wants {
             wake::note(word(&self.map, channel::WAITING));
-        }
-    }
-
-    /// Whether there is room again for somebody who found none.
-    pub(crate) fn has_news(&self) -> bool {
-        let moved = |since: u64| self.ring.tail_now() != since;
-        match self.starved.get() {
-            Some(since) if moved(since) => {
-                self.starved.set(None);
-                true
-            }
-            None if self.shared.pool_starved.get() && self.flight_bytes.get() > 0 => {
-                moved(self.ring.seen())
-            }
-            _ => false,
         }
     }
 
@@ -765,18 +531,4 @@ impl Drop for SendChannel {
 pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
     static NOWHERE: AtomicU64 = AtomicU64::new(0);
     map.word(offset).unwrap_or(&NOWHERE)
-}
-
-/// The words of a refusal that arrives as a closed socket.
-const HUNG_UP: &str = "the peer process is gone: its end of the channel was closed";
-
-/// The status that an endpoint ends with after a refusal.
-fn status_of(refusal: Refusal) -> Status {
-    match refusal {
-        Refusal::Cookie | Refusal::User => Status::Permission,
-        Refusal::Version => Status::Unreachable,
-        Refusal::Resources | Refusal::Unanswered => Status::NoMemory,
-        Refusal::Malformed | Refusal::BadChannel => Status::BadData,
-        Refusal::Closing => Status::Closed,
-    }
 }

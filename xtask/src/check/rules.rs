@@ -20,7 +20,6 @@ const LONG: &[(&str, usize, &str)] = &[
     ("core/src/worker/mod.rs", 640, "the public face of a worker, half of it documentation"),
     ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
-    ("providers/shm/src/sender.rs", 800, "every way to send"),
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),
     ("providers/verbs/src/sys.rs", 650, "every function of libibverbs and librdmacm"),
 ];
