@@ -2,7 +2,8 @@
 //!
 //! An operation on such memory needs a registration from its posting to its completion, and for just that time the
 //! application has promised that the memory stays where it is. So operations on the same memory that are under way at
-//! once share one registration. Once the last of them has ended, the memory may be unmapped and something else mapped
+//! once share one registration. An operation on a part of it promises that part alone: a registration is found only while
+//! operations on all of its memory have followed each other without a break. Once the last of them has ended, the memory may be unmapped and something else mapped
 //! at the same address; the device would go on reaching the *old* pages, and nothing tells a library that
 //! installs no hooks. A registration that is kept beyond that point is therefore only right where the program promises
 //! not to unmap ([`Limits::keep`]); then the least recently used go first when a bound is reached.
@@ -32,12 +33,18 @@ type Place = (u64, u64);
 /// A use of an entry, to be given back once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) struct Ticket(Place);
+pub(crate) struct Ticket {
+    place: Place,
+    /// The operation is one on all of the entry's memory.
+    whole: bool,
+}
 
 struct Entry<T> {
     end: u64,
     written: bool,
     users: usize,
+    /// Those of them that vouch for all of the memory, not for a part.
+    vouching: usize,
     /// Not found any more, and gone when the last user is.
     doomed: bool,
     /// Its place in the order of idle ones.
@@ -85,8 +92,10 @@ impl<T> Cache<T> {
         if entry.users == 0 {
             let _ = self.idle.remove(&entry.idle_since);
         }
+        let whole = place.0 == start && entry.end == end;
         entry.users += 1;
-        Some((Ticket(place), &entry.value))
+        entry.vouching += usize::from(whole);
+        Some((Ticket { place, whole }, &entry.value))
     }
 
     /// Makes room for `len` more bytes: what had to go, and whether there is room now.
@@ -110,26 +119,30 @@ impl<T> Cache<T> {
     /// Takes in a new registration of `start..end` with one user. There must be room (see [`Cache::make_room`]).
     pub(crate) fn insert(&mut self, start: u64, end: u64, written: bool, value: T) -> Ticket {
         let place = (start, self.tick());
-        let entry = Entry { end, written, users: 1, doomed: false, idle_since: 0, value };
+        let entry =
+            Entry { end, written, users: 1, vouching: 1, doomed: false, idle_since: 0, value };
         let _ = self.entries.insert(place, entry);
         self.bytes += end - start;
         self.longest = self.longest.max(end - start);
-        Ticket(place)
+        Ticket { place, whole: true }
     }
 
     /// A user is done; the value, when it is to be destroyed.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<T> {
         let now = self.tick();
-        let entry = self.entries.get_mut(&ticket.0)?;
+        let entry = self.entries.get_mut(&ticket.place)?;
         entry.users -= 1;
+        entry.vouching -= usize::from(ticket.whole);
+        // What no operation vouches for may be unmapped now, and something else mapped there.
+        entry.doomed |= !self.limits.keep && entry.vouching == 0;
         if entry.users > 0 {
             return None;
         }
-        if entry.doomed || !self.limits.keep {
-            return self.remove(ticket.0);
+        if entry.doomed {
+            return self.remove(ticket.place);
         }
         entry.idle_since = now;
-        let _ = self.idle.insert(now, ticket.0);
+        let _ = self.idle.insert(now, ticket.place);
         None
     }
 

@@ -28,6 +28,8 @@
 //! Any thread may lend and drop loans. No system call is made under a lock.
 
 mod cache;
+#[cfg(test)]
+mod lender_tests;
 
 pub use cache::Limits;
 use cache::{Cache, Ticket};
@@ -105,8 +107,11 @@ impl<D: Device> Lender<D> {
     /// What `make` says.
     pub fn pressed<T>(&self, make: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
         make().or_else(|failure| {
+            if failure.status != Status::NoMemory {
+                return Err(failure);
+            }
             let idle = self.cache().map(|mut cache| cache.forget_idle()).unwrap_or_default();
-            if failure.status != Status::NoMemory || idle.is_empty() {
+            if idle.is_empty() {
                 return Err(failure);
             }
             drop(idle);

@@ -33,6 +33,23 @@ fn operations_under_way_at_once_share_a_registration_which_ends_with_the_last() 
 }
 
 #[test]
+fn a_registration_is_found_only_while_an_operation_on_all_of_it_vouches_for_its_memory() {
+    let mut cache = Cache::new(Limits { keep: false, ..KEEP });
+    let (first, ..) = take(&mut cache, 1, 0, 10, true).unwrap();
+    let (again, name, _) = take(&mut cache, 2, 0, 10, true).unwrap();
+    assert_eq!(name, 1);
+    let (part, name, _) = take(&mut cache, 3, 3, 4, true).unwrap();
+    assert_eq!(name, 1);
+    assert_eq!(cache.release(first), None);
+    let (other, name, _) = take(&mut cache, 4, 0, 2, true).unwrap();
+    assert_eq!((name, cache.release(other)), (1, None), "the second one vouches for all of it");
+    // What is left vouches for a part: the rest may be unmapped and something else mapped there.
+    assert_eq!(cache.release(again), None);
+    assert_eq!(cache.find(0, 2, true), None);
+    assert_eq!(cache.release(part), Some(1));
+}
+
+#[test]
 fn what_is_kept_is_found_again_and_the_longest_unused_goes_first() {
     let mut cache = Cache::new(KEEP);
     for name in 1..=3 {
@@ -112,7 +129,8 @@ proptest! {
     ) {
         let mut cache = Cache::new(Limits { keep, bytes, entries });
         let mut oracle: Vec<Held> = Vec::new();
-        let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+        // A ticket, whose it is, and the memory that its operation vouches for.
+        let mut tickets: Vec<(Ticket, u32, u64, u64)> = Vec::new();
         let mut destroyed = BTreeSet::new();
         for (name, step) in (0u32..).zip(steps) {
             let mut gone: Vec<u32> = Vec::new();
@@ -127,7 +145,7 @@ proptest! {
                     match take(&mut cache, name, start, end, written) {
                         Ok((ticket, found, evicted)) => {
                             gone = evicted;
-                            tickets.push((ticket, found));
+                            tickets.push((ticket, found, start, end));
                             if found == name {
                                 prop_assert!(fitting.is_empty(), "{fitting:?} were there");
                                 oracle.push(Held { name, start, end, written, users: 1, doomed: false });
@@ -145,10 +163,15 @@ proptest! {
                     prop_assert!(gone.iter().all(idle), "only what nobody uses is evicted");
                 }
                 Step::Release(at) if !tickets.is_empty() => {
-                    let (ticket, name) = tickets.swap_remove(at % tickets.len());
+                    let (ticket, name, ..) = tickets.swap_remove(at % tickets.len());
                     gone.extend(cache.release(ticket));
                     let held = oracle.iter_mut().find(|h| h.name == name).unwrap();
                     held.users -= 1;
+                    let (start, end) = (held.start, held.end);
+                    let vouched = tickets.iter().any(|(_, of, from, to)| {
+                        *of == name && *from <= start && end <= *to
+                    });
+                    held.doomed |= !keep && !vouched;
                     let ends = held.users == 0 && (held.doomed || !keep);
                     prop_assert_eq!(gone.as_slice(), if ends { &[name][..] } else { &[] });
                 }

@@ -1,0 +1,49 @@
+//! Lending over a device that counts, and refuses what a test tells it to.
+
+use crate::{Device, Lender, Limits};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tieline_plugin_api::{Failure, Status};
+
+/// Counts registrations; the next ones are refused with this status.
+#[derive(Default)]
+struct Counting {
+    made: AtomicUsize,
+    refuses: Mutex<Option<Status>>,
+}
+
+impl Device for Counting {
+    type Registration = ();
+
+    fn register(&self, _: *mut u8, _: usize, _: bool) -> Result<(), Failure> {
+        match *self.refuses.lock().expect("one thread") {
+            Some(status) => Err(Failure::new(status, "refused")),
+            None => {
+                let _ = self.made.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_goes_when_memory_is_short_and_stays_when_a_registration_fails_for_another_reason() {
+    let limits = Limits { keep: true, bytes: 1 << 20, entries: 8 };
+    let lender = Arc::new(Lender::new(Counting::default(), Some(limits)));
+    let mut memory = [0u8; 64];
+    let mut lend = |lender: &Arc<Lender<Counting>>| {
+        lender.lend(memory.as_mut_ptr(), memory.len(), true, |()| ()).map(drop)
+    };
+    assert_eq!(lend(&lender), Ok(()));
+    let refused = |status| {
+        *lender.device().refuses.lock().expect("one thread") = Some(status);
+        let failure = lender.pressed(|| lender.device().register(std::ptr::null_mut(), 1, true));
+        assert_eq!(failure.expect_err("refused").status, status);
+        *lender.device().refuses.lock().expect("one thread") = None;
+    };
+    let made = || lender.device().made.load(Ordering::Relaxed);
+    refused(Status::Invalid);
+    assert_eq!((lend(&lender), made()), (Ok(()), 1), "it was kept");
+    refused(Status::NoMemory);
+    assert_eq!((lend(&lender), made()), (Ok(()), 2), "it made room");
+}
