@@ -27,8 +27,16 @@ pub(crate) struct Registry {
     next: AtomicU64,
     /// Changes with every deregistration: what somebody remembered of the table is worth nothing then.
     epoch: AtomicU64,
-    /// By first byte and number: length and local key.
-    table: RwLock<BTreeMap<(u64, u64), (u64, u32)>>,
+    /// By first byte and number.
+    table: RwLock<BTreeMap<(u64, u64), Row>>,
+}
+
+/// What the table says of a region.
+struct Row {
+    len: u64,
+    lkey: u32,
+    /// The device may write there: not where the memory is mapped to be read.
+    writable: bool,
 }
 
 /// How many overlapping regions a lookup walks over before it gives up.
@@ -57,12 +65,13 @@ impl Registry {
             return Err(Failure::new(Status::Invalid, text));
         }
         // The device refuses to register nothing; one byte more than asked for is never put into a key.
-        let mr = self.lender.pressed(|| {
+        let (mr, writable) = self.lender.pressed(|| {
             register(&self.lender.device().0, base, len.max(1), verbs_rights(rights))
         })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let _ = table.insert((start, number), (len as u64, mr.lkey()));
+        let row = Row { len: len as u64, lkey: mr.lkey(), writable };
+        let _ = table.insert((start, number), row);
         Ok(Region { mr, base: start, len: len as u64, access: rights, number })
     }
 
@@ -92,8 +101,8 @@ impl Registry {
         Ok(KEY_LEN)
     }
 
-    /// Length of the region from its first byte, and its local key, for a region that holds all of the range.
-    fn find(&self, addr: u64, len: u64) -> Option<Found> {
+    /// A region that holds all of the range, and that the device may write if that is asked for.
+    fn find(&self, addr: u64, len: u64, written: bool) -> Option<Found> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.epoch.load(Ordering::Acquire);
         let end = addr.checked_add(len)?;
@@ -101,8 +110,14 @@ impl Registry {
             .range(..=(addr, u64::MAX))
             .rev()
             .take(OVERLAPS)
-            .find(|((base, _), (length, _))| end <= base + length)
-            .map(|(&(base, _), &(length, lkey))| Found { epoch, base, end: base + length, lkey })
+            .find(|((base, _), row)| end <= base + row.len && (row.writable || !written))
+            .map(|(&(base, _), &Row { len, lkey, writable })| Found {
+                epoch,
+                base,
+                end: base + len,
+                lkey,
+                writable,
+            })
     }
 }
 
@@ -112,6 +127,7 @@ struct Found {
     base: u64,
     end: u64,
     lkey: u32,
+    writable: bool,
 }
 
 /// One thread's memory of where it found local keys: most operations use the same few regions.
@@ -122,16 +138,23 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// The local key of a piece that lies in a registered region.
-    pub(crate) fn lkey(&mut self, registry: &Registry, addr: u64, len: usize) -> Option<u32> {
+    /// The local key of a piece that lies in a registered region; `written`: the device will write there.
+    pub(crate) fn lkey(
+        &mut self,
+        registry: &Registry,
+        addr: u64,
+        len: usize,
+        written: bool,
+    ) -> Option<u32> {
         let epoch = registry.epoch.load(Ordering::Acquire);
         let end = addr.checked_add(len as u64)?;
         for found in self.found.iter().flatten() {
-            if found.epoch == epoch && found.base <= addr && end <= found.end {
+            let holds = found.epoch == epoch && found.base <= addr && end <= found.end;
+            if holds && (found.writable || !written) {
                 return Some(found.lkey);
             }
         }
-        let found = registry.find(addr, len as u64)?;
+        let found = registry.find(addr, len as u64, written)?;
         self.found[self.next % self.found.len()] = Some(found);
         self.next = self.next.wrapping_add(1);
         Some(found.lkey)
@@ -150,7 +173,7 @@ impl Recent {
         for piece in iov.iter().filter(|piece| piece.len > 0) {
             let addr = piece.base.expose_provenance() as u64;
             let length = u32::try_from(piece.len).map_err(|_| Status::TooLarge)?;
-            let lkey = match self.lkey(registry, addr, piece.len) {
+            let lkey = match self.lkey(registry, addr, piece.len, written) {
                 Some(lkey) => lkey,
                 None => {
                     let loan = registry.lender.lend(piece.base, piece.len, written, Mr::lkey);
@@ -175,7 +198,8 @@ impl Device for LocalMemory {
     type Registration = Mr;
 
     fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<Mr, Failure> {
-        register(&self.0, base, len, if written { IBV_ACCESS_LOCAL_WRITE } else { 0 })
+        let rights = if written { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+        self.0.register(base, len, rights).map_err(|errno| refusal(len, errno))
     }
 }
 
@@ -194,16 +218,26 @@ fn verbs_rights(rights: u64) -> c_uint {
     verbs
 }
 
-fn register(pd: &Arc<Pd>, base: *mut u8, len: usize, rights: c_uint) -> Result<Mr, Failure> {
+/// Registers a region; and whether the device may write there.
+fn register(
+    pd: &Arc<Pd>,
+    base: *mut u8,
+    len: usize,
+    rights: c_uint,
+) -> Result<(Mr, bool), Failure> {
     match pd.register(base, len, rights) {
         // Memory that is mapped read-only can be read by peers, no more.
         Err(libc::EFAULT | libc::EACCES)
             if rights & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) == 0 =>
         {
             let reading = rights & !IBV_ACCESS_LOCAL_WRITE;
-            pd.register(base, len, reading).map_err(|errno| refusal(len, errno))
+            pd.register(base, len, reading)
+                .map(|mr| (mr, false))
+                .map_err(|errno| refusal(len, errno))
         }
-        other => other.map_err(|errno| refusal(len, errno)),
+        other => other
+            .map(|mr| (mr, rights & IBV_ACCESS_LOCAL_WRITE != 0))
+            .map_err(|errno| refusal(len, errno)),
     }
 }
 

@@ -159,19 +159,27 @@ unsafe extern "C" fn reg_mr(
     let key = world(|world| {
         let held: u64 = world.memory.values().map(|area| area.len).sum();
         if world.faults.locked.is_some_and(|most| held as usize + length > most) {
-            return None;
+            return Err(libc::ENOMEM);
+        }
+        let start = addr.expose_provenance() as u64;
+        let kept = &world.faults.read_only;
+        let overlaps = start < kept.end && kept.start < start + length as u64;
+        if overlaps && access as c_uint & IBV_ACCESS_LOCAL_WRITE != 0 {
+            return Err(libc::EFAULT);
         }
         world.counts.registrations += 1;
         let key = world.number();
-        let start = addr.expose_provenance() as u64;
         let area = Area { start, len: length as u64, rights: access as c_uint };
         let _ = world.memory.insert(key, area);
-        Some(key)
+        Ok(key)
     });
-    let Some(key) = key else {
-        // SAFETY: the thread's own error number.
-        unsafe { *libc::__errno_location() = libc::ENOMEM };
-        return ptr::null_mut();
+    let key = match key {
+        Ok(key) => key,
+        Err(errno) => {
+            // SAFETY: the thread's own error number.
+            unsafe { *libc::__errno_location() = errno };
+            return ptr::null_mut();
+        }
     };
     made(ibv_mr { context: ptr::null_mut(), pd, addr, length, handle: key, lkey: key, rkey: key })
 }

@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     pub(crate) chatter: u32,
     /// Bytes that may be registered in all.
     pub(crate) locked: Option<usize>,
+    /// Addresses of memory that is mapped to be read.
+    pub(crate) read_only: core::ops::Range<u64>,
 }
 
 /// What was done.

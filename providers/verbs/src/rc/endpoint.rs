@@ -196,7 +196,7 @@ impl RcEndpoint {
                 // The device copies while it is posted: whatever memory it is.
                 return self.start(state, work, &[local(piece, 0)], ends, IBV_SEND_INLINE);
             }
-            if let Some(sge) = registered(state, piece) {
+            if let Some(sge) = registered(state, piece, false) {
                 ends.foreign = true;
                 return self.start(state, work, &[sge], ends, 0);
             }
@@ -246,7 +246,7 @@ impl RcEndpoint {
         let work = Work::Read { address: target, rkey: key.rkey };
         let ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
         if let [piece] = op.iov {
-            if let Some(sge) = registered(state, piece) {
+            if let Some(sge) = registered(state, piece, true) {
                 return self.start(state, work, &[sge], ends, 0);
             }
         }
@@ -417,11 +417,11 @@ fn local(piece: &Iov, lkey: u32) -> ibv_sge {
     ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
 }
 
-/// The application's piece if it lies in registered memory.
+/// The application's piece if it lies in registered memory; `written`: the device will write there.
 #[inline]
-fn registered(state: &mut State, piece: &Iov) -> Option<ibv_sge> {
+fn registered(state: &mut State, piece: &Iov, written: bool) -> Option<ibv_sge> {
     let addr = piece.base.expose_provenance() as u64;
-    let lkey = state.recent.lkey(&state.domain.registry, addr, piece.len)?;
+    let lkey = state.recent.lkey(&state.domain.registry, addr, piece.len, written)?;
     Some(local(piece, lkey))
 }
 
@@ -429,7 +429,7 @@ fn registered(state: &mut State, piece: &Iov) -> Option<ibv_sge> {
 fn all_registered(state: &mut State, iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
     let before = pieces.len();
     for piece in iov.iter().filter(|piece| piece.len > 0) {
-        match registered(state, piece) {
+        match registered(state, piece, false) {
             Some(sge) => pieces.push(sge),
             None => {
                 pieces.truncate(before);

@@ -257,6 +257,34 @@ fn operations_on_the_same_memory_share_a_registration_that_ends_with_them() {
     assert_eq!((a.told.ended.len(), device::registrations()), (8, before), "and none is left");
 }
 
+/// Whether the program registered it as a region or not: as that it can be read by peers and put from.
+#[test]
+fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_lives() {
+    let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut target, mut constant) = (vec![0u64; 4096], vec![7u64; 4096]);
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let whole = piece(&mut constant);
+    let start = whole.base.expose_provenance() as u64;
+    fault(|faults| faults.read_only = start..start + whole.len as u64);
+    for registered in [false, true] {
+        let own = registered
+            .then(|| a.domain.register(whole.base, whole.len, access::REMOTE_READ).unwrap());
+        assert_eq!(put(&at_a, &key, &mut constant, 1), Ok(Posting::Pending));
+        a.poll();
+        assert_eq!(a.told.ended, [(1, Ok(0))], "registered: {registered}");
+        a.told.ended.clear();
+        assert_eq!(get(&at_a, &key, &mut constant, 2), Err(Status::Io), "registered: {registered}");
+        a.poll();
+        assert!(a.told.ended.is_empty() && a.told.failed.is_empty(), "{:?}", a.told);
+        own.into_iter().for_each(|own| a.domain.deregister(own).unwrap());
+    }
+    fault(|faults| faults.read_only = 0..0);
+    assert_eq!(get(&at_a, &key, &mut constant, 3), Ok(Posting::Pending));
+    a.poll();
+    assert_eq!(a.told.ended, [(3, Ok(0))]);
+}
+
 #[test]
 fn a_program_that_promises_not_to_unmap_pays_once_and_ending_a_region_forgets() {
     let settings = [("TIELINE_VERBS_CACHE", "keep"), ("TIELINE_VERBS_CACHE_ENTRIES", "2")];
