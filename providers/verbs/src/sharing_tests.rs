@@ -28,8 +28,8 @@ impl Crowd {
         crowd
     }
 
-    fn datagrams(count: usize) -> Crowd {
-        let mut crowd = Crowd::empty(side_of(UD, &[]));
+    fn datagrams(count: usize, settings: &[(&str, &str)]) -> Crowd {
+        let mut crowd = Crowd::empty(side_of(UD, settings));
         for n in 0..count {
             let sender = side_of(UD, &[]);
             let address = crowd.receiver.interface.address();
@@ -45,6 +45,22 @@ impl Crowd {
 
     fn empty(receiver: Side) -> Crowd {
         Crowd { receiver, senders: Vec::new(), endpoints: Vec::new(), _ends: Vec::new() }
+    }
+
+    /// How many receives hold what waits for lost datagrams, and how many may.
+    fn early(&self) -> (usize, usize) {
+        let VerbsInterface::Ud(ud) = &self.receiver.interface else { panic!("datagrams") };
+        ud.early()
+    }
+
+    /// Everybody says all that may be said, and the first datagram of each is lost.
+    fn lose_first(&self) {
+        for n in 0..self.senders.len() {
+            fault(|faults| faults.cut = true);
+            assert!(self.send(n, 10));
+            fault(|faults| faults.cut = false);
+            while self.send(n, 10) {}
+        }
     }
 
     fn send(&self, n: usize, len: usize) -> bool {
@@ -98,7 +114,7 @@ fn of_many_reliable_peers_that_flood_each_is_heard_and_one_that_says_little_is_n
 fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_little_is_not_shut_out()
 {
     for flooders in [4, 24] {
-        let mut crowd = Crowd::datagrams(flooders + 1);
+        let mut crowd = Crowd::datagrams(flooders + 1, &[]);
         let polls = 1000;
         // Until every channel has heard how much of the receives is its own, after the losses of the beginning.
         let mut heard = vec![0; flooders + 1];
@@ -162,23 +178,14 @@ fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
 #[test]
 fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
     const SENDERS: usize = 8;
-    let mut crowd = Crowd::datagrams(SENDERS);
-    for n in 0..SENDERS {
-        fault(|faults| faults.cut = true);
-        assert!(crowd.send(n, 10));
-        fault(|faults| faults.cut = false);
-        while crowd.send(n, 10) {}
-    }
-    let early = |crowd: &Crowd| {
-        let VerbsInterface::Ud(ud) = &crowd.receiver.interface else { panic!("datagrams") };
-        ud.early()
-    };
+    let mut crowd = Crowd::datagrams(SENDERS, &[]);
+    crowd.lose_first();
     for _ in 0..100 {
         crowd.receiver.poll();
-        let (waiting, most) = early(&crowd);
+        let (waiting, most) = crowd.early();
         assert!(waiting <= most, "{waiting} wait");
     }
-    let (waiting, most) = early(&crowd);
+    let (waiting, most) = crowd.early();
     assert_eq!(waiting, most, "as many as may");
     // What was lost comes again, and nothing that waited is delivered twice or never.
     let mut heard = [0; SENDERS];
@@ -189,4 +196,29 @@ fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
             let _ = crowd.send(n, 10);
         });
     }
+}
+
+#[test]
+fn what_waits_for_datagrams_of_peers_that_are_silent_for_long_frees_its_receives_and_comes_again() {
+    let mut crowd = Crowd::datagrams(5, &[("TIELINE_FAILURE_TIMEOUT", "1s")]);
+    crowd.lose_first();
+    (0..20).for_each(|_| crowd.receiver.poll());
+    let (waiting, most) = crowd.early();
+    assert_eq!(waiting, most, "as many as may");
+    let look = |crowd: &mut Crowd| {
+        pass(Duration::from_millis(500));
+        (0..40).for_each(|_| crowd.receiver.poll());
+        crowd.early().0
+    };
+    for _ in 0..3 {
+        assert_eq!(look(&mut crowd), most, "they may only be slow");
+    }
+    assert!((0..8).any(|_| look(&mut crowd) == 0), "{:?} wait for the dead", crowd.early());
+    // They were not dead: nothing is lost.
+    let mut heard = [0; 5];
+    for _ in 0..200 {
+        pass(Duration::from_millis(10));
+        crowd.turn().into_iter().for_each(|n| heard[n] += 1);
+    }
+    assert!(heard.iter().all(|count| *count > 20), "{heard:?}");
 }

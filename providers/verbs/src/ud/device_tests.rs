@@ -2,8 +2,9 @@
 
 use crate::UD;
 use crate::abi::IBV_EVENT_DEVICE_FATAL;
-use crate::double::side_of;
+use crate::double::clock::pass;
 use crate::double::world::{announce, fault};
+use crate::double::{Side, side_of};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Posting, Status};
 
@@ -48,6 +49,71 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
     assert_eq!(a.told.ended.len(), 1);
     assert!(to_b.am_short(1, 2, b"x").is_err_and(|status| status != Status::Again));
     fault(|faults| faults.cut = false);
+}
+
+/// Before the other side has answered the first word, and while nothing comes through.
+#[test]
+fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_then_the_last_word() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let address = b.interface.address();
+    for (turn, answered) in [false, true].into_iter().enumerate() {
+        let to_b = a.interface.connect(&address, b"a", 1).unwrap();
+        while answered && to_b.flush(1) == Ok(Posting::Pending) {
+            a.poll();
+            b.poll();
+        }
+        fault(|faults| faults.cut = answered);
+        let mut sent = 0u64;
+        while to_b.am_short(1, sent, b"taken") == Ok(Posting::Done) {
+            sent += 1;
+        }
+        assert!(sent >= 31, "{sent}");
+        drop(to_b);
+        fault(|faults| faults.cut = false);
+        pass(Duration::from_millis(100));
+        for _ in 0..100 {
+            a.poll();
+            b.poll();
+        }
+        let headers: Vec<u64> = b.told.messages.drain(..).map(|(header, _)| header).collect();
+        assert_eq!(headers, (0..sent).collect::<Vec<_>>(), "answered: {answered}");
+        assert_eq!((b.told.left, a.interface.memory().peers), (turn + 1, 0));
+        a.told.ended.clear();
+    }
+}
+
+/// It may have failed there, or its process was killed: no last word ever comes.
+#[test]
+fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_no_other() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let mut c = side_of(UD, &[]);
+    let address = b.interface.address();
+    let mut silent = Vec::new();
+    while b.told.arrived.len() == silent.len() {
+        silent.push(a.interface.connect(&address, b"a", 1).unwrap());
+        (0..4).for_each(|_| {
+            b.poll();
+            a.poll();
+        });
+    }
+    let meet = |b: &mut Side, c: &mut Side| {
+        let to_b = c.interface.connect(&address, b"c", 1).unwrap();
+        (0..20).for_each(|_| {
+            b.poll();
+            c.poll();
+        });
+        to_b
+    };
+    let _early = meet(&mut b, &mut c);
+    assert_eq!((b.told.arrived.len(), b.told.left), (silent.len() - 1, 0), "all are in use");
+    for _ in 0..4 {
+        pass(Duration::from_secs(20));
+        (0..20).for_each(|_| b.poll());
+    }
+    let _late = meet(&mut b, &mut c);
+    assert_eq!(b.told.arrived.last().unwrap(), b"c");
+    let newcomers = b.told.arrived.len() - (silent.len() - 1);
+    assert_eq!(b.told.left, newcomers, "whose places they have now have left");
 }
 
 #[test]

@@ -31,12 +31,14 @@ const RECEIVES: usize = 256;
 const SENDS: usize = 256;
 /// Receives that may hold messages which wait for earlier ones: the rest is for what is awaited.
 const EARLY: usize = RECEIVES / 2;
+/// A channel counts as silent when nothing came on it while so many eras began: at least two whole ones.
+const SILENT: u64 = 3;
 /// The device puts the global routing header in front of every datagram.
 const GRH: usize = 40;
 /// Channels that end here at most; a stranger can open them.
-const MAX_INBOUND: usize = 1 << 16;
+const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
 /// Beyond this many the places of closed ones are used again.
-const KEPT_INBOUND: usize = 1 << 10;
+const KEPT_INBOUND: usize = if cfg!(test) { 64 } else { 1 << 10 };
 /// Polls between two looks at the clock, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
@@ -80,9 +82,21 @@ struct Inbound {
     left: bool,
     /// The span of time in which it was last heard.
     heard_in: u64,
+    /// The era in which it was last heard.
+    era: u64,
 }
 
 impl Inbound {
+    /// Whether nothing has come for two failure timeouts.
+    fn is_silent(&self, era: u64) -> bool {
+        era >= self.era + SILENT
+    }
+
+    /// Whether its peer owes something: while it lives, it says that again and again.
+    fn is_owed(&self) -> bool {
+        !self.arrived || self.receiver.gap
+    }
+
     /// Adds a piece of the peer's identity; the whole, when that was the last one.
     fn assemble(&mut self, packet: &Packet, piece: &[u8]) -> Option<Vec<u8>> {
         let (len, at) = (packet.id as usize, packet.header);
@@ -171,6 +185,10 @@ pub(crate) struct State {
     /// Buffers of messages that wait for earlier ones.
     early: usize,
     activity: Activity,
+    /// Time in failure timeouts, and when the present one began. It is counted where we look, so that standing still
+    /// ourselves makes nobody silent.
+    era: u64,
+    era_began: Duration,
     batch: Vec<Wc>,
     own: Address,
     epoch: Instant,
@@ -250,6 +268,8 @@ impl UdInterface {
             owing: Vec::new(),
             early: 0,
             activity: Activity::default(),
+            era: 0,
+            era_began: Duration::ZERO,
             batch: vec![Wc::default(); WC_BATCH],
             own: address,
             epoch: Instant::now(),
@@ -434,6 +454,7 @@ impl State {
         if now - self.looked >= LOOK_EVERY {
             self.looked = now;
             self.activity.look();
+            self.dismiss_silent(now, events.as_deref_mut());
             self.hear_news(events);
         }
     }

@@ -110,7 +110,7 @@ impl Sender {
         self.first.wrapping_sub(number) < 1 << 31
     }
 
-    /// Sends a message; [`Sender::has_room`] was asked before.
+    /// Sends a message. Where [`Sender::has_room`] says no, the other end may drop it at first, and it comes again.
     pub(crate) fn offer(
         &mut self,
         kind: Kind,

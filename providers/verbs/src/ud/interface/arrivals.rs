@@ -88,6 +88,7 @@ impl State {
             return false;
         }
         self.activity.note(&mut inbound.heard_in);
+        inbound.era = self.era;
         let verdict = inbound.receiver.accept(packet.sequence);
         if !core::mem::replace(&mut inbound.owes, true) {
             self.owing.push(number);
@@ -171,13 +172,7 @@ impl State {
         let place = match known {
             Some(place) => place,
             None => {
-                // A channel that was closed keeps answering for a while, until its place is needed.
-                let full = self.inbound.len() >= KEPT_INBOUND;
-                let free =
-                    full.then(|| self.inbound.iter().position(|inbound| inbound.left)).flatten();
-                if free.is_none() && self.inbound.len() >= MAX_INBOUND {
-                    return;
-                }
+                let Some(place) = self.place() else { return };
                 let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
                 let number = self.next_peer;
                 self.next_peer += 1;
@@ -193,24 +188,23 @@ impl State {
                     owes: false,
                     left: false,
                     heard_in: 0,
+                    era: self.era,
                 };
-                let place = free.unwrap_or(self.inbound.len()) as u32;
-                let old = self.inbound.get_mut(place as usize);
-                let kept: Vec<_> = old.into_iter().flat_map(|old| old.receiver.drain()).collect();
-                self.early -= kept.len();
-                kept.into_iter().for_each(|early| self.post_again(early.buffer));
-                match self.inbound.get_mut(place as usize) {
+                self.drop_early(place);
+                match self.inbound.get_mut(place) {
                     Some(old) => {
+                        let old = core::mem::replace(old, inbound);
                         let _ = self.known.remove(&(old.to, old.peer_end));
-                        *old = inbound;
+                        self.dismissed(&old);
                     }
                     None => self.inbound.push(inbound),
                 }
-                let _ = self.known.insert(key, place);
-                place
+                let _ = self.known.insert(key, place as u32);
+                place as u32
             }
         };
-        let inbound = &self.inbound[place as usize];
+        let inbound = &mut self.inbound[place as usize];
+        inbound.era = self.era;
         let here = End { number: place, token: inbound.token };
         let welcome = Packet {
             kind: Kind::Welcome,
@@ -220,6 +214,62 @@ impl State {
             header: here.to_word(),
         };
         transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &welcome.pack());
+    }
+
+    /// Where a new channel ends: in a new place while there are few; then in that of one that was closed, which keeps
+    /// answering until then, or whose peer is silent though it owes something; last in that of the longest silent one.
+    fn place(&self) -> Option<usize> {
+        let (len, era) = (self.inbound.len(), self.era);
+        if len < KEPT_INBOUND {
+            return Some(len);
+        }
+        let closed = self.inbound.iter().position(|inbound| inbound.left);
+        let is_dead = |inbound: &Inbound| inbound.is_owed() && inbound.is_silent(era);
+        let free = closed.or_else(|| self.inbound.iter().position(is_dead));
+        if free.is_some() || len < MAX_INBOUND {
+            return free.or(Some(len));
+        }
+        let silent = self.inbound.iter().enumerate().filter(|(_, inbound)| inbound.is_silent(era));
+        silent.min_by_key(|(_, inbound)| inbound.era).map(|(place, _)| place)
+    }
+
+    /// The place of a channel has been given to another one.
+    fn dismissed(&mut self, old: &Inbound) {
+        if old.left || !old.arrived {
+            return;
+        }
+        let text = format!(
+            "nothing came for {:?} (TIELINE_FAILURE_TIMEOUT) and longer, and another took its place",
+            self.domain.settings.failure * 2
+        );
+        let (kind, status) = (event::PEER_LEFT, Status::TimedOut as i32);
+        let event = Event { kind, status, peer: old.peer, ..Event::empty() };
+        self.emit(Notice { event, text: Some(text.into_bytes().into()), buffer: None }, None);
+    }
+
+    /// Called regularly: what waits for the lost datagrams of peers that are silent lets its receives go. A peer that is
+    /// not dead says it again.
+    pub(super) fn dismiss_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
+        if now - self.era_began < self.domain.settings.failure {
+            return;
+        }
+        (self.era, self.era_began) = (self.era + 1, now);
+        for place in 0..self.inbound.len() {
+            if self.inbound[place].is_silent(self.era) {
+                self.drop_early(place);
+            }
+        }
+        if let Err(failure) = self.post_receives() {
+            self.break_all(&failure, events);
+        }
+    }
+
+    /// Drops what a channel keeps that came before its turn. The receives are not posted yet.
+    fn drop_early(&mut self, place: usize) {
+        let Some(inbound) = self.inbound.get_mut(place) else { return };
+        let kept: Vec<Early> = inbound.receiver.drain().collect();
+        self.early -= kept.len();
+        kept.into_iter().for_each(|early| self.post_again(early.buffer));
     }
 
     /// The other end of a channel of ours says something.

@@ -67,7 +67,8 @@ impl State {
         let now = self.now();
         let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
         let Some(Outbound { sender, way, to, .. }) = channel else { return Err(Status::Closed) };
-        if !sender.has_room() {
+        // A last word follows what was taken, however much that is: it waits like everything that is not acknowledged.
+        if kind != Kind::Bye && !sender.has_room() {
             return Err(Status::Again);
         }
         let (qp, sends) = (&self.qp, &mut self.sends);
@@ -94,7 +95,6 @@ impl State {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
         outbound.flushes.clear();
-        // A window that is full of messages that nobody acknowledges leaves no room for it: then the channel just ends.
         if outbound.failed.is_some() || self.offer(number, Kind::Bye, 0, 0, &[]).is_err() {
             self.outbound[number as usize] = None;
         }
