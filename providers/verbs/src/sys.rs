@@ -47,6 +47,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
     /// The queue pair that it is about.
     pub(crate) qp: Option<u32>,
+    /// The completion queue or shared receive queue that it is about: the address of the library's object.
+    pub(crate) queue: Option<usize>,
     /// The port that it is about.
     pub(crate) port: Option<u8>,
 }
@@ -137,6 +139,7 @@ impl Device {
             let kind = raw.event_type;
             let about_qp =
                 matches!(kind, IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR);
+            let about_queue = matches!(kind, IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR);
             let about_port = matches!(
                 kind,
                 IBV_EVENT_PORT_ACTIVE
@@ -147,6 +150,7 @@ impl Device {
             let event = AsyncEvent {
                 kind,
                 qp: about_qp.then(|| (*raw.element.cast::<ibv_qp>()).qp_num),
+                queue: about_queue.then(|| raw.element.addr()),
                 port: about_port.then(|| raw.element.addr() as u8),
             };
             (self.api.ibv_ack_async_event)(&raw mut raw);
@@ -290,6 +294,11 @@ impl Cq {
         unsafe { self.channel.as_ref().fd }
     }
 
+    /// Whether this is the queue that an event is about.
+    pub(crate) fn is(&self, queue: Option<usize>) -> bool {
+        queue == Some(self.raw.as_ptr().addr())
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         // SAFETY: the queue is live.
         unsafe { self.raw.as_ref().cqe.max(0) as usize }
@@ -406,6 +415,11 @@ impl Srq {
         let raw = unsafe { (pd.device.api.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
         let raw = made(raw, || format!("a shared receive queue of {depth} cannot be made"))?;
         Ok(Srq { pd: pd.clone(), raw })
+    }
+
+    /// Whether this is the queue that an event is about.
+    pub(crate) fn is(&self, queue: Option<usize>) -> bool {
+        queue == Some(self.raw.as_ptr().addr())
     }
 
     /// Posts receives, many at a time: one ring of the doorbell for each chain.

@@ -132,6 +132,17 @@ pub(crate) fn announce(kind: c_uint) {
     world(|world| world.news.values_mut().for_each(|news| news.push_back((kind, 1))));
 }
 
+/// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from.
+pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
+    world(|world| {
+        let pair = &world.pairs[&qpn];
+        let element = if kind == IBV_EVENT_CQ_ERR { pair.cq } else { pair.receives };
+        if let Some(news) = world.news.get_mut(&pair.context) {
+            news.push_back((kind, element));
+        }
+    });
+}
+
 /// The next to look at a completion channel finds so many wake-ups there.
 pub(crate) fn wake(times: u32) {
     world(|world| world.wakes = times);

@@ -1,9 +1,12 @@
-//! What a device is asked to do with a send, and what it is told about its wake-ups.
+//! What a device is asked to do with a send, what it is told about its wake-ups, and whom its queues' failures concern.
 
 use super::wire::HEADER_LEN;
+use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR};
+use crate::double::clock::pass;
 use crate::double::world as device;
-use crate::double::{Side, connect, piece, side, side_of};
+use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
+use core::time::Duration;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, access};
 
@@ -88,5 +91,28 @@ fn every_wake_up_that_is_taken_from_a_device_is_acknowledged() {
         device::wake(2);
         drop(side);
         assert_eq!(device::wakes(), (0, 0), "{module}");
+    }
+}
+
+#[test]
+fn a_queue_that_failed_ends_the_connections_of_its_own_worker_and_no_others() {
+    for kind in [IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR] {
+        let domain = domain(&[]).unwrap();
+        let open = |module, number| domain.open_interface(module, [number; 16]).unwrap();
+        let (first, second, third) = (open(RC, 1), open(RC, 2), open(UD, 3));
+        let _one = first.connect(&[], &[], 1).unwrap();
+        let failing = *device::pairs().last().unwrap();
+        let _two = second.connect(&[], &[], 2).unwrap();
+        let _three = third.connect(&third.address(), b"itself", 3).unwrap();
+        device::queue_fails(failing, kind);
+        let mut told = [&third, &second, &first].map(|interface| (interface, Told::default()));
+        for _ in 0..100 {
+            pass(Duration::from_millis(10));
+            for (interface, told) in &mut told {
+                let _ = poll(interface, told);
+            }
+        }
+        let failed = told.map(|(_, told)| told.failed.iter().map(|f| f.0).collect::<Vec<_>>());
+        assert_eq!(failed, [vec![], vec![], vec![1]], "{kind}");
     }
 }

@@ -465,7 +465,9 @@ impl State {
                 IBV_EVENT_DEVICE_FATAL => {
                     format!("the device {} was removed", self.domain.name.device)
                 }
-                IBV_EVENT_CQ_ERR => format!("a queue of {} failed", self.domain.name.words()),
+                IBV_EVENT_CQ_ERR if self.cq.is(news.queue) => {
+                    format!("a queue of {} failed", self.domain.name.words())
+                }
                 IBV_EVENT_QP_FATAL if news.qp == Some(self.own.target.qpn) => {
                     format!("the datagram queue pair of {} failed", self.domain.name.words())
                 }

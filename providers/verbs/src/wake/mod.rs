@@ -83,7 +83,8 @@ impl Watch {
             self.tell(event);
         }
         if self.entry_vanished() && !self.gone.swap(true, Ordering::Relaxed) {
-            self.tell(AsyncEvent { kind: IBV_EVENT_DEVICE_FATAL, qp: None, port: None });
+            let kind = IBV_EVENT_DEVICE_FATAL;
+            self.tell(AsyncEvent { kind, qp: None, queue: None, port: None });
         }
     }
 

@@ -322,7 +322,9 @@ impl State {
                     let text = format!("the device {} was removed", self.domain.name.device);
                     self.break_all(Status::NoDevice, &text, events.as_deref_mut());
                 }
-                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => {
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR
+                    if self.cq.is(news.queue) || self.srq.is(news.queue) =>
+                {
                     let text = format!("a queue of {} failed", self.domain.name.words());
                     self.break_all(Status::Io, &text, events.as_deref_mut());
                 }
