@@ -340,6 +340,13 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+    let refused = world(|world| {
+        world.counts.ways += 1;
+        world.faults.no_way
+    });
+    if refused {
+        return ptr::null_mut();
+    }
     // SAFETY: a live protection domain.
     made(ibv_ah { context: unsafe { (*pd).context } })
 }

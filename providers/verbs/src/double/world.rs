@@ -20,6 +20,8 @@ pub(crate) struct Faults {
     pub(crate) cut: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
+    /// No address handle can be made: no way leads to any port.
+    pub(crate) no_way: bool,
     /// So often a look at a completion queue finds one more receive that brought nothing of use.
     pub(crate) chatter: u32,
     /// Bytes that may be registered in all.
@@ -40,6 +42,8 @@ pub(crate) struct Counts {
     /// Calls that post receives.
     pub(crate) receive_calls: usize,
     pub(crate) registrations: usize,
+    /// Address handles that were asked for.
+    pub(crate) ways: usize,
 }
 
 pub(super) struct Area {

@@ -45,6 +45,8 @@ const CLOCK_IDLE: u32 = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// So many looks are a span of time in which channels count as in use, at the most.
 const LOOKS: u32 = 20;
+/// How long a port counts as out of reach to which no way was found: to look for one may take the kernel a second.
+const LOST_FOR: Duration = Duration::from_secs(5);
 /// A sleeper that awaits acknowledgements is woken this often.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -171,6 +173,8 @@ pub(crate) struct State {
     /// Which channel a hello opened: it may come again.
     known: HashMap<(Target, End), u32>,
     ways: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
+    /// Ports of strangers to which no way was found, and when.
+    lost: HashMap<[u8; crate::port::PORT_LEN], Duration>,
     sleep: Sleep,
     cq: Cq,
     receives: Pool,
@@ -257,6 +261,7 @@ impl UdInterface {
             inbound: Vec::new(),
             known: HashMap::new(),
             ways: HashMap::new(),
+            lost: HashMap::new(),
             sleep,
             cq,
             receives,

@@ -1,4 +1,4 @@
-//! Time that passes while nobody polls.
+//! Time that passes while nobody polls, and what would take time of those who do.
 
 use crate::UD;
 use crate::VerbsEndpoint;
@@ -63,4 +63,27 @@ fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up()
     }
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
     assert_eq!(b.told.messages, [(5, b"x".to_vec())]);
+}
+
+#[test]
+fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    fault(|faults| faults.no_way = true);
+    let (ways, sent) = (counts().ways, counts().sends);
+    for _ in 0..40 {
+        pass(Duration::from_millis(100));
+        a.poll();
+        b.poll();
+    }
+    assert!(counts().sends - sent >= 5, "it says hello again and again");
+    assert_eq!(counts().ways - ways, 1, "the kernel may take a second for each");
+    fault(|faults| faults.no_way = false);
+    while b.told.arrived.is_empty() {
+        pass(Duration::from_millis(100));
+        a.poll();
+        b.poll();
+        assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+    }
+    assert_eq!(to_b.am_short(1, 5, b"x"), Ok(Posting::Done));
 }

@@ -162,6 +162,20 @@ impl State {
         true
     }
 
+    /// The way to the port of a stranger, whose hello comes again and again.
+    fn way_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
+        let (key, now) = (port.pack(), self.now());
+        self.lost.retain(|_, since| now.saturating_sub(*since) < LOST_FOR);
+        if self.lost.contains_key(&key) {
+            return Err(Status::Unreachable.into());
+        }
+        let way = self.way(port);
+        if way.is_err() {
+            let _ = self.lost.insert(key, self.now());
+        }
+        way
+    }
+
     /// Somebody opens a channel to here, or did not hear that it is open.
     pub(super) fn hello(&mut self, packet: &Packet, peer: &Address) {
         if packet.header != self.own.target.cookie {
@@ -173,7 +187,7 @@ impl State {
             Some(place) => place,
             None => {
                 let Some(place) = self.place() else { return };
-                let (Ok(way), Ok(token)) = (self.way(&peer.port), number()) else { return };
+                let (Ok(way), Ok(token)) = (self.way_back(&peer.port), number()) else { return };
                 let number = self.next_peer;
                 self.next_peer += 1;
                 let inbound = Inbound {
