@@ -19,6 +19,15 @@ fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     to_b
 }
 
+/// Its last word is acknowledged: an interface that closes waits for that.
+fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
+    drop(channel);
+    while a.interface.memory().peers > 0 {
+        a.poll();
+        b.poll();
+    }
+}
+
 /// Beyond the default of `TIELINE_FAILURE_TIMEOUT`.
 const LONG: Duration = Duration::from_secs(21);
 
@@ -42,6 +51,7 @@ fn an_acknowledgement_that_lay_unread_while_nobody_polled_is_read_before_its_pee
         assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
         assert_eq!(counts().sends, sent, "what has arrived is not sent again");
         assert_eq!(to_b.am_short(1, 33, b"x"), Ok(Posting::Done));
+        close(to_b, &mut a, &mut b);
     }
 }
 
@@ -63,6 +73,7 @@ fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up()
     }
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
     assert_eq!(b.told.messages, [(5, b"x".to_vec())]);
+    close(to_b, &mut a, &mut b);
 }
 
 #[test]
@@ -86,4 +97,5 @@ fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
         assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
     }
     assert_eq!(to_b.am_short(1, 5, b"x"), Ok(Posting::Done));
+    close(to_b, &mut a, &mut b);
 }
