@@ -3,6 +3,7 @@
 use super::abi::*;
 use super::book::Event;
 use super::frame::Kind;
+use super::guests::FULL;
 use super::net::Wires;
 use super::sys::{Id, device_name};
 use super::wire::{State, Wire, reason};
@@ -10,7 +11,7 @@ use super::{PURPOSE, address};
 use crate::wake::sys::random;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV6};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
 use tieline_plugin_api::{Failure, Status};
 
@@ -18,6 +19,8 @@ use tieline_plugin_api::{Failure, Status};
 const RESOLVE_MS: i32 = 2000;
 /// How often one way is tried again when the other host has not yet forgotten an earlier connection.
 const STALE: usize = 3;
+/// How long to wait before a listener is asked again that had no room.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// A peer that is dialled.
 pub(super) struct Dial {
@@ -28,6 +31,8 @@ pub(super) struct Dial {
     why: Vec<String>,
     status: Status,
     stale: usize,
+    /// The listener had no room: when it is asked again.
+    again_at: Option<Instant>,
     deadline: Instant,
 }
 
@@ -50,6 +55,7 @@ impl Wires {
                     why: Vec::new(),
                     status: Status::Unreachable,
                     stale: 0,
+                    again_at: None,
                     deadline: Instant::now() + self.domain.settings.connect,
                 };
                 let _ = self.dials.insert(number, dial);
@@ -161,8 +167,38 @@ impl Wires {
         Ok(())
     }
 
-    /// The other side does not want us: where it speaks another version, it says so.
+    /// Asks the listeners again that had no room.
+    pub(super) fn try_again(&mut self, now: Instant) {
+        let due = |dial: &Dial| dial.again_at.is_some_and(|at| at <= now);
+        let due: Vec<(u64, bool)> = self
+            .dials
+            .iter()
+            .filter(|(_, dial)| due(dial))
+            .map(|(number, dial)| (*number, now < dial.deadline))
+            .collect();
+        for (number, in_time) in due {
+            if let Some(dial) = self.dials.get_mut(&number) {
+                dial.again_at = None;
+            }
+            match in_time {
+                true => self.try_next(number),
+                false => self.failed(number, Status::Unreachable, &Refusal::Busy.to_string()),
+            }
+        }
+    }
+
+    /// The other side does not want us: where it speaks another version, or has no room now, it says so.
     pub(super) fn rejected(&mut self, link: u64, status: i32, private: &[u8]) {
+        if let (true, Some(State::Dialling { dial, .. })) =
+            (private.starts_with(FULL), self.wires.get(&link).map(|w| &w.state))
+        {
+            let number = *dial;
+            self.retire(link);
+            if let Some(dial) = self.dials.get_mut(&number) {
+                dial.again_at = Some(Instant::now() + PAUSE);
+            }
+            return;
+        }
         let (mut status, mut words) = reason(RDMA_CM_EVENT_REJECTED, status);
         if let Some(State::Dialling { dialler, .. }) =
             self.wires.get_mut(&link).map(|w| &mut w.state)

@@ -23,7 +23,8 @@
 //!
 //! The handshake is that of connections over TCP (`net/src/auth.rs`): the private data of the request begins it,
 //! that of the answer challenges, and the first frame each way proves the address's random bytes and `TIELINE_SECRET`. A
-//! request that does not begin so is rejected before it gets a queue pair, and counted; one that does has ten seconds.
+//! request that does not begin so is rejected before it gets a queue pair, and counted; one that does has ten seconds, and
+//! one when others wait: of those that have proven nothing the longest silent one makes room (`guests`).
 //!
 //! # Whose queue pairs
 //!
@@ -42,6 +43,7 @@ mod connector;
 mod credits;
 mod dial;
 mod frame;
+mod guests;
 #[cfg(test)]
 mod layout_tests;
 mod load;

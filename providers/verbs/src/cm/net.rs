@@ -5,6 +5,7 @@ use super::book::{Event, Net};
 use super::credits::Weight;
 use super::dial::Dial;
 use super::frame::{self, Kind};
+use super::guests::{self, FULL, GUESTS, Room};
 use super::sys::{Channel, CmEvent, Id, device_name};
 use super::wire::{State, Wire, about, reason, trouble};
 use super::{BUFFER, DEPTH, PURPOSE, WINDOW, address, places};
@@ -20,9 +21,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Contact, Key, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// Who has come and not yet proven that it belongs to the job, at most.
-const UNPROVEN: usize = 64;
-/// How long it has for that.
+/// How long who has come has to prove that it belongs to the job.
 const PROOF: Duration = Duration::from_secs(10);
 /// How long the end of a connection waits for the other side's device.
 const FINISH: Duration = Duration::from_secs(2);
@@ -79,7 +78,7 @@ impl Wires {
         let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
         let sleep = Sleep::new(&domain.watch, &cq)?;
         sleep.also(channel.fd())?;
-        let most = (domain.settings.cm_connections + 2 * UNPROVEN) * usize::from(WINDOW);
+        let most = (domain.settings.cm_connections + 2 * GUESTS) * usize::from(WINDOW);
         Ok(Wires {
             events: VecDeque::new(),
             own: address::pack(&contact),
@@ -289,8 +288,7 @@ impl Wires {
     /// Somebody wants to connect.
     fn requested(&mut self, id: Id, private: &[u8]) {
         let here = (self.domain.name.device.clone(), self.domain.name.port);
-        let unproven = self.wires.values().filter(|w| matches!(w.state, State::Asked(_))).count();
-        if self.broken.is_some() || unproven >= UNPROVEN || id.device(device_name) != Some(here) {
+        if self.broken.is_some() || id.device(device_name) != Some(here) {
             return id.reject(b"");
         }
         let mut nonce = [0; 32];
@@ -305,6 +303,12 @@ impl Wires {
             return id.reject(&challenge); // of another version: it can say so in words
         }
         acceptor.sent(challenge.len());
+        let guests = self.wires.iter().filter_map(|(number, w)| Some((*number, w.guest?)));
+        match guests::room(guests, Instant::now()) {
+            Room::Free => {}
+            Room::Of(silent) => self.dismiss(silent),
+            Room::Full => return id.reject(FULL),
+        }
         let number = self.number();
         let _ = self.ids.insert(id.key(), number);
         let wire = Wire::new(id, State::Asked(acceptor), Instant::now() + PROOF);
@@ -336,6 +340,7 @@ impl Wires {
     fn prove(&mut self, number: u64, mut bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let State::Asked(acceptor) = &mut wire.state else { return };
+        wire.guest = Some(Instant::now());
         let mut hello = Ok(None);
         while let (false, Ok(None)) = (bytes.is_empty(), &hello) {
             let (now, rest) = bytes.split_at(acceptor.expects().min(bytes.len()));
@@ -367,7 +372,7 @@ impl Wires {
             return self.finish(number);
         }
         wire.state = State::Up;
-        wire.deadline = None;
+        (wire.guest, wire.deadline) = (None, None);
         self.pump(number);
         self.events.push_back(Event::Up { link: number, peer, dial: None });
     }
@@ -389,19 +394,22 @@ impl Wires {
             })
             .map(|(number, _)| *number)
             .collect();
+        self.try_again(now);
         for number in late {
             match self.wires.get(&number).map(|wire| &wire.state) {
-                Some(State::Finishing) => {
-                    self.retire(number);
-                    self.events.push_back(Event::Finished { link: number });
-                }
-                Some(State::Asked(_)) => {
-                    self.strangers += 1;
-                    self.retire(number);
-                }
+                Some(State::Finishing | State::Asked(_)) => self.dismiss(number),
                 _ => self.lost(number, Status::TimedOut, "there was no answer in time"),
             }
         }
+    }
+
+    /// Closes a connection that is not in use, whatever is on its way.
+    fn dismiss(&mut self, number: u64) {
+        match self.wires.get(&number).map(|wire| &wire.state) {
+            Some(State::Finishing) => self.events.push_back(Event::Finished { link: number }),
+            _ => self.strangers += 1,
+        }
+        self.retire(number);
     }
 
     fn removed(&mut self) {

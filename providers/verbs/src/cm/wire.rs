@@ -32,6 +32,8 @@ pub(super) enum State {
 pub(super) struct Wire {
     pub(super) id: Id,
     pub(super) state: State,
+    /// Who has come to us and has not proven itself: when it was last heard.
+    pub(super) guest: Option<Instant>,
     /// When it is given up, while it is not in use.
     pub(super) deadline: Option<Instant>,
     /// When the device last acknowledged something, or was given something while it had nothing.
@@ -59,9 +61,11 @@ pub(super) fn about(number: u64) -> (u64, u32, bool) {
 
 impl Wire {
     pub(super) fn new(id: Id, state: State, deadline: Instant) -> Wire {
+        let guest = matches!(state, State::Asked(_)).then(Instant::now);
         Wire {
             id,
             state,
+            guest,
             deadline: Some(deadline),
             progress: Instant::now(),
             full: false,
