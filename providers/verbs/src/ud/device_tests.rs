@@ -85,8 +85,10 @@ fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_the
 /// It may have failed there, or its process was killed: no last word ever comes.
 #[test]
 fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_no_other() {
-    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
-    let mut c = side_of(UD, &[]);
+    // Those who stay silent have no last word to wait for.
+    let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
+    let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
+    let mut c = side_of(UD, &settings);
     let address = b.interface.address();
     let mut silent = Vec::new();
     while b.told.arrived.len() == silent.len() {
