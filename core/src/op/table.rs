@@ -674,13 +674,12 @@ impl Table {
         self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
     }
 
-    /// Its endpoint is dropped, and what it goes over lives on: it goes on without it.
+    /// Its endpoint is dropped, and what it goes over lives on: it goes on without it. A flush behind it is not thereby
+    /// complete: it ends with the endpoint, whose operations are failed next.
     pub(crate) fn orphan(&mut self, id: Id) {
         let Some(&hot) = self.slab.get(id) else { return };
-        let head = self.unlink(hot);
-        head.into_iter().for_each(|head| self.at_head(head));
+        let _ = self.unlink(hot);
         self.link(id, NOBODY);
-        self.run();
     }
 
     /// The endpoint is gone, and its place is free.

@@ -292,6 +292,19 @@ fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
     assert_eq!((table.open_of(9), table.is_open(next)), (1, true));
 }
 
+/// What it covers goes on: it has not ended, whoever waits for it.
+#[test]
+fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended() {
+    let mut table = Table::new(100);
+    let theirs = posted(&mut table, 9, 2);
+    let waits = flush(&mut table, 9);
+    table.orphan(theirs);
+    assert!(table.take(waits).is_none(), "it covers what goes on alone");
+    assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
+    assert_eq!(table.take(waits), Some(Err(bare(Status::Canceled))));
+    assert!(table.is_open(theirs));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Open(u8, usize),

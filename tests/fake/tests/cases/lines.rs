@@ -162,6 +162,27 @@ cases! {
         }
     }
 
+    /// What it covers writes still: an `Ok` would say that the memory may be used.
+    fn a_flush_of_a_dropped_endpoint_is_not_complete_before_what_it_covers() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_lines()]);
+        let (target, _) = stage.target(vec![0; 8]);
+        let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let key = dropped.import_key(&target.remote_key().unwrap()).unwrap();
+        assert_eq!(stage.finish(dropped.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        stage.world.hold(Slot::Get);
+        let local = stage.local(vec![0; 8]);
+        let get = pending(dropped.get(&local, 0..8, &key, 0));
+        let flush = pending(dropped.flush());
+        drop((key, dropped));
+        let ended = stage.end_of(&flush).expect("it ends with its endpoint");
+        assert!(stage.a.test(&get).is_none(), "it goes on");
+        assert_eq!(ended.unwrap_err().status(), Status::Canceled);
+        stage.world.release_held();
+        assert_eq!(stage.end_of(&get), Some(Ok(0)));
+        assert_eq!(local.to_vec(0..8).unwrap(), [1; 8]);
+        stage.assert_no_faults();
+    }
+
     fn a_provider_that_broke_is_not_called_over_its_lines() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_lines()];
         let stage = Stage::new(lanes);
