@@ -401,12 +401,15 @@ impl Inner {
         self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
     }
 
-    /// Whether another line to a worker stands, in another domain than this module's: then the worker lives.
+    /// Whether another line to a worker stands, in another domain than this module's: then the worker lives. What is out of
+    /// use stands as it was left, and says nothing.
     pub(super) fn stands_elsewhere(&self, worker: [u8; 16], slot: &InterfaceSlot) -> bool {
         self.wiring.lines.borrow().values().any(|line| {
+            let other = &self.interfaces[line.way.interface];
             line.peer.party.worker == worker
                 && matches!(line.state, State::Ready)
-                && self.interfaces[line.way.interface].domain != slot.domain
+                && other.domain != slot.domain
+                && other.out_of_use.borrow().is_none()
         })
     }
 

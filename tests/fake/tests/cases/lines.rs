@@ -2,10 +2,10 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::Status;
+use tieline::{Access, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// Longer than anything takes that a case waits for.
@@ -181,6 +181,35 @@ cases! {
         assert_eq!(stage.end_of(&get), Some(Ok(0)));
         assert_eq!(local.to_vec(0..8).unwrap(), [1; 8]);
         stage.assert_no_faults();
+    }
+
+    /// What is out of use says nothing of the peer, although a connection of the peer's stood there when it went.
+    fn a_peer_that_fails_is_told_where_another_interface_is_out_of_use() {
+        for status in [Status::ProviderFailed, Status::Io] {
+            let lanes = vec![
+                Lane::messages("am").over_lines(),
+                Lane::memory("rma").of_the_other().over_lines(),
+            ];
+            let stage = Stage::new(lanes);
+            let at = |nth, lane| stage.world.interface(nth, lane);
+            // A connection of the peer's alone.
+            let region = stage.at_a.register_with(vec![0; 8], Access::ALL).unwrap();
+            let key = stage.ba.import_key(&region.remote_key().unwrap()).unwrap();
+            let put = pending(stage.ba.put_bytes(&[1; 8], &key, 0));
+            assert!(stage.until(|| stage.b.test(&put) == Some(Ok(0))));
+            stage.settle();
+            let told: Rc<RefCell<Vec<Status>>> = Rc::default();
+            let failed = told.clone();
+            stage.a.on_peer_failure(move |_, error| failed.borrow_mut().push(error.status()));
+            let refuse = Rule::every(Slot::Poll, Act::Refuse(status)).at(at(0, "rma"));
+            stage.world.rule(refuse);
+            stage.settle();
+            stage.world.break_endpoints(at(0, "am"), at(1, "am"), Status::PeerFailed, "it died");
+            stage.settle();
+            assert_eq!(stage.ab.error().map(|e| e.status()), Some(Status::PeerFailed));
+            assert_eq!(*told.borrow(), [Status::PeerFailed], "{status:?}");
+            stage.assert_no_faults();
+        }
     }
 
     fn a_provider_that_broke_is_not_called_over_its_lines() {
