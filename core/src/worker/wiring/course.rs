@@ -112,6 +112,8 @@ impl Inner {
             line.state = State::Dead(error.clone());
             (line.everybody(), line.peer.clone(), line.way.interface, line.key.clone(), error)
         };
+        // Before anything below lets go of the line: only this says whether it was the last that leads here from the peer.
+        let gone = self.forget_number(&self.interfaces[interface], number);
         if let Some(key) = key {
             self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
             self.carry_out();
@@ -126,9 +128,8 @@ impl Inner {
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {
-            return self.closed_in_good_order(&self.interfaces[interface], number);
+            return self.tell_of_leaving(gone);
         }
-        let _ = self.forget_number(&self.interfaces[interface], number);
         // After a key of a region that is gone the way is as good as before.
         if status != Status::KeyRejected {
             self.avoid(peer.party.worker, interface);

@@ -344,6 +344,31 @@ cases! {
         drop((ba, b));
     }
 
+    /// It has no endpoint there: nobody uses the connection but the peer.
+    fn a_peer_that_leaves_is_told_to_who_only_receives_over_its_connection() {
+        let mut stage = Stage::new(vec![Lane::whole("all").over_lines()]);
+        let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
+        let (left, failed, came) = (told.clone(), told.clone(), told.clone());
+        stage.b.on_peer_left(move |peer| left.borrow_mut().push(("left", peer.to_string())));
+        stage.b.on_peer_failure(move |peer, _| failed.borrow_mut().push(("failed", peer.to_string())));
+        stage.b.on_message(5, move |m| came.borrow_mut().push(("came", m.peer().to_string()))).unwrap();
+        let _ = stage.ab.send(5, 0, b"").unwrap();
+        assert!(stage.until(|| !told.borrow().is_empty()));
+        let peer = told.borrow()[0].1.clone();
+        let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        drop(std::mem::replace(&mut stage.ba, second));
+        stage.settle();
+        assert_eq!(told.borrow().len(), 1, "the peer uses it");
+        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+        drop((ab, ba, a));
+        for _ in 0..500 {
+            let _ = b.progress();
+        }
+        assert_eq!(*told.borrow(), [("came", peer.clone()), ("left", peer)]);
+        assert_eq!(world.faults(), Vec::<String>::new());
+        drop((b, at_a, at_b));
+    }
+
     fn a_peer_that_failed_has_not_left_in_good_order() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let told: Rc<RefCell<Vec<&str>>> = Rc::default();
