@@ -8,6 +8,7 @@ mod atomic;
 mod emulated;
 pub(crate) mod flush;
 pub(crate) mod key;
+mod packing;
 mod post;
 pub(crate) mod queue;
 mod rails;
@@ -28,6 +29,7 @@ use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Outcome, Request};
 use crate::worker::Inner as WorkerInner;
 use crate::{Error, Status};
+use packing::packed_too_much;
 pub(crate) use queue::Waiting;
 use queue::{Failed, Task};
 pub(crate) use route::{Route, Way};
@@ -79,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
     pub(crate) owner: Owner,
+    /// Whether an application's packer writes into a buffer of its message lane.
+    packing: Cell<packing::Packing>,
     /// Keys of other endpoints go through its lanes.
     reaches_memory: Cell<bool>,
     lanes: RefCell<Vec<Lane>>,
@@ -163,10 +167,12 @@ impl Endpoint {
         ep.check_message(id, max_len)?;
         let mut pack = Some(pack);
         if ep.ready_or_opened()? {
+            let packing = ep.begin_packing();
             let result = ep.pack_now(id, header, max_len, |out| {
                 let pack = pack.take().ok_or(Status::Invalid)?;
                 out.put_with(max_len, pack)
             });
+            drop(packing);
             match result {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
@@ -281,17 +287,6 @@ impl Endpoint {
     }
 }
 
-/// The error of a packer that says that it wrote more than it was given room for.
-#[cold]
-fn packed_too_much(max_len: usize) -> Error {
-    Error::new(
-        Status::Invalid,
-        format!("a message of at most {max_len} bytes"),
-        "its packer says that it wrote more than that",
-        "ask for as much room as it needs, and return what it wrote",
-    )
-}
-
 /// Tries until there is room or patience ends.
 fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status> {
     for _ in 0..RETRIES {
@@ -323,6 +318,7 @@ impl Inner {
             address,
             route,
             owner,
+            packing: Cell::default(),
             reaches_memory: Cell::new(false),
             lanes: RefCell::default(),
             queue: RefCell::default(),

@@ -224,10 +224,10 @@ impl Inner {
         }
     }
 
-    /// Lets go of what this endpoint has of a line over an interface; false where it is alive, or where keys of other
-    /// endpoints go through it.
+    /// Lets go of what this endpoint has of a line over an interface; false where it is alive, where keys of other
+    /// endpoints go through it, or while it packs.
     pub(crate) fn leave_line(&self, interface: usize) -> bool {
-        if self.is_alive() || self.reaches_memory.get() {
+        if self.is_alive() || self.reaches_memory.get() || self.packs() {
             return false;
         }
         let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();

@@ -56,6 +56,8 @@ pub(crate) struct Endpoint {
     pub(crate) peer: u64,
     cookie: u64,
     pub(crate) open: bool,
+    /// Messages that are being packed.
+    pub(crate) packing: usize,
     failed: Option<Status>,
     /// Fences so far.
     epoch: u64,
@@ -270,6 +272,7 @@ impl State {
             peer,
             cookie,
             open: true,
+            packing: 0,
             failed: None,
             epoch: 0,
             wire: VecDeque::new(),
@@ -295,6 +298,9 @@ impl State {
     pub(crate) fn close_endpoint(&mut self, endpoint: usize) {
         if !std::mem::replace(&mut self.endpoints[endpoint].open, false) {
             self.fault("an endpoint was closed twice");
+        }
+        if self.endpoints[endpoint].packing > 0 {
+            self.fault("an endpoint was closed while it packs");
         }
         // From here on nothing touches the application's memory, and nothing is told of it.
         self.endpoints[endpoint].ops.clear();

@@ -396,7 +396,10 @@ impl Endpoint for FakeEndpoint {
         }
         // Nothing is locked while the application packs.
         let mut buffer = vec![0; max];
-        let len = packer.pack(&mut buffer)?;
+        self.world.state().endpoints[self.number].packing += 1;
+        let packed = packer.pack(&mut buffer);
+        self.world.state().endpoints[self.number].packing -= 1;
+        let len = packed?;
         self.world.state().send(self.number, event::MESSAGE, id, header, &buffer[..len]);
         Ok(len)
     }

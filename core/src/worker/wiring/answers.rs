@@ -131,6 +131,16 @@ impl Inner {
         self.drop_unused(number);
     }
 
+    /// This endpoint has packed, and could not leave its lines before.
+    pub(crate) fn drop_dead_lines_of(&self, endpoint: &EndpointInner) {
+        let mut lines = self.lines_of(endpoint);
+        lines.retain(|number| {
+            let all = self.wiring.lines.borrow();
+            all.get(number).is_some_and(|line| matches!(line.state, State::Dead(_)))
+        });
+        lines.into_iter().for_each(|number| self.drop_failed(number));
+    }
+
     /// Lets go of a dead line that no endpoint uses.
     pub(super) fn drop_unused(&self, number: u64) {
         let unused = self.wiring.lines.borrow().get(&number).is_some_and(|line| {

@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Access, Status};
+use tieline::{Access, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// Longer than anything takes that a case waits for.
@@ -250,6 +250,24 @@ cases! {
         assert!(stage.until(|| stage.b.test(&asked).is_some()), "it waits for no answer");
         assert!(stage.b.test(&asked).unwrap().is_err());
         drop((_key, _target));
+        stage.assert_no_faults();
+    }
+
+    /// Its packer closes the worker, so that the question which follows is hung up on: the provider is inside of it.
+    fn a_connection_whose_packer_panics_is_closed_behind_it() {
+        let stage = over_lines();
+        let asked = RefCell::new(None);
+        let packing = std::panic::AssertUnwindSafe(|| {
+            let _ = stage.ab.send_packed(5, 0, 8, |_| {
+                let _ = stage.a.close(Duration::ZERO);
+                *asked.borrow_mut() = stage.ba.flush_messages().ok();
+                stage.settle();
+                panic!("a packer");
+            });
+        });
+        assert!(std::panic::catch_unwind(packing).is_err());
+        let Some(Outcome::Pending(asked)) = asked.take() else { panic!("it was told before") };
+        assert!(stage.until(|| stage.b.test(&asked).is_some()), "it is hung up on afterwards");
         stage.assert_no_faults();
     }
 }
