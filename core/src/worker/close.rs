@@ -346,7 +346,7 @@ impl Inner {
 
     /// Ends everything that is pending, and lets go of all that the worker has. Endpoints that the application still holds
     /// keep the interfaces open; they fail from here on.
-    fn shut(&self, why: &str) {
+    fn shut(self: &Rc<Self>, why: &str) {
         if self.closed.replace(true) {
             return;
         }
@@ -356,6 +356,7 @@ impl Inner {
             why,
             "keep the worker as long as its endpoints",
         );
+        let waiting = self.who_waits();
         let busy = std::mem::take(&mut *self.busy.borrow_mut());
         let peers = std::mem::take(&mut *self.peers.borrow_mut());
         for endpoint in self.all_endpoints() {
@@ -363,7 +364,7 @@ impl Inner {
         }
         self.end_orphans(End::Worker, &error);
         drop((busy, peers, self.wiring.take_answers()));
-        self.drop_unused_lines();
+        self.drop_all_lines();
         // A handler that is running is let go when it has returned.
         match self.handlers.try_borrow_mut() {
             Ok(mut handlers) => {
@@ -378,5 +379,6 @@ impl Inner {
         *self.on_left.borrow_mut() = None;
         self.wiring.carriers.forget_out_of_band();
         self.assist.close();
+        self.hang_up_on(waiting);
     }
 }

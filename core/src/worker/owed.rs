@@ -10,7 +10,7 @@ use crate::emulate::{Answer, Origin};
 use crate::endpoint::{Inner as EndpointInner, Owner, Waiting};
 use crate::message::PeerId;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Answers that are kept, of all peers together. Each is a few dozen bytes.
@@ -119,8 +119,30 @@ impl Inner {
         !self.owed.is_empty()
     }
 
+    /// Who waits for an answer that did not come over a line: what came over one ends with it.
+    pub(super) fn who_waits(&self) -> BTreeSet<u32> {
+        let mut who: BTreeSet<u32> = {
+            let debts = self.owed.debts.borrow();
+            debts.iter().filter(|debt| debt.to.line.is_none()).map(|debt| debt.to.peer).collect()
+        };
+        for endpoint in self.all_endpoints() {
+            if endpoint.owner != Owner::Line && endpoint.answers_len() > 0 {
+                who.extend(self.peers.borrow().known_number(&endpoint.address.party.worker));
+            }
+        }
+        who
+    }
+
+    /// The worker is closed: those who wait for an answer get none.
+    pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
+        if self.same_process() {
+            who.into_iter()
+                .for_each(|peer| self.hang_up(Origin { peer, line: None }, Status::Closed));
+        }
+    }
+
     /// Ends the connection that a peer asked over: what it waits for then ends there.
-    fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
+    pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
         let unanswered = "a question that it carried could not be answered";
         if let Some(line) = to.line {

@@ -92,11 +92,18 @@ impl Inner {
         }
     }
 
-    /// The worker is closed: lets go of the connections that no endpoint uses, and of what providers have there.
-    pub(in crate::worker) fn drop_unused_lines(&self) {
+    /// The worker is closed, and with it all its endpoints: lets go of its connections, and of what providers have there. Also
+    /// of those that the application holds endpoints of: somebody may wait at their other end.
+    pub(in crate::worker) fn drop_all_lines(&self) {
         if !self.same_process() {
             return;
         }
+        let formed: Vec<u64> = {
+            let lines = self.wiring.lines.borrow();
+            let formed = lines.iter().filter(|(_, line)| !matches!(line.state, State::Forming));
+            formed.map(|(number, _)| *number).collect()
+        };
+        formed.into_iter().for_each(|number| self.drop_failed(number));
         let unused = |line: &Line| {
             !matches!(line.state, State::Forming)
                 && line.users.iter().all(|user| user.strong_count() == 0)

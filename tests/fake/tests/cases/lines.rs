@@ -253,7 +253,25 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its packer closes the worker, so that the question which follows is hung up on: the provider is inside of it.
+    /// Its packer closes the worker, or lets time pass, and what the line carries is hung up on: the provider is inside of it.
+    fn a_connection_that_packs_is_closed_when_it_has_packed() {
+        let stage = over_lines();
+        let asked = RefCell::new(None);
+        let _ = stage.ab.send_packed(5, 0, 8, |_| {
+            no_room_for_answers(&stage, stage.world.interface(0, "all"));
+            *asked.borrow_mut() = Some(pending(stage.ba.flush_messages()));
+            stage.settle();
+            let _ = stage.a.close(Duration::ZERO);
+            stage.settle();
+            0
+        });
+        stage.assert_no_faults();
+        let asked = asked.take().unwrap();
+        assert!(stage.until(|| stage.b.test(&asked).is_some()), "it is hung up on afterwards");
+        stage.assert_no_faults();
+    }
+
+    /// The same by a question that comes when the worker is closed, and with a packer that panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
         let stage = over_lines();
         let asked = RefCell::new(None);
@@ -268,6 +286,44 @@ cases! {
         assert!(std::panic::catch_unwind(packing).is_err());
         let Some(Outcome::Pending(asked)) = asked.take() else { panic!("it was told before") };
         assert!(stage.until(|| stage.b.test(&asked).is_some()), "it is hung up on afterwards");
+        stage.assert_no_faults();
+    }
+
+    /// Its answer was still to be given, and the application holds an endpoint of the connection.
+    fn who_asked_a_worker_before_it_was_closed_hears_of_it() {
+        for lane in [Lane::whole("all").over_lines(), Lane::whole("all")] {
+            let stage = Stage::new(vec![lane]);
+            no_room_for_answers(&stage, stage.world.interface(0, "all"));
+            let asked = pending(stage.ba.flush_messages());
+            stage.settle();
+            assert!(stage.b.test(&asked).is_none());
+            let _ = stage.a.close(Duration::ZERO).unwrap_err();
+            assert!(stage.until(|| stage.b.test(&asked).is_some()), "it waits for no answer");
+            assert!(stage.b.test(&asked).unwrap().is_err());
+            stage.assert_no_faults();
+        }
+    }
+
+    /// The same of an answer that no way leads back for.
+    fn who_is_owed_an_answer_by_a_worker_that_is_closed_hears_of_it() {
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let ca = c.connect(&stage.a.address().unwrap()).unwrap();
+        let at = stage.world.interface(0, "am");
+        stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::NoMemory)).at(at));
+        let asked = pending(ca.flush_messages());
+        let turn = || stage.turn() + c.progress();
+        for _ in 0..200 {
+            let _ = turn();
+        }
+        assert!(c.test(&asked).is_none());
+        let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
+        assert_eq!(undelivered.losses.iter().map(|loss| loss.answers).sum::<usize>(), 1);
+        for _ in 0..200 {
+            let _ = turn();
+        }
+        assert!(c.test(&asked).expect("it waits for no answer").is_err());
         stage.assert_no_faults();
     }
 }
