@@ -144,7 +144,7 @@ pub(crate) fn handle(
             Ok(())
         }
         id::ASSIST => crate::assist::on_request(worker, token, peer, data),
-        id::SERVICE => services::received(worker, peer, data),
+        id::SERVICE => services::received(worker, from, data),
         id::WIREUP => on_wireup(worker, peer, data),
         _ => Err(Status::BadData),
     };

@@ -347,9 +347,11 @@ impl Inner {
     /// Ends everything that is pending, and lets go of all that the worker has. Endpoints that the application still holds
     /// keep the interfaces open; they fail from here on.
     fn shut(self: &Rc<Self>, why: &str) {
-        if self.closed.replace(true) {
+        if self.closed.get() {
             return;
         }
+        self.refuse_requests();
+        self.closed.set(true);
         let error = Error::new(
             Status::Closed,
             "the worker is closed",

@@ -280,8 +280,13 @@ impl Worker {
 }
 
 /// A message of services came in.
-pub(crate) fn received(worker: &Rc<Inner>, peer: u32, data: &[u8]) -> Result<(), Status> {
-    let from = worker.address_of_peer(peer).ok_or(Status::BadData)?.party.worker;
+pub(crate) fn received(worker: &Rc<Inner>, from: Origin, data: &[u8]) -> Result<(), Status> {
+    if worker.closed.get() {
+        // Nobody listens, and nothing is sent that could say so.
+        worker.hang_up(from, Status::Closed);
+        return Ok(());
+    }
+    let from = worker.address_of_peer(from.peer).ok_or(Status::BadData)?.party.worker;
     let now = worker.wiring.now();
     let taken = worker.services.services.borrow_mut().receive(now, from, data);
     worker.carry_out_services();
@@ -315,6 +320,18 @@ impl Inner {
     pub(super) fn next_service_timer(&self) -> Option<Duration> {
         let at = self.services.services.borrow().next_timer()?;
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
+    }
+
+    /// The worker is about to close: it takes no more requests, and who waits is refused.
+    pub(super) fn refuse_requests(self: &Rc<Self>) {
+        if !self.same_process() {
+            return;
+        }
+        let names: Vec<String> = self.services.listeners.borrow().keys().cloned().collect();
+        if let Ok(mut services) = self.services.services.try_borrow_mut() {
+            names.iter().for_each(|name| services.unlisten(name));
+        }
+        self.carry_out_services();
     }
 
     fn carry_out_services(self: &Rc<Self>) {

@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Access, Outcome, Status};
+use tieline::{Access, Outcome, ServiceRequest, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// Longer than anything takes that a case waits for.
@@ -325,5 +325,29 @@ cases! {
         }
         assert!(c.test(&asked).expect("it waits for no answer").is_err());
         stage.assert_no_faults();
+    }
+
+    /// Of requests that the application keeps, and of those that come afterwards.
+    fn who_asks_a_closed_worker_for_a_service_hears_of_it() {
+        for over_lines in [true, false] {
+            let stage = Stage::new(vec![Lane { to_endpoint: over_lines, ..Lane::whole("all") }]);
+            let kept: Rc<RefCell<Vec<ServiceRequest>>> = Rc::default();
+            let keeps = kept.clone();
+            stage.a.listen("store", 4, move |request| keeps.borrow_mut().push(request)).unwrap();
+            let address = stage.a.address().unwrap();
+            let early = stage.b.connect_to_service(&address, "store", b"").unwrap();
+            assert!(stage.until(|| !kept.borrow().is_empty()));
+            stage.a.close(PATIENCE).unwrap();
+            assert!(stage.until(|| early.test().is_some()), "it waits for no answer");
+            // A new connection is not formed with a worker that is closed.
+            if !over_lines {
+                let late = stage.b.connect_to_service(&address, "store", b"").unwrap();
+                assert!(stage.until(|| late.test().is_some()), "it waits for no answer");
+                assert!(late.test().unwrap().is_err());
+            }
+            let request = kept.borrow_mut().pop().unwrap();
+            assert_eq!(request.accept(b"").unwrap_err().status(), Status::Closed);
+            stage.assert_no_faults();
+        }
     }
 }
