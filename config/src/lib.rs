@@ -189,17 +189,20 @@ impl Config {
     /// # Errors
     /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
     pub fn size(&self, name: &str) -> Result<usize, Error> {
-        units::size(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Size))
+        tieline_plugin_api::units::size(&self.text(name))
+            .ok_or_else(|| self.not_a(name, Kind::Size))
     }
 
     /// Yes or no.
     pub fn bool(&self, name: &str) -> Result<bool, Error> {
-        units::boolean(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Bool))
+        tieline_plugin_api::units::boolean(&self.text(name))
+            .ok_or_else(|| self.not_a(name, Kind::Bool))
     }
 
     /// A time; `inf` is [`Duration::MAX`].
     pub fn duration(&self, name: &str) -> Result<Duration, Error> {
-        units::duration(&self.text(name)).ok_or_else(|| self.not_a(name, Kind::Duration))
+        tieline_plugin_api::units::duration(&self.text(name))
+            .ok_or_else(|| self.not_a(name, Kind::Duration))
     }
 
     /// The job's secret, from its variable or else from the file that is named for it.

@@ -1,6 +1,6 @@
 //! Values as people write them: `64k`, `2GiB`, `10ms`, `on`.
 
-use std::time::Duration;
+use tieline_plugin_api::units::{boolean, count, duration, size};
 
 /// What a variable's value may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,122 +95,9 @@ impl Kind {
     }
 }
 
-/// Bytes. `k`, `kb` and `kib` all mean 1024, in any case; `inf` is the largest number.
-pub(crate) fn size(text: &str) -> Option<usize> {
-    if text.eq_ignore_ascii_case("inf") {
-        return Some(usize::MAX);
-    }
-    let (number, unit) = number_and_unit(text)?;
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return None,
-    };
-    usize::try_from(number.checked_mul(1 << shift)?).ok()
-}
-
-/// A whole number; `inf` is the largest one.
-pub(crate) fn count(text: &str) -> Option<u64> {
-    if text.eq_ignore_ascii_case("inf") {
-        return Some(u64::MAX);
-    }
-    let (number, unit) = number_and_unit(text)?;
-    if unit.is_empty() { Some(number) } else { None }
-}
-
-/// A time. A bare number other than 0 has no meaning; `inf` is [`Duration::MAX`].
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    if text.eq_ignore_ascii_case("inf") {
-        return Some(Duration::MAX);
-    }
-    let (number, unit) = number_and_unit(text)?;
-    match unit {
-        "" if number == 0 => Some(Duration::ZERO),
-        "ns" => Some(Duration::from_nanos(number)),
-        "us" | "µs" => Some(Duration::from_micros(number)),
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "min" => Some(Duration::from_secs(number.checked_mul(60)?)),
-        "h" => Some(Duration::from_secs(number.checked_mul(3600)?)),
-        _ => None,
-    }
-}
-
-/// Yes or no, in the usual spellings.
-pub(crate) fn boolean(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "y" | "yes" | "on" | "true" | "1" => Some(true),
-        "n" | "no" | "off" | "false" | "0" => Some(false),
-        _ => None,
-    }
-}
-
-/// `64 KiB` as (64, `KiB`).
-fn number_and_unit(text: &str) -> Option<(u64, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    Some((number.parse().ok()?, unit.trim_start()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_read_with_and_without_units() {
-        for (text, bytes) in [
-            ("0", Some(0)),
-            ("4096", Some(4096)),
-            ("64k", Some(64 << 10)),
-            ("64 KiB", Some(64 << 10)),
-            ("2GiB", Some(2 << 30)),
-            ("1T", Some(1 << 40)),
-            ("inf", Some(usize::MAX)),
-            ("", None),
-            ("k", None),
-            ("-1", None),
-            ("64q", None),
-            ("1.5m", None),
-            ("99999999999999999999", None),
-            ("17179869184t", None),
-        ] {
-            assert_eq!(size(text), bytes, "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_need_a_unit() {
-        for (text, time) in [
-            ("10ms", Some(Duration::from_millis(10))),
-            ("2us", Some(Duration::from_micros(2))),
-            ("2µs", Some(Duration::from_micros(2))),
-            ("1s", Some(Duration::from_secs(1))),
-            ("3min", Some(Duration::from_secs(180))),
-            ("0", Some(Duration::ZERO)),
-            ("inf", Some(Duration::MAX)),
-            ("10", None),
-            ("1m", None),
-            ("s", None),
-            ("9999999999999999999h", None),
-        ] {
-            assert_eq!(duration(text), time, "{text}");
-        }
-    }
-
-    #[test]
-    fn yes_and_no_have_their_usual_spellings() {
-        for text in ["y", "YES", "on", "True", "1"] {
-            assert_eq!(boolean(text), Some(true));
-        }
-        for text in ["n", "No", "OFF", "false", "0"] {
-            assert_eq!(boolean(text), Some(false));
-        }
-        assert_eq!(boolean("2"), None);
-        assert_eq!(boolean(""), None);
-    }
 
     #[test]
     fn a_kind_admits_what_its_parser_reads() {

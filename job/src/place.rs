@@ -131,9 +131,9 @@ pub(super) fn timeout(get: Get<'_>) -> Result<Duration, Error> {
     const NAME: &str = "TIELINE_RENDEZVOUS_TIMEOUT";
     match get(NAME) {
         None => Ok(super::DEADLINE),
-        Some(text) => {
-            tieline_net::parse_duration(&text).map_err(|why| refuse(format!("{NAME}: {why}")))
-        }
+        Some(text) => tieline_plugin_api::units::time_limit(text.trim()).ok_or_else(|| {
+            refuse(format!("{NAME}: `{text}` is no duration: write 500ms, 20s or 2min"))
+        }),
     }
 }
 

@@ -47,6 +47,6 @@ pub use dial::{Dial, Progress, dial_blocking};
 pub use filter::Filter;
 pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};
 pub use interfaces::{LocalAddress, local_addresses};
-pub use options::{Ports, parse_duration, tune, tune_for_streams};
+pub use options::{Ports, tune, tune_for_streams};
 pub use routes::{Route, here, routes};
 pub use sys::{Interest, Poller, Ready, Timer, Waker, random};

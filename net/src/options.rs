@@ -48,30 +48,6 @@ impl Ports {
     }
 }
 
-/// Reads `20s`, `500ms`, `2min`, `10us`.
-///
-/// # Errors
-/// What is wrong with it, in words.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let in_unit: Option<fn(u64) -> Option<Duration>> = match unit.trim() {
-        "us" => Some(|n| Some(Duration::from_micros(n))),
-        "ms" => Some(|n| Some(Duration::from_millis(n))),
-        "s" => Some(|n| Some(Duration::from_secs(n))),
-        "min" | "m" => Some(|n| n.checked_mul(60).map(Duration::from_secs)),
-        "h" => Some(|n| n.checked_mul(3600).map(Duration::from_secs)),
-        _ => None,
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .zip(in_unit)
-        .and_then(|(number, in_unit)| in_unit(number))
-        .ok_or_else(|| format!("`{text}` is no duration: write 500ms, 20s or 2min"))
-}
-
 /// Sets a connection up: small messages leave at once, and a peer that is silent for `silence` (lost power, cut
 /// cable) breaks the connection, whether or not something is on its way to it. So does a peer that reads nothing
 /// for so long while more is sent than there is room for.
@@ -113,17 +89,6 @@ mod tests {
         for wrong in ["-", "2-1", "0-5", "70000", "1-", "a", "1-2-3"] {
             assert!(Ports::parse(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn durations_have_a_unit() {
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_duration(" 20 s"), Ok(Duration::from_secs(20)));
-        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
-        for wrong in ["", "20", "s", "-1s", "1.5s", "99999999999999999999s", "20 parsecs"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
-        }
-        assert!(parse_duration("18446744073709551615h").is_err());
     }
 
     #[test]

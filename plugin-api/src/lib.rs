@@ -38,6 +38,7 @@ mod flags;
 mod note;
 pub mod provider;
 mod status;
+pub mod units;
 
 pub use abi::host::HostHandle;
 pub use abi::raised_rights;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
 
 use crate::directory::Bases;
 
@@ -80,7 +80,7 @@ impl Settings {
         };
         let number = |name: &str, low: u64, high: u64| {
             let text = text(name);
-            match parse_size(&text) {
+            match units::size(text.trim()).map(|n| n as u64) {
                 Some(n) if (low..=high).contains(&n) => Ok(n),
                 Some(_) => Err(bad(name, &text, &format!("must lie between {low} and {high}"))),
                 None => Err(bad(name, &text, "is not a number such as 16, 4k or 2MiB")),
@@ -109,35 +109,9 @@ fn bad(name: &str, text: &str, why: &str) -> Failure {
     Failure::new(Status::Invalid, format!("{name}={text:?} {why}"))
 }
 
-/// `16`, `4k`, `2GiB`: a number with a binary unit.
-fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..end].parse().ok()?;
-    let shift = match text[end..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_size_may_carry_a_binary_unit() {
-        assert_eq!(parse_size("16"), Some(16));
-        assert_eq!(parse_size("4k"), Some(4096));
-        assert_eq!(parse_size("2GiB"), Some(2 << 30));
-        assert_eq!(parse_size(" 3 MiB "), Some(3 << 20));
-        for wrong in ["", "k", "4x", "-1", "99999999999999999999", "99999999999999g"] {
-            assert_eq!(parse_size(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn the_defaults_are_valid() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tieline_net::{Filter, Listen, Ports, parse_duration};
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
+use tieline_net::{Filter, Listen, Ports};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
 
 /// The variables that only this provider reads. `TIELINE_SECRET`, `TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`,
 /// `TIELINE_FAILURE_TIMEOUT` and `TIELINE_CONNECT_TIMEOUT` are declared by the core.
@@ -34,7 +34,9 @@ impl Settings {
         let text = |name: &str| value(name).unwrap_or_default();
         let duration = |name: &str, default: u64| match text(name).as_str() {
             "" => Ok(Duration::from_secs(default)),
-            text => parse_duration(text).map_err(|why| bad(name, &why)),
+            text => units::time_limit(text.trim()).ok_or_else(|| {
+                bad(name, &format!("`{text}` is no duration: write 500ms, 20s or inf"))
+            }),
         };
         let filter = Filter::parse(&text("TIELINE_TCP_INTERFACES"))
             .map_err(|why| bad("TIELINE_TCP_INTERFACES", &why))?;

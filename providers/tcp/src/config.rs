@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tieline_net::{Filter, Listen, Ports, parse_duration};
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
+use tieline_net::{Filter, Listen, Ports};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
 
 /// The most connections that one poll reads.
 pub(crate) const MOST_VISITS: usize = 64;
@@ -93,7 +93,10 @@ impl Settings {
         let refuse = |name: &str, why: &str| {
             Failure::new(Status::Invalid, format!("{name}={:?} {why}", text(name)))
         };
-        let duration = |name: &str| parse_duration(&text(name)).map_err(|why| refuse(name, &why));
+        let duration = |name: &str| {
+            let limit = units::time_limit(text(name).trim());
+            limit.ok_or_else(|| refuse(name, "it is no duration: write 500ms, 20s, 2min or inf"))
+        };
         let streams = "TIELINE_TCP_STREAMS";
         let rails = "TIELINE_TCP_RAILS";
         let count = |name: &str| match text(name).trim().parse() {
@@ -101,8 +104,8 @@ impl Settings {
             _ => Err(refuse(name, "is no number from 1 to 8")),
         };
         let buffer = "TIELINE_TCP_SEND_BUFFER";
-        let send_buffer = match parse_size(&text(buffer)) {
-            Some(n) if (128 << 10..=64 << 20).contains(&n) => n as usize,
+        let send_buffer = match units::size(text(buffer).trim()) {
+            Some(n) if (128 << 10..=64 << 20).contains(&n) => n,
             _ => return Err(refuse(buffer, "is no size from 128k to 64m, such as 256k")),
         };
         let (interfaces, ports) = ("TIELINE_TCP_INTERFACES", "TIELINE_TCP_PORTS");
@@ -149,21 +152,6 @@ impl Settings {
             Reconnect::Off => false,
         }
     }
-}
-
-/// `16`, `4k`, `2GiB`: a number with a binary unit.
-fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..end].parse().ok()?;
-    let shift = match text[end..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

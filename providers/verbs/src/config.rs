@@ -1,7 +1,7 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
 use core::time::Duration;
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
 use tieline_registration::Limits;
 
 /// Every variable, for `tieline config`.
@@ -258,7 +258,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 
     fn number(&self, name: &str, low: usize, high: usize) -> Result<usize, Failure> {
         let text = self.text(name);
-        match parse_size(&text) {
+        match units::size(text.trim()) {
             Some(n) if (low..=high).contains(&n) => Ok(n),
             Some(_) => Err(bad(name, &text, &format!("must lie between {low} and {high}"))),
             None => Err(bad(name, &text, "is not a number such as 16, 4k or 2MiB")),
@@ -281,7 +281,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 
     fn duration(&self, name: &str, default: &str) -> Result<Duration, Failure> {
         let text = (self.value)(name).unwrap_or_else(|| default.to_string());
-        parse_duration(text.trim()).ok_or_else(|| {
+        units::time_limit(text.trim()).ok_or_else(|| {
             let text = format!("{name}={text:?} is not a duration such as 20s, 500ms or 640us");
             Failure::new(Status::Invalid, text)
         })
@@ -290,39 +290,6 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 
 fn bad(name: &str, text: &str, why: &str) -> Failure {
     Failure::new(Status::Invalid, format!("TIELINE_VERBS_{name}={text:?} {why}"))
-}
-
-/// A number and the unit behind it.
-fn split(text: &str) -> Option<(u64, String)> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    Some((text[..end].parse().ok()?, text[end..].trim().to_ascii_lowercase()))
-}
-
-/// `16`, `4k`, `2MiB`.
-fn parse_size(text: &str) -> Option<usize> {
-    let (number, unit) = split(text)?;
-    let shift = match unit.as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return None,
-    };
-    usize::try_from(number.checked_mul(1 << shift)?).ok()
-}
-
-/// `20s`, `500ms`, `640us`; a bare number is seconds.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text)?;
-    let nanoseconds = match unit.as_str() {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "" | "s" => 1_000_000_000,
-        "m" | "min" => 60_000_000_000,
-        _ => return None,
-    };
-    Some(Duration::from_nanos(number.checked_mul(nanoseconds)?))
 }
 
 /// The exponent whose timeout is at least this long: 4.096 us times a power of two.
