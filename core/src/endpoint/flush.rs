@@ -42,6 +42,8 @@ pub(crate) struct Order {
     fenced: Cell<u64>,
     /// Lanes on which puts were posted that complete locally.
     local: Cell<u64>,
+    /// The same that a flush covers which has yet to ask those lanes.
+    covered: Cell<u64>,
 }
 
 impl Inner {
@@ -137,7 +139,9 @@ impl Inner {
     /// Opens what a flush waits for beside its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
         // What is queued may complete locally on any lane.
-        let asks_lanes = self.order.local.get() != 0 || self.queue_len() > 0;
+        let covered = self.order.covered.get() | self.order.local.replace(0);
+        self.order.covered.set(covered);
+        let asks_lanes = covered != 0 || self.queue_len() > 0;
         self.worker.with_ops(|ops| {
             if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
                 if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
@@ -151,7 +155,8 @@ impl Inner {
     /// Asks lanes to say when what was posted on them is complete at the target. True: all of them have been asked.
     pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
         for rank in way::lanes(*lanes) {
-            let found = self.route.memory.get(rank).ok_or_else(|| Status::Closed.into());
+            let found =
+                self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed));
             let asked = found.and_then(|way| {
                 // Nobody would say how it ended.
                 self.worker.interfaces[way.interface].check_in_use()?;
@@ -174,7 +179,11 @@ impl Inner {
                     let failed = queue::Failed::by(interface, Status::from_code(code));
                     (code != OK).then(|| self.failed(failed))
                 }
-                // What had completed locally may not have arrived.
+                // What had completed locally may not have arrived: a connection that only forms has carried nothing.
+                Err(error) if error.status() == Status::Again => {
+                    let past = self.past_controls.borrow();
+                    Some(past.last().map_or(Status::Closed.into(), |control| control.dead_error()))
+                }
                 Err(error) => Some(error),
             };
             if let Some(error) = failed {
@@ -275,6 +284,38 @@ impl Inner {
         Ok(Some(control))
     }
 
+    /// The endpoint to the peer's service worker has failed. What went through its lanes and had completed locally may not
+    /// have arrived, and the one that takes its place knows nothing of it.
+    pub(super) fn control_failed(&self, control: &Inner, error: &Error) {
+        let lost = |lanes: u64| {
+            let way = |rank: usize| self.route.memory.get(rank);
+            let through = |way: &Way| self.way_of(control, way).is_some();
+            let ranks = way::lanes(lanes).filter(|rank| way(*rank).is_some_and(through));
+            ranks.fold(0, |lost, rank| lost | way::lane(rank))
+        };
+        let take = |lanes: &Cell<u64>| {
+            let lost = lost(lanes.get());
+            lanes.set(lanes.get() & !lost);
+            lost != 0
+        };
+        let (late, mut told) = (take(&self.order.local), take(&self.order.covered));
+        for task in self.queue.borrow_mut().iter_mut() {
+            if let Task::FlushLanes { lanes, .. } = task {
+                let gone = lost(*lanes);
+                *lanes &= !gone;
+                told |= gone != 0;
+            }
+        }
+        let mut ops = self.worker.ops.borrow_mut();
+        if late || told {
+            ops.spoil_flushes(self.index, error);
+        }
+        if late {
+            // A flush that is open may be older.
+            ops.keep_late(self.index, error.clone());
+        }
+    }
+
     /// The endpoint to the peer's service worker that there is.
     pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
         self.control.borrow().clone()
@@ -292,7 +333,7 @@ impl WorkerInner {
                 self.part(request, Err(Status::Closed.into()));
                 continue;
             };
-            let mut left = endpoint.order.local.replace(0);
+            let mut left = endpoint.order.local.replace(0) | endpoint.order.covered.replace(0);
             if endpoint.flush_lanes(request, &mut left) {
                 self.part(request, Ok(0));
             } else {

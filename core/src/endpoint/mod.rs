@@ -562,6 +562,14 @@ impl Inner {
             }
         }
         self.worker.end_lines(self, &error);
+        if self.reaches_memory.get() {
+            let serves =
+                |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
+            let user = self.worker.all_endpoints().into_iter().find(serves);
+            if let Some(user) = user.filter(|user| user.is_alive()) {
+                user.control_failed(self, &error);
+            }
+        }
         if self.owner != Owner::Line {
             self.worker.service_peer_lost(self.address.party.worker, &error);
         }

@@ -194,17 +194,24 @@ impl Inner {
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
     /// peer's service worker, when it has one.
     pub(crate) fn memory_lane(&self, way: Way) -> Result<RawEndpoint, Error> {
-        let slot = &self.worker.interfaces[way.interface];
-        if slot.attr.caps & caps::PASSIVE_TARGET == 0 {
+        if self.worker.interfaces[way.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
-                let same = |other: &&Way| other.interface == way.interface;
-                if let Some(way) = control.route.memory.iter().find(same) {
+                if let Some(way) = self.way_of(&control, &way) {
                     control.reaches_memory.set(true);
-                    return control.lane(*way);
+                    return control.lane(way);
                 }
             }
         }
         self.lane(way)
+    }
+
+    /// The way of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
+    pub(super) fn way_of(&self, control: &Inner, way: &Way) -> Option<Way> {
+        let slot = &self.worker.interfaces[way.interface];
+        let same = |other: &&Way| {
+            slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == way.interface
+        };
+        control.route.memory.iter().find(same).copied()
     }
 
     /// A line that this endpoint used is finished. Where it carried only puts and gets, what was under way on it

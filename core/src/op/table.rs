@@ -564,6 +564,13 @@ impl Table {
         self.note_error(id, error);
     }
 
+    /// The same for what lanes of an endpoint were to say: its flushes that ask them end with it.
+    pub(crate) fn spoil_flushes(&mut self, owner: usize, error: &Error) {
+        for flush in self.ids_of(owner, |hot| hot.is(THEN_LANES)) {
+            self.note_error(flush, error.clone());
+        }
+    }
+
     /// A flush that has reached the head of its list and is to ask lanes now, and whose it is.
     pub(crate) fn take_due(&mut self) -> Option<(Id, usize)> {
         let open = |id: &Id| self.slab.get(*id).is_some_and(|hot| !hot.is(ENDED));

@@ -3,8 +3,9 @@
 use crate::cases;
 use crate::stage::{Stage, pending};
 use std::time::{Duration, Instant};
-use tieline::Status;
+use tieline::{Completion, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_plugin_api::caps;
 
 /// Nothing here takes that long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,5 +63,33 @@ cases! {
         // The other context has a thread of its own.
         let _ = stage.at_a.worker().unwrap();
         assert_eq!(stage.a.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
+    }
+
+    /// Puts that had completed locally may be lost with the connection to the service worker, which another replaces.
+    fn a_flush_says_what_was_lost_with_the_connection_to_the_service_worker() {
+        for again in [false, true] {
+            let memory = Lane::memory("rma");
+            let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
+            let on = [("TIELINE_PROGRESS_THREAD", "on")];
+            let stage = Stage::with(vec![Lane::messages("am"), memory], &on);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
+            assert_eq!(stage.finish(put.unwrap()), Ok(0));
+            let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
+            // The thread's worker was the second to open an interface.
+            let serves = stage.world.interface(1, "rma");
+            stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
+            stage.settle();
+            assert!(stage.ab.error().is_none(), "messages go elsewhere");
+            if again {
+                // It opens the one that takes its place.
+                drop(stage.ab.fetch_add(&key, 8, 1));
+            }
+            let flush = stage.ab.flush().and_then(|flush| stage.finish(flush));
+            assert_eq!(flush.unwrap_err().status(), Status::Io, "{again}");
+            let told = stage.ab.flush().and_then(|flush| stage.finish(flush));
+            assert_eq!(told, Ok(0), "it is told once");
+        }
     }
 }
