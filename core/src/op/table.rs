@@ -8,6 +8,8 @@
 //! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
 //! interface, an answer of a peer only what asks for one.
 
+mod ends;
+
 use super::Landing;
 use super::held::Unfinished;
 use super::slab::{Id, Slab};
@@ -549,28 +551,6 @@ impl Table {
         }
     }
 
-    /// The failure that nobody was told, for the flush that asks.
-    pub(crate) fn take_late(&mut self, owner: usize) -> Option<Error> {
-        self.lists.get_mut(owner)?.late.take()
-    }
-
-    /// Gives a failure back, for the flush after.
-    pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
-        let _ = self.own_list(owner).late.get_or_insert(error);
-    }
-
-    /// What goes wrong with an operation beside its parts: it ends with it.
-    pub(crate) fn spoil(&mut self, id: Id, error: Error) {
-        self.note_error(id, error);
-    }
-
-    /// The same for what lanes of an endpoint were to say: its flushes that ask them end with it.
-    pub(crate) fn spoil_flushes(&mut self, owner: usize, error: &Error) {
-        for flush in self.ids_of(owner, |hot| hot.is(THEN_LANES)) {
-            self.note_error(flush, error.clone());
-        }
-    }
-
     /// A flush that has reached the head of its list and is to ask lanes now, and whose it is.
     pub(crate) fn take_due(&mut self) -> Option<(Id, usize)> {
         let open = |id: &Id| self.slab.get(*id).is_some_and(|hot| !hot.is(ENDED));
@@ -591,114 +571,4 @@ impl Table {
     }
 
     // ---- what befalls an endpoint ----
-
-    fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
-        let mut ids = Vec::new();
-        let mut at = self.lists.get(owner).map_or(NONE, |list| list.first);
-        while let Some(id) = self.slab.at(at as usize) {
-            let Some(hot) = self.slab.get(id) else { break };
-            if only(hot) {
-                ids.push(id);
-            }
-            at = hot.after;
-        }
-        ids
-    }
-
-    /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
-    /// kept, see [`super::held`].
-    #[must_use]
-    pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
-        self.explain(owner, error);
-        let ids = self.ids_of(owner, |_| true);
-        self.fail(&ids, error)
-    }
-
-    /// The same for what was posted to one interface.
-    #[must_use]
-    pub(crate) fn fail_posted(
-        &mut self,
-        owner: usize,
-        interface: usize,
-        error: &Error,
-    ) -> Vec<Unfinished> {
-        let ids = self.ids_of(owner, |hot| hot.is_posted_to(interface));
-        self.fail(&ids, error)
-    }
-
-    /// The same for these, which are open.
-    #[must_use]
-    pub(crate) fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Unfinished> {
-        let mut unfinished = Vec::new();
-        for id in ids {
-            let mut posted = None;
-            if let Some(hot) = self.slab.get_mut(*id) {
-                posted = hot.is(POSTED).then(|| usize::from(hot.interface()));
-                // What ends before a flush here does not complete it: it ends with the others.
-                hot.flags |= REACHED;
-            }
-            if let Some(cold) = self.slab.cold_mut(*id) {
-                let _ = cold.error.get_or_insert_with(|| error.clone());
-                if let Some(interface) = posted {
-                    let landing = cold.landing.take();
-                    unfinished.push(Unfinished { id: *id, interface, landing });
-                }
-            }
-        }
-        for id in ids {
-            let Some(&hot) = self.slab.get(*id) else { continue };
-            let unheard = self.slab.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
-            // A fence's flush had nothing to tell of its own.
-            let tells = hot.kind != Kind::Flush;
-            if tells && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
-                let _ = self.list(hot.owner()).late.get_or_insert_with(|| error.clone());
-            }
-            if !hot.is(ENDED) {
-                self.end(*id, 0, false, false);
-                self.run();
-            }
-        }
-        unfinished
-    }
-
-    /// Operations of an endpoint that a provider has just ended with nothing but a status get the words that it says
-    /// afterwards.
-    pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
-        let Some(list) = self.lists.get_mut(owner) else { return };
-        for id in std::mem::take(&mut list.bare) {
-            let cold = self.slab.cold_mut(id);
-            if let Some(ended) = cold.and_then(|cold| cold.error.as_mut()) {
-                if ended.status() == error.status() {
-                    *ended = error.clone();
-                }
-            }
-        }
-    }
-
-    /// What providers have of an endpoint, and at which interface.
-    pub(crate) fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
-        let at = |id: Id| Some((id, usize::from(self.slab.get(id)?.interface())));
-        self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
-    }
-
-    /// Its endpoint is dropped, and what it goes over lives on: it goes on without it. A flush behind it is not thereby
-    /// complete: it ends with the endpoint, whose operations are failed next.
-    pub(crate) fn orphan(&mut self, id: Id) {
-        let Some(&hot) = self.slab.get(id) else { return };
-        let _ = self.unlink(hot);
-        self.link(id, NOBODY);
-    }
-
-    /// The endpoint is gone, and its place is free.
-    pub(crate) fn forget_owner(&mut self, owner: usize) {
-        if let Some(list) = self.lists.get_mut(owner) {
-            *list = List::default();
-        }
-        while self.lists.last().is_some_and(|list| list.open == 0 && list.late.is_none()) {
-            let _ = self.lists.pop();
-        }
-        if self.lists.capacity() > 64 + 4 * self.lists.len() {
-            self.lists.shrink_to(2 * self.lists.len());
-        }
-    }
 }

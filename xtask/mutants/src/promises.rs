@@ -214,12 +214,17 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ),
     ("providers/shm/src/wake.rs", "notes();", "", "a sleeper does not say so"),
     (
-        "providers/shm/src/sender.rs",
+        "providers/shm/src/sender/socket.rs",
         "return Status::Closed",
         "()",
         "a key is asked for while the endpoint closes",
     ),
-    ("providers/shm/src/sender.rs", "bell as usize / 64 * 8", "0", "bells ring in the first word"),
+    (
+        "providers/shm/src/sender/socket.rs",
+        "bell as usize / 64 * 8",
+        "0",
+        "bells ring in the first word",
+    ),
     (
         "providers/shm/src/pool.rs",
         "committed.clamp(FIRST_SEGMENT, LARGEST_SEGMENT)",

@@ -1,0 +1,154 @@
+//! How an endpoint ends: what failed, what that means for it, and what it leaves behind.
+
+use super::*;
+
+impl Inner {
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        self.worker.core.check_process("an endpoint")?;
+        match self.state.get() {
+            State::Failed | State::Closed => Err(self.dead_error()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn dead_error(&self) -> Error {
+        self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
+    }
+
+    /// The error for a status that a lane over this interface returned, in words.
+    pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
+        let path = || match interface {
+            Some(interface) => self.worker.interfaces[interface].path.clone(),
+            None => self.message_path(),
+        };
+        if let Some(error) = self.error.borrow().as_ref() {
+            return error.clone();
+        }
+        match status {
+            Status::Again => Error::from_status(status),
+            Status::KeyRejected | Status::OutOfRange | Status::Misaligned => {
+                emulate::refused(status)
+            }
+            _ => Error::new(
+                status,
+                format!("{} through {}", self.address.label(), path()),
+                status.text(),
+                "",
+            ),
+        }
+    }
+
+    /// The error of what failed on a lane. Where the status means the end of the endpoint it ends, and a provider that
+    /// broke its contract is taken out of use, whichever lane it served.
+    #[cold]
+    pub(crate) fn failed(&self, failed: Failed) -> Error {
+        let error = self.failure_over(failed.status, failed.interface);
+        match failed.status {
+            Status::PeerFailed | Status::Closed | Status::BadData | Status::Io => {
+                self.fail(error.clone());
+            }
+            Status::ProviderFailed => {
+                if let Some(interface) = failed.interface {
+                    self.worker.provider_failed(interface);
+                }
+            }
+            _ => {}
+        }
+        error
+    }
+
+    /// Ends the endpoint: everything outstanding completes with `error`.
+    pub(crate) fn fail(&self, error: Error) {
+        if matches!(self.state.get(), State::Failed | State::Closed) {
+            return;
+        }
+        self.state.set(State::Failed);
+        self.message.set(RawEndpoint::nowhere());
+        *self.error.borrow_mut() = Some(error.clone());
+        // What is queued holds buffers and keys, whose drops may come back here.
+        let queued = std::mem::take(&mut *self.queue.borrow_mut());
+        self.queued_bytes.set(0);
+        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        for inner in queued.iter().filter_map(Task::inner_request) {
+            self.worker.ops.borrow_mut().forget(inner);
+        }
+        drop(queued);
+        self.hold(unfinished);
+        if error.status() != Status::PeerFailed {
+            for waiting in self.take_answers() {
+                self.worker.answer_lost(self, waiting, error.status());
+            }
+        }
+        self.worker.end_lines(self, &error);
+        if self.reaches_memory.get() {
+            let serves =
+                |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
+            let user = self.worker.all_endpoints().into_iter().find(serves);
+            if let Some(user) = user.filter(|user| user.is_alive()) {
+                user.control_failed(self, &error);
+            }
+        }
+        if self.owner != Owner::Line {
+            self.worker.service_peer_lost(self.address.party.worker, &error);
+        }
+        if let Some(control) = self.open_control() {
+            control.fail(error);
+        }
+        self.worker.answer_another_way(self);
+    }
+
+    /// This interface serves nobody any more. `broken`: nothing of its provider is called again.
+    pub(crate) fn lose_interface(&self, interface: usize, error: &Error, broken: bool) {
+        if !self.is_alive() {
+            return;
+        }
+        let unfinished = self.worker.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+        if broken {
+            unfinished.into_iter().for_each(|op| self.worker.hold(op, vec![Through::Interface]));
+        } else {
+            self.hold(unfinished);
+        }
+        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        for key in keys {
+            key.retire(interface, broken);
+        }
+        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        let open = self.has_lane(interface);
+        for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
+            if broken {
+                lane.raw.fail();
+            }
+        }
+        match (message, self.state.get()) {
+            (false, _) => {}
+            // Nothing was sent yet: what is queued may take the next lane.
+            (true, State::New) if !open => self.worker.make_busy(self),
+            (true, _) => self.fail(error.clone()),
+        }
+    }
+
+    /// Whether it has failed with this status.
+    pub(crate) fn has_failed(&self, status: Status) -> bool {
+        self.error.borrow().as_ref().is_some_and(|error| error.status() == status)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.state.set(State::Closed);
+        if !self.all_lines().is_empty() {
+            self.worker.orphan(self.index, |interface| self.through(interface));
+        }
+        let error = Error::from_status(Status::Canceled);
+        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        self.hold(unfinished);
+        if self.worker.same_process() {
+            for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
+                lane.close();
+            }
+            self.worker.release_lines(self);
+            self.worker.provider_closed(Through::Endpoint(self.id));
+        }
+        self.worker.remove_endpoint(self.id);
+    }
+}
