@@ -93,6 +93,7 @@ mod receiver;
 mod ring;
 #[cfg(not(loom))]
 mod sender;
+#[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
 mod strangers;

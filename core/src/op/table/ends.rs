@@ -39,7 +39,7 @@ impl Table {
     }
 
     /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
-    /// kept, see [`super::held`].
+    /// kept, see [`crate::op::held`].
     #[must_use]
     pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         self.explain(owner, error);
