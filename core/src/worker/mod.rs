@@ -546,11 +546,13 @@ impl Inner {
     }
 
     /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
+    #[cold]
     fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
         self.tell_of_leaving(self.forget_number(slot, number));
     }
 
     /// Tells the application that a peer has left in good order.
+    #[cold]
     fn tell_of_leaving(&self, gone: Option<PeerId>) {
         let handler = self.on_left.borrow().clone();
         if let (Some(peer), Some(handler)) = (gone, handler) {
