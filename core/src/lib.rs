@@ -23,16 +23,16 @@
 //! says what happened, why, and what to do; the library prints nothing, installs nothing and never exits.
 
 mod address;
-mod assist;
 mod builtin;
 mod compose;
 pub mod context;
-mod emulate;
 pub mod endpoint;
+mod interface;
 mod mem;
 pub mod message;
 mod notes;
 mod op;
+mod proto;
 mod rank;
 mod reach;
 mod registry;
@@ -40,6 +40,7 @@ pub mod report;
 mod request;
 mod service;
 mod setup;
+mod shared;
 mod sys;
 mod wire;
 mod wireup;

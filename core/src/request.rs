@@ -1,7 +1,7 @@
 //! What posting an operation returns.
 
 use crate::op::Id;
-use crate::worker::Inner;
+use crate::shared::Shared;
 use std::fmt;
 use std::rc::Rc;
 
@@ -28,14 +28,14 @@ impl Outcome {
 
 /// A pending operation of one worker, which alone can say how it stands.
 pub struct Request {
-    pub(crate) worker: Rc<Inner>,
+    pub(crate) shared: Rc<Shared>,
     pub(crate) id: Id,
 }
 
 impl Request {
     /// Whether it is this worker's.
-    pub(crate) fn is_of(&self, worker: &Rc<Inner>) -> bool {
-        Rc::ptr_eq(&self.worker, worker)
+    pub(crate) fn is_of(&self, worker: &Rc<Shared>) -> bool {
+        Rc::ptr_eq(&self.shared, worker)
     }
 }
 
@@ -47,6 +47,6 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.worker.ops.borrow_mut().forget(self.id);
+        self.shared.ops.borrow_mut().forget(self.id);
     }
 }

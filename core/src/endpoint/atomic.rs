@@ -10,8 +10,9 @@ use super::flush::way;
 use super::key::{KeyInner, Native, RemoteKey};
 use super::queue::{Failed, Task};
 use super::rma::atomic_op_record;
-use crate::emulate::{self, AtomicCall, id};
 use crate::op::{Id, Kind};
+use crate::proto::emulate::{self, AtomicCall};
+use crate::proto::id;
 use crate::region::Access;
 use crate::request::Outcome;
 use crate::{Error, Status};
@@ -151,7 +152,7 @@ impl Inner {
         let goes = native.is_none_or(|native| self.may_go(native.bit()));
         let request = self.open(Kind::Native)?;
         if !fetch {
-            self.worker.ops.borrow_mut().silence(request);
+            self.shared.ops.borrow_mut().silence(request);
         }
         let now = native.filter(|n| goes && n.does(call, fetch) && self.may_post_memory());
         if let Some(native) = now.filter(|_| self.queue_len() == 0) {
@@ -159,11 +160,11 @@ impl Inner {
                 Ok(Posted::Pending) => return self.outcome(request),
                 Ok(Posted::NoRoom) => {}
                 Ok(Posted::Done(value)) => {
-                    self.worker.with_ops(|ops| ops.withdraw(request));
+                    self.shared.with_ops(|ops| ops.withdraw(request));
                     return Ok(Outcome::Done(if fetch { value } else { 0 }));
                 }
                 Err(status) => {
-                    self.worker.with_ops(|ops| ops.withdraw(request));
+                    self.shared.with_ops(|ops| ops.withdraw(request));
                     return Err(self.memory_failure(&native, key, status));
                 }
             }
@@ -195,7 +196,7 @@ impl Inner {
         match native.post_atomic(&op) {
             OK => Ok(Posted::Done(result)),
             PENDING => {
-                self.worker.ops.borrow_mut().posted(request, native.interface);
+                self.shared.ops.borrow_mut().posted(request, native.interface);
                 Ok(Posted::Pending)
             }
             code if Status::from_code(code) == Status::Again => Ok(Posted::NoRoom),
@@ -248,7 +249,7 @@ impl Inner {
         loop {
             let found = match task.by_swap.posted {
                 Some(posted) => {
-                    let mut ops = self.worker.ops.borrow_mut();
+                    let mut ops = self.shared.ops.borrow_mut();
                     let Some(result) = ops.take(posted) else { return Ok(false) };
                     ops.forget(posted);
                     drop(ops);
@@ -262,7 +263,7 @@ impl Inner {
                     }
                 }
                 None => {
-                    let opened = self.worker.ops.borrow_mut().open_inner(self.index, Kind::Native);
+                    let opened = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Native);
                     let inner = opened.map_err(Failed::by_nobody)?;
                     let call = swap(task.by_swap.guess)?;
                     match self.post_atomic(native, &call, at, true, inner) {
@@ -271,7 +272,7 @@ impl Inner {
                             continue;
                         }
                         other => {
-                            self.worker.with_ops(|ops| ops.withdraw(inner));
+                            self.shared.with_ops(|ops| ops.withdraw(inner));
                             match other.map_err(|status| Failed::by(native.interface, status))? {
                                 Posted::Done(found) => found,
                                 Posted::Pending | Posted::NoRoom => return Ok(false),
@@ -290,7 +291,7 @@ impl Inner {
 
     fn end_atomic(&self, task: &AtomicTask, result: Result<u64, Error>) {
         let result = result.map(|value| if task.fetch { value } else { 0 });
-        self.worker.part(task.request, result);
+        self.shared.part(task.request, result);
     }
 }
 
@@ -333,8 +334,8 @@ mod tests {
         assert_eq!(worker.finish(endpoint.put_bytes(&[1; 8], &device, 16)?)?, 0);
         assert_eq!(region.atomic_u64(8)?.load(std::sync::atomic::Ordering::SeqCst), 5);
         // Nor does the owner, when it is asked by message.
-        endpoint.inner.worker.core.memory.regions.leave_atomics_to_device(record.region);
-        let asked = endpoint.inner.worker.core.memory.regions.reach(
+        endpoint.inner.shared.core.memory.regions.leave_atomics_to_device(record.region);
+        let asked = endpoint.inner.shared.core.memory.regions.reach(
             record.region,
             record.generation,
             (0, 8),

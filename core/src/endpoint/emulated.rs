@@ -5,8 +5,8 @@ use super::flush::way;
 use super::post::{NativeOp, Transfer};
 use super::queue::{Source, Task};
 use super::rma::Completion;
-use crate::emulate::{self, id};
 use crate::op::{Kind, Landing, Memory};
+use crate::proto::{emulate, id};
 use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -27,7 +27,7 @@ impl Inner {
             Completion::Remote => request,
             // The operation ends when its bytes are sent; what the target says of it, the next flush says.
             Completion::Local => {
-                self.worker.ops.borrow_mut().open_late(control.index, Kind::Put)?
+                self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
             }
         };
         let task = Task::Put { source, len: transfer.len, sent: 0, target, request, answer };
@@ -40,7 +40,7 @@ impl Inner {
         let request = control.open(Kind::Get)?;
         let (target, len) = (transfer.key.inner.target(transfer.offset), transfer.len);
         let landing = Landing { memory: transfer.memory, offset: transfer.at, len, missing: len };
-        self.worker.ops.borrow_mut().set_landing(request, landing);
+        self.shared.ops.borrow_mut().set_landing(request, landing);
         let bytes = emulate::get_request(&target, len as u64);
         self.emulate(&control, Task::ask(id::GET, request, bytes));
         self.outcome(request)
@@ -72,7 +72,7 @@ impl Inner {
         let target = op.key.target(op.offset + op.posted as u64);
         let (at, len) = (op.at + op.posted, op.len - op.posted);
         let task = {
-            let mut ops = self.worker.ops.borrow_mut();
+            let mut ops = self.shared.ops.borrow_mut();
             let kind = if op.put { Kind::Put } else { Kind::Get };
             let asked = ops.open_part(op.request, control.index, kind)?;
             if op.put {
@@ -91,7 +91,7 @@ impl Inner {
             true => self.put_first(task),
             false => control.enqueue(task),
         }
-        self.worker.part(op.request, Ok(0));
+        self.shared.part(op.request, Ok(0));
         Ok(true)
     }
 }

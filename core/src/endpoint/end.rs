@@ -4,7 +4,7 @@ use super::*;
 
 impl Inner {
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
-        self.worker.core.check_process("an endpoint")?;
+        self.shared.core.check_process("an endpoint")?;
         match self.state.get() {
             State::Failed | State::Closed => Err(self.dead_error()),
             _ => Ok(()),
@@ -18,7 +18,7 @@ impl Inner {
     /// The error for a status that a lane over this interface returned, in words.
     pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
         let path = || match interface {
-            Some(interface) => self.worker.interfaces[interface].path.clone(),
+            Some(interface) => self.shared.interfaces[interface].path.clone(),
             None => self.message_path(),
         };
         if let Some(error) = self.error.borrow().as_ref() {
@@ -27,7 +27,7 @@ impl Inner {
         match status {
             Status::Again => Error::from_status(status),
             Status::KeyRejected | Status::OutOfRange | Status::Misaligned => {
-                emulate::refused(status)
+                crate::proto::emulate::refused(status)
             }
             _ => Error::new(
                 status,
@@ -68,9 +68,9 @@ impl Inner {
         // What is queued holds buffers and keys, whose drops may come back here.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
-        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
         for inner in queued.iter().filter_map(Task::inner_request) {
-            self.worker.ops.borrow_mut().forget(inner);
+            self.shared.ops.borrow_mut().forget(inner);
         }
         drop(queued);
         self.hold(unfinished);
@@ -79,7 +79,7 @@ impl Inner {
                 self.worker.answer_lost(self, waiting, error.status());
             }
         }
-        self.worker.end_lines(self, &error);
+        self.worker.clone().end_lines(self, &error);
         if self.reaches_memory.get() {
             let serves =
                 |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
@@ -89,7 +89,7 @@ impl Inner {
             }
         }
         if self.owner != Owner::Line {
-            self.worker.service_peer_lost(self.address.party.worker, &error);
+            self.worker.clone().service_peer_lost(self.address.party.worker, &error);
         }
         if let Some(control) = self.open_control() {
             control.fail(error);
@@ -102,9 +102,9 @@ impl Inner {
         if !self.is_alive() {
             return;
         }
-        let unfinished = self.worker.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+        let unfinished = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
         if broken {
-            unfinished.into_iter().for_each(|op| self.worker.hold(op, vec![Through::Interface]));
+            unfinished.into_iter().for_each(|op| self.shared.hold(op, vec![Through::Interface]));
         } else {
             self.hold(unfinished);
         }
@@ -137,17 +137,17 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
         if !self.all_lines().is_empty() {
-            self.worker.orphan(self.index, |interface| self.through(interface));
+            self.worker.orphan(self.index, &|interface| self.through(interface));
         }
         let error = Error::from_status(Status::Canceled);
-        let unfinished = self.worker.with_ops(|ops| ops.fail_owner(self.index, &error));
+        let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
         self.hold(unfinished);
-        if self.worker.same_process() {
+        if self.shared.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.close();
             }
             self.worker.release_lines(self);
-            self.worker.provider_closed(Through::Endpoint(self.id));
+            self.shared.provider_closed(Through::Endpoint(self.id));
         }
         self.worker.remove_endpoint(self.id);
     }

@@ -81,7 +81,7 @@ impl Inner {
     pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
         let under_way = |rank: usize| {
             let interface = self.route.memory.get(rank).map(|way| way.interface);
-            interface.is_some_and(|at| self.worker.ops.borrow().posted_before(request, at))
+            interface.is_some_and(|at| self.shared.ops.borrow().posted_before(request, at))
         };
         if fenced != way && way::lanes(fenced).any(under_way) {
             return false;
@@ -97,12 +97,12 @@ impl Inner {
 
     pub(crate) fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
-        self.worker.check_no_handler("a flush")?;
+        self.shared.check_no_handler("a flush")?;
         let late = self.take_late();
         if late.is_none() && !self.has_pending() && self.order.local.get() == 0 {
             return Ok(Outcome::Done(0));
         }
-        let opened = self.worker.ops.borrow_mut().open(self.index, Kind::Flush);
+        let opened = self.shared.ops.borrow_mut().open(self.index, Kind::Flush);
         let id = match opened {
             Ok(id) => id,
             Err(status) => {
@@ -112,27 +112,27 @@ impl Inner {
             }
         };
         self.begin_flush(id, late);
-        self.worker.run_due_flushes();
+        run_due(&self.shared, &*self.worker);
         self.outcome(id)
     }
 
     /// Whether something of this endpoint is pending.
     fn has_pending(&self) -> bool {
-        let ops = self.worker.ops.borrow();
+        let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<Inner>| ops.open_of(control.index) > 0;
         ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)
     }
 
     /// The failure of an operation that nobody was told about.
     pub(crate) fn take_late(&self) -> Option<Error> {
-        let mut ops = self.worker.ops.borrow_mut();
+        let mut ops = self.shared.ops.borrow_mut();
         let own = ops.take_late(self.index);
         own.or_else(|| ops.take_late(self.open_control()?.index))
     }
 
     fn give_back_late(&self, late: Option<Error>) {
         if let Some(late) = late {
-            self.worker.ops.borrow_mut().keep_late(self.index, late);
+            self.shared.ops.borrow_mut().keep_late(self.index, late);
         }
     }
 
@@ -142,7 +142,7 @@ impl Inner {
         let covered = self.order.covered.get() | self.order.local.replace(0);
         self.order.covered.set(covered);
         let asks_lanes = covered != 0 || self.queue_len() > 0;
-        self.worker.with_ops(|ops| {
+        self.shared.with_ops(|ops| {
             if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
                 if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
                     ops.start_flush(part, false, None);
@@ -159,23 +159,23 @@ impl Inner {
                 self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed));
             let asked = found.and_then(|way| {
                 // Nobody would say how it ended.
-                self.worker.interfaces[way.interface].check_in_use()?;
+                self.shared.interfaces[way.interface].check_in_use()?;
                 let lane = self.memory_lane(*way)?;
                 let part =
-                    self.worker.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
+                    self.shared.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
                 Ok((way.interface, part, lane.flush(part.raw())))
             });
             let failed = match asked {
                 Ok((interface, part, PENDING)) => {
-                    self.worker.ops.borrow_mut().posted(part, interface);
+                    self.shared.ops.borrow_mut().posted(part, interface);
                     None
                 }
                 Ok((_, part, code)) if Status::from_code(code) == Status::Again && code != OK => {
-                    self.worker.with_ops(|ops| ops.withdraw(part));
+                    self.shared.with_ops(|ops| ops.withdraw(part));
                     return false;
                 }
                 Ok((interface, part, code)) => {
-                    self.worker.with_ops(|ops| ops.withdraw(part));
+                    self.shared.with_ops(|ops| ops.withdraw(part));
                     let failed = queue::Failed::by(interface, Status::from_code(code));
                     (code != OK).then(|| self.failed(failed))
                 }
@@ -187,7 +187,7 @@ impl Inner {
                 Err(error) => Some(error),
             };
             if let Some(error) = failed {
-                self.worker.with_ops(|ops| ops.spoil(request, error));
+                self.shared.with_ops(|ops| ops.spoil(request, error));
             }
             *lanes &= !way::lane(rank);
         }
@@ -221,7 +221,7 @@ impl Inner {
     fn keeps_order_itself(&self, before: u64) -> bool {
         // What completes at once does not look at the order, so it must not be there.
         let at_once =
-            |way: &Way| self.worker.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0;
+            |way: &Way| self.shared.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0;
         let mut lanes = way::lanes(before);
         let (Some(rank), None) = (lanes.next(), lanes.next()) else { return false };
         if before != way::lane(rank)
@@ -234,13 +234,13 @@ impl Inner {
         let Some(way) = self.route.memory.get(rank) else { return false };
         let Ok(lane) = self.memory_lane(*way) else { return false };
         let code = lane.fence();
-        self.worker.interfaces[way.interface].provider.heard(code);
+        self.shared.interfaces[way.interface].provider.heard(code);
         code == OK
     }
 
     /// What is posted from here on waits until everything before is complete.
     fn strong_fence(&self) {
-        let opened = self.worker.ops.borrow_mut().open_late(self.index, Kind::Flush);
+        let opened = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush);
         self.order.posted.set(0);
         self.order.fenced.set(0);
         let Ok(request) = opened else {
@@ -248,7 +248,7 @@ impl Inner {
             return self.fail(Status::NoMemory.into());
         };
         self.begin_flush(request, None);
-        if self.worker.ops.borrow().is_open(request) {
+        if self.shared.ops.borrow().is_open(request) {
             self.enqueue(Task::Barrier { request });
         }
     }
@@ -272,7 +272,7 @@ impl Inner {
         if let Some(control) = self.open_control().filter(usable) {
             return Ok(Some(control));
         }
-        let control = self.worker.connect_internal(address)?;
+        let control = self.worker.clone().connect_internal(address)?;
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.give_back_late(failed.take_late());
@@ -306,7 +306,7 @@ impl Inner {
                 told |= gone != 0;
             }
         }
-        let mut ops = self.worker.ops.borrow_mut();
+        let mut ops = self.shared.ops.borrow_mut();
         if late || told {
             ops.spoil_flushes(self.index, error);
         }
@@ -322,24 +322,22 @@ impl Inner {
     }
 }
 
-impl WorkerInner {
-    /// Flushes that everything before has ended ask their lanes.
-    #[cold]
-    pub(crate) fn run_due_flushes(&self) {
-        loop {
-            let due = self.ops.borrow_mut().take_due();
-            let Some((request, owner)) = due else { break };
-            let Some(endpoint) = self.endpoint_at(owner) else {
-                self.part(request, Err(Status::Closed.into()));
-                continue;
-            };
-            let mut left = endpoint.order.local.replace(0) | endpoint.order.covered.replace(0);
-            if endpoint.flush_lanes(request, &mut left) {
-                self.part(request, Ok(0));
-            } else {
-                // There is no room for it in a lane now.
-                endpoint.put_first(Task::FlushLanes { request, lanes: left });
-            }
+/// Flushes that everything before has ended ask their lanes.
+#[cold]
+pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) {
+    loop {
+        let due = shared.ops.borrow_mut().take_due();
+        let Some((request, owner)) = due else { break };
+        let Some(endpoint) = worker.endpoint_at(owner) else {
+            shared.part(request, Err(Status::Closed.into()));
+            continue;
+        };
+        let mut left = endpoint.order.local.replace(0) | endpoint.order.covered.replace(0);
+        if endpoint.flush_lanes(request, &mut left) {
+            shared.part(request, Ok(0));
+        } else {
+            // There is no room for it in a lane now.
+            endpoint.put_first(Task::FlushLanes { request, lanes: left });
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::rails::split;
 use super::route::Way;
 use super::{Endpoint, Inner};
-use crate::emulate::{self, Target};
 use crate::mem::key::KeyRecord;
+use crate::proto::emulate::{Target, refused};
 use crate::region::Access;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
@@ -146,7 +146,7 @@ impl RemoteKey {
         key.resolve();
         let forming = || key.forming().map(|rank| key.endpoint.route.memory[rank].interface);
         match key.best.get().map(|native| native.interface).or_else(forming) {
-            Some(interface) => key.endpoint.worker.interfaces[interface].path.clone(),
+            Some(interface) => key.endpoint.shared.interfaces[interface].path.clone(),
             None => format!("emulated over {}", key.endpoint.message_path()),
         }
     }
@@ -174,7 +174,7 @@ impl KeyInner {
     /// Asks providers that wanted more time once more.
     #[cold]
     pub(super) fn resolve(&self) {
-        if !self.endpoint.worker.same_process() || self.unresolved.borrow().is_empty() {
+        if !self.endpoint.shared.same_process() || self.unresolved.borrow().is_empty() {
             return;
         }
         let waiting = std::mem::take(&mut *self.unresolved.borrow_mut());
@@ -201,19 +201,19 @@ impl KeyInner {
     fn settle(&self) {
         let waiting = self.unresolved.borrow();
         if !waiting.is_empty() {
-            self.endpoint.worker.note_settling();
+            self.endpoint.shared.settling.set(true);
         }
         if let Some(best) = self.best.get() {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
             self.best.set(Some(Native { settled, ..best }));
         }
-        self.short.set(self.best.get(), self.endpoint.worker.core.assist_size);
+        self.short.set(self.best.get(), self.endpoint.shared.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {
         let ep = &*self.endpoint;
         let way: Way = ep.route.memory[rank];
-        let slot = &ep.worker.interfaces[way.interface];
+        let slot = &ep.shared.interfaces[way.interface];
         if slot.out_of_use.borrow().is_some() {
             return;
         }
@@ -309,7 +309,7 @@ impl KeyInner {
     /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
     /// `best` does, by bandwidth.
     pub(super) fn rails(&self, best: &Native, offset: u64, len: usize) -> Vec<(usize, usize)> {
-        let slots = &self.endpoint.worker.interfaces;
+        let slots = &self.endpoint.shared.interfaces;
         let first = &slots[best.interface];
         let imported = self.imported.borrow();
         let alike = imported.iter().filter(|native| {
@@ -368,7 +368,7 @@ impl KeyInner {
     /// Range and rights, from what the key says.
     pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
         if !self.record.access.allows(needed) {
-            return Err(emulate::refused(Status::KeyRejected));
+            return Err(refused(Status::KeyRejected));
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.record.len => Ok(()),
@@ -391,13 +391,13 @@ impl KeyInner {
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
         self.settle();
-        self.endpoint.worker.core.note(format!(
+        self.endpoint.shared.core.note(format!(
             "{} to {} stopped working ({status}); from now on: {}",
-            self.endpoint.worker.interfaces[native.interface].path,
+            self.endpoint.shared.interfaces[native.interface].path,
             self.endpoint.address.label(),
             best.map_or_else(
                 || format!("emulated over {}", self.endpoint.message_path()),
-                |n| self.endpoint.worker.interfaces[n.interface].path.clone()
+                |n| self.endpoint.shared.interfaces[n.interface].path.clone()
             ),
         ));
     }
@@ -406,7 +406,7 @@ impl KeyInner {
 impl Drop for KeyInner {
     fn drop(&mut self) {
         for native in self.imported.borrow_mut().drain(..) {
-            if self.endpoint.worker.same_process() {
+            if self.endpoint.shared.same_process() {
                 native.let_go();
             }
         }

@@ -4,7 +4,10 @@
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
 mod abi;
+mod answer;
+pub(crate) mod assist;
 mod atomic;
+mod calls;
 mod emulated;
 mod end;
 pub(crate) mod flush;
@@ -21,15 +24,16 @@ pub use key::RemoteKey;
 pub use rma::{AtomicOp, Completion, Width};
 
 use crate::address::WorkerAddress;
-use crate::emulate;
 use crate::explain::Record;
 use crate::op::held::Through;
 use crate::op::{Id, Kind};
+use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Outcome, Request};
-use crate::worker::Inner as WorkerInner;
+use crate::shared::Shared;
 use crate::{Error, Status};
+pub(crate) use calls::WorkerCalls;
 use packing::packed_too_much;
 pub(crate) use queue::Waiting;
 use queue::{Failed, Task};
@@ -74,7 +78,8 @@ pub(crate) struct Inner {
     pub(crate) message: Cell<RawEndpoint>,
     pub(crate) max_short: Cell<usize>,
     max_packed: Cell<usize>,
-    pub(crate) worker: Rc<WorkerInner>,
+    pub(crate) shared: Rc<Shared>,
+    worker: Rc<dyn WorkerCalls>,
     /// Its number, which is also the cookie of its lanes.
     pub(crate) id: Id,
     /// Its place among the worker's endpoints, and the owner of its operations.
@@ -126,7 +131,7 @@ const RETRIES: usize = 64;
 const DRAIN: usize = 16;
 
 /// The largest message id that an application may use.
-pub const MAX_MESSAGE_ID: u16 = emulate::id::FIRST - 1;
+pub const MAX_MESSAGE_ID: u16 = id::FIRST - 1;
 
 impl Endpoint {
     /// Sends a message: `id` chooses the handler at the peer, `header` and `payload` are handed to it.
@@ -141,7 +146,7 @@ impl Endpoint {
         if ep.state.get() == State::Ready
             && payload.len() <= ep.max_short.get()
             && id <= MAX_MESSAGE_ID
-            && ep.worker.same_process()
+            && ep.shared.same_process()
         {
             let code = ep.message.get().am_short(u32::from(id), header, payload);
             if code == OK {
@@ -248,9 +253,9 @@ impl Endpoint {
     pub fn flush_messages(&self) -> Result<Outcome, Error> {
         let ep = &*self.inner;
         ep.check_alive()?;
-        ep.worker.check_no_handler("a flush")?;
+        ep.shared.check_no_handler("a flush")?;
         let request = ep.open(Kind::Ping)?;
-        ep.enqueue(Task::ask(emulate::id::PING, request, Vec::new()));
+        ep.enqueue(Task::ask(id::PING, request, Vec::new()));
         ep.outcome(request)
     }
 
@@ -301,18 +306,20 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 
 impl Inner {
     pub(crate) fn new(
-        worker: Rc<WorkerInner>,
+        shared: Rc<Shared>,
+        worker: Rc<dyn WorkerCalls>,
         id: Id,
         address: WorkerAddress,
         route: Route,
         owner: Owner,
     ) -> Inner {
-        let attr = route.message().map(|way| worker.interfaces[way.interface].attr);
+        let attr = route.message().map(|way| shared.interfaces[way.interface].attr);
         Inner {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),
             max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
             max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
+            shared,
             worker,
             id,
             index: id.place(),
@@ -393,19 +400,19 @@ impl Inner {
 
     /// How an operation stands right after it was posted.
     pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
-        let ended = self.worker.ops.borrow_mut().take(id);
+        let ended = self.shared.ops.borrow_mut().take(id);
         match ended {
             Some(result) => {
-                self.worker.ops.borrow_mut().forget(id);
+                self.shared.ops.borrow_mut().forget(id);
                 result.map(Outcome::Done)
             }
-            None => Ok(Outcome::Pending(Request { worker: self.worker.clone(), id })),
+            None => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id })),
         }
     }
 
     /// Opens an operation of this endpoint. `Again`: it has as many as it may.
     pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
-        self.worker.ops.borrow_mut().open(self.index, kind)
+        self.shared.ops.borrow_mut().open(self.index, kind)
     }
 
     fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
@@ -509,7 +516,7 @@ impl Inner {
     /// What a person calls the message lane.
     pub(crate) fn message_path(&self) -> String {
         match self.route.message() {
-            Some(way) => self.worker.interfaces[way.interface].path.clone(),
+            Some(way) => self.shared.interfaces[way.interface].path.clone(),
             None => "no message module".into(),
         }
     }

@@ -96,7 +96,7 @@ impl Inner {
     /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
     /// or a helper, would take its registrations for those of this context.
     pub(super) fn check_local(&self, local: &Region) -> Result<(), Error> {
-        if Arc::ptr_eq(&local.inner.memory, &self.worker.core.memory) {
+        if Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory) {
             return Ok(());
         }
         Err(Error::new(
@@ -218,7 +218,7 @@ impl Inner {
         let memory = memory();
         let iov = Iov { base: memory.at(at, len)?, len };
         let request = {
-            let mut ops = self.worker.ops.borrow_mut();
+            let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open(self.index, Kind::Native)?;
             ops.set_landing(request, Landing::held(memory, at, len));
             request
@@ -230,16 +230,16 @@ impl Inner {
                 self.note_local(native.rank);
             }
             // How it ended, only progress can bring.
-            self.worker.ops.borrow_mut().posted(request, native.interface);
+            self.shared.ops.borrow_mut().posted(request, native.interface);
             return Ok(Some(Outcome::Pending(Request {
-                worker: self.worker.clone(),
+                shared: self.shared.clone(),
                 id: request,
             })));
         }
         if code == OK && completion == Completion::Local {
             self.note_local(native.rank);
         }
-        self.worker.with_ops(|ops| ops.withdraw(request));
+        self.shared.with_ops(|ops| ops.withdraw(request));
         match code {
             OK => Ok(Some(Outcome::Done(0))),
             // Asked again it might go on as if nothing had happened.
@@ -256,7 +256,7 @@ impl Inner {
         while let Some(native) = key.inner.best.get() {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Memory::Region(local) = &transfer.memory {
-                    match crate::assist::start(self, put, local, at, len, key, &native, offset) {
+                    match self.share_copy(put, local, at, len, key, &native, offset) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
                             key.inner.downgrade(&native, Status::Unreachable);
                             continue;
@@ -317,7 +317,7 @@ impl Inner {
             key.downgrade(&native, Status::Unreachable);
         }
         let part = {
-            let mut ops = self.worker.ops.borrow_mut();
+            let mut ops = self.shared.ops.borrow_mut();
             let part = ops.open_part(request, self.index, Kind::Native)?;
             ops.set_landing(part, Landing::held(Memory::Region(local.clone()), at, len));
             part
@@ -349,7 +349,7 @@ impl Inner {
     ) {
         let (memory, at) = (transfer.memory.clone(), transfer.at + from);
         let landing = Landing::held(memory.clone(), at, len);
-        self.worker.ops.borrow_mut().set_landing(request, landing);
+        self.shared.ops.borrow_mut().set_landing(request, landing);
         self.enqueue(Task::Native(NativeOp {
             put: transfer.put,
             memory,
@@ -385,16 +385,16 @@ impl Inner {
         let whole = self.open(Kind::Whole)?;
         let mut from = 0;
         for (rank, len) in rails {
-            let share = self.worker.ops.borrow_mut().open_part(whole, self.index, Kind::Native);
+            let share = self.shared.ops.borrow_mut().open_part(whole, self.index, Kind::Native);
             match share {
                 Ok(share) => self.queue_native(transfer, share, rank, from, len),
                 Err(status) => {
-                    self.worker.ops.borrow_mut().spoil(whole, status.into());
+                    self.shared.ops.borrow_mut().spoil(whole, status.into());
                 }
             }
             from += len;
         }
-        self.worker.part(whole, Ok(0));
+        self.shared.part(whole, Ok(0));
         self.outcome(whole)
     }
 
@@ -459,19 +459,19 @@ impl Inner {
         if op.posted == 0 && op.len <= most {
             return match self.post_piece(op, native, op.request, op.len)? {
                 OK => {
-                    self.worker.part(op.request, Ok(0));
+                    self.shared.part(op.request, Ok(0));
                     Ok(true)
                 }
                 code => Ok(code == PENDING),
             };
         }
         while op.posted < op.len {
-            if self.worker.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
+            if self.shared.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
                 return Ok(false);
             }
             let len = most.min(op.len - op.posted);
             let piece = {
-                let mut ops = self.worker.ops.borrow_mut();
+                let mut ops = self.shared.ops.borrow_mut();
                 let piece = ops.open_part(op.request, self.index, Kind::Native);
                 let piece = piece.map_err(Failed::by_nobody)?;
                 let landing = Landing::held(op.memory.clone(), op.at + op.posted, len);
@@ -480,14 +480,14 @@ impl Inner {
             };
             let posted = self.post_piece(op, native, piece, len);
             if !matches!(posted, Ok(PENDING)) {
-                self.worker.with_ops(|ops| ops.withdraw(piece));
+                self.shared.with_ops(|ops| ops.withdraw(piece));
             }
             match posted? {
                 OK | PENDING => op.posted += len,
                 _ => return Ok(false),
             }
         }
-        self.worker.part(op.request, Ok(0));
+        self.shared.part(op.request, Ok(0));
         Ok(true)
     }
 
@@ -510,7 +510,7 @@ impl Inner {
         }
         match code {
             OK => {}
-            PENDING => self.worker.ops.borrow_mut().posted(id, native.interface),
+            PENDING => self.shared.ops.borrow_mut().posted(id, native.interface),
             code if Status::from_code(code) == Status::Again => {}
             code => return Err(Failed::by(native.interface, Status::from_code(code))),
         }

@@ -5,17 +5,16 @@
 //! that waits for the peer: not for a fence, and not for questions of ours.
 
 use super::{Inner, Lane, State};
-use crate::emulate::{self, Answer, PUT_HEAD, Target, id};
 use crate::op::Id;
+use crate::proto::emulate::{Answer, PUT_HEAD, Target};
+use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;
+use crate::shared::OPERATION_BYTES;
 use crate::wire::Writer;
 use crate::{Error, Status};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// What a pending operation counts beside the bytes that were copied for it.
-pub(crate) const OPERATION_BYTES: usize = 64;
 
 /// Answers that are kept for one peer. An endpoint has at most `queue_bytes / OPERATION_BYTES` questions open, 4096 by
 /// default, so who asks for more without taking answers has forgotten to count.
@@ -155,7 +154,7 @@ impl Inner {
                 Ok(())
             }
             Task::Barrier { request } => {
-                return Ok(!self.worker.ops.borrow().is_open(*request));
+                return Ok(!self.shared.ops.borrow().is_open(*request));
             }
             Task::FlushLanes { request, lanes } => return Ok(self.flush_lanes(*request, lanes)),
             Task::Native(op) => return self.attempt_native(op),
@@ -196,7 +195,7 @@ impl Inner {
 
     fn settle(&self, id: Option<Id>, result: Result<u64, Error>) {
         if let Some(id) = id {
-            self.worker.part(id, result);
+            self.shared.part(id, result);
         }
     }
 
@@ -247,7 +246,7 @@ impl Inner {
         if let Task::Put { request, answer, .. } = task {
             if request != answer {
                 // The last piece asks for it, which was not sent.
-                self.worker.with_ops(|ops| ops.withdraw(*answer));
+                self.shared.with_ops(|ops| ops.withdraw(*answer));
             }
         }
         self.settle(task.request(), Err(error));
@@ -264,9 +263,9 @@ impl Inner {
 
     /// Whether another operation may become pending, for which so many bytes are copied.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        let open = self.worker.ops.borrow().open_of(self.index);
+        let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
-        bytes == 0 || bytes + len + OPERATION_BYTES <= self.worker.core.queue_bytes
+        bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
     /// Whether nothing here can move until a connection has formed, or has failed to.
@@ -335,7 +334,7 @@ impl Inner {
                 }
             }
         }
-        match emulate::send_answer(self, answer) {
+        match self.send_answer(answer) {
             Ok(()) => Ok(true),
             Err(Status::Again) => Ok(false),
             Err(status) => Err(status),

@@ -4,7 +4,7 @@
 use super::Endpoint;
 use super::key::RemoteKey;
 use crate::Error;
-use crate::emulate::AtomicCall;
+use crate::proto::emulate::AtomicCall;
 use crate::region::Region;
 use crate::request::Outcome;
 use std::ffi::c_void;
@@ -225,7 +225,7 @@ impl Endpoint {
         let ep = &*self.inner;
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)
             && ep.may_post_memory()
-            && ep.worker.same_process()
+            && ep.shared.same_process()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::rank::{ModuleRef, Role};
 use crate::reach::{PeerModule, Via, lanes};
 use crate::registry::abi::RawEndpoint;
 use crate::setup::Core;
-use crate::worker::Inner as WorkerInner;
+use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Weak;
@@ -42,30 +42,35 @@ fn peer_module(candidate: &Candidate) -> PeerModule {
 }
 
 impl Route {
-    /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order.
-    pub(crate) fn choose(worker: &WorkerInner, peer: &WorkerAddress) -> Route {
+    /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order. `wires` says by what
+    /// an interface can be connected to one of the peer's candidates, or why not.
+    pub(crate) fn choose(
+        shared: &Shared,
+        peer: &WorkerAddress,
+        wires: impl Fn(usize, usize) -> Result<Option<ModuleRef>, String>,
+    ) -> Route {
         let theirs: Vec<PeerModule> = peer.party.candidates.iter().map(peer_module).collect();
         let mut wired: Vec<(ModuleRef, ModuleRef)> = Vec::new();
         let reach = |at: &ModuleRef, there: &PeerModule| {
-            let slot = worker.interface(at).ok_or("it could not be opened on this worker")?;
+            let slot = shared.interface(at).ok_or("it could not be opened on this worker")?;
             let index = theirs.iter().position(|t| t == there).unwrap_or(0);
             let address = &peer.party.candidates[index].address;
-            if let Some(error) = &*worker.interfaces[slot].out_of_use.borrow() {
+            if let Some(error) = &*shared.interfaces[slot].out_of_use.borrow() {
                 return Err(error.to_string());
             }
-            worker.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())?;
-            if worker.interfaces[slot].to_endpoint {
-                let by = worker.can_wire(peer, slot, index)?;
+            shared.interfaces[slot].interface.reachable(address).map_err(|e| e.to_string())?;
+            if shared.interfaces[slot].to_endpoint {
+                let by = wires(slot, index)?;
                 wired.extend(by.map(|by| (at.clone(), by)));
             }
             Ok(())
         };
-        let mut lanes = lanes(&peer.label(), &worker.core.composition, &theirs, reach);
+        let mut lanes = lanes(&peer.label(), &shared.core.composition, &theirs, reach);
         let composed = lanes.compose(&peer.label(), &wired);
         let ways = |role: Role| {
             lanes.of(role).iter().filter_map(|lane| match &lane.via {
                 Via::Module(at, candidate) => {
-                    Some(Way { interface: worker.interface(at)?, candidate: *candidate })
+                    Some(Way { interface: shared.interface(at)?, candidate: *candidate })
                 }
                 Via::Messages => None,
             })
@@ -139,7 +144,7 @@ impl Inner {
             let way = self
                 .route
                 .message()
-                .ok_or_else(|| self.route.unreachable(&self.worker.core, &self.address))?;
+                .ok_or_else(|| self.route.unreachable(&self.shared.core, &self.address))?;
             match self.lane(way) {
                 Ok(raw) => break (way, raw),
                 Err(error) if error.status() == Status::Again => return Err(error),
@@ -150,7 +155,7 @@ impl Inner {
                         return Err(error);
                     }
                     let now = self.message_path();
-                    self.worker.core.note(format!("{path}: {error}; from now on: {now}"));
+                    self.shared.core.note(format!("{path}: {error}; from now on: {now}"));
                 }
             }
         };
@@ -158,7 +163,7 @@ impl Inner {
             // Whoever carries datagrams may have made progress meanwhile.
             return self.check_alive();
         }
-        let attr = &self.worker.interfaces[way.interface].attr;
+        let attr = &self.shared.interfaces[way.interface].attr;
         self.message.set(raw);
         self.max_short.set(attr.max_short);
         self.max_packed.set(attr.max_packed);
@@ -174,12 +179,12 @@ impl Inner {
             return Ok(lane.raw);
         }
         self.check_alive()?;
-        let slot = &self.worker.interfaces[way.interface];
+        let slot = &self.shared.interfaces[way.interface];
         if let Some(error) = &*slot.out_of_use.borrow() {
             return Err(error.clone());
         }
         if slot.to_endpoint {
-            let raw = self.worker.wire(self, way)?;
+            let raw = self.worker.clone().wire(self, way)?;
             self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: false });
             return Ok(raw);
         }
@@ -194,7 +199,7 @@ impl Inner {
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
     /// peer's service worker, when it has one.
     pub(crate) fn memory_lane(&self, way: Way) -> Result<RawEndpoint, Error> {
-        if self.worker.interfaces[way.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
+        if self.shared.interfaces[way.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
                 if let Some(way) = self.way_of(&control, &way) {
                     control.reaches_memory.set(true);
@@ -207,7 +212,7 @@ impl Inner {
 
     /// The way of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
     pub(super) fn way_of(&self, control: &Inner, way: &Way) -> Option<Way> {
-        let slot = &self.worker.interfaces[way.interface];
+        let slot = &self.shared.interfaces[way.interface];
         let same = |other: &&Way| {
             slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == way.interface
         };
@@ -217,7 +222,7 @@ impl Inner {
     /// A line that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
     /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
     pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
-        self.worker.ops.borrow_mut().explain(self.index, error);
+        self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|way| way.interface != interface) {
             // Flush and fence have no more to ask of it.
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
@@ -249,7 +254,7 @@ impl Inner {
     pub(super) fn hold(&self, unfinished: Vec<Unfinished>) {
         for op in unfinished {
             let through = self.through(op.interface());
-            self.worker.hold(op, through);
+            self.shared.hold(op, through);
         }
     }
 

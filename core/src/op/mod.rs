@@ -54,4 +54,18 @@ impl Landing {
     pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> Landing {
         Landing { memory, offset, len, missing: 0 }
     }
+
+    /// Takes bytes that a message brought; `true`: these were the last.
+    pub(crate) fn take(&mut self, position: u64, data: &[u8]) -> Result<bool, Status> {
+        let position = usize::try_from(position).map_err(|_| Status::BadData)?;
+        let end = position.checked_add(data.len()).ok_or(Status::BadData)?;
+        // Pieces come in order, so that no two of them count for the same bytes.
+        if position != self.len - self.missing || end > self.len {
+            return Err(Status::BadData);
+        }
+        let Memory::Region(region) = &self.memory else { return Err(Status::BadData) };
+        region.inner.span.write(self.offset + position, data)?;
+        self.missing -= data.len();
+        Ok(self.missing == 0)
+    }
 }

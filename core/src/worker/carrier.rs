@@ -8,11 +8,11 @@
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
 use super::carried::Carried;
-use super::identity::Said;
 use super::{Inner, abi, wiring};
 use crate::address::{Party, Scheme, Via, WorkerAddress};
 use crate::compose;
-use crate::emulate;
+use crate::interface::Said;
+use crate::proto::id;
 use crate::rank::{ModuleRef, agree};
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenConnector;
@@ -145,7 +145,9 @@ impl Inner {
     /// Every scheme by which a connection to this worker can be formed, and for which of its candidates.
     pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();
-        for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
+        for (index, slot) in
+            self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint)
+        {
             for (name, rank, here) in self.schemes_here(&slot.domain) {
                 let serves = (index as u8, rank);
                 if let Some((_, known)) = schemes.iter_mut().find(|(known, _)| *known == here) {
@@ -173,13 +175,13 @@ impl Inner {
     fn schemes_here(&self, domain: &str) -> Vec<(String, i32, Here)> {
         let carriers = &self.wiring.carriers;
         let mut found = Vec::new();
-        for connection in self.core.composition.schemes(domain) {
+        for connection in self.shared.core.composition.schemes(domain) {
             let at = &connection.at;
             let connector = || carriers.connectors.iter().position(|slot| slot.at == *at);
             let here = if at.provider == compose::OUT_OF_BAND {
                 carriers.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
             } else {
-                connector().map(Here::Connector).or(self.interface(at).map(Here::Interface))
+                connector().map(Here::Connector).or(self.shared.interface(at).map(Here::Interface))
             };
             found.extend(here.map(|here| (compose::scheme(at), connection.rank, here)));
         }
@@ -190,7 +192,7 @@ impl Inner {
     fn domain_of(&self, here: Here) -> Option<&String> {
         match here {
             Here::Connector(at) => Some(&self.wiring.carriers.connectors[at].at.domain),
-            Here::Interface(at) => Some(&self.interfaces[at].domain),
+            Here::Interface(at) => Some(&self.shared.interfaces[at].domain),
             Here::OutOfBand => None,
         }
     }
@@ -202,7 +204,7 @@ impl Inner {
                 self.wiring.carriers.connectors[at].connector.reachable(address).is_ok()
             }
             (Here::Interface(at), Via::Candidate(there)) => {
-                let slot = &self.interfaces[at];
+                let slot = &self.shared.interfaces[at];
                 let address = &peer.party.candidates[usize::from(*there)].address;
                 slot.out_of_use.borrow().is_none() && slot.interface.reachable(address).is_ok()
             }
@@ -223,7 +225,7 @@ impl Inner {
         interface: usize,
         candidate: usize,
     ) -> Result<Carrier, Error> {
-        let mine = self.schemes_here(&self.interfaces[interface].domain);
+        let mine = self.schemes_here(&self.shared.interfaces[interface].domain);
         let theirs: Vec<(&Scheme, i32)> = peer
             .party
             .schemes
@@ -233,7 +235,7 @@ impl Inner {
         let local: Vec<_> = mine.iter().map(|(name, rank, _)| (name.as_str(), *rank)).collect();
         let remote: Vec<_> = theirs.iter().map(|(s, rank)| (s.name.as_str(), *rank)).collect();
         let name = agree(&local, &remote)?;
-        let domain = &self.interfaces[interface].domain;
+        let domain = &self.shared.interfaces[interface].domain;
         let ours: Vec<_> = mine
             .iter()
             .filter(|(known, ..)| *known == name)
@@ -276,7 +278,7 @@ impl Inner {
         interface: usize,
         candidate: usize,
     ) -> Result<Option<ModuleRef>, String> {
-        if peer.party.worker == self.id {
+        if peer.party.worker == self.shared.id {
             return Ok(None);
         }
         let carrier = self.choose_carrier(peer, interface, candidate).map_err(|e| e.to_string())?;
@@ -287,7 +289,7 @@ impl Inner {
             }
             Carrier::OutOfBand(_) => (compose::out_of_band(), Ok(())),
             Carrier::Messages(interface, candidate) => {
-                let slot = &self.interfaces[interface];
+                let slot = &self.shared.interfaces[interface];
                 let address = &peer.party.candidates[candidate].address;
                 let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
                 (at, slot.interface.reachable(address))
@@ -326,7 +328,7 @@ impl Inner {
                 let raw = match known {
                     Some(raw) => raw,
                     None => {
-                        let slot = &self.interfaces[*interface];
+                        let slot = &self.shared.interfaces[*interface];
                         if let Some(error) = &*slot.out_of_use.borrow() {
                             return Err(error.status());
                         }
@@ -346,8 +348,9 @@ impl Inner {
                     }
                 };
                 let pack = &mut |out: &mut PackBuffer<'_>| out.put(datagram);
-                let id = u32::from(emulate::id::WIREUP);
-                let sent = match self.interfaces[*interface].attr.max_short >= datagram.len() {
+                let id = u32::from(id::WIREUP);
+                let sent = match self.shared.interfaces[*interface].attr.max_short >= datagram.len()
+                {
                     true => match raw.am_short(id, 0, datagram) {
                         code if code < 0 => Err(Status::from_code(code)),
                         _ => Ok(()),
@@ -379,7 +382,7 @@ impl Inner {
         match carrier {
             Carrier::Connector(index, _) => self.wiring.carriers.connectors[*index].scheme.clone(),
             Carrier::OutOfBand(_) => compose::OUT_OF_BAND.into(),
-            Carrier::Messages(interface, _) => self.interfaces[*interface].path.clone(),
+            Carrier::Messages(interface, _) => self.shared.interfaces[*interface].path.clone(),
         }
     }
 }
@@ -429,7 +432,7 @@ impl super::Worker {
         send: impl Fn(&[u8], &[u8]) -> bool + 'static,
     ) -> Result<(), Error> {
         self.inner.check_open()?;
-        if !self.inner.core.out_of_band {
+        if !self.inner.shared.core.out_of_band {
             return Err(Error::new(
                 Status::Unsupported,
                 "datagrams of the application are not needed",
@@ -447,7 +450,7 @@ impl super::Worker {
     /// # Errors
     /// `BadData` for bytes that are none.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
-        match wiring::received(&self.inner, datagram, wiring::Sender::Application) {
+        match self.inner.on_datagram(datagram, wiring::Sender::Application) {
             Ok(()) => Ok(()),
             Err(why) => Err(Error::new(
                 Status::BadData,

@@ -7,7 +7,7 @@
 use super::orphans::End;
 use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
-use crate::message::PeerId;
+use crate::interface::PeerId;
 use crate::op::{Id, Kind};
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
@@ -89,8 +89,8 @@ impl Worker {
     /// # Errors
     /// [`Undelivered`].
     pub fn close(&self, timeout: Duration) -> Result<(), Undelivered> {
-        self.inner.core.check_process("a worker")?;
-        self.inner.check_no_handler("closing a worker")?;
+        self.inner.shared.core.check_process("a worker")?;
+        self.inner.shared.check_no_handler("closing a worker")?;
         if self.inner.closed.get() {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl Book {
     fn look(&mut self, worker: &Inner) -> bool {
         let mut left = worker.has_debts() || !worker.orphans_by_way().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
-            let operations = worker.ops.borrow().open_wholes(endpoint.index);
+            let operations = worker.shared.ops.borrow().open_wholes(endpoint.index);
             let answers = endpoint.answers_len();
             left |= operations > 0 || answers > 0 || endpoint.queue_len() > 0;
             let entry = self.entries.entry(endpoint.id.raw()).or_insert_with(|| Entry {
@@ -218,10 +218,10 @@ impl Inner {
     /// What peers are owed, or helped with, beside what stands on endpoints.
     fn has_debts(&self) -> bool {
         !self.owed.is_empty()
-            || self.assist.is_busy()
+            || self.shares_copies()
             || self.wiring.has_waiting()
             || self.has_left_over.get()
-            || self.ops.borrow().has_due()
+            || self.shared.ops.borrow().has_due()
     }
 
     fn deliver(self: &Rc<Self>, book: &mut Book) -> Result<(), Error> {
@@ -256,7 +256,7 @@ impl Inner {
         for asked in &asked {
             book.unconfirmed(asked.endpoint, None);
             // It was no operation of the application's.
-            self.with_ops(|ops| ops.withdraw(asked.id));
+            self.shared.with_ops(|ops| ops.withdraw(asked.id));
         }
         to_ask.iter().for_each(|lane| book.unconfirmed(lane.endpoint.id.raw(), None));
         Ok(done.is_some())
@@ -281,13 +281,13 @@ impl Inner {
 
     /// Whether a lane has said how its flush ended.
     fn has_answered(&self, asked: &Asked, book: &mut Book) -> bool {
-        let result = self.ops.borrow_mut().take(asked.id);
+        let result = self.shared.ops.borrow_mut().take(asked.id);
         let Some(result) = result else { return false };
         // A peer that has closed its end does not want it.
         if let Some(error) = result.err().filter(|error| error.status() != Status::Closed) {
             book.unconfirmed(asked.endpoint, Some(error));
         }
-        self.ops.borrow_mut().forget(asked.id);
+        self.shared.ops.borrow_mut().forget(asked.id);
         true
     }
 
@@ -326,14 +326,14 @@ impl Inner {
         if !endpoint.is_alive() {
             return Ok(None); // told by the book
         }
-        let id = self.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
+        let id = self.shared.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
         match raw.flush(id.raw()) {
             PENDING => {
-                self.ops.borrow_mut().posted(id, interface);
+                self.shared.ops.borrow_mut().posted(id, interface);
                 Ok(Some(id))
             }
             code => {
-                self.with_ops(|ops| ops.withdraw(id));
+                self.shared.with_ops(|ops| ops.withdraw(id));
                 match Status::from_code(code) {
                     _ if code == OK => Ok(None),
                     // It knows no flush: what it has taken is delivered.
@@ -374,13 +374,16 @@ impl Inner {
                 drop(handlers);
                 drop(gone);
             }
-            Err(_) => self.note_work(),
+            Err(_) => self.shared.note_work(),
         }
         self.services.close();
         *self.on_failure.borrow_mut() = None;
         *self.on_left.borrow_mut() = None;
         self.wiring.carriers.forget_out_of_band();
-        self.assist.close();
+        let copies = self.copies.take();
+        drop(copies);
+        self.helps.close();
+        self.shared.slots.close();
         self.hang_up_on(waiting);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Inner;
 use crate::address::WorkerAddress;
-use crate::emulate::Origin;
 use crate::endpoint::{Inner as EndpointInner, Owner, Route};
 use crate::op::Id;
+use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
 
@@ -17,23 +17,19 @@ impl Inner {
         self.open_endpoint(address, Owner::Library)
     }
 
-    /// `Closed` when the worker is: what it took from then on would never be let go.
-    pub(super) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
-    }
-
     /// Makes an endpoint to an address.
     pub(super) fn open_endpoint(
         self: &Rc<Self>,
         address: WorkerAddress,
         owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
-        self.core.check_process("a worker")?;
+        self.shared.core.check_process("a worker")?;
         self.check_open()?;
-        let mut route = Route::choose(self, &address);
+        let wires = |slot, candidate| self.can_wire(&address, slot, candidate);
+        let mut route = Route::choose(&self.shared, &address, wires);
         route.put_last(|way| self.avoided_until(address.party.worker, way.interface));
         if route.message().is_none() {
-            return Err(route.unreachable(&self.core, &address));
+            return Err(route.unreachable(&self.shared.core, &address));
         }
         self.place_endpoint(address, route, owner)
     }
@@ -56,7 +52,14 @@ impl Inner {
                 "drop those that are not used",
             )
         })?;
-        let inner = Rc::new(EndpointInner::new(self.clone(), id, address, route, owner));
+        let inner = Rc::new(EndpointInner::new(
+            self.shared.clone(),
+            self.clone(),
+            id,
+            address,
+            route,
+            owner,
+        ));
         if let Some(place) = endpoints.cold_mut(id) {
             *place = Rc::downgrade(&inner);
         }
@@ -65,7 +68,7 @@ impl Inner {
 
     pub(crate) fn remove_endpoint(&self, id: Id) {
         let _ = self.endpoints.borrow_mut().remove(id);
-        self.ops.borrow_mut().forget_owner(id.place());
+        self.shared.ops.borrow_mut().forget_owner(id.place());
     }
 
     /// The endpoint with the number that is the cookie of its lanes.

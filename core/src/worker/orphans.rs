@@ -35,16 +35,16 @@ pub(super) enum End {
 impl Inner {
     /// An endpoint is dropped. What providers have of it goes on without it where it goes over lines alone; `through` says what
     /// that is, by interface.
-    pub(crate) fn orphan(&self, owner: usize, through: impl Fn(usize) -> Vec<Through>) {
-        let posted = self.ops.borrow().posted_of(owner);
+    pub(crate) fn orphan(&self, owner: usize, through: &dyn Fn(usize) -> Vec<Through>) {
+        let posted = self.shared.ops.borrow().posted_of(owner);
         let orphan = |(id, interface)| Orphan { id, interface, through: through(interface) };
         let over_lines = |one: &Through| matches!(one, Through::Line(_));
         let mut left: Vec<Orphan> = posted.into_iter().map(orphan).collect();
         left.retain(|orphan| orphan.through.iter().all(over_lines));
-        self.with_ops(|ops| left.iter().for_each(|orphan| ops.orphan(orphan.id)));
+        self.shared.with_ops(|ops| left.iter().for_each(|orphan| ops.orphan(orphan.id)));
         let mut all = self.orphans.0.borrow_mut();
         if all.len() + left.len() > all.capacity() {
-            all.retain(|orphan| self.ops.borrow().is_open(orphan.id));
+            all.retain(|orphan| self.shared.ops.borrow().is_open(orphan.id));
         }
         all.extend(left);
     }
@@ -63,15 +63,15 @@ impl Inner {
         let (ended, left): (Vec<Orphan>, Vec<Orphan>) = all.into_iter().partition(over_it);
         *self.orphans.0.borrow_mut() = left;
         for Orphan { id, through, .. } in ended {
-            if !self.ops.borrow().is_open(id) {
+            if !self.shared.ops.borrow().is_open(id) {
                 continue;
             }
             let through = match what {
                 End::Interface { broken: true, .. } => vec![Through::Interface],
                 _ => through,
             };
-            for op in self.with_ops(|ops| ops.fail(&[id], error)) {
-                self.hold(op, through.clone());
+            for op in self.shared.with_ops(|ops| ops.fail(&[id], error)) {
+                self.shared.hold(op, through.clone());
             }
         }
     }
@@ -80,12 +80,13 @@ impl Inner {
     pub(super) fn orphans_by_way(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for orphan in self.orphans.0.borrow().iter() {
-            if self.ops.borrow().is_open(orphan.id) {
+            if self.shared.ops.borrow().is_open(orphan.id) {
                 let name = orphan.through.iter().find_map(|one| match one {
                     Through::Line(number) => self.line_name(*number),
                     _ => None,
                 });
-                let way = name.unwrap_or_else(|| self.interfaces[orphan.interface].path.clone());
+                let way =
+                    name.unwrap_or_else(|| self.shared.interfaces[orphan.interface].path.clone());
                 *counts.entry(way).or_default() += 1;
             }
         }

@@ -6,9 +6,9 @@
 
 use super::Inner;
 use crate::Status;
-use crate::emulate::{Answer, Origin};
 use crate::endpoint::{Inner as EndpointInner, Owner, Waiting};
-use crate::message::PeerId;
+use crate::interface::PeerId;
+use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -48,6 +48,17 @@ impl Owed {
 }
 
 impl Inner {
+    /// Answers who asked, or keeps the answer until that is possible.
+    pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
+        let endpoint = match self.answer_endpoint(to) {
+            Ok(endpoint) => endpoint,
+            Err(error) => return self.keep_answer(to, answer, error.status()),
+        };
+        if let Err((answer, status)) = endpoint.answer(answer, None) {
+            self.keep_answer(to, answer, status);
+        }
+    }
+
     /// Keeps an answer that cannot be given now.
     #[cold]
     pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
@@ -64,7 +75,7 @@ impl Inner {
         }
         let since = self.wiring.now();
         self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
-        self.note_work();
+        self.shared.note_work();
     }
 
     /// An endpoint has failed with this answer still to be given.
@@ -81,7 +92,7 @@ impl Inner {
             // A connection that forms and fails again and again does not begin its time anew.
             let since = owed_since.unwrap_or_else(|| self.wiring.now());
             self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
-            self.note_work();
+            self.shared.note_work();
         }
     }
 
@@ -95,7 +106,8 @@ impl Inner {
             let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
             self.hang_up(to, Status::NoMemory);
         }
-        let patience = u64::try_from(self.core.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let patience =
+            u64::try_from(self.shared.core.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         let some = AT_ONCE.min(self.owed.debts.borrow().len());
         for _ in 0..some {
             let next = self.owed.debts.borrow_mut().pop_front();
@@ -135,7 +147,7 @@ impl Inner {
 
     /// The worker is closed: those who wait for an answer get none.
     pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
-        if self.same_process() {
+        if self.shared.same_process() {
             who.into_iter()
                 .for_each(|peer| self.hang_up(Origin { peer, line: None }, Status::Closed));
         }
@@ -149,13 +161,13 @@ impl Inner {
             self.line_failed(line, status, unanswered);
             return self.drop_failed(line);
         }
-        for slot in &self.interfaces {
+        for slot in &self.shared.interfaces {
             for number in slot.numbers_of(to.peer) {
                 if slot.to_endpoint {
                     self.line_failed(number, status, unanswered);
                     self.drop_failed(number);
                 } else if let Err(refused) = slot.interface.hang_up(number) {
-                    self.core.note(format!(
+                    self.shared.core.note(format!(
                         "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
                         PeerId(to.peer),
                         slot.path

@@ -1,12 +1,16 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
 use super::carrier::CARRIER_COOKIE;
+use super::inner::set_handler;
 use super::orphans::End;
-use super::{Counters, Inner, InterfaceSlot, abi};
+use super::{Counters, Inner};
 use crate::address::WorkerAddress;
-use crate::emulate;
-use crate::endpoint::Inner as EndpointInner;
-use crate::message::{Message, PeerId};
+use crate::endpoint::{Inner as EndpointInner, assist::run as run_copies, flush::run_due};
+use crate::interface::{InterfaceSlot, PeerId};
+use crate::message::{Message, abi::release};
+use crate::proto::Origin;
+use crate::proto::id::FIRST;
+use crate::registry::abi::events::{Batch, payload};
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -86,11 +90,11 @@ impl Drop for Forget<'_> {
 impl Inner {
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
-        if !self.same_process() || self.in_progress.replace(true) {
+        if !self.shared.same_process() || self.shared.in_progress.replace(true) {
             return 0;
         }
         // Also when a handler panics.
-        let _progress = Leave(&self.in_progress);
+        let _progress = Leave(&self.shared.in_progress);
         let mut count = 0;
         if self.has_left_over.get() {
             count += self.hand_on_left_over();
@@ -102,7 +106,7 @@ impl Inner {
             0 => count += self.poll_slow(),
             left => self.slow_in.set(left - 1),
         }
-        if self.has_work.get() {
+        if self.shared.has_work.get() {
             count += self.work();
         }
         count
@@ -135,8 +139,8 @@ impl Inner {
 
     #[inline]
     fn poll(self: &Rc<Self>, index: usize) -> usize {
-        let slot = &self.interfaces[index];
-        let mut batch = abi::Batch::new();
+        let slot = &self.shared.interfaces[index];
+        let mut batch = Batch::new();
         let count = match slot.interface.poll(batch.slots()) {
             Ok(0) => return 0,
             Ok(count) => count,
@@ -149,7 +153,7 @@ impl Inner {
     /// The first failure is news; who waits must not be kept awake by one that says it again and again.
     #[cold]
     fn poll_failed(&self, index: usize, status: Status) -> usize {
-        let news = self.interfaces[index].out_of_use.borrow().is_none();
+        let news = self.shared.interfaces[index].out_of_use.borrow().is_none();
         match status {
             Status::ProviderFailed => self.provider_failed(index),
             status => self.interface_failed(index, status),
@@ -162,7 +166,7 @@ impl Inner {
         let Some(first) = events.first() else { return };
         let handlers = self.handlers.borrow();
         let mut hand = Hand { worker: self, interface: index, rest: events };
-        let mut message = Message::new(first, self, index);
+        let mut message = Message::new(first, &self.shared, index);
         while let Some(event) = hand.next() {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
@@ -186,18 +190,6 @@ impl Inner {
         self.has_left_over.set(true);
     }
 
-    /// The worker ends: payloads that a provider has lent and no handler will see go back.
-    pub(super) fn release_left_over(&self) {
-        for (interface, events) in self.left_over.take() {
-            let lent = |event: &&Event| {
-                event.kind == event::MESSAGE && event.flags & event_flags::LENT != 0
-            };
-            for event in events.iter().filter(lent) {
-                abi::release(&self.interfaces[interface], event);
-            }
-        }
-    }
-
     /// What a handler left behind when it panicked.
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>) -> usize {
@@ -216,22 +208,22 @@ impl Inner {
 
     #[cold]
     fn other_event(self: &Rc<Self>, index: usize, event: &Event) {
-        let slot = &self.interfaces[index];
+        let slot = &self.shared.interfaces[index];
         match event.kind {
             event::MESSAGE => {
                 let lent = event.flags & event_flags::LENT != 0;
                 let id = event.id as u16;
-                if id >= emulate::id::FIRST && event.id <= u32::from(u16::MAX) {
-                    let from = emulate::Origin {
+                if id >= FIRST && event.id <= u32::from(u16::MAX) {
+                    let from = Origin {
                         peer: slot.peer(event.peer).0,
                         line: slot.to_endpoint.then_some(event.peer),
                     };
-                    emulate::handle(self, id, event.header, from, abi::payload(event));
+                    self.handle(id, event.header, from, payload(event));
                 } else {
                     self.bump(|c| c.unknown_ids += 1);
                 }
                 if lent {
-                    abi::release(slot, event);
+                    release(slot, event);
                 }
             }
             event::COMPLETION => {
@@ -239,9 +231,9 @@ impl Inner {
                     0 => Ok(event.header),
                     code => Err(slot.failed_completion(Status::from_code(code))),
                 };
-                if !self.with_ops(|ops| ops.completed(event.cookie, index, result)) {
+                if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
                     // What nobody waits for any more may have memory still.
-                    let late = self.held.borrow_mut().completed(event.cookie, index);
+                    let late = self.shared.held.borrow_mut().completed(event.cookie, index);
                     if late.is_none() {
                         self.bump(|c| c.malformed += 1);
                     }
@@ -251,7 +243,7 @@ impl Inner {
             event::PEER_ARRIVED => self.peer_arrived(slot, event),
             event::PEER_LEFT => self.peer_left(slot, event),
             event::ENDPOINT_FAILED => {
-                let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+                let words = String::from_utf8_lossy(payload(event)).into_owned();
                 let status = Status::from_code(event.status);
                 if event.cookie >= CARRIER_COOKIE {
                     return self.carrier_failed(event.cookie);
@@ -272,7 +264,7 @@ impl Inner {
     }
 
     fn peer_arrived(&self, slot: &InterfaceSlot, event: &Event) {
-        let address = WorkerAddress::parse(abi::payload(event)).ok();
+        let address = WorkerAddress::parse(payload(event)).ok();
         if address.is_none() {
             self.bump(|c| c.malformed += 1);
         }
@@ -300,7 +292,7 @@ impl Inner {
             None => return,
         };
         let label = address.as_ref().map_or_else(|| peer.to_string(), WorkerAddress::label);
-        let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+        let words = String::from_utf8_lossy(payload(event)).into_owned();
         let why = if words.is_empty() { status.text().to_string() } else { words };
         let error = Error::new(status, format!("{label} is gone"), why, "");
         // Who sees the peer's process itself knows; who only hears nothing of it any more may be the one that is deaf.
@@ -339,11 +331,11 @@ impl Inner {
     /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
     #[cold]
     pub(crate) fn provider_failed(&self, interface: usize) {
-        let provider = &self.interfaces[interface].provider;
+        let provider = &self.shared.interfaces[interface].provider;
         if !provider.poisoned() {
             provider.poison("a data call returned PROVIDER_FAILED");
         }
-        for (index, slot) in self.interfaces.iter().enumerate() {
+        for (index, slot) in self.shared.interfaces.iter().enumerate() {
             if std::sync::Arc::ptr_eq(&slot.provider, provider) {
                 self.interface_failed(index, Status::ProviderFailed);
             }
@@ -352,7 +344,7 @@ impl Inner {
 
     /// Providers that said in a call of no data, of any worker or of none, that they broke.
     fn take_out_broken(&self) {
-        for (index, slot) in self.interfaces.iter().enumerate() {
+        for (index, slot) in self.shared.interfaces.iter().enumerate() {
             if slot.provider.poisoned() && slot.out_of_use.borrow().is_none() {
                 self.provider_failed(index);
             }
@@ -362,7 +354,7 @@ impl Inner {
     /// An interface is finished: endpoints whose messages go through it end, and others go on without it.
     #[cold]
     fn interface_failed(&self, index: usize, status: Status) {
-        let slot = &self.interfaces[index];
+        let slot = &self.shared.interfaces[index];
         if slot.out_of_use.borrow().is_some() {
             return;
         }
@@ -393,23 +385,15 @@ impl Inner {
                 self.busy.borrow_mut().push_back(endpoint);
             }
         }
-        self.has_work.set(true);
-    }
-
-    pub(crate) fn note_work(&self) {
-        self.has_work.set(true);
-    }
-
-    pub(crate) fn note_settling(&self) {
-        self.settling.set(true);
+        self.shared.note_work();
     }
 
     /// One round over the endpoints with something queued, each getting its turn; then shared copies.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
-        if self.ops.borrow().has_due() {
-            self.run_due_flushes();
+        if self.shared.ops.borrow().has_due() {
+            run_due(&self.shared, &**self);
         }
         let round = self.busy.borrow().len();
         for _ in 0..round {
@@ -422,10 +406,13 @@ impl Inner {
                 endpoint.busy.set(false);
             }
         }
-        count += crate::assist::run(self);
+        count += run_copies(&self.shared, &self.copies);
+        let (helped, chunks) = self.helps.run(&self.shared.core.memory.regions);
+        self.bump(|c| c.assisted_chunks += chunks);
+        count += helped;
         let late = std::mem::take(&mut *self.late_handlers.borrow_mut());
         for (id, handler) in late {
-            let before = super::set_handler(&mut self.handlers.borrow_mut(), id, handler);
+            let before = set_handler(&mut self.handlers.borrow_mut(), id, handler);
             drop(before);
         }
         if self.closed.get() {
@@ -434,9 +421,9 @@ impl Inner {
         }
         let datagrams = self.send_waiting_datagrams();
         let owed = self.give_owed_answers();
-        let due = self.ops.borrow().has_due();
+        let due = self.shared.ops.borrow().has_due();
         let busy = !self.busy.borrow().is_empty();
-        self.has_work.set(busy || self.assist.is_busy() || datagrams || owed || due);
+        self.shared.has_work.set(busy || self.shares_copies() || datagrams || owed || due);
         count
     }
 
@@ -456,28 +443,5 @@ impl Inner {
         if let Some(peer) = self.peers.borrow_mut().get_mut(peer) {
             peer.bad += 1;
         }
-    }
-
-    /// An answer counts only when it comes from the worker that was asked, and where a connection carried the
-    /// question, over that connection.
-    pub(crate) fn check_answer(&self, asked: usize, from: emulate::Origin) -> Result<(), Status> {
-        let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
-        {
-            let peers = self.peers.borrow();
-            let peer = peers.get(from.peer).and_then(|peer| peer.address.as_ref());
-            let peer = peer.ok_or(Status::BadData)?;
-            let (there, here) = (&peer.party.worker, &asked.address.party.worker);
-            if there != here || peer.context != asked.address.context {
-                return Err(Status::BadData);
-            }
-        }
-        let over = asked.route.message().ok_or(Status::BadData)?.interface;
-        if self.interfaces[over].to_endpoint {
-            let line = self.line_over(&asked, over);
-            if line.is_none() || line != from.line {
-                return Err(Status::BadData);
-            }
-        }
-        Ok(())
     }
 }

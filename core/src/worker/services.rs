@@ -25,9 +25,10 @@
 
 use super::{Inner, Worker};
 use crate::address::WorkerAddress;
-use crate::emulate::{self, Answer, Origin};
 use crate::endpoint::{Endpoint, queue::Task};
-use crate::message::PeerId;
+use crate::interface::PeerId;
+use crate::proto::emulate::Answer;
+use crate::proto::{Origin, id};
 use crate::wireup::ReasonKind;
 use crate::wireup::service::{RequestId, ServiceAction, ServiceLimits, Services};
 use crate::{Error, Status};
@@ -134,7 +135,7 @@ impl ServiceRequest {
         let closed = || Error::from_status(Status::Closed);
         let worker = self.worker.upgrade().ok_or_else(closed)?;
         self.answered = true;
-        worker.core.check_process("a request for a service")?;
+        worker.shared.core.check_process("a request for a service")?;
         worker.check_open()?;
         let said = {
             let mut services = worker.services.services.borrow_mut();
@@ -270,7 +271,7 @@ impl Worker {
     /// # Errors
     /// As [`ServiceCall::test`]; `Busy` inside a handler.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, Error> {
-        self.inner.check_no_handler("finish_call")?;
+        self.inner.shared.check_no_handler("finish_call")?;
         loop {
             if let Some(answer) = self.inner.wait_for(None, true, || call.test())? {
                 return answer;
@@ -279,21 +280,21 @@ impl Worker {
     }
 }
 
-/// A message of services came in.
-pub(crate) fn received(worker: &Rc<Inner>, from: Origin, data: &[u8]) -> Result<(), Status> {
-    if worker.closed.get() {
-        // Nobody listens, and nothing is sent that could say so.
-        worker.hang_up(from, Status::Closed);
-        return Ok(());
-    }
-    let from = worker.address_of_peer(from.peer).ok_or(Status::BadData)?.party.worker;
-    let now = worker.wiring.now();
-    let taken = worker.services.services.borrow_mut().receive(now, from, data);
-    worker.carry_out_services();
-    taken.map_err(|_| Status::BadData)
-}
-
 impl Inner {
+    /// A message of services came in.
+    pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
+        if self.closed.get() {
+            // Nobody listens, and nothing is sent that could say so.
+            self.hang_up(from, Status::Closed);
+            return Ok(());
+        }
+        let from = self.address_of_peer(from.peer).ok_or(Status::BadData)?.party.worker;
+        let now = self.wiring.now();
+        let taken = self.services.services.borrow_mut().receive(now, from, data);
+        self.carry_out_services();
+        taken.map_err(|_| Status::BadData)
+    }
+
     /// What a peer gave of itself when it connected.
     pub(crate) fn address_of_peer(&self, peer: u32) -> Option<WorkerAddress> {
         self.peers.borrow().get(peer)?.address.clone()
@@ -324,7 +325,7 @@ impl Inner {
 
     /// The worker is about to close: it takes no more requests, and who waits is refused.
     pub(super) fn refuse_requests(self: &Rc<Self>) {
-        if !self.same_process() {
+        if !self.shared.same_process() {
             return;
         }
         let names: Vec<String> = self.services.listeners.borrow().keys().cloned().collect();
@@ -355,7 +356,7 @@ impl Inner {
                             }
                         }
                         Ok(endpoint) => {
-                            endpoint.enqueue(Task::tell(emulate::id::SERVICE, message));
+                            endpoint.enqueue(Task::tell(id::SERVICE, message));
                         }
                         Err(error) => self.service_peer_lost(peer, &error),
                     }

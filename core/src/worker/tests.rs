@@ -1,7 +1,9 @@
 //! What a worker does when what it stands on goes away under it.
 
 use super::*;
+use crate::rank::ModuleRef;
 use crate::{Context, Outcome, Region};
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 mod lines;
@@ -117,9 +119,9 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
 fn a_worker_whose_work_is_done_looks_for_none() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
-    worker.inner.note_work();
+    worker.inner.shared.note_work();
     let _ = worker.progress();
-    assert!(!worker.inner.has_work.get());
+    assert!(!worker.inner.shared.has_work.get());
 }
 
 #[test]
@@ -129,12 +131,12 @@ fn a_module_is_found_by_all_of_its_names_together() {
     let names = |slot: &InterfaceSlot| {
         [slot.provider.name.clone(), slot.domain.clone(), slot.module.clone()]
     };
-    let all: Vec<[String; 3]> = worker.inner.interfaces.iter().map(names).collect();
+    let all: Vec<[String; 3]> = worker.inner.shared.interfaces.iter().map(names).collect();
     assert!(all.len() > 1, "{all:?}");
     for (first, second) in [(0, 1), (1, 0)] {
         for mixed in 0..8 {
             let of = |at: usize| &all[if mixed >> at & 1 == 0 { first } else { second }][at];
-            let found = worker.inner.interface(&ModuleRef::new(of(0), of(1), of(2)));
+            let found = worker.inner.shared.interface(&ModuleRef::new(of(0), of(1), of(2)));
             let one = [of(0), of(1), of(2)].map(String::clone);
             assert_eq!(found, all.iter().position(|names| *names == one), "{one:?}");
         }

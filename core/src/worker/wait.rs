@@ -36,7 +36,7 @@ impl Worker {
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
         // What a provider fetches for a key makes no event: who waits for it has to look.
-        Ok(!self.inner.settling.replace(false) && self.inner.arm()?)
+        Ok(!self.inner.shared.settling.replace(false) && self.inner.arm()?)
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
@@ -74,7 +74,7 @@ impl Worker {
         mut condition: impl FnMut() -> bool,
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
-        self.inner.check_no_handler("a wait")?;
+        self.inner.shared.check_no_handler("a wait")?;
         self.inner.hear_of_service()?;
         Ok(self.inner.wait_for(timeout, false, || condition().then_some(()))?.is_some())
     }
@@ -86,7 +86,11 @@ impl Worker {
     /// As [`Region::close`]; inside a handler it does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
         let not = match region.close() {
-            Err(not) if not.error.status() == Status::Busy && !self.inner.in_progress.get() => not,
+            Err(not)
+                if not.error.status() == Status::Busy && !self.inner.shared.in_progress.get() =>
+            {
+                not
+            }
             ended => return ended,
         };
         // Neither a peer that leaves nor a handle that is dropped makes an event.
@@ -121,10 +125,10 @@ fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
 
 impl Inner {
     fn arm(&self) -> Result<bool, Error> {
-        self.core.check_process("a worker")?;
+        self.shared.core.check_process("a worker")?;
         // Whatever ends the sleep is to be looked at, by the next call of progress.
         self.slow_in.set(0);
-        for slot in &self.interfaces {
+        for slot in &self.shared.interfaces {
             if slot.attr.caps & caps::NEEDS_POLL != 0
                 && slot.out_of_use.borrow().is_none()
                 && armed(slot.interface.arm(), &slot.path)? == Armed::Ready
@@ -138,7 +142,7 @@ impl Inner {
             }
         }
         // What a handler left when it panicked lies in memory that no descriptor speaks of.
-        if self.has_left_over.get() || self.ops.borrow().has_due() {
+        if self.has_left_over.get() || self.shared.ops.borrow().has_due() {
             return Ok(false);
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
@@ -147,20 +151,22 @@ impl Inner {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
         }
-        Ok(!self.has_work.get() || self.only_blocked_work())
+        Ok(!self.shared.has_work.get() || self.only_blocked_work())
     }
 
     /// Says once that the context's progress thread has stopped.
     fn hear_of_service(&self) -> Result<(), Error> {
-        self.core.check_service().or_else(|error| match self.heard_of_service.replace(true) {
-            true => Ok(()),
-            false => Err(error),
+        self.shared.core.check_service().or_else(|error| {
+            match self.heard_of_service.replace(true) {
+                true => Ok(()),
+                false => Err(error),
+            }
         })
     }
 
     /// Whether what is queued waits for a peer, so that its descriptor will say when to go on.
     fn only_blocked_work(&self) -> bool {
-        !self.assist.is_busy()
+        !self.shares_copies()
     }
 
     /// Lets another thread end a wait.
@@ -169,8 +175,8 @@ impl Inner {
     }
 
     pub(super) fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.core.check_process("a worker")?;
-        self.check_no_handler("a wait")?;
+        self.shared.core.check_process("a worker")?;
+        self.shared.check_no_handler("a wait")?;
         self.slow_in.set(0);
         if self.progress() > 0 {
             return Ok(true);
@@ -178,7 +184,7 @@ impl Inner {
         if self.arm()? {
             // What waits for a connection that forms is woken by a carrier's descriptor or the timer.
             let busy = self.busy.borrow().iter().any(|endpoint| !endpoint.waits_for_line());
-            let queued = self.settling.replace(false) || busy || self.wiring.has_waiting();
+            let queued = self.shared.settling.replace(false) || busy || self.wiring.has_waiting();
             let nap = match (timeout, queued) {
                 (timeout, false) => timeout,
                 (None, true) => Some(QUEUED_NAP),
@@ -193,7 +199,7 @@ impl Inner {
     pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, Error> {
         self.check_owner(request)?;
         loop {
-            let take = || self.ops.borrow_mut().take(request.id);
+            let take = || self.shared.ops.borrow_mut().take(request.id);
             if let Some(result) = self.wait_for(None, true, take)? {
                 return result;
             }
@@ -243,7 +249,7 @@ impl Inner {
     #[cold]
     fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
         // In a forked child there is nothing to come.
-        self.core.check_process("a worker")?;
+        self.shared.core.check_process("a worker")?;
         match self.backoff.step(wait, Instant::now()) {
             Step::TimeIsUp => return Ok(false),
             Step::Look => std::hint::spin_loop(),

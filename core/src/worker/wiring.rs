@@ -15,11 +15,13 @@ pub(crate) use sender::Sender;
 
 use super::carrier::{Carrier, Carriers};
 use super::orphans::End;
-use super::{Counters, Inner, InterfaceSlot, abi};
+use super::{Counters, Inner, abi};
 use crate::address::{Via, WorkerAddress};
 use crate::endpoint::{Inner as EndpointInner, Owner, Way};
+use crate::interface::InterfaceSlot;
 use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::events::{BATCH, Batch, payload};
 use crate::wireup::{self, Action, Claim, ConnectionKey, Limits, Machine, Reason, ReasonKind};
 use crate::{Error, Status};
 use answers::end;
@@ -30,7 +32,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::{address_hash, event};
 
 /// Numbers of closed lines that rest before they are used again: no batch of events is that long.
-const RESTING: usize = 4 * abi::BATCH;
+const RESTING: usize = 4 * BATCH;
 
 /// How long a way to a peer that has failed is the last to be tried, ns, and how many such ways are kept in mind.
 const AVOIDED_FOR: u64 = 60_000_000_000;
@@ -164,26 +166,6 @@ impl Wiring {
     }
 }
 
-/// Takes a datagram, whatever carried it, if its sender may say what it says.
-pub(crate) fn received(
-    worker: &Rc<Inner>,
-    datagram: &[u8],
-    sender: Sender<'_>,
-) -> Result<(), String> {
-    let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
-    let taken = spoken.and_then(|spoken| {
-        worker.check_sender(&spoken, sender)?;
-        let now = worker.wiring.now();
-        let taken = worker.wiring.machine.borrow_mut().receive(now, datagram);
-        taken.map_err(|malformed| malformed.to_string())
-    });
-    worker.carry_out();
-    if taken.is_err() {
-        worker.bump(|c| c.malformed += 1);
-    }
-    taken
-}
-
 /// What both sides call the two modules of a connection: the one of the lower worker number first.
 fn module_text(slot: &InterfaceSlot, me: &[u8; 16], peer: &WorkerAddress, there: usize) -> String {
     let candidate = &peer.party.candidates[there];
@@ -198,6 +180,26 @@ fn module_text(slot: &InterfaceSlot, me: &[u8; 16], peer: &WorkerAddress, there:
 }
 
 impl Inner {
+    /// Takes a datagram, whatever carried it, if its sender may say what it says.
+    pub(crate) fn on_datagram(
+        self: &Rc<Self>,
+        datagram: &[u8],
+        sender: Sender<'_>,
+    ) -> Result<(), String> {
+        let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
+        let taken = spoken.and_then(|spoken| {
+            self.check_sender(&spoken, sender)?;
+            let now = self.wiring.now();
+            let taken = self.wiring.machine.borrow_mut().receive(now, datagram);
+            taken.map_err(|malformed| malformed.to_string())
+        });
+        self.carry_out();
+        if taken.is_err() {
+            self.bump(|c| c.malformed += 1);
+        }
+        taken
+    }
+
     /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
     /// being formed, and the endpoint will be worked on when it is there.
     pub(crate) fn wire(
@@ -212,13 +214,13 @@ impl Inner {
         }
         let user =
             self.endpoint_at(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
-        if peer == self.id {
+        if peer == self.shared.id {
             let number = self.line_to_ourselves(&endpoint.address, way)?;
             self.add_user(number, &user);
             return self.line_state(number);
         }
-        let slot = &self.interfaces[way.interface];
-        let module = module_text(slot, &self.id, &endpoint.address, way.candidate);
+        let slot = &self.shared.interfaces[way.interface];
+        let module = module_text(slot, &self.shared.id, &endpoint.address, way.candidate);
         if endpoint.owner != Owner::Application {
             // Answers go through whatever line there is, best the one that the peer began last.
             let known = self.newest_line(peer, &module);
@@ -290,7 +292,7 @@ impl Inner {
         peer: Rc<WorkerAddress>,
         carrier: Option<Carrier>,
     ) -> Result<(u64, Vec<u8>), Error> {
-        let slot = &self.interfaces[way.interface];
+        let slot = &self.shared.interfaces[way.interface];
         let number = self.new_number();
         let handle = match slot.interface.connect(&[], &[], number) {
             Ok(handle) => handle,
@@ -391,7 +393,7 @@ impl Inner {
     pub(super) fn line_name(&self, number: u64) -> Option<String> {
         let lines = self.wiring.lines.borrow();
         let line = lines.get(&number)?;
-        let path = &self.interfaces[line.way.interface].path;
+        let path = &self.shared.interfaces[line.way.interface].path;
         Some(format!("{} through {path}", line.peer.label()))
     }
 
@@ -405,7 +407,7 @@ impl Inner {
     /// use stands as it was left, and says nothing.
     pub(super) fn stands_elsewhere(&self, worker: [u8; 16], slot: &InterfaceSlot) -> bool {
         self.wiring.lines.borrow().values().any(|line| {
-            let other = &self.interfaces[line.way.interface];
+            let other = &self.shared.interfaces[line.way.interface];
             line.peer.party.worker == worker
                 && matches!(line.state, State::Ready)
                 && other.domain != slot.domain
@@ -458,7 +460,7 @@ impl Inner {
     pub(crate) fn release_lines(&self, endpoint: &EndpointInner) {
         let at = std::ptr::from_ref(endpoint);
         let numbers = self.lines_of(endpoint);
-        for interface in 0..self.interfaces.len() {
+        for interface in 0..self.shared.interfaces.len() {
             let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
         }
         for number in numbers {
@@ -505,7 +507,7 @@ impl Inner {
             let error = line.error();
             self.end_orphans(End::Line(number), &error);
             end(line.answers.take(), error);
-            let _ = self.forget_number(&self.interfaces[line.way.interface], number);
+            let _ = self.forget_number(&self.shared.interfaces[line.way.interface], number);
             self.close_line(number, line.raw);
         }
     }
@@ -516,6 +518,6 @@ impl Inner {
         abi::close(raw);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);
         self.wiring.closed_lines.borrow_mut().push_back(number);
-        self.provider_closed(Through::Line(number));
+        self.shared.provider_closed(Through::Line(number));
     }
 }

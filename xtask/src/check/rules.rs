@@ -12,11 +12,9 @@ const LONGEST_TEST: usize = 800;
 
 /// Files that are longer, and how long they may be.
 const LONG: &[(&str, usize, &str)] = &[
-    ("core/src/assist.rs", 600, "both sides of shared copies"),
     ("core/src/endpoint/post.rs", 600, "every slow way of put and get"),
     ("core/src/registry/abi/objects.rs", 600, "everything that is opened from a provider"),
     ("core/src/op/table.rs", 600, "one table, whose fields nobody else may see"),
-    ("core/src/worker/mod.rs", 640, "the public face of a worker, half of it documentation"),
     ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),

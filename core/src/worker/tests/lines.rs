@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::address::{Party, Scheme, Via};
-use crate::emulate::{self, Answer};
+use crate::proto::emulate::Answer;
 use crate::worker::carrier::Carrier;
 use tieline_testing::Wait;
 
@@ -94,7 +94,7 @@ fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
     let asked = ask(&first);
     let lie = |value| Answer::Reply { token: asked.id.raw(), status: 0, value };
     let wrong = answers.inner.answers_over(other).unwrap();
-    emulate::send_answer(&wrong, &mut lie(99)).unwrap();
+    wrong.send_answer(&mut lie(99)).unwrap();
     let wait = Wait::new("an answer over the other line");
     while asks.counters().malformed == 0 && asks.test(&asked).is_none() {
         wait.goes_on();
@@ -102,7 +102,7 @@ fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
     }
     assert_eq!(asks.test(&asked), None, "it was not asked over that line");
     let right = answers.inner.answers_over(one).unwrap();
-    emulate::send_answer(&right, &mut lie(77)).unwrap();
+    right.send_answer(&mut lie(77)).unwrap();
     let wait = Wait::new("an answer over the line of the question");
     while asks.test(&asked).is_none() {
         wait.goes_on();
@@ -145,10 +145,10 @@ fn a_peer_stands_elsewhere_when_a_line_to_it_stands_in_another_domain() {
     assert_eq!(end(&asks, &answers, &pending(endpoint.flush_messages())), Ok(0));
     let [line] = asks.inner.wiring.standing()[..] else { panic!("one line") };
     let slot = |to_endpoint: bool| {
-        asks.inner.interfaces.iter().find(|slot| slot.to_endpoint == to_endpoint).unwrap()
+        asks.inner.shared.interfaces.iter().find(|slot| slot.to_endpoint == to_endpoint).unwrap()
     };
     let stands = |worker: &Worker| {
-        [false, true].map(|lines| asks.inner.stands_elsewhere(worker.inner.id, slot(lines)))
+        [false, true].map(|lines| asks.inner.stands_elsewhere(worker.inner.shared.id, slot(lines)))
     };
     assert_eq!(stands(&answers), [true, false]);
     assert_eq!(stands(&there.worker().unwrap()), [false, false], "it is another worker's line");

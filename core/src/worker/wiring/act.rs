@@ -5,7 +5,7 @@ use super::*;
 impl Inner {
     /// Carries out everything that the machine has decided.
     pub(super) fn carry_out(self: &Rc<Self>) {
-        if !self.same_process() {
+        if !self.shared.same_process() {
             return; // a forked child does not speak in its parent's name
         }
         loop {
@@ -53,7 +53,8 @@ impl Inner {
             Action::Answer { identity, datagram } => {
                 // To somebody about whom nothing is kept: best effort, it will ask again.
                 let Ok(peer) = WorkerAddress::parse(&identity) else { return };
-                let slots = self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
+                let slots =
+                    self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
                 let ways = slots.flat_map(|(index, slot)| {
                     let theirs = peer.party.candidates.iter().enumerate();
                     let reached = theirs.filter(|(_, c)| {
@@ -77,7 +78,7 @@ impl Inner {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
         let (Some(number), Some(old)) = (number, old) else { return };
-        let _ = self.forget_number(&self.interfaces[old.way.interface], number);
+        let _ = self.forget_number(&self.shared.interfaces[old.way.interface], number);
         self.close_line(number, old.raw);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {
@@ -123,9 +124,11 @@ impl Inner {
         if peer.party.worker != key.peer {
             return Err(nonsense("its sender's address is another worker's"));
         }
-        for (index, slot) in self.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint) {
+        for (index, slot) in
+            self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint)
+        {
             for there in 0..peer.party.candidates.len() {
-                if module_text(slot, &self.id, &peer, there) != *key.module {
+                if module_text(slot, &self.shared.id, &peer, there) != *key.module {
                     continue;
                 }
                 let theirs = &peer.party.candidates[there].address;
@@ -195,7 +198,7 @@ impl Inner {
                     line.outbox.push_back(datagram);
                 }
                 let _ = self.wiring.waiting.borrow_mut().insert(number);
-                self.note_work();
+                self.shared.note_work();
             }
             Err(status) => {
                 line.trouble = format!("{}: {}", self.carrier_name(&carrier), status.text());

@@ -95,7 +95,7 @@ impl Inner {
     /// The worker is closed, and with it all its endpoints: lets go of its connections, and of what providers have there. Also
     /// of those that the application holds endpoints of: somebody may wait at their other end.
     pub(in crate::worker) fn drop_all_lines(&self) {
-        if !self.same_process() {
+        if !self.shared.same_process() {
             return;
         }
         let formed: Vec<u64> = {

@@ -8,13 +8,15 @@ impl Inner {
         let mut count = 0;
         for index in 0..self.wiring.carriers.connectors.len() {
             let slot = &self.wiring.carriers.connectors[index];
-            let mut batch = abi::Batch::new();
+            let mut batch = Batch::new();
             let events = match slot.connector.poll(batch.slots()) {
                 Ok(0) => continue,
                 Ok(events) => events,
                 Err(status) => {
                     let words = slot.provider.last_error();
-                    self.core.note(format!("{} does not work: {status}: {words}", slot.scheme));
+                    self.shared
+                        .core
+                        .note(format!("{} does not work: {status}: {words}", slot.scheme));
                     continue;
                 }
             };
@@ -23,10 +25,10 @@ impl Inner {
                 match event.kind {
                     event::DATAGRAM => {
                         let sender = Sender::At(event.header);
-                        let _ = received(self, abi::payload(event), sender);
+                        let _ = self.on_datagram(payload(event), sender);
                     }
                     event::PEER_LEFT => {
-                        let words = String::from_utf8_lossy(abi::payload(event)).into_owned();
+                        let words = String::from_utf8_lossy(payload(event)).into_owned();
                         let status = Status::from_code(event.status);
                         self.carrier_left(index, event.header, status, &words);
                     }
@@ -113,7 +115,7 @@ impl Inner {
             (line.everybody(), line.peer.clone(), line.way.interface, line.key.clone(), error)
         };
         // Before anything below lets go of the line: only this says whether it was the last that leads here from the peer.
-        let gone = self.forget_number(&self.interfaces[interface], number);
+        let gone = self.forget_number(&self.shared.interfaces[interface], number);
         if let Some(key) = key {
             self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
             self.carry_out();
@@ -134,11 +136,11 @@ impl Inner {
         if status != Status::KeyRejected {
             self.avoid(peer.party.worker, interface);
         }
-        if self.stands_elsewhere(peer.party.worker, &self.interfaces[interface]) {
+        if self.stands_elsewhere(peer.party.worker, &self.shared.interfaces[interface]) {
             // The peer lives: only this device's way to it is gone.
-            self.core.note(format!(
+            self.shared.core.note(format!(
                 "{} to {} failed ({error}); what goes through other devices goes on",
-                self.interfaces[interface].path,
+                self.shared.interfaces[interface].path,
                 peer.label()
             ));
             return;

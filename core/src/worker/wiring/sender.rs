@@ -98,18 +98,18 @@ mod tests {
         let [me, honest, liar] = [0, 1, 2].map(|n: usize| &workers[n].inner);
         let address = |worker: &Rc<Inner>| WorkerAddress::parse(&worker.identity().unwrap());
         let (honest_is, liar_is) = (address(honest).unwrap(), address(liar).unwrap());
-        let own = request(honest.id, &honest.identity().unwrap());
-        let taken = |bytes: &[u8], sender: Sender<'_>| received(me, bytes, sender).is_ok();
+        let own = request(honest.shared.id, &honest.identity().unwrap());
+        let taken = |bytes: &[u8], sender: Sender<'_>| me.on_datagram(bytes, sender).is_ok();
         let answers = || workers[0].counters().wireup_rejections;
         assert!(taken(&own, Sender::Worker(&honest_is)));
         assert!(taken(&own, Sender::Application) && taken(&own, Sender::At(0)));
         assert_eq!(answers(), 3);
         assert!(!taken(&own, Sender::Worker(&liar_is)), "somebody else speaks for it");
         // An answer would go to somebody else than who asked.
-        let astray = request(liar.id, &honest.identity().unwrap());
+        let astray = request(liar.shared.id, &honest.identity().unwrap());
         assert!(!taken(&astray, Sender::Worker(&liar_is)));
         assert!(!taken(&astray, Sender::Application));
-        assert!(!taken(&request(honest.id, b"no address"), Sender::Worker(&honest_is)));
+        assert!(!taken(&request(honest.shared.id, b"no address"), Sender::Worker(&honest_is)));
         assert_eq!((answers(), workers[0].counters().malformed), (3, 4));
     }
 
@@ -139,11 +139,17 @@ mod tests {
         let _ = me.wiring.by_key.borrow_mut().insert(key, 7);
         let gone = |kind| {
             let from = known.party.worker;
-            let header =
-                Header { from, to: me.id, from_epoch: 0, to_epoch: 1, module: "tcp|a|b", n: 1 };
+            let header = Header {
+                from,
+                to: me.shared.id,
+                from_epoch: 0,
+                to_epoch: 1,
+                module: "tcp|a|b",
+                n: 1,
+            };
             encode(&header, &Body::Reject { kind, next: 2, text: "gone" })
         };
-        let taken = |bytes: &[u8], sender: Sender<'_>| received(me, bytes, sender).is_ok();
+        let taken = |bytes: &[u8], sender: Sender<'_>| me.on_datagram(bytes, sender).is_ok();
         let said = gone(ReasonKind::NoSuchWorker);
         assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
         assert!(!taken(&said, Sender::At(address_hash(b"another one"))));

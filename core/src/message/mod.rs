@@ -1,7 +1,12 @@
 //! What a receive handler sees.
 
-use crate::worker::abi::{Lent, Readers};
-use crate::worker::{Inner as WorkerInner, InterfaceSlot, abi};
+pub(crate) mod abi;
+
+pub use crate::interface::PeerId;
+
+use crate::interface::InterfaceSlot;
+use crate::shared::Shared;
+use abi::{Lent, Readers};
 use std::cell::Cell;
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -9,23 +14,13 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::event_flags;
 
-/// A peer that has written to this worker, by its number on this worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub(crate) u32);
-
-impl fmt::Display for PeerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {}", self.0)
-    }
-}
-
 /// A message, for the length of the handler's call.
 ///
 /// The payload lies in the transport's buffer: it is not copied. A handler that needs it for longer calls
 /// [`Message::keep`].
 pub struct Message<'a> {
     event: &'a Event,
-    worker: &'a Rc<WorkerInner>,
+    shared: &'a Rc<Shared>,
     interface: usize,
     /// Who reads a lent payload, once it was kept. Taken by [`Message::give_back`], which lent payloads alone come to:
     /// the others need not look at it on the way out.
@@ -34,12 +29,8 @@ pub struct Message<'a> {
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(crate) fn new(
-        event: &'a Event,
-        worker: &'a Rc<WorkerInner>,
-        interface: usize,
-    ) -> Message<'a> {
-        Message { event, worker, interface, kept: ManuallyDrop::new(Cell::new(None)) }
+    pub(crate) fn new(event: &'a Event, shared: &'a Rc<Shared>, interface: usize) -> Message<'a> {
+        Message { event, shared, interface, kept: ManuallyDrop::new(Cell::new(None)) }
     }
 
     /// The next message of the same batch: nobody keeps what is not lent, and what was lent has been given back.
@@ -49,7 +40,7 @@ impl<'a> Message<'a> {
     }
 
     fn slot(&self) -> &'a InterfaceSlot {
-        &self.worker.interfaces[self.interface]
+        &self.shared.interfaces[self.interface]
     }
 
     /// The handler has returned: a lent payload that nobody keeps goes back.
@@ -96,7 +87,7 @@ impl<'a> Message<'a> {
         let payload = if first {
             let readers = Rc::<Readers>::default();
             self.kept.set(Some(readers.clone()));
-            Payload::Lent(Lent::new(self.event, self.worker.clone(), self.interface, readers))
+            Payload::Lent(Lent::new(self.event, self.shared.clone(), self.interface, readers))
         } else {
             self.kept.set(before);
             Payload::Copied(self.payload().into())

@@ -1,0 +1,48 @@
+//! Answers on their way to who asked.
+
+use super::Inner;
+use crate::Status;
+use crate::proto::emulate::{Answer, GET_DATA_HEAD, Target, data_head, reply_bytes};
+use crate::proto::id;
+use crate::region::Access;
+use crate::registry::abi::PackBuffer;
+
+impl Inner {
+    /// Sends an answer, or as much of it as the transport takes now.
+    pub(crate) fn send_answer(&self, answer: &mut Answer) -> Result<(), Status> {
+        match answer {
+            Answer::Reply { token, status, value } => {
+                self.control_now(id::REPLY, *token, &reply_bytes(*status, *value))
+            }
+            Answer::Service(message) => self.control_now(id::SERVICE, 0, message),
+            Answer::Data { token, target, len, sent } => self.stream(*token, target, *len, sent),
+        }
+    }
+
+    /// Sends as much of a get's answer as the transport takes now.
+    fn stream(&self, token: u64, target: &Target, len: u64, sent: &mut u64) -> Result<(), Status> {
+        let piece = self.most_behind(GET_DATA_HEAD)? as u64;
+        let regions = &self.shared.core.memory.regions;
+        loop {
+            let n = piece.min(len - *sent);
+            let from = Target { offset: target.offset + *sent, ..*target };
+            let pack = |out: &mut PackBuffer<'_>| {
+                out.put(&data_head(*sent, 0))?;
+                from.reach(regions, n, Access::READ, |span, offset| {
+                    out.put_span(span, offset, n as usize)
+                })
+            };
+            match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
+                Ok(()) => *sent += n,
+                // Deregistered while its answer was under way: the rest is an error.
+                Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
+                    return self.control_now(id::GET_DATA, token, &data_head(*sent, status as i32));
+                }
+                Err(status) => return Err(status),
+            }
+            if *sent >= len {
+                return Ok(());
+            }
+        }
+    }
+}

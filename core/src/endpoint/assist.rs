@@ -1,0 +1,247 @@
+//! The initiator's half of a copy that a peer shares; see [`crate::proto::assist`].
+
+use super::key::{KeyInner, Native, RemoteKey};
+use super::queue::Failed;
+use super::{Inner, State};
+use crate::op::{Id, Kind, Landing, Memory};
+use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word};
+use crate::proto::id;
+use crate::region::{Access, Region};
+use crate::request::Outcome;
+use crate::shared::Shared;
+use crate::{Error, Status};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+/// How often the initiator looks for the helper's last chunk before it turns to other work.
+const PATIENCE: usize = 20_000;
+/// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
+const LONELY: u32 = 4;
+const ASK_AGAIN: u32 = 16;
+
+/// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
+/// memory, and count in the slot.
+pub(crate) struct Job {
+    plan: Plan,
+    request: Option<Id>,
+    local: Region,
+    key: Rc<KeyInner>,
+    /// What our own part ended with.
+    copied: Result<(), Status>,
+}
+
+impl Inner {
+    /// Shares a large transfer with the peer. `None`: it is not one to share, the caller copies alone.
+    #[expect(clippy::too_many_arguments, reason = "the arguments of a put or get, plus its way")]
+    pub(super) fn share_copy(
+        &self,
+        put: bool,
+        local: &Region,
+        at: usize,
+        len: usize,
+        key: &RemoteKey,
+        native: &Native,
+        offset: u64,
+    ) -> Option<Result<Outcome, Error>> {
+        let core = &self.shared.core;
+        let needed = if put { Access::READ } else { Access::WRITE };
+        if len < core.assist_size
+            || !native.copies_between_processes()
+            || !local.inner.access.allows(needed)
+            || self.address.context == core.id
+            || !Plan::fits(len)
+        {
+            return None;
+        }
+        if self.state.get() == State::New {
+            // Nothing but memory operations so far: the peer is asked for help over the message lane.
+            self.open_message_lane().ok()?;
+        }
+        if self.state.get() != State::Ready || !self.worth_asking() {
+            return None;
+        }
+        let slots = &self.shared.slots;
+        let region = slots.region(&core.memory)?;
+        let (control_key, memory_key) = (region.packed_key().ok()?, local.packed_key().ok()?);
+        let slot = slots.take()?;
+        let sequence = slots.next_sequence();
+        let target = key.inner.target(offset);
+        let plan = Plan { put, sequence, slot, len: len as u64, at: at as u64, target };
+        let outcome = (|| {
+            word(&region, slot, FINISHED)?.store(0, Ordering::SeqCst);
+            word(&region, slot, TROUBLE)?.store(0, Ordering::SeqCst);
+            let claims = Claims { sequence, front: 0, back: 0 };
+            word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
+            let bytes = request_bytes(&plan, control_key, memory_key)?;
+            // A full queue only means that nobody helps.
+            let _ = self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes));
+            let (local, key) = (local.hold(), key.inner.clone());
+            let mut job = Job { plan, request: None, local, key, copied: Ok(()) };
+            job.copied = copy_front(&job, &region);
+            let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
+            self.lonely.set(if now.back > 0 { 0 } else { self.lonely.get().saturating_add(1) });
+            self.conclude(native, job, &region)
+        })();
+        if !matches!(outcome, Ok(Outcome::Pending(_))) {
+            slots.give_back(slot);
+        }
+        Some(outcome)
+    }
+
+    /// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.
+    fn worth_asking(&self) -> bool {
+        let lonely = self.lonely.get();
+        if lonely < LONELY || lonely % ASK_AGAIN == 0 {
+            return true;
+        }
+        self.lonely.set(lonely + 1);
+        false
+    }
+
+    /// Ends the operation, or leaves it to progress when the helper still copies.
+    fn conclude(&self, native: &Native, mut job: Job, region: &Region) -> Result<Outcome, Error> {
+        wait_for_helper(&job, region);
+        if let Some(result) = ended(&job, region) {
+            let failed = |status| self.failed(Failed::by(native.interface, status));
+            return result.map(|()| Outcome::Done(0)).map_err(failed);
+        }
+        let request = {
+            let mut ops = self.shared.ops.borrow_mut();
+            let request = ops.open_inner(self.index, Kind::Copy)?;
+            ops.set_landing(request, Landing::held(Memory::Region(job.local.clone()), 0, 0));
+            request
+        };
+        job.request = Some(request);
+        self.worker.add_copy(job);
+        self.outcome(request)
+    }
+}
+
+/// Copies chunks from the front until none is left.
+fn copy_front(job: &Job, region: &Region) -> Result<(), Status> {
+    let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
+    let chunks = job.plan.chunks();
+    let mut front = 0;
+    loop {
+        let mut taken = Ok(None);
+        let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            taken = Claims::unpack(word).next_front(chunks, job.plan.sequence, front);
+            taken.ok().flatten().map(|(_, next)| next.pack())
+        });
+        let (run, next) = match (updated, taken?) {
+            (Ok(_), Some(taken)) => taken,
+            _ => return Ok(()),
+        };
+        front = next.front;
+        if let Err(status) = copy_run(job, run) {
+            // Nobody may take another chunk; what the helper has in its hands it finishes.
+            let stop = |word| {
+                let now = Claims::unpack(word);
+                Some(Claims { front: chunks.saturating_sub(now.back), ..now }.pack())
+            };
+            let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
+            return Err(status);
+        }
+    }
+}
+
+fn copy_run(job: &Job, run: Run) -> Result<(), Status> {
+    let (from, n) = job.plan.piece(run);
+    let base = job.local.inner.span.range((job.plan.at + from) as usize, n as usize)?;
+    job.key.copy(job.plan.put, base, n as usize, job.plan.target.offset + from)
+}
+
+enum Helper {
+    Finished,
+    Working,
+    GaveUp,
+}
+
+fn helper(job: &Job, region: &Region) -> Helper {
+    let read = |at| word(region, job.plan.slot, at).map_or(0, |w| w.load(Ordering::SeqCst));
+    if read(TROUBLE) != 0 {
+        return Helper::GaveUp;
+    }
+    if read(FINISHED) >= Claims::unpack(read(CLAIMS)).back {
+        Helper::Finished
+    } else {
+        Helper::Working
+    }
+}
+
+fn wait_for_helper(job: &Job, region: &Region) {
+    for _ in 0..PATIENCE {
+        if !matches!(helper(job, region), Helper::Working) {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// How a transfer ended, once the helper has nothing of it any more.
+fn ended(job: &Job, region: &Region) -> Option<Result<(), Status>> {
+    if job.copied == Err(Status::BadData) {
+        // What stands in the slot is not the work of one who helps.
+        return Some(job.copied);
+    }
+    match helper(job, region) {
+        Helper::Working => None,
+        Helper::Finished => Some(job.copied),
+        Helper::GaveUp => Some(job.copied.and_then(|()| redo_back(job, region))),
+    }
+}
+
+/// Copies what a helper had taken and gave up.
+fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
+    let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
+    let count = Claims::unpack(now).back;
+    if count == 0 {
+        return Ok(());
+    }
+    // The word lies in memory that the peer can write.
+    let first = job.plan.chunks().checked_sub(count).ok_or(Status::BadData)?;
+    copy_run(job, Run { first, count })
+}
+
+/// The kernel has begun to refuse what this side was to copy.
+fn another_way(job: &Job, request: Id) -> Result<(), Error> {
+    let Plan { put, len, at, ref target, .. } = job.plan;
+    let place = (at as usize, len as usize);
+    job.key.endpoint.copy_another_way(request, put, &job.local, place, &job.key, target.offset)
+}
+
+/// One round of progress over a worker's shared copies: how many have ended.
+pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<Job>>) -> usize {
+    let mut count = 0;
+    let jobs = std::mem::take(&mut *copies.borrow_mut());
+    for job in jobs {
+        let region = shared.slots.open_region();
+        let endpoint = &job.key.endpoint;
+        let result = match region.as_ref().map(|region| ended(&job, region)) {
+            Some(Some(result)) => result,
+            // Nobody copies any more when the peer is gone. Otherwise the slot and the memory are its until it is
+            // through, also when the operation has ended with its endpoint.
+            Some(None) if !endpoint.has_failed(Status::PeerFailed) => {
+                copies.borrow_mut().push(job);
+                continue;
+            }
+            Some(None) => Err(Status::PeerFailed),
+            None => Err(Status::Closed),
+        };
+        shared.slots.give_back(job.plan.slot);
+        count += 1;
+        let Some(request) = job.request else { continue };
+        if result == Err(Status::Unreachable) {
+            let again = another_way(&job, request);
+            shared.part(request, again.map(|()| 0));
+            continue;
+        }
+        let failed = |status| match job.key.interface() {
+            Some(interface) => endpoint.failed(Failed::by(interface, status)),
+            None => endpoint.failed(Failed::by_nobody(status)),
+        };
+        shared.part(request, result.map(|()| 0).map_err(failed));
+    }
+    count
+}

@@ -1,0 +1,81 @@
+//! What endpoints ask of their worker beyond what they share with it. None of it is on the short way of an operation.
+
+use super::assist::Job;
+use super::{Inner, Waiting, Way};
+use crate::address::WorkerAddress;
+use crate::op::Id;
+use crate::op::held::Through;
+use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
+use std::rc::Rc;
+
+/// A worker, as its endpoints see it. They keep it, and with it their lines.
+pub(crate) trait WorkerCalls {
+    /// The bytes of the worker's address.
+    fn identity(&self) -> Result<Vec<u8>, Error>;
+
+    // ---- endpoints ----
+
+    /// The endpoint at a place.
+    fn endpoint_at(&self, place: usize) -> Option<Rc<Inner>>;
+
+    /// Every endpoint that there is.
+    fn all_endpoints(&self) -> Vec<Rc<Inner>>;
+
+    /// An endpoint of the library's own.
+    fn connect_internal(self: Rc<Self>, address: WorkerAddress) -> Result<Rc<Inner>, Error>;
+
+    /// Something is queued on this endpoint.
+    fn make_busy(&self, endpoint: &Inner);
+
+    /// An endpoint is dropped. What providers have of it goes on without it where it goes over lines alone; `through` says what
+    /// that is, by interface.
+    fn orphan(&self, owner: usize, through: &dyn Fn(usize) -> Vec<Through>);
+
+    /// An endpoint is gone.
+    fn remove_endpoint(&self, id: Id);
+
+    /// A peer still copies its part of a large transfer: progress is to end it.
+    fn add_copy(&self, copy: Job);
+
+    // ---- lines ----
+
+    /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
+    /// being formed, and the endpoint will be worked on when it is there.
+    fn wire(self: Rc<Self>, endpoint: &Inner, way: Way) -> Result<RawEndpoint, Error>;
+
+    /// Whether this endpoint's line over an interface is being formed.
+    fn line_forms(&self, endpoint: &Inner, interface: usize) -> bool;
+
+    /// The line that an endpoint uses over an interface.
+    fn line_over(&self, endpoint: &Inner, interface: usize) -> Option<u64>;
+
+    /// The lines that an endpoint uses.
+    fn lines_of(&self, endpoint: &Inner) -> Vec<u64>;
+
+    /// An endpoint has failed: its lines lead to a peer that is given up, unless somebody else uses them.
+    fn end_lines(self: Rc<Self>, endpoint: &Inner, error: &Error);
+
+    /// This endpoint has packed, and could not leave its lines before.
+    fn drop_dead_lines_of(&self, endpoint: &Inner);
+
+    /// An endpoint is gone: its lines stay for the next one, unless they are dead.
+    fn release_lines(&self, endpoint: &Inner);
+
+    // ---- failure ----
+
+    /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
+    fn provider_failed(&self, interface: usize);
+
+    /// A process is gone: every endpoint that leads to it ends.
+    fn peer_failed(&self, context: [u8; 16], error: &Error);
+
+    /// The way to a worker is gone: what waits there for a service ends.
+    fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error);
+
+    /// An endpoint has failed with this answer still to be given.
+    fn answer_lost(&self, endpoint: &Inner, lost: Waiting, status: Status);
+
+    /// This endpoint has failed: answers to its peer go another way.
+    fn answer_another_way(&self, failed: &Inner);
+}

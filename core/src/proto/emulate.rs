@@ -1,0 +1,259 @@
+//! Put, get and atomics over messages: the records on the wire, and what the target does with them.
+//!
+//! Where no module gives a pair native access to some memory, the core sends these messages on the
+//! message lane (to the peer's service worker when its context has a progress thread). The target looks
+//! the region up by number and generation, checks range and rights, and answers. Messages are delivered
+//! once and in order, so an atomic is executed once.
+
+use crate::region::{Access, Table};
+use crate::sys::Span;
+use crate::wire::{Reader, Writer};
+use crate::{Error, Status};
+use std::sync::atomic::Ordering::SeqCst;
+use tieline_plugin_api::atomic_op;
+
+/// A peer's range, as its key names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) region: u64,
+    pub(crate) generation: u64,
+    pub(crate) offset: u64,
+}
+
+/// Bytes before those of a piece of a put, and of a piece of a get's answer.
+pub(crate) const PUT_HEAD: usize = 24;
+pub(crate) const GET_DATA_HEAD: usize = 16;
+
+impl Target {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        let _ = w.u64(self.region).u64(self.generation).u64(self.offset);
+    }
+
+    pub(super) fn read(r: &mut Reader<'_>) -> Result<Target, Status> {
+        Ok(Target { region: r.u64()?, generation: r.u64()?, offset: r.u64()? })
+    }
+
+    /// Does something with these bytes of a region of ours, if there is such a region and the key allows it.
+    pub(crate) fn reach<T>(
+        &self,
+        regions: &Table,
+        len: u64,
+        needed: Access,
+        with: impl FnOnce(&Span, usize) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        regions.reach(self.region, self.generation, (self.offset, len), needed, with)
+    }
+}
+
+/// One atomic, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtomicCall {
+    pub(crate) op: u32,
+    pub(crate) width: u32,
+    pub(crate) operand: u64,
+    pub(crate) compare: u64,
+}
+
+/// The bytes that ask a target for an atomic.
+pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
+    let mut w = Writer::default();
+    target.write(&mut w);
+    let _ = w.u64(call.operand).u64(call.compare).u8(call.op as u8).u8(call.width as u8);
+    w.bytes
+}
+
+/// The bytes that ask a target for a range.
+pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
+    let mut w = Writer::default();
+    target.write(&mut w);
+    let _ = w.u64(len);
+    w.bytes
+}
+
+/// What is owed to a peer for its question.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// How it ended, and the value from before.
+    Reply { token: u64, status: i32, value: u64 },
+    /// The bytes that it asked for, of which so many have been sent.
+    Data { token: u64, target: Target, len: u64, sent: u64 },
+    /// What a service says.
+    Service(Box<[u8]>),
+}
+
+impl Answer {
+    /// How what was asked with this token ended.
+    pub(crate) fn reply(token: u64, result: Result<u64, Status>) -> Answer {
+        let (status, value) = match result {
+            Ok(value) => (0, value),
+            Err(status) => (status as i32, 0),
+        };
+        Answer::Reply { token, status, value }
+    }
+}
+
+pub(crate) fn reply_bytes(status: i32, value: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&status.to_le_bytes());
+    bytes[4..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// What a target says of how an operation ended: a status, and the value from before.
+pub(crate) fn read_reply(data: &[u8]) -> Result<(i32, u64), Status> {
+    let mut r = Reader::new(data);
+    Ok((r.i32()?, r.u64()?))
+}
+
+/// What is before the bytes of a piece of a get's answer: its place, and a status where the rest does not come.
+pub(crate) fn data_head(position: u64, status: i32) -> Vec<u8> {
+    let mut w = Writer::default();
+    let _ = w.u64(position).i32(status).u32(0);
+    w.bytes
+}
+
+/// The place of a piece of a get's answer, a status, and the bytes.
+pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
+    let mut r = Reader::new(data);
+    let (position, status, _) = (r.u64()?, r.i32()?, r.u32()?);
+    Ok((position, status, r.rest()))
+}
+
+// ---- at the target ----
+
+/// Carries out a piece of a put. Only the last piece asks for an answer; an earlier failure shows there too, since a key that
+/// is refused stays refused and the last piece reaches furthest.
+pub(crate) fn on_put(regions: &Table, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
+    let mut r = Reader::new(data);
+    let target = Target::read(&mut r)?;
+    let data = r.rest();
+    let result = target
+        .reach(regions, data.len() as u64, Access::WRITE, |span, offset| span.write(offset, data));
+    Ok((token != 0).then(|| Answer::reply(token, result.map(|()| 0))))
+}
+
+/// Looks whether a get is allowed.
+pub(crate) fn on_get(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
+    let mut r = Reader::new(data);
+    let target = Target::read(&mut r)?;
+    let len = r.u64()?;
+    Ok(match target.reach(regions, len, Access::READ, |_, _| Ok(())) {
+        Err(status) => Answer::reply(token, Err(status)),
+        Ok(()) => Answer::Data { token, target, len, sent: 0 },
+    })
+}
+
+/// Executes an atomic.
+pub(crate) fn on_atomic(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
+    let mut r = Reader::new(data);
+    let target = Target::read(&mut r)?;
+    let (operand, compare) = (r.u64()?, r.u64()?);
+    let call = AtomicCall { op: u32::from(r.u8()?), width: u32::from(r.u8()?), operand, compare };
+    let width = u64::from(call.width);
+    let result =
+        target.reach(regions, width, Access::ATOMIC, |span, offset| execute(span, offset, &call));
+    Ok(Answer::reply(token, result))
+}
+
+/// The error of an operation that the target refused.
+pub(crate) fn refused(status: Status) -> Error {
+    let (why, fix) = match status {
+        Status::KeyRejected => (
+            "the region was deregistered, the key is not one of the peer's, or it lacks that right",
+            "ask the peer for a current key",
+        ),
+        Status::OutOfRange => ("the range ends outside the region", "check offset and length"),
+        Status::Misaligned => ("atomics need an offset that is a multiple of their width", ""),
+        _ => ("the peer could not execute it", ""),
+    };
+    Error::new(status, "the target refused the operation", why, fix)
+}
+
+/// Executes an atomic on local memory, coherent with every other CPU atomic on it.
+pub(crate) fn execute(span: &Span, offset: usize, call: &AtomicCall) -> Result<u64, Status> {
+    macro_rules! run {
+        ($word:expr, $type:ty) => {{
+            let (word, n) = ($word, call.operand as $type);
+            Ok(u64::from(match call.op {
+                atomic_op::ADD => word.fetch_add(n, SeqCst),
+                atomic_op::AND => word.fetch_and(n, SeqCst),
+                atomic_op::OR => word.fetch_or(n, SeqCst),
+                atomic_op::XOR => word.fetch_xor(n, SeqCst),
+                atomic_op::SWAP => word.swap(n, SeqCst),
+                atomic_op::COMPARE_SWAP => {
+                    match word.compare_exchange(call.compare as $type, n, SeqCst, SeqCst) {
+                        Ok(before) | Err(before) => before,
+                    }
+                }
+                atomic_op::MIN => word.fetch_min(n, SeqCst),
+                atomic_op::MAX => word.fetch_max(n, SeqCst),
+                _ => return Err(Status::Unsupported),
+            }))
+        }};
+    }
+    match call.width {
+        4 => run!(span.word32(offset)?, u32),
+        8 => run!(span.word64(offset)?, u64),
+        _ => Err(Status::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::id;
+
+    /// What a worker of the same major reads: docs/wire.md. A change here is a new version in `address::MESSAGES`.
+    #[test]
+    fn messages_are_written_as_they_always_were() {
+        let target = Target { region: 1, generation: 2, offset: 3 };
+        let call = AtomicCall { op: atomic_op::ADD, width: 8, operand: 5, compare: 6 };
+        let mut put = Writer::default();
+        target.write(&mut put);
+        assert_eq!(put.bytes.len(), PUT_HEAD);
+        let Answer::Reply { token: 7, status, value } = Answer::reply(7, Ok(9)) else {
+            panic!("a reply bears the token of what was asked");
+        };
+        let written = [
+            ("PUT", put.bytes),
+            ("GET", get_request(&target, 4)),
+            ("ATOMIC", atomic_request(&target, &call)),
+            ("REPLY", reply_bytes(status, value).to_vec()),
+        ];
+        let line = |(name, bytes): &(&str, Vec<u8>)| {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{name} {hex}\n")
+        };
+        let written: String = written.iter().map(line).collect();
+        assert_eq!(written, include_str!("../wire/golden/messages-1.0.hex"));
+        assert_eq!(
+            [id::PUT, id::GET, id::GET_DATA, id::ATOMIC, id::REPLY, id::PING, id::ASSIST],
+            [0xf000, 0xf001, 0xf002, 0xf003, 0xf004, 0xf005, 0xf006]
+        );
+    }
+
+    #[test]
+    fn atomics_return_the_value_from_before_and_wrap() {
+        let mut memory = [0u64; 2];
+        let span = crate::sys::Span::of_words(&mut memory);
+        let run = |op, width, operand, compare| {
+            execute(&span, 0, &AtomicCall { op, width, operand, compare })
+        };
+        assert_eq!(run(atomic_op::ADD, 8, u64::MAX, 0), Ok(0));
+        assert_eq!(run(atomic_op::ADD, 8, 2, 0), Ok(u64::MAX));
+        assert_eq!(run(atomic_op::SWAP, 8, 6, 0), Ok(1));
+        assert_eq!(run(atomic_op::AND, 8, 3, 0), Ok(6));
+        assert_eq!(run(atomic_op::OR, 8, 8, 0), Ok(2));
+        assert_eq!(run(atomic_op::XOR, 8, 1, 0), Ok(10));
+        assert_eq!(run(atomic_op::COMPARE_SWAP, 8, 99, 10), Ok(11));
+        assert_eq!(run(atomic_op::COMPARE_SWAP, 8, 99, 11), Ok(11));
+        assert_eq!(run(atomic_op::MIN, 8, 5, 0), Ok(99));
+        assert_eq!(run(atomic_op::MAX, 8, 7, 0), Ok(5));
+        assert_eq!(run(atomic_op::ADD, 4, 1, 0), Ok(7));
+        assert_eq!(run(42, 8, 1, 0), Err(Status::Unsupported));
+        assert_eq!(run(atomic_op::ADD, 3, 1, 0), Err(Status::Invalid));
+        let off = AtomicCall { op: atomic_op::ADD, width: 8, operand: 1, compare: 0 };
+        assert_eq!(execute(&span, 4, &off), Err(Status::Misaligned));
+        assert_eq!(execute(&span, 16, &off), Err(Status::OutOfRange));
+    }
+}

@@ -1,0 +1,25 @@
+//! The core's own messages: how they are written, and what of their handling needs neither an endpoint nor a worker.
+
+pub(crate) mod assist;
+pub(crate) mod emulate;
+
+/// The ids of the core's own messages; applications have those below.
+pub(crate) mod id {
+    pub(crate) const FIRST: u16 = 0xf000;
+    pub(crate) const PUT: u16 = 0xf000;
+    pub(crate) const GET: u16 = 0xf001;
+    pub(crate) const GET_DATA: u16 = 0xf002;
+    pub(crate) const ATOMIC: u16 = 0xf003;
+    pub(crate) const REPLY: u16 = 0xf004;
+    pub(crate) const PING: u16 = 0xf005;
+    pub(crate) const ASSIST: u16 = 0xf006;
+    pub(crate) const WIREUP: u16 = 0xf007;
+    pub(crate) const SERVICE: u16 = 0xf008;
+}
+
+/// Who sent one of the core's own messages, and over which line where it came over one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) peer: u32,
+    pub(crate) line: Option<u64>,
+}

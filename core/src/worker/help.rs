@@ -1,0 +1,172 @@
+//! Help with copies that peers share; see [`crate::proto::assist`].
+
+use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
+use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, SLOT_BYTES, TROUBLE, parse_request};
+use crate::proto::emulate::Target;
+use crate::region::{Access, Table};
+use crate::request::Outcome;
+use crate::{Error, Status};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Pieces that are copied in one progress call, for all who have asked, so that the rest of its work goes on.
+const HELP_AT_ONCE: usize = 8;
+
+/// A transfer of a peer that we help with.
+struct Help {
+    /// Who asked, by its number on this worker.
+    peer: u32,
+    plan: Plan,
+    control: RemoteKey,
+    memory: RemoteKey,
+}
+
+/// The transfers that a worker helps with.
+#[derive(Default)]
+pub(super) struct Helps {
+    /// At most one for each peer and slot: what an earlier request for the same slot asked for has ended.
+    all: RefCell<VecDeque<Help>>,
+    /// Keys that peers have sent lately, imported.
+    keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
+}
+
+impl Helps {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty()
+    }
+
+    pub(super) fn close(&self) {
+        self.all.borrow_mut().clear();
+        self.keys.borrow_mut().clear();
+    }
+
+    /// A peer asks for help with its transfer; the endpoint leads to it. Help is voluntary: whatever is missing, the peer
+    /// copies alone.
+    pub(super) fn ask(
+        &self,
+        peer: u32,
+        request: &[u8],
+        endpoint: impl FnOnce() -> Option<Endpoint>,
+    ) -> Result<(), Status> {
+        let (plan, control, memory) = parse_request(request)?;
+        let Some(endpoint) = endpoint() else { return Ok(()) };
+        let (Some(control), Some(memory)) = (
+            self.imported(&endpoint, peer, control, true),
+            self.imported(&endpoint, peer, memory, false),
+        ) else {
+            return Ok(());
+        };
+        self.add(Help { peer, plan, control, memory });
+        Ok(())
+    }
+
+    /// Notes a request. The same peer's for the same slot has ended, or it would not have been used again.
+    fn add(&self, help: Help) {
+        let before = {
+            let mut all = self.all.borrow_mut();
+            let same = |h: &Help| (h.peer, h.plan.slot) == (help.peer, help.plan.slot);
+            let before = all.iter().position(same).and_then(|at| all.remove(at));
+            all.push_back(help);
+            before
+        };
+        drop(before);
+    }
+
+    /// A peer's key, imported once; `None` while it has no native path that fits its use.
+    fn imported(
+        &self,
+        endpoint: &Endpoint,
+        peer: u32,
+        bytes: &[u8],
+        control: bool,
+    ) -> Option<RemoteKey> {
+        let mut keys = self.keys.borrow_mut();
+        let known = keys.iter().position(|(p, b, key)| {
+            *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
+        });
+        let index = match known {
+            Some(index) => index,
+            None => {
+                if keys.len() >= 16 {
+                    let _ = keys.remove(0);
+                }
+                keys.push((peer, bytes.to_vec(), endpoint.import_key(bytes).ok()?));
+                keys.len() - 1
+            }
+        };
+        let key = keys[index].2.clone();
+        let native = key.inner.native_now()?;
+        let fits = if control { native.maps_memory() } else { native.copies_between_processes() };
+        fits.then_some(key)
+    }
+
+    /// Helps those who asked, one after the other, with a bounded number of pieces for all of them together: how many were
+    /// turned to, and how many chunks were copied.
+    pub(super) fn run(&self, regions: &Table) -> (usize, u64) {
+        let (mut left, mut count, mut chunks) = (HELP_AT_ONCE, 0, 0);
+        let waiting = self.all.borrow().len();
+        for _ in 0..waiting {
+            let Some(help) = self.all.borrow_mut().pop_front() else { break };
+            count += 1;
+            if copy(regions, &help, &mut left, &mut chunks) {
+                self.all.borrow_mut().push_back(help);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        (count, chunks)
+    }
+}
+
+/// Copies chunks from the back, at most `left` pieces; `true`: there are more.
+fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> bool {
+    let endpoint = Endpoint { inner: help.memory.inner.endpoint.clone() };
+    if endpoint.inner.check_alive().is_err() {
+        return false;
+    }
+    let plan = &help.plan;
+    let base = u64::from(plan.slot) * SLOT_BYTES as u64;
+    let at = |word: usize| base + word as u64;
+    let done_now = |outcome: Result<Outcome, Error>| match outcome {
+        Ok(Outcome::Done(value)) => Some(value),
+        _ => None,
+    };
+    while *left > 0 {
+        *left -= 1;
+        let read = endpoint.fetch(AtomicOp::Or, Width::Bits64, &help.control, at(CLAIMS), 0);
+        let Some(seen) = done_now(read) else { return false };
+        let claims = Claims::unpack(seen);
+        if claims.sequence != plan.sequence {
+            return false;
+        }
+        let Some((run, next)) = claims.take_back(plan.chunks()) else { return false };
+        let swapped =
+            endpoint.compare_swap(Width::Bits64, &help.control, at(CLAIMS), seen, next.pack());
+        match done_now(swapped) {
+            Some(before) if before == seen => {}
+            Some(_) => continue,
+            None => return false,
+        }
+        let (from, n) = plan.piece(run);
+        let needed = if plan.put { Access::WRITE } else { Access::READ };
+        let target = Target { offset: plan.target.offset.saturating_add(from), ..plan.target };
+        let copied = target.reach(regions, n, needed, |span, offset| {
+            let base = span.range(offset, n as usize)?;
+            // Where in the peer's memory is what the peer says.
+            let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
+            // A put of the peer's is a get of ours.
+            let needed = if plan.put { Access::READ } else { Access::WRITE };
+            help.memory.inner.check(at, n, needed).map_err(|error| error.status())?;
+            help.memory.inner.copy(!plan.put, base, n as usize, at)
+        });
+        let (word, by) = if copied.is_ok() { (FINISHED, run.count) } else { (TROUBLE, 1) };
+        let told = endpoint.fetch(AtomicOp::Add, Width::Bits64, &help.control, at(word), by);
+        if done_now(told).is_none() || copied.is_err() {
+            return false;
+        }
+        *chunks += run.count;
+    }
+    true
+}

@@ -1,0 +1,119 @@
+//! The core's own messages that come in. What a peer got wrong is answered where there is an answer, and counted.
+
+use super::Inner;
+use super::wiring::Sender;
+use crate::Status;
+use crate::endpoint::Endpoint;
+use crate::op::{Id, Kind};
+use crate::proto::emulate::{self, Answer};
+use crate::proto::{Origin, id};
+use std::rc::Rc;
+
+impl Inner {
+    /// Handles one of the core's own messages.
+    pub(super) fn handle(self: &Rc<Self>, message: u16, token: u64, from: Origin, data: &[u8]) {
+        let peer = from.peer;
+        if matches!(message, id::PUT | id::GET | id::ATOMIC) {
+            self.bump(|c| c.emulated += 1);
+        }
+        let regions = &self.shared.core.memory.regions;
+        let answered = match message {
+            id::REPLY => self.on_reply(token, from, data).map(|()| None),
+            id::GET_DATA => self.on_get_data(token, from, data).map(|()| None),
+            id::PUT => emulate::on_put(regions, token, data),
+            id::GET => emulate::on_get(regions, token, data).map(Some),
+            id::ATOMIC => emulate::on_atomic(regions, token, data).map(Some),
+            id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
+            id::ASSIST => self.on_assist(peer, data).map(|()| None),
+            id::SERVICE => self.on_service(from, data).map(|()| None),
+            id::WIREUP => self.on_wireup(peer, data).map(|()| None),
+            _ => Err(Status::BadData),
+        };
+        match answered {
+            Ok(Some(answer)) => self.answer(from, answer),
+            Ok(None) => {}
+            Err(status) => self.count_bad(peer, status),
+        }
+    }
+
+    /// A datagram that came as a message: whose connection that was is known.
+    fn on_wireup(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
+        let address = self.address_of_peer(peer).ok_or(Status::BadData)?;
+        // What is wrong with it is counted there.
+        let _ = self.on_datagram(data, Sender::Worker(&address));
+        Ok(())
+    }
+
+    fn on_assist(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
+        let endpoint = || self.reply_endpoint(peer).ok().map(|inner| Endpoint { inner });
+        self.helps.ask(peer, data, endpoint)?;
+        self.shared.note_work();
+        Ok(())
+    }
+
+    /// The operation that an answer is for: one that asks, and asks this peer over this connection.
+    fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
+        let id = Id::from_raw(token).ok_or(Status::BadData)?;
+        let (asked, kind) = self.shared.ops.borrow().asked(id).ok_or(Status::BadData)?;
+        self.check_answer(asked, from)?;
+        Ok((id, kind))
+    }
+
+    /// An answer counts only when it comes from the worker that was asked, and where a connection carried the
+    /// question, over that connection.
+    fn check_answer(&self, asked: usize, from: Origin) -> Result<(), Status> {
+        let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
+        {
+            let peers = self.peers.borrow();
+            let peer = peers.get(from.peer).and_then(|peer| peer.address.as_ref());
+            let peer = peer.ok_or(Status::BadData)?;
+            let (there, here) = (&peer.party.worker, &asked.address.party.worker);
+            if there != here || peer.context != asked.address.context {
+                return Err(Status::BadData);
+            }
+        }
+        let over = asked.route.message().ok_or(Status::BadData)?.interface;
+        if self.shared.interfaces[over].to_endpoint {
+            let line = self.line_over(&asked, over);
+            if line.is_none() || line != from.line {
+                return Err(Status::BadData);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_reply(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
+        let (status, value) = emulate::read_reply(data)?;
+        let (id, kind) = self.answered(token, from)?;
+        let result = match (status, kind) {
+            (0, Kind::Fetch) => Ok(value),
+            // Only its data completes a get.
+            (0, Kind::Get) => return Err(Status::BadData),
+            (0, _) => Ok(0),
+            (status, _) => Err(emulate::refused(Status::from_code(status))),
+        };
+        self.shared.part(id, result);
+        Ok(())
+    }
+
+    fn on_get_data(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
+        let (position, status, data) = emulate::read_data(data)?;
+        let (id, kind) = self.answered(token, from)?;
+        if kind != Kind::Get {
+            return Err(Status::BadData);
+        }
+        if status != 0 {
+            self.shared.part(id, Err(emulate::refused(Status::from_code(status))));
+            return Ok(());
+        }
+        let whole = {
+            let mut ops = self.shared.ops.borrow_mut();
+            let landing = ops.landing_of_get(id).ok_or(Status::BadData)?;
+            landing.take(position, data)?
+        };
+        if whole {
+            self.shared.part(id, Ok(0));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! What a worker has, and the order in which it lets go of it.
+
+use super::carrier::Carriers;
+use super::wiring::Wiring;
+use super::{Counters, backoff, help, orphans, owed, peers, services};
+use crate::address::WorkerAddress;
+use crate::endpoint::{Inner as EndpointInner, assist::Job};
+use crate::interface::{InterfaceSlot, PeerId, Said};
+use crate::message::{Message, abi::release};
+use crate::op::slab::Slab;
+use crate::request::Request;
+use crate::setup::Core;
+use crate::shared::{Lease, Shared};
+use crate::sys::{Poller, Timer};
+use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{caps, event, event_flags};
+
+pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
+type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
+type LeftHandler = Rc<dyn Fn(PeerId)>;
+
+pub(crate) struct Inner {
+    /// Its `Worker` was dropped: nothing new begins, whoever still holds it.
+    pub(super) closed: Cell<bool>,
+    /// The application has been told that the context's progress thread has stopped.
+    pub(super) heard_of_service: Cell<bool>,
+    pub(super) handlers: RefCell<Vec<Option<Handler>>>,
+    pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
+    pub(super) on_failure: RefCell<Option<FailureHandler>>,
+    pub(super) on_left: RefCell<Option<LeftHandler>>,
+    pub(super) peers: RefCell<peers::Peers>,
+    /// Interfaces that every progress call polls, and those that are asked less often.
+    pub(super) fast: Vec<usize>,
+    pub(super) slow: Vec<usize>,
+    /// Progress calls until the slow ones are polled, and polls that they are still asked every time.
+    pub(super) slow_in: Cell<u32>,
+    pub(super) hot: Cell<u32>,
+    pub(super) pause: Cell<u32>,
+    pub(super) timer: Timer,
+    pub(super) wiring: Wiring,
+    pub(super) services: services::Desk,
+    /// Operations of endpoints that are gone.
+    pub(super) orphans: orphans::Orphans,
+    pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
+    /// What a handler left of its batch when it panicked, by interface.
+    pub(super) left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
+    pub(super) has_left_over: Cell<bool>,
+    /// Answers that no way leads to the asker for at the moment.
+    pub(super) owed: owed::Owed,
+    pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
+    /// Large transfers of ours that a peer still copies a part of, and those of peers that we help with.
+    pub(super) copies: RefCell<Vec<Job>>,
+    pub(super) helps: help::Helps,
+    pub(super) counters: Cell<Counters>,
+    pub(super) poller: Poller,
+    pub(super) backoff: backoff::Backoff,
+    /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
+    pub(super) said: Vec<Said>,
+    /// Last, so that everything above that points into providers goes before the interfaces do.
+    pub(crate) shared: Rc<Shared>,
+}
+
+/// Puts a handler in its place; what was there before is the caller's to drop, once nothing is borrowed.
+pub(super) fn set_handler(
+    handlers: &mut Vec<Option<Handler>>,
+    id: u16,
+    handler: Handler,
+) -> Option<Handler> {
+    let index = usize::from(id);
+    if handlers.len() <= index {
+        handlers.resize_with(index + 1, || None);
+    }
+    handlers[index].replace(handler)
+}
+
+impl Inner {
+    pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Inner, Error> {
+        core.check_process("a context")?;
+        let id = crate::sys::random_id()?;
+        // What the worker itself needs comes first: a provider that takes the last descriptor must not cost all others.
+        let poller = Poller::new()?;
+        let timer = Timer::new()?;
+        poller.add(timer.as_raw_fd())?;
+        let mut interfaces: Vec<InterfaceSlot> = Vec::new();
+        let mut words = Vec::new();
+        let mut refused = None;
+        for module in &core.modules {
+            let domain = &core.memory.domains[module.domain];
+            match InterfaceSlot::open(module, domain, id, &poller) {
+                Ok((slot, said)) => {
+                    interfaces.push(slot);
+                    words.push(said);
+                }
+                // The others may do without it; the report says why it is missing.
+                Err(error) => {
+                    core.note(format!("{} is not used: {error}", module.path));
+                    refused = Some(error);
+                }
+            }
+        }
+        if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
+            return Err(error);
+        }
+        let carriers = Carriers::open(&core, id, &poller);
+        let wiring = Wiring::new(id, carriers, core.connect_timeout);
+        let services = services::Desk::new(core.connect_timeout);
+        let polled = |slow: bool| {
+            let asks = move |caps: u64| {
+                caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow
+            };
+            let all = interfaces.iter().enumerate();
+            all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        Ok(Inner {
+            closed: Cell::new(false),
+            heard_of_service: Cell::new(false),
+            handlers: RefCell::default(),
+            late_handlers: RefCell::default(),
+            on_failure: RefCell::default(),
+            on_left: RefCell::default(),
+            peers: RefCell::default(),
+            fast: polled(false),
+            slow: polled(true),
+            slow_in: Cell::new(0),
+            hot: Cell::new(0),
+            pause: Cell::new(1),
+            timer,
+            wiring,
+            services,
+            orphans: orphans::Orphans::default(),
+            endpoints: RefCell::default(),
+            left_over: RefCell::default(),
+            has_left_over: Cell::new(false),
+            owed: owed::Owed::default(),
+            busy: RefCell::default(),
+            copies: RefCell::default(),
+            helps: help::Helps::default(),
+            counters: Cell::default(),
+            poller,
+            backoff: backoff::Backoff::new(core.spin.clone()),
+            said: words,
+            shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
+        })
+    }
+
+    /// `Closed` when the worker is: what it took from then on would never be let go.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn check_owner(&self, request: &Request) -> Result<(), Error> {
+        if request.is_of(&self.shared) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            "an operation of another worker",
+            "only the worker that it was posted on knows it",
+            "ask that worker",
+        ))
+    }
+
+    /// Whether a copy is shared with a peer.
+    pub(super) fn shares_copies(&self) -> bool {
+        !self.copies.borrow().is_empty() || !self.helps.is_empty()
+    }
+
+    // ---- peers ----
+
+    /// The worker's number of a peer, which may be new.
+    pub(super) fn peer_number(&self, address: &WorkerAddress) -> u32 {
+        let (number, forgotten) = self.peers.borrow_mut().number(address);
+        drop(forgotten);
+        number
+    }
+
+    /// A number for a peer whose address makes no sense.
+    pub(super) fn nobodys_number(&self) -> u32 {
+        let (number, forgotten) = self.peers.borrow_mut().add(None);
+        drop(forgotten);
+        number
+    }
+
+    /// A number of an interface's means that peer from now on.
+    pub(super) fn note_peer(&self, slot: &InterfaceSlot, number: u64, peer: u32) {
+        let before = slot.note_number(number, peer);
+        let forgotten = {
+            let mut peers = self.peers.borrow_mut();
+            peers.arrived(peer);
+            peers.left(before)
+        };
+        drop(forgotten);
+    }
+
+    /// A number of an interface's means nobody any more. Returns whom it meant, where nothing else leads here from it.
+    pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> Option<PeerId> {
+        let before = slot.forget_number(number);
+        let (forgotten, gone) = {
+            let mut peers = self.peers.borrow_mut();
+            let was = peers.is_here(before);
+            (peers.left(before), was && !peers.is_here(before))
+        };
+        drop(forgotten);
+        gone.then_some(PeerId(before))
+    }
+
+    /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
+    #[cold]
+    pub(super) fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
+        self.tell_of_leaving(self.forget_number(slot, number));
+    }
+
+    /// Tells the application that a peer has left in good order.
+    #[cold]
+    pub(super) fn tell_of_leaving(&self, gone: Option<PeerId>) {
+        let handler = self.on_left.borrow().clone();
+        if let (Some(peer), Some(handler)) = (gone, handler) {
+            handler(peer);
+        }
+    }
+
+    /// The worker ends: payloads that a provider has lent and no handler will see go back.
+    fn release_left_over(&self) {
+        for (interface, events) in self.left_over.take() {
+            let lent = |event: &&Event| {
+                event.kind == event::MESSAGE && event.flags & event_flags::LENT != 0
+            };
+            for event in events.iter().filter(lent) {
+                release(&self.shared.interfaces[interface], event);
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.shared.same_process() {
+            self.release_left_over();
+            self.wiring.close();
+        } else {
+            // Closed in a forked child, they would say good-bye in the parent's name.
+            self.wiring.forget();
+        }
+    }
+}
