@@ -6,6 +6,7 @@ mod connecting;
 mod hostile;
 mod moving;
 mod sharing;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;

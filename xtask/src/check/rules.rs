@@ -15,7 +15,7 @@ const LONG: &[(&str, usize, &str)] = &[
     ("core/src/endpoint/post.rs", 600, "every slow way of put and get"),
     ("core/src/registry/abi/objects.rs", 600, "everything that is opened from a provider"),
     ("core/src/op/table.rs", 600, "one table, whose fields nobody else may see"),
-    ("plugin-api/src/abi.rs", 650, "the whole ABI in one place"),
+    ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),
     ("providers/verbs/src/sys.rs", 650, "every function of libibverbs and librdmacm"),
@@ -24,7 +24,7 @@ const LONG: &[(&str, usize, &str)] = &[
 /// Tests, and what only they use, that sleep: how often, and why there is nothing to wait for.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("providers/tcp/src/loopback_tests/connecting.rs", 1, "between polls"),
-    ("providers/tcp/src/loopback_tests/hostile.rs", 1, "between polls"),
+    ("providers/tcp/src/loopback_tests/waiting.rs", 1, "between polls"),
     ("tests/processes/src/runner.rs", 1, "the last resort against a test that hangs"),
     ("tests/processes/tests/jobs.rs", 1, "until a moment that was agreed between processes"),
     ("tools/tests/hosts/sshd.rs", 1, "sshd has no event for outsiders"),

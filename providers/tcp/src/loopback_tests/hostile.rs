@@ -455,13 +455,13 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
 }
 
 /// From here on nothing that this side posts reaches its socket.
-fn withhold(side: &Side) {
+pub(super) fn withhold(side: &Side) {
     let conn = side.endpoint().conn();
     conn.inner.borrow_mut().links[0].stream.as_mut().unwrap().blocked = true;
 }
 
 /// What it would have sent.
-fn withheld(side: &Side) -> Vec<u8> {
+pub(super) fn withheld(side: &Side) -> Vec<u8> {
     let conn = side.endpoint().conn();
     let mut inner = conn.inner.borrow_mut();
     let mut gathered = Gathered::default();
@@ -473,84 +473,6 @@ fn withheld(side: &Side) -> Vec<u8> {
         sys::read_piece(*piece, &mut bytes[at..]);
     }
     bytes
-}
-
-/// What an asker asks, and how many of the bytes that it sends are guarded by sums.
-#[derive(Clone, Copy, Debug)]
-enum Asked {
-    Put,
-    Get,
-    Flush,
-    Message,
-}
-
-#[test]
-fn whoever_asks_over_a_stream_that_is_damaged_is_not_left_waiting() {
-    let domain = domain(&[]);
-    let mut target = vec![0u8; 64];
-    let (region, packed) = key_of(&domain, &mut target);
-    for asked in [Asked::Put, Asked::Get, Asked::Flush, Asked::Message] {
-        let long = matches!(asked, Asked::Put | Asked::Get);
-        for at in 0..if long { 2 * HEAD } else { HEAD } {
-            let mut sides = pair_in([&domain, &domain]);
-            await_streams(&mut sides, 1);
-            let mut memory = [7u8; 8];
-            send(&mut sides, 0, b"something to flush");
-            let _ = receive(&mut sides);
-            withhold(&sides[0]);
-            match asked {
-                Asked::Put | Asked::Get => {
-                    let put = matches!(asked, Asked::Put);
-                    let key = sides[0].endpoint().import_key(&packed).unwrap();
-                    rma(&mut sides, put, &key, &mut memory, 0, 5);
-                }
-                Asked::Flush => {
-                    assert_eq!(sides[0].endpoint().flush(5), Ok(Posting::Pending));
-                }
-                // The application waits for an answer.
-                Asked::Message => {
-                    assert_eq!(sides[0].endpoint().am_short(7, 1, b"please"), Ok(Posting::Done));
-                }
-            }
-            let mut bytes = withheld(&sides[0]);
-            bytes[at] ^= 1 << (at % 8);
-            assert_eq!(sys::send(streams_of(&sides[0])[0], &bytes).unwrap(), bytes.len());
-            // Who is asked sees the damage, and who asks sees the end.
-            while sides.iter().any(|side| side.failed.is_none()) {
-                turn(&mut sides);
-            }
-            let (status, words) = sides[1].failed.clone().unwrap();
-            assert_eq!(status, Status::BadData, "{asked:?}, byte {at}: {words}");
-            let waited = !matches!(asked, Asked::Message);
-            assert_eq!(sides[0].completions.len(), usize::from(waited), "{asked:?}, byte {at}");
-            assert!(sides[0].completions.iter().all(|(_, status)| *status != 0));
-        }
-    }
-    domain.deregister(region).unwrap();
-}
-
-#[test]
-fn a_peer_that_computes_and_does_not_poll_is_waited_for() {
-    let variables = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
-    let domain = domain(&variables);
-    let mut sides = pair_in([&domain, &domain]);
-    await_streams(&mut sides, 1);
-    let mut target = vec![3u8; 1 << 20];
-    let (region, packed) = key_of(&domain, &mut target);
-    let key = sides[0].endpoint().import_key(&packed).unwrap();
-    let mut memory = vec![0u8; target.len()];
-    rma(&mut sides, false, &key, &mut memory, 0, 5);
-    send(&mut sides, 1, b"meanwhile");
-    // Its kernel answers, and that is what counts; thirty times the limit.
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
-        sides[0].turn();
-        assert_eq!(sides[0].failed, None);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(await_completion(&mut sides, 5), 0);
-    assert!(memory == target);
-    domain.deregister(region).unwrap();
 }
 
 #[test]

@@ -1,0 +1,241 @@
+//! Memory operations and flushes: taken, carried out when they are due, told as completed.
+
+use super::State;
+use crate::calls::{Act, Verdict};
+use crate::sys::Piece;
+use tieline_plugin_api::{Posted, Posting, Status, caps, op_flags};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Put { from: Vec<Piece>, bytes: Vec<u8> },
+    Get { to: Vec<Piece> },
+    Atomic { op: u32, operand: u64, compare: u64 },
+    Flush,
+}
+
+/// A memory operation, or a flush.
+#[derive(Clone, Debug)]
+pub(crate) struct Op {
+    pub(crate) kind: Kind,
+    pub(crate) cookie: u64,
+    /// Registration, offset and length at the target.
+    pub(crate) target: (u64, u64, usize),
+    pub(crate) flags: u64,
+    epoch: u64,
+    due: u64,
+    held: bool,
+    fails: Option<Status>,
+    /// How it ended at the target, and from when on that is told.
+    ended: Option<(Result<u64, Status>, u64)>,
+    /// It was told to be done locally.
+    told: bool,
+}
+
+impl Op {
+    pub(crate) fn new(kind: Kind, cookie: u64, target: (u64, u64, usize), flags: u64) -> Op {
+        let (epoch, due, held, told) = (0, 0, false, false);
+        Op { kind, cookie, target, flags, epoch, due, held, fails: None, ended: None, told }
+    }
+
+    /// Complete once the bytes have been read: the application said that this is enough.
+    fn ends_locally(&self) -> bool {
+        matches!(self.kind, Kind::Put { .. }) && self.flags & op_flags::REMOTE_COMPLETION == 0
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        match &self.kind {
+            Kind::Put { .. } if self.told => &[],
+            Kind::Put { from, .. } => from,
+            Kind::Get { to } => to,
+            Kind::Atomic { .. } | Kind::Flush => &[],
+        }
+    }
+}
+
+impl State {
+    /// Takes an operation. `result` is where the value of an atomic goes that is done at once.
+    pub(crate) fn post(
+        &mut self,
+        endpoint: usize,
+        mut op: Op,
+        verdict: Verdict,
+        result: &mut u64,
+    ) -> Posted {
+        self.connected(endpoint)?;
+        let lane = self.lane_of(endpoint);
+        let (caps, delay, at_once) = (lane.caps, lane.delay, lane.at_once);
+        let flush = matches!(op.kind, Kind::Flush);
+        op.epoch = self.endpoints[endpoint].epoch;
+        match verdict {
+            Verdict::Act(Act::Hold) => op.held = true,
+            Verdict::Act(Act::FailLater(status)) => op.fails = Some(status),
+            Verdict::Act(Act::Lie) => return Ok(Posting::Done),
+            _ => {
+                let free = match flush {
+                    true => {
+                        self.endpoints[endpoint].ops.iter().all(|earlier| earlier.ended.is_some())
+                    }
+                    false => self.may_run(endpoint, &op),
+                };
+                let now = caps & caps::SYNCHRONOUS != 0
+                    || verdict == Verdict::Act(Act::AtOnce)
+                    || self.chance.of_a_thousand(at_once);
+                if now && free {
+                    *result = self.carry_out(endpoint, &op)?;
+                    return Ok(Posting::Done);
+                }
+            }
+        }
+        op.due = self.soon(delay);
+        self.endpoints[endpoint].ops.push(op);
+        Ok(Posting::Pending)
+    }
+
+    /// Whether a flush has nothing to wait for, and no failure to tell.
+    pub(crate) fn nothing_to_flush(&self, endpoint: usize) -> bool {
+        let endpoint = &self.endpoints[endpoint];
+        endpoint.ops.is_empty() && endpoint.late.is_none() && endpoint.failed.is_none()
+    }
+
+    /// A fence orders what comes behind what was posted.
+    pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
+        self.connected(endpoint)?;
+        self.endpoints[endpoint].epoch += 1;
+        Ok(())
+    }
+
+    /// Whether everything that a fence put before it has been carried out.
+    fn may_run(&self, endpoint: usize, op: &Op) -> bool {
+        let ops = &self.endpoints[endpoint].ops;
+        ops.iter().all(|earlier| earlier.epoch >= op.epoch || earlier.ended.is_some())
+    }
+
+    /// Does what an operation asks for, at the target.
+    fn carry_out(&mut self, endpoint: usize, op: &Op) -> Result<u64, Status> {
+        if matches!(op.kind, Kind::Flush) {
+            return self.endpoints[endpoint].late.take().map_or(Ok(0), Err);
+        }
+        let lane = self.interfaces[self.endpoints[endpoint].interface].lane;
+        let (region, offset, len) = op.target;
+        let memory = self.memory.get(&region).filter(|memory| memory.lane == lane);
+        let memory = memory.ok_or(Status::KeyRejected)?;
+        let needed = match op.kind {
+            Kind::Put { .. } => tieline_plugin_api::access::REMOTE_WRITE,
+            Kind::Get { .. } => tieline_plugin_api::access::REMOTE_READ,
+            _ => tieline_plugin_api::access::REMOTE_ATOMIC,
+        };
+        if memory.access & needed == 0 {
+            return Err(Status::KeyRejected);
+        }
+        let target = memory.piece.part(offset, len)?;
+        match &op.kind {
+            Kind::Put { from, bytes } => {
+                if !op.told {
+                    let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
+                    if now != *bytes {
+                        self.fault("bytes of a put changed before it had ended");
+                    }
+                }
+                target.write(bytes);
+                Ok(0)
+            }
+            Kind::Get { to } => {
+                let bytes = target.read();
+                let mut at = 0;
+                for piece in to {
+                    piece.write(&bytes[at..at + piece.len()]);
+                    at += piece.len();
+                }
+                Ok(0)
+            }
+            Kind::Atomic { op: which, operand, compare } => {
+                let before = target.atomic(*which, *operand, *compare)?;
+                Ok(if op.flags & op_flags::FETCH != 0 { before } else { 0 })
+            }
+            Kind::Flush => Ok(0),
+        }
+    }
+
+    pub(crate) fn release_held(&mut self) {
+        for op in self.endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.ops) {
+            op.held = false;
+        }
+    }
+
+    /// Time goes on by one poll: what is due is carried out, in any order that fences and flushes leave open.
+    pub(super) fn step(&mut self, polled: usize) {
+        self.tick += 1;
+        loop {
+            let mut ready: Vec<(usize, usize)> = Vec::new();
+            for (at, endpoint) in self.endpoints.iter().enumerate().filter(|(_, e)| e.open) {
+                let lane = &self.lanes[self.interfaces[endpoint.interface].lane];
+                if lane.caps & caps::PASSIVE_TARGET == 0 && endpoint.to != polled {
+                    continue;
+                }
+                for (place, op) in endpoint.ops.iter().enumerate() {
+                    let earlier = &endpoint.ops[..place];
+                    let free = match op.kind {
+                        Kind::Flush => earlier.iter().all(|earlier| earlier.ended.is_some()),
+                        _ => self.may_run(at, op),
+                    };
+                    if op.ended.is_none() && !op.held && op.due <= self.tick && free {
+                        ready.push((at, place));
+                    }
+                }
+            }
+            if ready.is_empty() {
+                return;
+            }
+            let (at, place) = ready[self.chance.below(ready.len() as u64) as usize];
+            let op = self.endpoints[at].ops[place].clone();
+            let result = match op.fails {
+                Some(status) => Err(status),
+                None => self.carry_out(at, &op),
+            };
+            let told_at = self.soon(self.lane_of(at).report);
+            self.endpoints[at].ops[place].ended = Some((result, told_at));
+        }
+    }
+
+    /// The next completion of an interface, of those that are due.
+    pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
+        let tick = self.tick;
+        for at in 0..self.endpoints.len() {
+            let endpoint = &mut self.endpoints[at];
+            // A flush may look at what ended before it and was not told.
+            let first = (0..endpoint.ops.len()).find(|&place| {
+                let op = &endpoint.ops[place];
+                op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick)
+                    || (op.ends_locally() && !op.told && !op.held && op.due <= tick)
+            });
+            let (true, Some(place)) =
+                (endpoint.interface == interface && endpoint.failed.is_none(), first)
+            else {
+                continue;
+            };
+            let op = &mut endpoint.ops[place];
+            match op.ended {
+                Some((result, _)) => {
+                    let op = endpoint.ops.remove(place);
+                    if !op.told && !op.ends_locally() {
+                        return Some((op.cookie, result));
+                    }
+                    if let Err(status) = result {
+                        let _ = endpoint.late.get_or_insert(status);
+                    }
+                    if !op.told {
+                        return Some((op.cookie, Ok(0)));
+                    }
+                    return self.completion(interface);
+                }
+                None => {
+                    op.told = true;
+                    // Its bytes have left: from here on it is carried out from the copy, later still.
+                    op.due = tick + 1 + self.lanes[self.interfaces[interface].lane].delay;
+                    return Some((op.cookie, Ok(0)));
+                }
+            }
+        }
+        None
+    }
+}
