@@ -44,7 +44,9 @@ mod layout_tests;
 mod load;
 mod memory;
 mod port;
+mod queue_pair;
 mod rc;
+mod shared;
 #[cfg(test)]
 mod sharing_tests;
 mod sys;

@@ -1,7 +1,7 @@
 //! The verbs objects, owned: what is made here is destroyed when it is dropped, in the order that the references force.
 //!
-//! libibverbs may be called from any thread. A [`Device`] and what hangs from a domain are shared; queue pairs and
-//! completion queues belong to one interface and so to one thread.
+//! libibverbs may be called from any thread. A [`Device`] and what hangs from a domain are shared; completion queues, and
+//! the queue pairs of `queue_pair/sys.rs`, belong to one interface and so to one thread.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tieline_plugin_api::{Failure, Status};
 
 /// What went wrong in a call of libibverbs that returns an error number.
-fn check(code: c_int, what: &str) -> Result<(), Failure> {
+pub(crate) fn check(code: c_int, what: &str) -> Result<(), Failure> {
     if code == 0 {
         return Ok(());
     }
@@ -25,13 +25,16 @@ fn check(code: c_int, what: &str) -> Result<(), Failure> {
 }
 
 /// What went wrong in a call of libibverbs that returns a pointer.
-fn made<T>(pointer: *mut T, what: impl FnOnce() -> String) -> Result<NonNull<T>, Failure> {
+pub(crate) fn made<T>(
+    pointer: *mut T,
+    what: impl FnOnce() -> String,
+) -> Result<NonNull<T>, Failure> {
     NonNull::new(pointer).ok_or_else(|| Failure::last_os_error(&what()))
 }
 
 /// An opened device.
 pub(crate) struct Device {
-    api: &'static Library,
+    pub(crate) api: &'static Library,
     raw: NonNull<ibv_context>,
 }
 
@@ -169,7 +172,7 @@ impl Drop for Device {
 /// A protection domain: what queue pairs and registrations must have in common.
 pub(crate) struct Pd {
     pub(crate) device: Arc<Device>,
-    raw: NonNull<ibv_pd>,
+    pub(crate) raw: NonNull<ibv_pd>,
 }
 
 // SAFETY: as for `Device`.
@@ -250,7 +253,7 @@ impl Drop for Mr {
 pub(crate) struct Cq {
     device: Arc<Device>,
     channel: NonNull<ibv_comp_channel>,
-    raw: NonNull<ibv_cq>,
+    pub(crate) raw: NonNull<ibv_cq>,
 }
 
 /// One completion.
@@ -363,246 +366,5 @@ impl Drop for Cq {
             let _ = (self.device.api.ibv_destroy_cq)(self.raw.as_ptr());
             let _ = (self.device.api.ibv_destroy_comp_channel)(self.channel.as_ptr());
         }
-    }
-}
-
-/// A shared receive queue.
-pub(crate) struct Srq {
-    pd: Arc<Pd>,
-    raw: NonNull<ibv_srq>,
-}
-
-/// A receive to post: its number and where the bytes go.
-#[derive(Clone, Copy)]
-pub(crate) struct Receive {
-    pub(crate) id: u64,
-    pub(crate) sge: ibv_sge,
-}
-
-/// How many receives one call posts.
-const RECEIVE_BATCH: usize = 32;
-
-/// Chains receives and hands each chain to `post`, which returns an error number.
-fn chain(list: &[Receive], mut post: impl FnMut(*mut ibv_recv_wr) -> c_int) -> Result<(), Failure> {
-    for part in list.chunks(RECEIVE_BATCH) {
-        let mut sges = [ibv_sge::default(); RECEIVE_BATCH];
-        let mut wrs = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; RECEIVE_BATCH];
-        let mut next = ptr::null_mut();
-        for (at, receive) in part.iter().enumerate().rev() {
-            sges[at] = receive.sge;
-            let sg_list = &raw mut sges[at];
-            next = ptr::from_mut(wrs[at].write(ibv_recv_wr {
-                wr_id: receive.id,
-                next,
-                sg_list,
-                num_sge: 1,
-            }));
-        }
-        check(post(next), "posting receives")?;
-    }
-    Ok(())
-}
-
-impl Srq {
-    pub(crate) fn new(pd: &Arc<Pd>, depth: usize) -> Result<Srq, Failure> {
-        let mut init = ibv_srq_init_attr {
-            srq_context: ptr::null_mut(),
-            max_wr: depth as u32,
-            max_sge: 1,
-            srq_limit: 0,
-        };
-        // SAFETY: a live protection domain.
-        let raw = unsafe { (pd.device.api.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
-        let raw = made(raw, || format!("a shared receive queue of {depth} cannot be made"))?;
-        Ok(Srq { pd: pd.clone(), raw })
-    }
-
-    /// Whether this is the queue that an event is about.
-    pub(crate) fn is(&self, queue: Option<usize>) -> bool {
-        queue == Some(self.raw.as_ptr().addr())
-    }
-
-    /// Posts receives, many at a time: one ring of the doorbell for each chain.
-    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Failure> {
-        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the
-        // receive pool, which outlives the queue.
-        chain(list, |first| unsafe {
-            let post = (*self.raw.as_ref().context).ops.post_srq_recv;
-            let mut bad = ptr::null_mut();
-            post(self.raw.as_ptr(), first, &raw mut bad)
-        })
-    }
-}
-
-impl Drop for Srq {
-    fn drop(&mut self) {
-        // SAFETY: the queue pairs that used it are gone.
-        let _ = unsafe { (self.pd.device.api.ibv_destroy_srq)(self.raw.as_ptr()) };
-    }
-}
-
-/// The way to a peer's port, for datagrams.
-pub(crate) struct AddressHandle {
-    pd: Arc<Pd>,
-    raw: NonNull<ibv_ah>,
-}
-
-impl AddressHandle {
-    pub(crate) fn new(pd: &Arc<Pd>, mut attr: ibv_ah_attr) -> Result<AddressHandle, Failure> {
-        // SAFETY: a live protection domain and a filled record.
-        let raw = unsafe { (pd.device.api.ibv_create_ah)(pd.raw.as_ptr(), &raw mut attr) };
-        let raw = made(raw, || "an address handle cannot be made".to_string())?;
-        Ok(AddressHandle { pd: pd.clone(), raw })
-    }
-}
-
-impl Drop for AddressHandle {
-    fn drop(&mut self) {
-        // SAFETY: what was posted with it has left, or its queue pair is gone.
-        let _ = unsafe { (self.pd.device.api.ibv_destroy_ah)(self.raw.as_ptr()) };
-    }
-}
-
-/// What a queue pair is made for.
-pub(crate) struct QpShape<'a> {
-    /// `IBV_QPT_*`.
-    pub(crate) kind: c_uint,
-    pub(crate) cq: &'a Cq,
-    /// Receives come from here; without it the queue pair has a receive queue of its own.
-    pub(crate) srq: Option<&'a Srq>,
-    pub(crate) send_depth: usize,
-    pub(crate) receive_depth: usize,
-    pub(crate) sges: usize,
-    pub(crate) inline: usize,
-}
-
-/// A queue pair.
-pub(crate) struct Qp {
-    pd: Arc<Pd>,
-    raw: NonNull<ibv_qp>,
-    /// Longest payload that is copied when it is posted.
-    pub(crate) inline: usize,
-}
-
-/// What a send is to do.
-#[derive(Clone, Copy)]
-pub(crate) enum Work<'a> {
-    Send { imm: u32 },
-    Datagram { to: &'a AddressHandle, qpn: u32, qkey: u32 },
-    Write { address: u64, rkey: u32 },
-    Read { address: u64, rkey: u32 },
-    FetchAdd { address: u64, rkey: u32, add: u64 },
-    CompareSwap { address: u64, rkey: u32, compare: u64, swap: u64 },
-}
-
-impl Qp {
-    pub(crate) fn new(pd: &Arc<Pd>, shape: &QpShape<'_>) -> Result<Qp, Failure> {
-        let mut init = ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
-            send_cq: shape.cq.raw.as_ptr(),
-            recv_cq: shape.cq.raw.as_ptr(),
-            srq: shape.srq.map_or(ptr::null_mut(), |srq| srq.raw.as_ptr()),
-            cap: ibv_qp_cap {
-                max_send_wr: shape.send_depth as u32,
-                max_recv_wr: shape.receive_depth as u32,
-                max_send_sge: shape.sges as u32,
-                max_recv_sge: 1,
-                max_inline_data: shape.inline as u32,
-            },
-            qp_type: shape.kind,
-            sq_sig_all: 0,
-        };
-        // SAFETY: a live protection domain and queues of the same device.
-        let raw = unsafe { (pd.device.api.ibv_create_qp)(pd.raw.as_ptr(), &raw mut init) };
-        let raw =
-            made(raw, || format!("a queue pair with {} sends cannot be made", shape.send_depth))?;
-        Ok(Qp { pd: pd.clone(), raw, inline: init.cap.max_inline_data as usize })
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        // SAFETY: the queue pair is live.
-        unsafe { self.raw.as_ref().qp_num }
-    }
-
-    pub(crate) fn modify(
-        &self,
-        mut attr: ibv_qp_attr,
-        mask: c_uint,
-        what: &str,
-    ) -> Result<(), Failure> {
-        // SAFETY: a live queue pair and a filled record.
-        let code = unsafe {
-            (self.pd.device.api.ibv_modify_qp)(self.raw.as_ptr(), &raw mut attr, mask as c_int)
-        };
-        check(code, what)
-    }
-
-    /// Posts one send. `flags` is `IBV_SEND_*`. What the pieces name is read (or written) by the device until the
-    /// completion; with `IBV_SEND_INLINE` it is read before this returns.
-    #[inline(always)]
-    pub(crate) fn post(
-        &self,
-        id: u64,
-        work: Work<'_>,
-        sges: &[ibv_sge],
-        flags: c_uint,
-    ) -> Result<(), i32> {
-        let rdma = |address, rkey| wr_target { rdma: wr_rdma { remote_addr: address, rkey } };
-        let (opcode, imm_data, wr) = match work {
-            Work::Send { imm } => {
-                (IBV_WR_SEND_WITH_IMM, imm.to_be(), wr_target { atomic: wr_atomic::default() })
-            }
-            Work::Datagram { to, qpn, qkey } => {
-                let ud = wr_ud { ah: to.raw.as_ptr(), remote_qpn: qpn, remote_qkey: qkey };
-                (IBV_WR_SEND, 0, wr_target { ud })
-            }
-            Work::Write { address, rkey } => (IBV_WR_RDMA_WRITE, 0, rdma(address, rkey)),
-            Work::Read { address, rkey } => (IBV_WR_RDMA_READ, 0, rdma(address, rkey)),
-            Work::FetchAdd { address, rkey, add } => {
-                let atomic = wr_atomic { remote_addr: address, compare_add: add, swap: 0, rkey };
-                (IBV_WR_ATOMIC_FETCH_AND_ADD, 0, wr_target { atomic })
-            }
-            Work::CompareSwap { address, rkey, compare, swap } => {
-                let atomic = wr_atomic { remote_addr: address, compare_add: compare, swap, rkey };
-                (IBV_WR_ATOMIC_CMP_AND_SWP, 0, wr_target { atomic })
-            }
-        };
-        let mut request = ibv_send_wr {
-            wr_id: id,
-            next: ptr::null_mut(),
-            sg_list: sges.as_ptr().cast_mut(),
-            num_sge: sges.len() as c_int,
-            opcode,
-            send_flags: flags,
-            imm_data,
-            wr,
-            rest: [0; 7],
-        };
-        let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair, whose context has the function; it only reads the request and the list of pieces.
-        // The pieces carry keys of live registrations (the device checks each), or are inline: then they are borrowed
-        // bytes of the caller.
-        let code = unsafe {
-            let post = (*self.raw.as_ref().context).ops.post_send;
-            post(self.raw.as_ptr(), &raw mut request, &raw mut bad)
-        };
-        if code == 0 { Ok(()) } else { Err(code.abs()) }
-    }
-
-    /// Posts receives to a queue pair that has a receive queue of its own.
-    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), Failure> {
-        // SAFETY: as in `Srq::post`.
-        chain(list, |first| unsafe {
-            let post = (*self.raw.as_ref().context).ops.post_recv;
-            let mut bad = ptr::null_mut();
-            post(self.raw.as_ptr(), first, &raw mut bad)
-        })
-    }
-}
-
-impl Drop for Qp {
-    fn drop(&mut self) {
-        // SAFETY: the queue pair is live and dropped once. From here on the device touches nothing that was posted.
-        let _ = unsafe { (self.pd.device.api.ibv_destroy_qp)(self.raw.as_ptr()) };
     }
 }

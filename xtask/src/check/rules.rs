@@ -18,7 +18,6 @@ const LONG: &[(&str, usize, &str)] = &[
     ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),
-    ("providers/verbs/src/sys.rs", 650, "every function of libibverbs and librdmacm"),
 ];
 
 /// Tests, and what only they use, that sleep: how often, and why there is nothing to wait for.

@@ -3,7 +3,7 @@
 use super::book::{Book, Found, Net, WAITING};
 use super::net::Wires;
 use super::{MAX_DATAGRAM, address};
-use crate::domain::DomainState;
+use crate::shared::DomainState;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

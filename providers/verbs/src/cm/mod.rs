@@ -68,6 +68,8 @@ const BUFFER: usize = 4 << 10;
 const WINDOW: u8 = 8;
 /// Sends of one connection on the way.
 const DEPTH: usize = 16;
+/// Completions that one connection may leave in the queue.
+const COMPLETIONS: usize = DEPTH + WINDOW as usize;
 /// What a dialler says it wants: to exchange datagrams. The payload is its own address.
 const PURPOSE: u8 = 2;
 

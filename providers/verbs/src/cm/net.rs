@@ -8,10 +8,11 @@ use super::frame::{self, Kind};
 use super::guests::{self, FULL, GUESTS, Room};
 use super::sys::{Channel, CmEvent, Id, device_name};
 use super::wire::{State, Wire, about, reason, trouble};
-use super::{BUFFER, DEPTH, PURPOSE, WINDOW, address, places};
+use super::{BUFFER, COMPLETIONS, PURPOSE, WINDOW, address, places};
 use crate::abi::*;
 use crate::buffers::Pool;
-use crate::domain::DomainState;
+use crate::queue_pair::Cleanup;
+use crate::shared::DomainState;
 use crate::sys::{Cq, Wc};
 use crate::wake::{Sleep, sys::random};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -30,8 +31,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// Events and batches of completions in one turn, so that none keeps the others waiting.
 const EVENTS: usize = 64;
 const BATCHES: usize = 16;
-/// Completions that one connection may leave in the queue.
-const COMPLETIONS: usize = DEPTH + WINDOW as usize;
 
 /// Everything that is open. Connections go before what they use: the order of the fields.
 pub(super) struct Wires {
@@ -46,9 +45,8 @@ pub(super) struct Wires {
     listeners: Vec<Id>,
     /// Connections that something waits in.
     waiting: BTreeSet<u64>,
+    cleanup: Cleanup,
     cq: Cq,
-    /// Connections that were closed since the queue was empty: what they left is in it.
-    closed: usize,
     sends: Pool,
     receives: Pool,
     sleep: Sleep,
@@ -92,7 +90,7 @@ impl Wires {
             listeners,
             waiting: BTreeSet::new(),
             cq,
-            closed: 0,
+            cleanup: Cleanup::default(),
             sends: Pool::new(&domain.pd, BUFFER, 16, most),
             receives: Pool::new(&domain.pd, BUFFER, 4 * usize::from(WINDOW), most),
             sleep,
@@ -160,7 +158,7 @@ impl Wires {
                 }
             };
             if count == 0 {
-                self.closed = 0;
+                self.cleanup.drained();
                 break;
             }
             for wc in &batch[..count] {
@@ -328,7 +326,7 @@ impl Wires {
 
     /// A queue pair for a connection.
     pub(super) fn prepare(&mut self, number: u64) -> Result<u32, Failure> {
-        let needed = (self.wires.len() + self.closed + 1) * COMPLETIONS;
+        let needed = (self.wires.len() + 1) * COMPLETIONS + self.cleanup.stale();
         if needed > self.cq.capacity() {
             self.cq.resize(needed.next_power_of_two())?;
         }
@@ -455,8 +453,7 @@ impl Wires {
         let Some(wire) = self.wires.remove(&number) else { return };
         let _ = self.ids.remove(&wire.id.key());
         let _ = self.waiting.remove(&number);
-        wire.close(&mut self.sends, &mut self.receives);
-        self.closed += 1;
+        wire.close(&mut self.sends, &mut self.receives, &mut self.cleanup);
     }
 
     pub(super) fn number(&mut self) -> u64 {

@@ -4,11 +4,12 @@ use super::abi::*;
 use super::credits::{Account, Weight};
 use super::frame::{self, Kind, Reader};
 use super::sys::Id;
-use super::{DEPTH, WINDOW};
+use super::{COMPLETIONS, DEPTH, WINDOW};
 use crate::abi::*;
 use crate::buffers::Pool;
 use crate::config::Settings;
-use crate::sys::{Cq, Pd, Qp, QpShape, Receive, Work};
+use crate::queue_pair::{Cleanup, Qp, QpShape, Receive, Work};
+use crate::sys::{Cq, Pd};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -209,9 +210,9 @@ impl Wire {
     }
 
     /// Closes: the device is done with every buffer, and the other side hears of it.
-    pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool) {
+    pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool, cleanup: &mut Cleanup) {
         self.id.disconnect();
-        drop(self.qp);
+        cleanup.destroy(self.qp, COMPLETIONS);
         self.flying.into_iter().for_each(|buffer| sends.give(buffer));
         self.posted.into_iter().for_each(|buffer| receives.give(buffer));
     }

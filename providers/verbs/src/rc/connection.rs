@@ -4,11 +4,11 @@ use super::address::EndpointAddress;
 use super::credits::Credits;
 use super::queue::{Ends, RESERVE, SendQueue};
 use crate::abi::*;
-use crate::domain::DomainState;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::port::mtu_bytes;
-use crate::sys::{Cq, Qp, QpShape, Srq, Work};
+use crate::queue_pair::{Qp, QpShape, Remote, Srq, Work};
+use crate::shared::DomainState;
+use crate::sys::Cq;
 use core::ffi::c_uint;
 use core::time::Duration;
 #[cfg(not(test))]
@@ -100,9 +100,10 @@ impl Connection {
         // A device that cannot inline as much as is wanted refuses the whole queue pair.
         let qp = Qp::new(&domain.pd, &shape(domain.settings.inline))
             .or_else(|_| Qp::new(&domain.pd, &shape(0)))?;
+        qp.initialise(&domain.local)?;
         let now = Instant::now();
         let own = EndpointAddress { qpn: qp.number(), ..own };
-        let connection = Connection {
+        Ok(Connection {
             cookie,
             life,
             phase: Phase::Fresh,
@@ -122,30 +123,7 @@ impl Connection {
             owes_word: false,
             packed: Packed::Nothing,
             blame: None,
-        };
-        connection.initialise(domain)?;
-        Ok(connection)
-    }
-
-    fn modify(&self, attr: ibv_qp_attr, mask: c_uint, what: &str) -> Result<(), Failure> {
-        match &self.qp {
-            Some(qp) => qp.modify(attr, mask | IBV_QP_STATE, what),
-            None => Err(Status::Closed.into()),
-        }
-    }
-
-    fn initialise(&self, domain: &DomainState) -> Result<(), Failure> {
-        let attr = ibv_qp_attr {
-            qp_state: IBV_QPS_INIT,
-            pkey_index: domain.local.partition_index,
-            port_num: domain.local.number,
-            qp_access_flags: IBV_ACCESS_REMOTE_READ
-                | IBV_ACCESS_REMOTE_WRITE
-                | IBV_ACCESS_REMOTE_ATOMIC,
-            ..ibv_qp_attr::default()
-        };
-        let mask = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        self.modify(attr, mask, "preparing a queue pair")
+        })
     }
 
     /// Connects the queue pair to the peer's.
@@ -154,47 +132,9 @@ impl Connection {
         domain: &DomainState,
         peer: &EndpointAddress,
     ) -> Result<(), Failure> {
-        let settings = &domain.settings;
-        let mtu = self.own.port.mtu.min(peer.port.mtu);
-        let receive = ibv_qp_attr {
-            qp_state: IBV_QPS_RTR,
-            path_mtu: c_uint::from(mtu),
-            dest_qp_num: peer.qpn,
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: domain.reads_served,
-            min_rnr_timer: settings.rnr_timer,
-            ah_attr: peer.port.route(&domain.local, settings),
-            ..ibv_qp_attr::default()
-        };
-        let mask = IBV_QP_AV
-            | IBV_QP_PATH_MTU
-            | IBV_QP_DEST_QPN
-            | IBV_QP_RQ_PSN
-            | IBV_QP_MAX_DEST_RD_ATOMIC
-            | IBV_QP_MIN_RNR_TIMER;
-        let what = format!(
-            "connecting to queue pair {} at {} with an MTU of {}",
-            peer.qpn,
-            crate::gid::words(&peer.port.gid),
-            mtu_bytes(mtu)
-        );
-        self.modify(receive, mask, &what)?;
-        let send = ibv_qp_attr {
-            qp_state: IBV_QPS_RTS,
-            timeout: settings.ack_timeout,
-            retry_cnt: settings.retry_count,
-            // Without end: a receiver that lives and does not poll is waited for.
-            rnr_retry: 7,
-            sq_psn: self.own.psn,
-            max_rd_atomic: domain.reads_asked.min(peer.reads).max(1),
-            ..ibv_qp_attr::default()
-        };
-        let mask = IBV_QP_TIMEOUT
-            | IBV_QP_RETRY_CNT
-            | IBV_QP_RNR_RETRY
-            | IBV_QP_SQ_PSN
-            | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(send, mask, "starting a queue pair")
+        let qp = self.qp.as_ref().ok_or(Status::Closed)?;
+        let remote = Remote { qpn: peer.qpn, psn: peer.psn, port: &peer.port, reads: peer.reads };
+        qp.connect(domain, self.own.psn, &remote)
     }
 
     /// Starts again with the same numbers, after nobody answered the first word. Nothing else has been sent and
@@ -203,9 +143,9 @@ impl Connection {
     /// heard it after all, it takes what has that number for a repetition.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::NotConnected)?;
-        let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
-        self.modify(reset, 0, "resetting a queue pair")?;
-        self.initialise(domain)?;
+        let qp = self.qp.as_ref().ok_or(Status::Closed)?;
+        qp.reset()?;
+        qp.initialise(&domain.local)?;
         self.ready(domain, &peer)?;
         self.owes_word = !self.own.repeats_first_word(&peer);
         Ok(!self.owes_word)
@@ -305,79 +245,6 @@ pub(crate) fn about(id: u64) -> About {
         About::Receive { buffer: id as u32 }
     } else {
         About::Send { slot: (id >> 40) as u32, life: (id >> 32) as u8, number: id as u32 }
-    }
-}
-
-/// How a connection ended: what the operation itself gets, what the connection gets, and the words.
-pub(crate) fn verdict(
-    wc: &ibv_wc,
-    domain: &DomainState,
-    peer: Option<&EndpointAddress>,
-) -> (Status, Failure) {
-    let port = domain.name.words();
-    let peer = peer.map_or_else(String::new, |peer| {
-        format!(" (queue pair {} at {})", peer.qpn, crate::gid::words(&peer.port.gid))
-    });
-    let both = |status, text: String| (status, Failure::new(status, text));
-    if domain.watch.device_gone() {
-        return both(Status::NoDevice, format!("the device {} was removed", domain.name.device));
-    }
-    if domain.watch.port_down() {
-        return both(
-            Status::Unreachable,
-            format!("{port} is down, and the peer{peer} did not answer"),
-        );
-    }
-    match wc.status {
-        IBV_WC_RETRY_EXC_ERR => both(
-            Status::TimedOut,
-            format!(
-                "the peer{peer} did not acknowledge in {} tries of {:?} together: its process is gone, or the way to \
-                 it is cut",
-                u32::from(domain.settings.retry_count) + 1,
-                domain.settings.patience()
-            ),
-        ),
-        IBV_WC_REM_ACCESS_ERR => (
-            Status::KeyRejected,
-            Failure::new(
-                Status::KeyRejected,
-                format!(
-                    "the peer's device{peer} refused a remote key: its region was deregistered; RDMA devices end the \
-                     connection after such an error"
-                ),
-            ),
-        ),
-        IBV_WC_LOC_QP_OP_ERR => both(
-            Status::Unreachable,
-            format!("{port} could not send to the peer{peer}: its link, address or route is gone"),
-        ),
-        IBV_WC_LOC_PROT_ERR => (
-            Status::Invalid,
-            Failure::new(
-                Status::Io,
-                "the device could not reach local memory of an operation: it was unmapped or deregistered before \
-                 the operation ended",
-            ),
-        ),
-        IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
-            both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
-        }
-        // The peer lives: it asked for something.
-        IBV_WC_WR_FLUSH_ERR => both(
-            Status::Io,
-            format!(
-                "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
-                 with the key of a region that was deregistered"
-            ),
-        ),
-        other => both(
-            Status::Io,
-            format!(
-                "{port} ended the connection to the peer{peer}: completion status {other}, vendor error {:#x}",
-                wc.vendor_err
-            ),
-        ),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::connection::{Connection, Packed, Phase};
 use super::credits::Told;
-use super::interface::{State, borrowed};
 use super::queue::Ends;
+use super::state::{State, borrowed};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::sys::gather;
 use crate::keys::PackedKey;
-use crate::sys::Work;
+use crate::queue_pair::Work;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov};

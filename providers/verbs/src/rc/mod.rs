@@ -14,6 +14,7 @@ mod late_tests;
 #[cfg(test)]
 mod posting_tests;
 mod queue;
+mod state;
 #[cfg(test)]
 mod tests;
 mod wire;

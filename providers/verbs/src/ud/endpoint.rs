@@ -1,6 +1,6 @@
 //! The endpoint: the sending end of a channel.
 
-use super::interface::State;
+use super::state::State;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline_plugin_api::{Posted, Status};

@@ -16,6 +16,7 @@ mod lossy_tests;
 mod packet;
 mod receiver;
 mod sender;
+mod state;
 
 pub(crate) use address::ADDRESS_LEN;
 pub use endpoint::UdEndpoint;

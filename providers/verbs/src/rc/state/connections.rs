@@ -9,7 +9,7 @@ fn passes(errno: i32) -> bool {
 }
 
 impl State {
-    pub(super) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
+    pub(crate) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
         if self.domain.watch.device_gone() {
             let text = format!("the device {} was removed", self.domain.name.device);
             return Err(Failure::new(Status::NoDevice, text));
@@ -22,7 +22,7 @@ impl State {
                 self.connections.len() - 1
             }
         };
-        if self.domain.watch.port_down() && self.resting.len() >= RESTING {
+        if self.domain.watch.port_down() && self.cleanup.is_full() {
             let text = format!("{} is down", self.domain.name.words());
             return Err(Failure::new(Status::Unreachable, text));
         }
@@ -214,11 +214,10 @@ impl State {
         if let Packed::Message(buffer, _) = connection.packed {
             self.sends.give(buffer);
         }
-        self.ghosts += connection.queue.len();
-        let qp = connection.qp.take();
+        let (qp, outstanding) = (connection.qp.take(), connection.queue.len());
         match self.domain.watch.port_down() {
-            true => self.let_go(qp),
-            false => drop(qp),
+            true => self.cleanup.destroy_later(qp, outstanding),
+            false => self.cleanup.destroy(qp, outstanding),
         }
         let last = connection.queue.next().wrapping_sub(1);
         while let Some(ends) = connection.queue.retire(last) {
@@ -226,15 +225,6 @@ impl State {
         }
         self.lives[slot as usize] = self.lives[slot as usize].wrapping_add(1);
         self.tick_while_needed();
-    }
-
-    /// Ends a queue pair without destroying it: the device is done with it when this returns.
-    fn let_go(&mut self, qp: Option<Qp>) {
-        let Some(qp) = qp else { return };
-        let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
-        if qp.modify(reset, IBV_QP_STATE, "resetting a queue pair").is_ok() {
-            self.resting.push((Instant::now(), qp));
-        }
     }
 
     /// Ends a connection: everything on its way ends with `failure`, and the application is told.
@@ -261,13 +251,11 @@ impl State {
         let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
         let qp = connection.qp.take();
-        let left = connection.queue.len();
-        let cookie = connection.cookie;
-        self.let_go(qp);
+        let (outstanding, cookie) = (connection.queue.len(), connection.cookie);
+        self.cleanup.destroy_later(qp, outstanding);
         if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);
         }
-        self.ghosts += left;
         // Completions that are still to be fetched belong to the past.
         let life = self.lives[slot as usize].wrapping_add(1);
         self.lives[slot as usize] = life;

@@ -3,7 +3,7 @@
 use super::*;
 
 impl State {
-    pub(super) fn open_channel(
+    pub(crate) fn open_channel(
         &mut self,
         peer: &Address,
         identity: &[u8],

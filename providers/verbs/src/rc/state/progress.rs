@@ -4,7 +4,7 @@ use super::*;
 
 impl State {
     #[inline]
-    pub(super) fn poll(&mut self, events: &mut Events<'_>) {
+    pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         if !self.delivered.is_empty() || !self.told.is_empty() {
             self.release();
         }
@@ -72,7 +72,7 @@ impl State {
         }
         self.batch = batch;
         if count == 0 {
-            self.ghosts = 0;
+            self.cleanup.drained();
             return false;
         }
         if self.post_receives().is_err() {
@@ -171,7 +171,10 @@ impl State {
         let Some(connection) = self.connection(slot) else { return };
         let (own, failure) = match connection.blame.take() {
             Some(failure) => (Status::Io, failure),
-            None => verdict(wc, &domain, connection.peer.as_ref()),
+            None => {
+                let peer = connection.peer.as_ref().map(|peer| (peer.qpn, &peer.port));
+                queue_pair::completion_error(wc, &domain, peer)
+            }
         };
         let unanswered = connection.phase == Phase::Connecting && !connection.received;
         if unanswered
@@ -347,17 +350,7 @@ impl State {
         let slot =
             self.connections.iter().flatten().find(|c| Some(c.own.qpn) == qp && c.qp.is_some());
         let Some(slot) = slot.map(|c| c.own.slot) else { return };
-        let (status, text) = match kind {
-            IBV_EVENT_QP_ACCESS_ERR => (
-                Status::KeyRejected,
-                "the peer used a remote key that this process's device refused, which ended the connection",
-            ),
-            IBV_EVENT_QP_REQ_ERR => {
-                (Status::Io, "the peer sent what this process's device refused")
-            }
-            _ => (Status::Io, "the device reported that the connection's queue pair failed"),
-        };
-        let failure = Failure::new(status, text);
+        let failure = queue_pair::event_error(kind);
         if let Some(connection) = self.connection(slot) {
             connection.blame = Some(failure.clone());
         }
@@ -399,7 +392,7 @@ impl State {
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         if !down {
-            self.resting.retain(|(since, _)| now.duration_since(*since) < REST);
+            self.cleanup.destroy_kept(now);
         }
         let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
@@ -450,7 +443,7 @@ impl State {
         }
     }
 
-    pub(super) fn arm(&mut self) -> Armed {
+    pub(crate) fn arm(&mut self) -> Armed {
         self.look(None, true);
         let busy = !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty();
         if busy || !self.unposted.is_empty() {

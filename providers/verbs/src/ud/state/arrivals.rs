@@ -18,7 +18,7 @@ impl State {
             if wc.wr_id & RECEIVE == 0 {
                 self.sends.give(buffer);
                 if wc.status != IBV_WC_SUCCESS {
-                    self.restart();
+                    self.qp.resume_datagrams(); // what was lost is sent again later
                 }
             } else if !self.received(buffer, wc, events.as_deref_mut()) {
                 self.post_again(buffer);
@@ -37,13 +37,6 @@ impl State {
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.cq.capacity().div_ceil(WC_BATCH);
         !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
-    }
-
-    /// A datagram that could not be sent stops the queue pair's sending side. What was lost is sent again later.
-    #[cold]
-    pub(super) fn restart(&mut self) {
-        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
-        let _ = self.qp.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
     }
 
     /// A datagram has arrived; whether the application now has its buffer.

@@ -1,0 +1,272 @@
+//! The life of a queue pair: the states that it goes through, what its errors mean, how it ends.
+//!
+//! The states are those of the specification: RESET when it is made, INIT once it has a port, RTR ("ready to receive") once it
+//! knows its peer, RTS ("ready to send") in use. The two sides of a connection go to RTS without each other. An error takes a
+//! connection to ERR, where the device gives everything back that was posted, and a datagram queue pair to SQE, in which it
+//! receives and does not send, and from which it goes on.
+//!
+//! It ends when it is destroyed, or when it is reset and destroyed later ([`Cleanup`]): either way the device touches nothing
+//! any more that was posted to it. What it had completed before still lies in the completion queue, whose places those
+//! completions take until somebody has read it to its end.
+
+mod sys;
+
+pub(crate) use sys::{AddressHandle, Qp, QpShape, Receive, Srq, Work};
+
+use crate::abi::*;
+#[cfg(test)]
+use crate::double::clock::Instant;
+use crate::gid;
+use crate::port::{Local, Port, mtu_bytes};
+use crate::shared::DomainState;
+use core::ffi::c_uint;
+use core::time::Duration;
+#[cfg(not(test))]
+use std::time::Instant;
+use tieline_plugin_api::{Failure, Status};
+
+/// What a connected queue pair must know of its peer.
+pub(crate) struct Remote<'a> {
+    pub(crate) qpn: u32,
+    pub(crate) psn: u32,
+    pub(crate) port: &'a Port,
+    /// Reads and atomics that its device answers at once.
+    pub(crate) reads: u8,
+}
+
+impl Qp {
+    /// RESET to INIT, for a connection.
+    pub(crate) fn initialise(&self, local: &Local) -> Result<(), Failure> {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            pkey_index: local.partition_index,
+            port_num: local.number,
+            qp_access_flags: IBV_ACCESS_REMOTE_READ
+                | IBV_ACCESS_REMOTE_WRITE
+                | IBV_ACCESS_REMOTE_ATOMIC,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        self.modify(attr, mask, "preparing a queue pair")
+    }
+
+    /// INIT to RTS, connected to a peer's queue pair; the first packet has the number `psn`.
+    pub(crate) fn connect(
+        &self,
+        domain: &DomainState,
+        psn: u32,
+        peer: &Remote<'_>,
+    ) -> Result<(), Failure> {
+        let settings = &domain.settings;
+        let mtu = domain.port.mtu.min(peer.port.mtu);
+        let receive = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            path_mtu: c_uint::from(mtu),
+            dest_qp_num: peer.qpn,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: domain.reads_served,
+            min_rnr_timer: settings.rnr_timer,
+            ah_attr: peer.port.route(&domain.local, settings),
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        let what = format!(
+            "connecting to queue pair {} at {} with an MTU of {}",
+            peer.qpn,
+            gid::words(&peer.port.gid),
+            mtu_bytes(mtu)
+        );
+        self.modify(receive, mask, &what)?;
+        let send = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            timeout: settings.ack_timeout,
+            retry_cnt: settings.retry_count,
+            // Without end: a receiver that lives and does not poll is waited for.
+            rnr_retry: 7,
+            sq_psn: psn,
+            max_rd_atomic: domain.reads_asked.min(peer.reads).max(1),
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(send, mask, "starting a queue pair")
+    }
+
+    /// RESET to RTS, for datagrams to this queue key.
+    pub(crate) fn start_datagrams(&self, local: &Local, qkey: u32) -> Result<(), Failure> {
+        let init = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            pkey_index: local.partition_index,
+            port_num: local.number,
+            qkey,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        self.modify(init, mask, "preparing a datagram queue pair")?;
+        let ready = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..ibv_qp_attr::default() };
+        self.modify(ready, IBV_QP_STATE, "opening a datagram queue pair")?;
+        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
+        self.modify(send, IBV_QP_STATE | IBV_QP_SQ_PSN, "starting a datagram queue pair")
+    }
+
+    /// SQE to RTS, after a datagram that could not be sent.
+    #[cold]
+    pub(crate) fn resume_datagrams(&self) {
+        let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
+        // In every other state the device refuses, which is right as well.
+        let _ = self.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
+    }
+
+    /// Any state to RESET: the device is done with everything that was posted.
+    pub(crate) fn reset(&self) -> Result<(), Failure> {
+        let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
+        self.modify(reset, IBV_QP_STATE, "resetting a queue pair")
+    }
+}
+
+/// What a completion with an error means: for the operation itself, and for the connection.
+pub(crate) fn completion_error(
+    wc: &ibv_wc,
+    domain: &DomainState,
+    peer: Option<(u32, &Port)>,
+) -> (Status, Failure) {
+    let port = domain.name.words();
+    let peer = peer.map_or_else(String::new, |(qpn, port)| {
+        format!(" (queue pair {qpn} at {})", gid::words(&port.gid))
+    });
+    let both = |status, text: String| (status, Failure::new(status, text));
+    if domain.watch.device_gone() {
+        return both(Status::NoDevice, format!("the device {} was removed", domain.name.device));
+    }
+    if domain.watch.port_down() {
+        return both(
+            Status::Unreachable,
+            format!("{port} is down, and the peer{peer} did not answer"),
+        );
+    }
+    match wc.status {
+        IBV_WC_RETRY_EXC_ERR => both(
+            Status::TimedOut,
+            format!(
+                "the peer{peer} did not acknowledge in {} tries of {:?} together: its process is gone, or the way to \
+                 it is cut",
+                u32::from(domain.settings.retry_count) + 1,
+                domain.settings.patience()
+            ),
+        ),
+        IBV_WC_REM_ACCESS_ERR => (
+            Status::KeyRejected,
+            Failure::new(
+                Status::KeyRejected,
+                format!(
+                    "the peer's device{peer} refused a remote key: its region was deregistered; RDMA devices end the \
+                     connection after such an error"
+                ),
+            ),
+        ),
+        IBV_WC_LOC_QP_OP_ERR => both(
+            Status::Unreachable,
+            format!("{port} could not send to the peer{peer}: its link, address or route is gone"),
+        ),
+        IBV_WC_LOC_PROT_ERR => (
+            Status::Invalid,
+            Failure::new(
+                Status::Io,
+                "the device could not reach local memory of an operation: it was unmapped or deregistered before \
+                 the operation ended",
+            ),
+        ),
+        IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
+            both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
+        }
+        // The peer lives: it asked for something.
+        IBV_WC_WR_FLUSH_ERR => both(
+            Status::Io,
+            format!(
+                "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
+                 with the key of a region that was deregistered"
+            ),
+        ),
+        other => both(
+            Status::Io,
+            format!(
+                "{port} ended the connection to the peer{peer}: completion status {other}, vendor error {:#x}",
+                wc.vendor_err
+            ),
+        ),
+    }
+}
+
+/// What an asynchronous event of a queue pair means for its connection.
+pub(crate) fn event_error(kind: c_uint) -> Failure {
+    let (status, text) = match kind {
+        IBV_EVENT_QP_ACCESS_ERR => (
+            Status::KeyRejected,
+            "the peer used a remote key that this process's device refused, which ended the connection",
+        ),
+        IBV_EVENT_QP_REQ_ERR => (Status::Io, "the peer sent what this process's device refused"),
+        _ => (Status::Io, "the device reported that the connection's queue pair failed"),
+    };
+    Failure::new(status, text)
+}
+
+/// How long a queue pair that was reset is kept before it is destroyed, at least.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+/// While the port is down all of them are kept: beyond this many no other queue pair is made until it is up.
+const KEPT: usize = 64;
+
+/// What has to be done behind queue pairs that are out of use.
+#[derive(Default)]
+pub(crate) struct Cleanup {
+    /// Reset, and not destroyed yet. To destroy one takes soft RoCE most of a minute while a packet of it lies in the driver of a
+    /// link that is down, which is heard a little later.
+    kept: Vec<(Instant, Qp)>,
+    /// Places in the completion queue that their completions may still take.
+    stale: usize,
+}
+
+impl Cleanup {
+    /// Destroys a queue pair, of which this many completions may still come.
+    pub(crate) fn destroy(&mut self, qp: Option<Qp>, completions: usize) {
+        self.stale += completions;
+        drop(qp);
+    }
+
+    /// The same, except that it is only reset now, which does not wait for a link.
+    pub(crate) fn destroy_later(&mut self, qp: Option<Qp>, completions: usize) {
+        self.stale += completions;
+        if let Some(qp) = qp.filter(|qp| qp.reset().is_ok()) {
+            self.kept.push((Instant::now(), qp));
+        }
+    }
+
+    /// The port is up: destroys those that were kept long enough.
+    pub(crate) fn destroy_kept(&mut self, now: Instant) {
+        self.kept.retain(|(since, _)| now.duration_since(*since) < KEPT_FOR);
+    }
+
+    /// Whether no more can be kept.
+    pub(crate) fn is_full(&self) -> bool {
+        self.kept.len() >= KEPT
+    }
+
+    /// Places in the completion queue that are taken by what is out of use.
+    pub(crate) fn stale(&self) -> usize {
+        self.stale
+    }
+
+    /// The completion queue was read to its end.
+    pub(crate) fn drained(&mut self) {
+        self.stale = 0;
+    }
+}

@@ -1,0 +1,462 @@
+//! What an interface and its endpoints work on: one queue pair, the channels that begin here and those that end here.
+
+mod arrivals;
+mod channels;
+
+use super::address::{Address, Target};
+use super::packet::{End, HEADER_LEN, Kind, Packet};
+use super::receiver::{Receiver, Verdict};
+use super::sender::{Sender, WINDOW};
+use crate::abi::*;
+use crate::buffers::Pool;
+#[cfg(test)]
+use crate::double::clock::Instant;
+use crate::port::{Port, mtu_bytes};
+use crate::queue_pair::{AddressHandle, Qp, QpShape, Receive, Work};
+use crate::shared::DomainState;
+use crate::sys::{Cq, WC_BATCH, Wc};
+use crate::wake::{Sleep, sys::random};
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+#[cfg(not(test))]
+use std::time::Instant;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
+
+/// Receives that are posted, and sends that may be on their way to the wire.
+const RECEIVES: usize = 256;
+const SENDS: usize = 256;
+/// Receives that may hold messages which wait for earlier ones: the rest is for what is awaited.
+const EARLY: usize = RECEIVES / 2;
+/// A channel counts as silent when nothing came on it while so many eras began: at least two whole ones.
+const SILENT: u64 = 3;
+/// The device puts the global routing header in front of every datagram.
+const GRH: usize = 40;
+/// Channels that end here at most; a stranger can open them.
+const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
+/// Beyond this many the places of closed ones are used again.
+const KEPT_INBOUND: usize = if cfg!(test) { 64 } else { 1 << 10 };
+/// Polls between two looks at the clock, while something is awaited and otherwise.
+const CLOCK_WAITING: u32 = 1;
+const CLOCK_IDLE: u32 = 16;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// So many looks are a span of time in which channels count as in use, at the most.
+const LOOKS: u32 = 20;
+/// How long a port counts as out of reach to which no way was found: to look for one may take the kernel a second.
+const LOST_FOR: Duration = Duration::from_secs(5);
+/// A sleeper that awaits acknowledgements is woken this often.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A channel that begins here.
+struct Outbound {
+    cookie: u64,
+    sender: Sender,
+    to: Target,
+    way: Rc<AddressHandle>,
+    /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
+    flushes: Vec<(u32, u64)>,
+    closing: bool,
+    failed: Option<Status>,
+}
+
+/// A message before its turn: the buffer that it lies in, and the bytes that came.
+struct Early {
+    buffer: u32,
+    len: usize,
+}
+
+/// A channel that ends here.
+struct Inbound {
+    token: u32,
+    peer_end: End,
+    to: Target,
+    way: Rc<AddressHandle>,
+    receiver: Receiver<Early>,
+    /// What has come of the peer's identity; the peer arrives when it is complete.
+    identity: Vec<u8>,
+    arrived: bool,
+    peer: u64,
+    /// An acknowledgement is due.
+    owes: bool,
+    left: bool,
+    /// The span of time in which it was last heard.
+    heard_in: u64,
+    /// The era in which it was last heard.
+    era: u64,
+}
+
+impl Inbound {
+    /// Whether nothing has come for two failure timeouts.
+    fn is_silent(&self, era: u64) -> bool {
+        era >= self.era + SILENT
+    }
+
+    /// Whether its peer owes something: while it lives, it says that again and again.
+    fn is_owed(&self) -> bool {
+        !self.arrived || self.receiver.gap
+    }
+
+    /// Adds a piece of the peer's identity; the whole, when that was the last one.
+    fn assemble(&mut self, packet: &Packet, piece: &[u8]) -> Option<Vec<u8>> {
+        let (len, at) = (packet.id as usize, packet.header);
+        let fits = self.identity.len() + piece.len() <= len.min(super::MAX_IDENTITY);
+        if self.arrived || at != self.identity.len() as u64 || !fits {
+            return None;
+        }
+        self.identity.extend_from_slice(piece);
+        self.arrived = self.identity.len() == len;
+        self.arrived.then(|| core::mem::take(&mut self.identity))
+    }
+}
+
+/// How many channels are in use: together they must not send more than there are receives, or what is lost then is
+/// mostly that of those who send little.
+#[derive(Debug)]
+struct Activity {
+    /// The present span of time.
+    span: u64,
+    /// How often it was looked at, and messages that came in it.
+    looks: u32,
+    messages: usize,
+    /// Channels that were heard in it, and in the one before.
+    heard: usize,
+    before: usize,
+}
+
+impl Default for Activity {
+    fn default() -> Activity {
+        Activity { span: 1, looks: 0, messages: 0, heard: 0, before: 0 }
+    }
+}
+
+impl Activity {
+    /// A channel was heard, which was last heard in this span.
+    fn note(&mut self, last: &mut u64) {
+        self.messages += 1;
+        if core::mem::replace(last, self.span) != self.span {
+            self.heard += 1;
+        }
+    }
+
+    /// Called regularly: the next span begins once enough has come to have heard everybody, or when little comes.
+    fn look(&mut self) {
+        self.looks += 1;
+        if self.messages >= 2 * RECEIVES || self.looks >= LOOKS {
+            let (span, before) = (self.span + 1, self.heard);
+            *self = Activity { span, before, ..Activity::default() };
+        }
+    }
+
+    /// How many messages of one channel may be on their way: its share of the receives, some of which are for those who
+    /// begin to speak.
+    fn share(&self) -> u64 {
+        let channels = self.heard.max(self.before).max(1);
+        (RECEIVES * 3 / 4 / channels).clamp(1, WINDOW) as u64
+    }
+}
+
+/// An event that waits for room, with the bytes or the buffer that it points to.
+struct Notice {
+    event: Event,
+    text: Option<Box<[u8]>>,
+    buffer: Option<u32>,
+}
+
+/// Everything of an interface, in the order in which it goes.
+pub(crate) struct State {
+    qp: Qp,
+    outbound: Vec<Option<Outbound>>,
+    inbound: Vec<Inbound>,
+    /// Which channel a hello opened: it may come again.
+    known: HashMap<(Target, End), u32>,
+    ways: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
+    /// Ports of strangers to which no way was found, and when.
+    lost: HashMap<[u8; crate::port::PORT_LEN], Duration>,
+    sleep: Sleep,
+    cq: Cq,
+    receives: Pool,
+    sends: Pool,
+    domain: Arc<DomainState>,
+    backlog: VecDeque<Notice>,
+    told: Vec<Box<[u8]>>,
+    delivered: Vec<u32>,
+    to_post: Vec<Receive>,
+    /// Channels that owe acknowledgements.
+    owing: Vec<u32>,
+    /// Buffers of messages that wait for earlier ones.
+    early: usize,
+    activity: Activity,
+    /// Time in failure timeouts, and when the present one began. It is counted where we look, so that standing still
+    /// ourselves makes nobody silent.
+    era: u64,
+    era_began: Duration,
+    batch: Vec<Wc>,
+    pub(crate) own: Address,
+    epoch: Instant,
+    countdown: u32,
+    looked: Duration,
+    next_peer: u64,
+    dead: bool,
+}
+
+/// The number of a receive; that of a send is its buffer.
+const RECEIVE: u64 = 1 << 63;
+
+fn number() -> Result<u32, Failure> {
+    let mut bytes = [0; 4];
+    random(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+/// Puts a packet into a buffer and on its way. A packet that finds no room is one that was lost.
+fn transmit(qp: &Qp, sends: &mut Pool, way: &AddressHandle, to: Target, bytes: &[u8]) {
+    let Ok(buffer) = sends.take() else { return };
+    let room = sends.bytes_mut(buffer);
+    if bytes.len() > room.len() {
+        return sends.give(buffer);
+    }
+    room[..bytes.len()].copy_from_slice(bytes);
+    let piece = sends.sge(buffer, bytes.len());
+    let work = Work::Datagram { to: way, qpn: to.qpn, qkey: to.qkey };
+    if qp.post(u64::from(buffer), work, &[piece], IBV_SEND_SIGNALED).is_err() {
+        sends.give(buffer);
+    }
+}
+
+impl State {
+    /// Everything, with all receives posted.
+    pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
+        let cq = Cq::new(&domain.device, RECEIVES + SENDS)?;
+        let sleep = Sleep::new(&domain.watch, &cq)?;
+        let shape = QpShape {
+            kind: IBV_QPT_UD,
+            cq: &cq,
+            srq: None,
+            send_depth: SENDS,
+            receive_depth: RECEIVES,
+            sges: 1,
+            inline: 0,
+        };
+        let qp = Qp::new(&domain.pd, &shape)?;
+        // The top bit of a queue key is for privileged ones.
+        let qkey = number()? & 0x7fff_ffff;
+        qp.start_datagrams(&domain.local, qkey)?;
+        let packet = mtu_bytes(domain.port.mtu);
+        let target = Target {
+            qpn: qp.number(),
+            qkey,
+            cookie: u64::from(number()?) | (u64::from(number()?) << 32),
+        };
+        let address = Address { target, port: domain.port };
+        let mut receives = Pool::new(&domain.pd, GRH + packet, RECEIVES, RECEIVES);
+        receives.grow()?;
+        let mut state = State {
+            qp,
+            outbound: Vec::new(),
+            inbound: Vec::new(),
+            known: HashMap::new(),
+            ways: HashMap::new(),
+            lost: HashMap::new(),
+            sleep,
+            cq,
+            receives,
+            sends: Pool::new(&domain.pd, packet, 64, SENDS),
+            backlog: VecDeque::new(),
+            told: Vec::new(),
+            delivered: Vec::new(),
+            to_post: Vec::new(),
+            owing: Vec::new(),
+            early: 0,
+            activity: Activity::default(),
+            era: 0,
+            era_began: Duration::ZERO,
+            batch: vec![Wc::default(); WC_BATCH],
+            own: address,
+            epoch: Instant::now(),
+            countdown: 1,
+            looked: Duration::ZERO,
+            next_peer: 1,
+            dead: false,
+            domain,
+        };
+        while let Some(buffer) = state.receives.take_made() {
+            state.post_again(buffer);
+        }
+        state.post_receives()?;
+        Ok(state)
+    }
+
+    /// How many receives hold what waits for earlier datagrams, and how many may.
+    #[cfg(test)]
+    pub(crate) fn early(&self) -> (usize, usize) {
+        (self.early, EARLY)
+    }
+
+    pub(crate) fn event_fd(&self) -> i32 {
+        self.sleep.raw()
+    }
+
+    pub(crate) fn memory(&self) -> MemoryReport {
+        let outbound = self.outbound.iter().flatten().count();
+        MemoryReport {
+            base_bytes: (size_of::<State>() + self.cq.capacity() * 64) as u64,
+            peer_bytes: (outbound * size_of::<Outbound>()
+                + self.inbound.len() * (size_of::<Inbound>() + 48)) as u64,
+            peers: outbound.max(self.inbound.len()) as u64,
+            buffer_bytes: (self.receives.committed() + self.sends.committed()) as u64,
+        }
+    }
+
+    /// Waits for goodbyes to be acknowledged, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
+    pub(crate) fn shut_down(&mut self) {
+        let until = Instant::now() + self.domain.settings.close;
+        while !self.dead
+            && self.outbound.iter().flatten().any(|o| o.closing && o.sender.is_waiting())
+            && Instant::now() < until
+        {
+            let now = self.now();
+            self.tick(now, None);
+            let _ = self.fetch(None);
+            std::thread::yield_now();
+        }
+        self.outbound.clear();
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The way to a port: one address handle for all channels there.
+    fn way(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
+        let key = port.pack();
+        if let Some(way) = self.ways.get(&key) {
+            return Ok(way.clone());
+        }
+        let route = port.route(&self.domain.local, &self.domain.settings);
+        let way = Rc::new(AddressHandle::new(&self.domain.pd, route)?);
+        let _ = self.ways.insert(key, way.clone());
+        Ok(way)
+    }
+
+    fn post_again(&mut self, buffer: u32) {
+        let sge = self.receives.whole(buffer);
+        self.to_post.push(Receive { id: RECEIVE | u64::from(buffer), sge });
+    }
+
+    fn post_receives(&mut self) -> Result<(), Failure> {
+        if self.to_post.is_empty() {
+            return Ok(());
+        }
+        let result = self.qp.post_receives(&self.to_post);
+        self.to_post.clear();
+        result
+    }
+
+    pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
+        self.told.clear();
+        if !self.delivered.is_empty() {
+            for buffer in core::mem::take(&mut self.delivered) {
+                self.post_again(buffer);
+            }
+            if let Err(failure) = self.post_receives() {
+                self.break_all(&failure, None);
+            }
+        }
+        self.countdown -= 1;
+        if self.countdown == 0 {
+            self.look(Some(events));
+        }
+        while let Some(notice) = self.backlog.pop_front() {
+            if events.room() == 0 {
+                self.backlog.push_front(notice);
+                return;
+            }
+            self.hand_over(notice, events);
+        }
+        if events.room() > 0 {
+            let _ = self.fetch(Some(events));
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.outbound.iter().flatten().any(|o| o.sender.is_waiting() && o.failed.is_none())
+    }
+
+    /// Time passes, and the device may have news.
+    fn look(&mut self, mut events: Option<&mut Events<'_>>) {
+        let now = self.now();
+        self.tick(now, events.as_deref_mut());
+        self.countdown = if self.is_waiting() { CLOCK_WAITING } else { CLOCK_IDLE };
+        if now - self.looked >= LOOK_EVERY {
+            self.looked = now;
+            self.activity.look();
+            self.dismiss_silent(now, events.as_deref_mut());
+            self.hear_news(events);
+        }
+    }
+
+    fn hear_news(&mut self, mut events: Option<&mut Events<'_>>) {
+        for news in self.sleep.news() {
+            let text = match news.kind {
+                IBV_EVENT_DEVICE_FATAL => {
+                    format!("the device {} was removed", self.domain.name.device)
+                }
+                IBV_EVENT_CQ_ERR if self.cq.is(news.queue) => {
+                    format!("a queue of {} failed", self.domain.name.words())
+                }
+                IBV_EVENT_QP_FATAL if news.qp == Some(self.own.target.qpn) => {
+                    format!("the datagram queue pair of {} failed", self.domain.name.words())
+                }
+                _ => continue,
+            };
+            self.break_all(&Failure::new(Status::NoDevice, text), events.as_deref_mut());
+        }
+    }
+
+    fn complete(&mut self, cookie: u64, status: i32, events: Option<&mut Events<'_>>) {
+        let event = Event { kind: event::COMPLETION, status, cookie, ..Event::empty() };
+        self.emit(Notice { event, text: None, buffer: None }, events);
+    }
+
+    fn emit(&mut self, notice: Notice, events: Option<&mut Events<'_>>) {
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                self.hand_over(notice, events);
+            }
+            _ => self.backlog.push_back(notice),
+        }
+    }
+
+    fn hand_over(&mut self, notice: Notice, events: &mut Events<'_>) {
+        let mut event = notice.event;
+        if let Some(text) = notice.text {
+            (event.data, event.len) = (text.as_ptr(), text.len());
+            self.told.push(text);
+        }
+        self.delivered.extend(notice.buffer);
+        let _ = events.push(event);
+    }
+
+    pub(crate) fn arm(&mut self) -> Armed {
+        let now = self.now();
+        self.tick(now, None);
+        self.hear_news(None);
+        if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
+            return Armed::Ready;
+        }
+        self.cq.drain_channel();
+        if let Err(failure) = self.cq.arm() {
+            self.break_all(&failure, None);
+        }
+        // What came before the request wakes nobody.
+        let all = self.catch_up(None);
+        self.sleep.tick(self.is_waiting().then_some(TICK));
+        self.countdown = 1;
+        if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+    }
+}
+
+/// A header fits every packet.
+const _: () = assert!(HEADER_LEN <= 40);
