@@ -1,5 +1,6 @@
-//! Registrations of local memory that the application did not register itself: what a provider needs whose device
-//! reaches registered memory only.
+//! Registrations of local memory: what a provider needs whose device reaches registered memory only. A [`Lender`] registers
+//! what the application did not register itself, for the time of an operation; an [`Arena`] has the provider's own buffers,
+//! many in one registration.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,12 +26,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Any thread may lend and drop loans. No system call is made under a lock.
+//! Any thread may lend and drop loans: no system call is made under the lock.
 
+mod arena;
 mod cache;
 #[cfg(test)]
 mod lender_tests;
+mod sys;
 
+pub use arena::{Arena, Piece};
 pub use cache::Limits;
 use cache::{Cache, Ticket};
 use std::fmt;

@@ -191,8 +191,8 @@ impl Recent {
 /// A registration for the time of one operation.
 pub(crate) type Loan = tieline_registration::Loan<LocalMemory>;
 
-/// What registers the pieces of operations.
-pub(crate) struct LocalMemory(Arc<Pd>);
+/// What registers the pieces of operations, and buffers.
+pub(crate) struct LocalMemory(pub(crate) Arc<Pd>);
 
 impl Device for LocalMemory {
     type Registration = Mr;
@@ -242,7 +242,7 @@ fn register(
 }
 
 /// Why registering was refused, with what to do where the limit on locked memory is the reason.
-pub(crate) fn refusal(len: usize, errno: i32) -> Failure {
+fn refusal(len: usize, errno: i32) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
     let mut failure = Failure::from_io(&format!("registering {len} bytes"), &error);
     if errno == libc::ENOMEM || errno == libc::EAGAIN || errno == libc::EPERM {

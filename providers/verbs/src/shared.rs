@@ -1,11 +1,12 @@
 //! What interfaces share with their domain: the opened port, and everything that hangs from it.
 
 use crate::abi::*;
+use crate::buffers::{self, Arena};
 use crate::config::Settings;
 use crate::devices::{self, PortName};
 use crate::gid::{self, GidKind};
 use crate::keys::Seal;
-use crate::memory::Registry;
+use crate::memory::{LocalMemory, Registry};
 use crate::port::{Local, Port};
 use crate::sys::{Device, Pd};
 use crate::wake::{Watch, sys::random};
@@ -27,6 +28,8 @@ pub(crate) struct DomainState {
     pub(crate) local: Local,
     pub(crate) seal: Seal,
     pub(crate) registry: Registry,
+    /// Where the buffers of all interfaces lie.
+    pub(crate) buffers: Arc<Arena>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
@@ -88,6 +91,7 @@ impl DomainState {
         let bytes_per_second = devices::bytes_per_second(class, &name);
         Ok(DomainState {
             seal,
+            buffers: Arc::new(Arena::new(LocalMemory(pd.clone()), buffers::MOST)),
             registry: Registry::new(pd.clone(), seal, settings.cache),
             watch: Arc::new(Watch::new(device.clone(), name.port, devices::access(class, &name))),
             pd,

@@ -3,15 +3,26 @@
 pub(crate) mod sys;
 
 use crate::abi::ibv_sge;
-use crate::sys::Pd;
+use crate::memory::LocalMemory;
+use crate::sys::Mr;
 use std::sync::Arc;
-use sys::Pages;
 use tieline_plugin_api::{Failure, Status};
+
+/// The memory of all pools of a domain. No peer has a key to it.
+pub(crate) type Arena = tieline_registration::Arena<LocalMemory>;
+/// As many bytes of it as there may be: more than the pools of several interfaces with the largest settings.
+pub(crate) const MOST: usize = 1 << 38;
+
+/// Buffers that lie behind each other, and their local key.
+struct Chunk {
+    piece: tieline_registration::Piece<LocalMemory>,
+    lkey: u32,
+}
 
 /// Buffers of one size. A buffer is a number; whoever took it either has it posted or holds it.
 pub(crate) struct Pool {
-    pd: Arc<Pd>,
-    chunks: Vec<Pages>,
+    arena: Arc<Arena>,
+    chunks: Vec<Chunk>,
     free: Vec<u32>,
     size: usize,
     per_chunk: usize,
@@ -20,9 +31,9 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// A pool of buffers of `size` bytes, made `per_chunk` at a time, at most about `most` of them.
-    pub(crate) fn new(pd: &Arc<Pd>, size: usize, per_chunk: usize, most: usize) -> Pool {
+    pub(crate) fn new(arena: &Arc<Arena>, size: usize, per_chunk: usize, most: usize) -> Pool {
         let size = size.next_multiple_of(64);
-        Pool { pd: pd.clone(), chunks: Vec::new(), free: Vec::new(), size, per_chunk, most }
+        Pool { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size, per_chunk, most }
     }
 
     /// Makes one more chunk, unless the bound is reached.
@@ -34,7 +45,9 @@ impl Pool {
         if have >= self.most {
             return Err(Status::Again.into());
         }
-        self.chunks.push(Pages::new(&self.pd, self.size * self.per_chunk)?);
+        let piece = self.arena.take(self.size * self.per_chunk, 64)?;
+        let lkey = Mr::lkey(piece.registration());
+        self.chunks.push(Chunk { piece, lkey });
         self.free.extend((have as u32..(have + self.per_chunk) as u32).rev());
         Ok(())
     }
@@ -70,15 +83,17 @@ impl Pool {
         self.total() * self.size
     }
 
-    fn place(&self, buffer: u32) -> (usize, usize) {
+    fn locate(&self, buffer: u32) -> (usize, usize) {
         let (chunk, slot) = (buffer as usize / self.per_chunk, buffer as usize % self.per_chunk);
         (chunk, slot * self.size)
     }
 
     /// The first `len` bytes as a piece for the device.
     pub(crate) fn sge(&self, buffer: u32, len: usize) -> ibv_sge {
-        let (chunk, at) = self.place(buffer);
-        self.chunks[chunk].sge(at, len.min(self.size))
+        let ((chunk, at), len) = (self.locate(buffer), len.min(self.size));
+        let Chunk { piece, lkey } = &self.chunks[chunk];
+        let addr = piece.address(at, len).expose_provenance() as u64;
+        ibv_sge { addr, length: len as u32, lkey: *lkey }
     }
 
     /// The whole buffer as a piece for the device.
@@ -88,19 +103,20 @@ impl Pool {
 
     /// The first `len` bytes.
     pub(crate) fn bytes(&self, buffer: u32, len: usize) -> &[u8] {
-        let (chunk, at) = self.place(buffer);
-        self.chunks[chunk].bytes(at, len.min(self.size))
+        let (chunk, at) = self.locate(buffer);
+        self.chunks[chunk].piece.bytes(at, len.min(self.size))
     }
 
     /// The whole buffer, to be written.
     pub(crate) fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
-        let ((chunk, at), size) = (self.place(buffer), self.size);
-        self.chunks[chunk].bytes_mut(at, size)
+        let ((chunk, at), size) = (self.locate(buffer), self.size);
+        self.chunks[chunk].piece.bytes_mut(at, size)
     }
 
     /// The first eight bytes as a number of this machine.
     pub(crate) fn word(&self, buffer: u32) -> u64 {
-        let (chunk, at) = self.place(buffer);
-        self.chunks[chunk].word(at)
+        let mut word = [0; 8];
+        word.copy_from_slice(self.bytes(buffer, 8));
+        u64::from_ne_bytes(word)
     }
 }

@@ -250,7 +250,7 @@ impl State {
             cookie: u64::from(number()?) | (u64::from(number()?) << 32),
         };
         let address = Address { target, port: domain.port };
-        let mut receives = Pool::new(&domain.pd, GRH + packet, RECEIVES, RECEIVES);
+        let mut receives = Pool::new(&domain.buffers, GRH + packet, RECEIVES, RECEIVES);
         receives.grow()?;
         let mut state = State {
             qp,
@@ -262,7 +262,7 @@ impl State {
             sleep,
             cq,
             receives,
-            sends: Pool::new(&domain.pd, packet, 64, SENDS),
+            sends: Pool::new(&domain.buffers, packet, 64, SENDS),
             backlog: VecDeque::new(),
             told: Vec::new(),
             delivered: Vec::new(),

@@ -1,0 +1,145 @@
+//! Memory of a provider's own that its device reaches: areas, each registered as a whole, and the pieces that are cut from
+//! them.
+//!
+//! The kernel and the device have work with every registration, and with every page of it. So buffers share few
+//! registrations, and an area that is large enough lies in huge pages where the system has some.
+
+mod free_list;
+#[cfg(test)]
+mod tests;
+
+use crate::sys::Mapping;
+use crate::{Device, PAGE};
+use core::ptr::NonNull;
+use free_list::FreeList;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tieline_plugin_api::{Failure, Status};
+
+/// Pieces begin and end at multiples of this: two of them share no cache line.
+const LINE: usize = 64;
+/// The size of a huge page.
+pub(crate) const HUGE: usize = 2 << 20;
+/// A new area is at most so large, unless one piece asks for more.
+const LARGEST: usize = 16 * HUGE;
+
+/// Areas of registered memory. Any thread; one at a time takes a piece.
+pub struct Arena<D: Device> {
+    device: D,
+    bytes: usize,
+    areas: Mutex<Vec<Weak<Area<D>>>>,
+}
+
+/// One mapping and its registration, which ends first. Both end with the last piece.
+struct Area<D: Device> {
+    registration: D::Registration,
+    memory: Mapping,
+    free: Mutex<FreeList>,
+}
+
+/// A part of an area, which nobody else has. It goes back to its area when it is dropped.
+pub struct Piece<D: Device> {
+    area: Arc<Area<D>>,
+    pub(crate) base: NonNull<u8>,
+    pub(crate) len: usize,
+}
+
+impl<D: Device> Arena<D> {
+    /// An arena without memory, which may come to have this many bytes, in whole pages.
+    pub fn new(device: D, bytes: usize) -> Arena<D> {
+        Arena { device, bytes: bytes & !(PAGE as usize - 1), areas: Mutex::default() }
+    }
+
+    /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. What stands in it
+    /// is zero, or what an earlier owner left.
+    ///
+    /// A new area, where one is needed, is half as large as all others together: there are few, and at most a third of the
+    /// memory waits for pieces that have not been asked for.
+    ///
+    /// # Errors
+    /// `NoMemory` at the bound; what the system or the device says.
+    pub fn take(&self, len: usize, align: usize) -> Result<Piece<D>, Failure> {
+        if len == 0 || len > self.bytes || !align.is_power_of_two() || align > PAGE as usize {
+            let text = format!("no piece of {len} bytes at a multiple of {align} is to be had");
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        let (len, align) = (len.next_multiple_of(LINE), align.max(LINE));
+        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.retain(|area| area.strong_count() > 0);
+        let mut total = 0;
+        for area in areas.iter().filter_map(Weak::upgrade) {
+            if let Some(piece) = Area::cut(&area, len, align) {
+                return Ok(piece);
+            }
+            total += area.memory.len();
+        }
+        let least = len.next_multiple_of(PAGE as usize);
+        let room = self.bytes.saturating_sub(total);
+        if least > room {
+            let text = format!("{total} of {} bytes of buffers are registered", self.bytes);
+            return Err(Failure::new(Status::NoMemory, text));
+        }
+        let wanted = area_len(least, total);
+        let area = match Area::new(&self.device, wanted.min(room)) {
+            Err(_) if wanted > least => Area::new(&self.device, least)?,
+            made => made?,
+        };
+        let area = Arc::new(area);
+        areas.push(Arc::downgrade(&area));
+        Area::cut(&area, len, align)
+            .ok_or_else(|| Failure::new(Status::NoMemory, "a new area has no room"))
+    }
+}
+
+/// The length of a new area for `least` bytes, next to areas of `total` bytes: whole pages, and whole huge ones once it
+/// has some.
+fn area_len(least: usize, total: usize) -> usize {
+    let wanted = least.max((total / 2).min(LARGEST));
+    wanted.next_multiple_of(if wanted >= HUGE { HUGE } else { PAGE as usize })
+}
+
+impl<D: Device> Area<D> {
+    fn new(device: &D, len: usize) -> Result<Area<D>, Failure> {
+        let over = |memory: Mapping| {
+            let registration = device.register(memory.base().as_ptr(), len, true)?;
+            Ok(Area { registration, memory, free: Mutex::new(FreeList::new(len)) })
+        };
+        // That huge pages are set aside does not say that this process may have them: who registers finds out.
+        let huge = Mapping::of_huge_pages(len).map(over);
+        match huge {
+            Some(Ok(area)) => Ok(area),
+            _ => over(Mapping::new(len)?),
+        }
+    }
+
+    fn cut(area: &Arc<Area<D>>, len: usize, align: usize) -> Option<Piece<D>> {
+        let at = area.free.lock().unwrap_or_else(PoisonError::into_inner).take(len, align)?;
+        Some(Piece { area: area.clone(), base: area.memory.at(at, len), len })
+    }
+}
+
+impl<D: Device> Piece<D> {
+    /// What the piece is registered with.
+    pub fn registration(&self) -> &D::Registration {
+        &self.area.registration
+    }
+}
+
+impl<D: Device> Drop for Piece<D> {
+    fn drop(&mut self) {
+        let at = self.base.addr().get() - self.area.memory.base().addr().get();
+        self.area.free.lock().unwrap_or_else(PoisonError::into_inner).give(at, self.len);
+    }
+}
+
+impl<D: Device> fmt::Debug for Arena<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> fmt::Debug for Piece<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Piece").field("base", &self.base).field("len", &self.len).finish()
+    }
+}

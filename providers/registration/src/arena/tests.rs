@@ -1,0 +1,156 @@
+//! The free list against a table of bytes; the arena over a device that counts, and refuses what a test tells it to.
+
+use super::*;
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Length of the area in the test of the free list.
+const LEN: usize = 1024;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take {
+        len: usize,
+        align: usize,
+    },
+    /// Gives one of those that are taken back.
+    Give(usize),
+}
+
+fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
+    let take =
+        (1..longest, 0u32..10).prop_map(|(len, align)| Step::Take { len, align: 1 << align });
+    prop::collection::vec(prop_oneof![take, any::<usize>().prop_map(Step::Give)], 1..80)
+}
+
+proptest! {
+    #[test]
+    fn a_part_is_found_where_there_is_one_and_belongs_to_nobody_else(steps in steps(LEN / 4)) {
+        let (mut list, mut used, mut taken) = (FreeList::new(LEN), vec![false; LEN], Vec::new());
+        for step in steps {
+            match step {
+                Step::Take { len, align } => {
+                    let fits = |at: &usize| at + len <= LEN && !used[*at..at + len].contains(&true);
+                    let expected = (0..LEN).step_by(align).find(fits);
+                    prop_assert_eq!(list.take(len, align), expected);
+                    if let Some(at) = expected {
+                        used[at..at + len].fill(true);
+                        taken.push((at, len));
+                    }
+                }
+                Step::Give(which) if !taken.is_empty() => {
+                    let (at, len) = taken.swap_remove(which % taken.len());
+                    used[at..at + len].fill(false);
+                    list.give(at, len);
+                }
+                Step::Give(_) => {}
+            }
+        }
+        taken.into_iter().for_each(|(at, len)| list.give(at, len));
+        prop_assert_eq!(list.take(LEN, 1), Some(0), "all of it is one part again");
+    }
+
+    #[test]
+    fn pieces_keep_their_bytes_within_the_bound_and_leave_nothing_behind(steps in steps(200_000)) {
+        const BOUND: usize = 3 << 20;
+        let counting = Counting::default();
+        let arena = Arena::new(counting.clone(), BOUND);
+        let mut pieces: Vec<(u8, Piece<Counting>)> = Vec::new();
+        let whole = |(mark, piece): &(u8, Piece<Counting>)| {
+            piece.bytes(0, piece.len).iter().all(|byte| byte == mark)
+        };
+        for (mark, step) in (0..=255).cycle().zip(steps) {
+            match step {
+                Step::Take { len, align } => match arena.take(len, align) {
+                    Ok(mut piece) => {
+                        prop_assert!(piece.len >= len && piece.base.addr().get() % align == 0);
+                        let all = piece.len;
+                        piece.bytes_mut(0, all).fill(mark);
+                        pieces.push((mark, piece));
+                    }
+                    Err(failure) => {
+                        prop_assert_eq!(failure.status, Status::NoMemory);
+                        let least = len.next_multiple_of(PAGE as usize);
+                        prop_assert!(counting.bytes() + least > BOUND, "there was room");
+                    }
+                },
+                Step::Give(which) if !pieces.is_empty() => {
+                    let piece = pieces.swap_remove(which % pieces.len());
+                    prop_assert!(whole(&piece), "somebody else wrote there");
+                }
+                Step::Give(_) => {}
+            }
+            prop_assert!(counting.bytes() <= BOUND);
+        }
+        prop_assert!(pieces.iter().all(whole));
+        drop(pieces);
+        prop_assert_eq!(counting.bytes(), 0, "no piece, no registration");
+    }
+}
+
+/// Counts the bytes that are registered; of longer areas than this it says that there is no memory.
+#[derive(Clone)]
+struct Counting {
+    bytes: Arc<AtomicUsize>,
+    areas: Arc<AtomicUsize>,
+    longest: usize,
+}
+
+impl Default for Counting {
+    fn default() -> Counting {
+        Counting { bytes: Arc::default(), areas: Arc::default(), longest: usize::MAX }
+    }
+}
+
+impl Counting {
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A registration: where what it counts is counted.
+struct Counted(Counting, usize);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = self.0.bytes.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+impl Device for Counting {
+    type Registration = Counted;
+
+    fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<Counted, Failure> {
+        assert!(written && base.addr() % PAGE as usize == 0);
+        assert!(len < HUGE || base.addr() % HUGE == 0, "huge pages could not back this area");
+        if len > self.longest {
+            return Err(Failure::new(Status::NoMemory, "refused"));
+        }
+        let _ = self.bytes.fetch_add(len, Ordering::Relaxed);
+        let _ = self.areas.fetch_add(1, Ordering::Relaxed);
+        Ok(Counted(self.clone(), len))
+    }
+}
+
+#[test]
+fn many_pieces_share_few_registrations_and_little_waits_for_nobody() {
+    let counting = Counting::default();
+    let arena = Arena::new(counting.clone(), 1 << 30);
+    let pieces: Vec<_> = (0..1000).map(|_| arena.take(10_000, 64).unwrap()).collect();
+    let used: usize = pieces.iter().map(|piece| piece.len).sum();
+    assert!(counting.bytes() <= used * 3 / 2 + HUGE, "{} for {used}", counting.bytes());
+    let areas = counting.areas.load(Ordering::Relaxed);
+    assert!(areas <= 20, "{areas} registrations");
+}
+
+#[test]
+fn where_a_large_area_is_refused_one_is_made_for_the_piece_alone() {
+    let counting = Counting { longest: 12 << 10, ..Counting::default() };
+    let arena = Arena::new(counting.clone(), 1 << 30);
+    let pieces: Vec<_> = (0..10).map(|_| arena.take(8 << 10, 64).unwrap()).collect();
+    assert_eq!(pieces.len(), 10);
+    assert_eq!(arena.take(16 << 10, 64).unwrap_err().status, Status::NoMemory);
+    for (len, align) in [(0, 64), (1, 0), (1, 48), (1, 8 << 10), (usize::MAX, 64)] {
+        assert_eq!(arena.take(len, align).unwrap_err().status, Status::Invalid);
+    }
+}

@@ -1,0 +1,114 @@
+//! Mappings, and the bytes of pieces.
+
+#![allow(unsafe_code)]
+
+use crate::arena::{HUGE, Piece};
+use crate::{Device, PAGE};
+use core::ffi::c_int;
+use core::ptr::{self, NonNull};
+use tieline_plugin_api::{Failure, Status};
+
+/// Anonymous memory of this process, whole pages of it.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a range of addresses, which is unmapped once; its bytes are reached through pieces alone.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory. Where it could lie in huge pages, the kernel is asked for that.
+    pub(crate) fn new(len: usize) -> Result<Mapping, Failure> {
+        if len % HUGE != 0 {
+            return Mapping::map(len, 0);
+        }
+        let larger = Mapping::map(len + HUGE, 0)?;
+        let skip = larger.base.addr().get().next_multiple_of(HUGE) - larger.base.addr().get();
+        let base = larger.at(skip, len);
+        core::mem::forget(larger);
+        // SAFETY: the parts before and behind `base`, of a mapping that is ours alone; advice changes no byte.
+        unsafe {
+            if skip > 0 {
+                let _ = libc::munmap(base.as_ptr().sub(skip).cast(), skip);
+            }
+            if skip < HUGE {
+                let _ = libc::munmap(base.as_ptr().add(len).cast(), HUGE - skip);
+            }
+            let _ = libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        }
+        Ok(Mapping { base, len })
+    }
+
+    /// Zeroed memory in huge pages that were set aside, if it fills them and there are enough.
+    pub(crate) fn of_huge_pages(len: usize) -> Option<Mapping> {
+        let flags = libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
+        if len % HUGE == 0 { Mapping::map(len, flags).ok() } else { None }
+    }
+
+    fn map(len: usize, flags: c_int) -> Result<Mapping, Failure> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        // SAFETY: a new private mapping; nothing else is touched.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
+        }
+        NonNull::new(base.cast::<u8>())
+            .map(|base| Mapping { base, len })
+            .ok_or_else(|| Failure::new(Status::NoMemory, "the kernel mapped page zero"))
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where `len` bytes begin, which must be inside.
+    pub(crate) fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        assert!(at <= self.len && len <= self.len - at, "a piece inside its area");
+        // SAFETY: inside the mapping, as just checked.
+        unsafe { self.base.add(at) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own, and no piece of it is left.
+        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: nobody else has the bytes (see `FreeList`); everything else in a piece goes from thread to thread.
+unsafe impl<D: Device> Send for Piece<D> where D::Registration: Send + Sync {}
+// SAFETY: as above: without an exclusive borrow the bytes are only read.
+unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
+
+impl<D: Device> Piece<D> {
+    /// The address of `len` bytes from `at` on, which must be inside.
+    pub fn address(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len && len <= self.len - at, "bytes inside their piece");
+        // SAFETY: inside the piece, as just checked.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// The same bytes. The device must be done with them: a provider hands a buffer either to it or to itself.
+    pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        // SAFETY: inside the piece, which is this object's own; initialised, because the kernel gives zeroed pages.
+        unsafe { core::slice::from_raw_parts(self.address(at, len), len) }
+    }
+
+    /// The same bytes, to be written.
+    pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.address(at, len), len) }
+    }
+}
+
+// What a huge page holds is a multiple of what an ordinary one does.
+const _: () = assert!(HUGE % PAGE as usize == 0 && HUGE == 1 << 21);
