@@ -14,7 +14,7 @@
 
 use super::Lane;
 use super::key::{Native, Short};
-use super::rma::RmaRecord;
+use super::record::RmaRecord;
 use tieline_plugin_api::abi::Atomic;
 
 impl Native {

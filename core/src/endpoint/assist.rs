@@ -1,7 +1,7 @@
 //! The initiator's half of a copy that a peer shares; see [`crate::proto::assist`].
 
-use super::key::{KeyInner, Native, RemoteKey};
-use super::queue::Failed;
+use super::key::{Native, RemoteKey};
+use super::task::{Failed, Job};
 use super::{Inner, State};
 use crate::op::{Id, Kind, Landing, Memory};
 use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word};
@@ -11,7 +11,6 @@ use crate::request::Outcome;
 use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
@@ -19,17 +18,6 @@ const PATIENCE: usize = 20_000;
 /// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
 const LONELY: u32 = 4;
 const ASK_AGAIN: u32 = 16;
-
-/// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
-/// memory, and count in the slot.
-pub(crate) struct Job {
-    plan: Plan,
-    request: Option<Id>,
-    local: Region,
-    key: Rc<KeyInner>,
-    /// What our own part ended with.
-    copied: Result<(), Status>,
-}
 
 impl Inner {
     /// Shares a large transfer with the peer. `None`: it is not one to share, the caller copies alone.

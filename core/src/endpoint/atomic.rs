@@ -6,10 +6,10 @@
 //! device, and what it cannot do (other operations, 32 bits) is done by compare-and-swap on the 64-bit word.
 
 use super::Inner;
-use super::flush::way;
 use super::key::{KeyInner, Native, RemoteKey};
-use super::queue::{Failed, Task};
-use super::rma::atomic_op_record;
+use super::order::way;
+use super::record::atomic_op_record;
+use super::task::{AtomicTask, BySwap, Failed, Task};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, AtomicCall};
 use crate::proto::id;
@@ -18,34 +18,6 @@ use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::{OK, PENDING, atomic_op};
-
-/// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
-pub(crate) struct AtomicTask {
-    key: Rc<KeyInner>,
-    call: AtomicCall,
-    offset: u64,
-    fetch: bool,
-    pub(super) request: Id,
-    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
-    fenced: u64,
-    by_swap: BySwap,
-}
-
-/// How far the loop of compare-and-swap has come that stands for an operation the device lacks.
-#[derive(Default)]
-struct BySwap {
-    /// What the 64-bit word is taken to be; the first guess only finds out.
-    guess: u64,
-    /// A compare-and-swap that a provider has.
-    posted: Option<Id>,
-}
-
-impl AtomicTask {
-    /// The compare-and-swap that a provider has for it.
-    pub(super) fn posted_swap(&self) -> Option<Id> {
-        self.by_swap.posted
-    }
-}
 
 /// How one attempt of a native atomic went.
 enum Posted {

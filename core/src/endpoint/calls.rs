@@ -1,7 +1,7 @@
 //! What endpoints ask of their worker beyond what they share with it. None of it is on the short way of an operation.
 
-use super::assist::Job;
-use super::{Inner, Waiting, Way};
+use super::task::{Job, Waiting};
+use super::{Inner, Way};
 use crate::address::WorkerAddress;
 use crate::op::Id;
 use crate::op::held::Through;

@@ -1,10 +1,10 @@
 //! Puts and gets over messages, where no provider gives this pair access to that memory.
 
 use super::Inner;
-use super::flush::way;
-use super::post::{NativeOp, Transfer};
-use super::queue::{Source, Task};
-use super::rma::Completion;
+use super::order::way;
+use super::post::Transfer;
+use super::record::Completion;
+use super::task::{NativeOp, Source, Task};
 use crate::op::{Kind, Landing, Memory};
 use crate::proto::{emulate, id};
 use crate::request::Outcome;

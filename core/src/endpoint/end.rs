@@ -1,6 +1,12 @@
 //! How an endpoint ends: what failed, what that means for it, and what it leaves behind.
 
-use super::*;
+use super::task::{Failed, Task};
+use super::{Inner, Owner, State};
+use crate::op::held::Through;
+use crate::proto::emulate::refused;
+use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
+use std::rc::{Rc, Weak};
 
 impl Inner {
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
@@ -26,9 +32,7 @@ impl Inner {
         }
         match status {
             Status::Again => Error::from_status(status),
-            Status::KeyRejected | Status::OutOfRange | Status::Misaligned => {
-                crate::proto::emulate::refused(status)
-            }
+            Status::KeyRejected | Status::OutOfRange | Status::Misaligned => refused(status),
             _ => Error::new(
                 status,
                 format!("{} through {}", self.address.label(), path()),

@@ -8,43 +8,16 @@
 //! asked to keep order, and nothing waits. Anything that then goes another way makes it strong first. A strong fence is
 //! a flush that what follows waits for, in the queue; its failure is the next flush's.
 
-use super::queue::Task;
-use super::*;
+use super::order::way;
+use super::task::{Failed, Task};
+use super::{Inner, Way, WorkerCalls};
 use crate::op::{Id, Kind};
-use tieline_plugin_api::{PENDING, caps};
-
-/// The kinds of ways that operations go, a bit for each: ranks of memory lanes, and those of the core's own.
-pub(super) mod way {
-    /// Emulated over messages.
-    pub(crate) const EMULATED: u64 = 1 << 63;
-    /// Lanes that complete when the call returns, and copies that a peer shares.
-    pub(crate) const AT_ONCE: u64 = 1 << 62;
-    /// Lanes beyond this rank count as one.
-    const LAST_LANE: usize = 61;
-
-    /// The bit of a lane.
-    pub(crate) fn lane(rank: usize) -> u64 {
-        1 << rank.min(LAST_LANE)
-    }
-
-    /// The lanes among these bits.
-    pub(crate) fn lanes(bits: u64) -> impl Iterator<Item = usize> {
-        (0..=LAST_LANE).filter(move |rank| bits & lane(*rank) != 0)
-    }
-}
-
-/// What was posted lately and what order it must keep.
-#[derive(Default)]
-pub(crate) struct Order {
-    /// Ways that something was posted on since nothing was pending.
-    posted: Cell<u64>,
-    /// Ways of what was posted before a weak fence: what follows on another must not overtake it.
-    fenced: Cell<u64>,
-    /// Lanes on which puts were posted that complete locally.
-    local: Cell<u64>,
-    /// The same that a flush covers which has yet to ask those lanes.
-    covered: Cell<u64>,
-}
+use crate::request::Outcome;
+use crate::shared::Shared;
+use crate::{Error, Status};
+use std::cell::Cell;
+use std::rc::Rc;
+use tieline_plugin_api::{OK, PENDING, caps};
 
 impl Inner {
     /// Something is about to go this way, or these. False: a fence before it cannot be kept by a lane alone, so it has to
@@ -176,7 +149,7 @@ impl Inner {
                 }
                 Ok((interface, part, code)) => {
                     self.shared.with_ops(|ops| ops.withdraw(part));
-                    let failed = queue::Failed::by(interface, Status::from_code(code));
+                    let failed = Failed::by(interface, Status::from_code(code));
                     (code != OK).then(|| self.failed(failed))
                 }
                 // What had completed locally may not have arrived: a connection that only forms has carried nothing.
@@ -314,11 +287,6 @@ impl Inner {
             // A flush that is open may be older.
             ops.keep_late(self.index, error.clone());
         }
-    }
-
-    /// The endpoint to the peer's service worker that there is.
-    pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
-        self.control.borrow().clone()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Remote keys on an endpoint: which way leads to a peer's region.
 
+use super::Inner;
 use super::rails::split;
 use super::route::Way;
-use super::{Endpoint, Inner};
 use crate::mem::key::KeyRecord;
 use crate::proto::emulate::{Target, refused};
 use crate::region::Access;
@@ -126,6 +126,27 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
+    /// Imports a key of the peer's over every way to its memory.
+    pub(super) fn import(ep: &Rc<Inner>, record: KeyRecord) -> RemoteKey {
+        let key = KeyInner {
+            short: Short::closed(),
+            endpoint: ep.clone(),
+            record,
+            best: Cell::new(None),
+            imported: RefCell::default(),
+            unresolved: RefCell::default(),
+            ask_in: Cell::new(0),
+            asked_after: Cell::new(0),
+        };
+        for rank in 0..ep.route.memory.len() {
+            key.import_over(rank);
+        }
+        key.settle();
+        let inner = Rc::new(key);
+        ep.note_key(&inner);
+        RemoteKey { inner }
+    }
+
     /// Length of the region in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -410,43 +431,6 @@ impl Drop for KeyInner {
                 native.let_go();
             }
         }
-    }
-}
-
-impl Endpoint {
-    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`.
-    ///
-    /// # Errors
-    /// `KeyRejected` when the bytes are damaged or belong to another process than this endpoint's peer.
-    pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
-        let ep = &self.inner;
-        ep.check_alive()?;
-        let record = KeyRecord::parse(bytes)?;
-        if record.context != ep.address.context {
-            return Err(Error::new(
-                Status::KeyRejected,
-                "a remote key of another process",
-                format!("this endpoint leads to {}", ep.address.label()),
-                "import it on the endpoint that leads to the key's owner",
-            ));
-        }
-        let key = KeyInner {
-            short: Short::closed(),
-            endpoint: ep.clone(),
-            record,
-            best: Cell::new(None),
-            imported: RefCell::default(),
-            unresolved: RefCell::default(),
-            ask_in: Cell::new(0),
-            asked_after: Cell::new(0),
-        };
-        for rank in 0..ep.route.memory.len() {
-            key.import_over(rank);
-        }
-        key.settle();
-        let inner = Rc::new(key);
-        ep.note_key(&inner);
-        Ok(RemoteKey { inner })
     }
 }
 

@@ -11,104 +11,40 @@ mod calls;
 mod emulated;
 mod end;
 pub(crate) mod flush;
+mod inner;
 pub(crate) mod key;
+mod lanes;
+mod order;
 mod packing;
 mod post;
-pub(crate) mod queue;
+mod queue;
 mod rails;
+mod record;
 mod rma;
 mod route;
+pub(crate) mod task;
 mod unreachable;
 
+pub(crate) use calls::WorkerCalls;
+pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
-pub use rma::{AtomicOp, Completion, Width};
+pub use record::{AtomicOp, Completion, Width};
+pub(crate) use route::{Route, Way};
 
-use crate::address::WorkerAddress;
 use crate::explain::Record;
-use crate::op::held::Through;
-use crate::op::{Id, Kind};
+use crate::mem::key::KeyRecord;
+use crate::op::Kind;
 use crate::proto::id;
 use crate::region::Region;
-use crate::registry::abi::{PackBuffer, RawEndpoint};
-use crate::request::{Outcome, Request};
-use crate::shared::Shared;
+use crate::registry::abi::PackBuffer;
+use crate::request::Outcome;
 use crate::{Error, Status};
-pub(crate) use calls::WorkerCalls;
 use packing::packed_too_much;
-pub(crate) use queue::Waiting;
-use queue::{Failed, Task};
-pub(crate) use route::{Route, Way};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
+use task::Task;
 use tieline_plugin_api::OK;
-
-/// Where an endpoint stands. Only `Ready` takes the short way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Ready,
-    New,
-    Queueing,
-    Failed,
-    Closed,
-}
-
-/// Whose an endpoint is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Application,
-    /// The library's own, for emulated operations and answers.
-    Library,
-    /// It carries the answers to what came over one line, and nothing else.
-    Line,
-}
-
-/// An opened lane of this endpoint.
-pub(crate) struct Lane {
-    pub(crate) interface: usize,
-    pub(crate) raw: RawEndpoint,
-    /// Closed with this endpoint; a line of the worker's is not.
-    owned: bool,
-}
-
-pub(crate) struct Inner {
-    pub(crate) state: Cell<State>,
-    pub(crate) message: Cell<RawEndpoint>,
-    pub(crate) max_short: Cell<usize>,
-    max_packed: Cell<usize>,
-    pub(crate) shared: Rc<Shared>,
-    worker: Rc<dyn WorkerCalls>,
-    /// Its number, which is also the cookie of its lanes.
-    pub(crate) id: Id,
-    /// Its place among the worker's endpoints, and the owner of its operations.
-    pub(crate) index: usize,
-    pub(crate) address: WorkerAddress,
-    pub(crate) route: Route,
-    pub(crate) owner: Owner,
-    /// Whether an application's packer writes into a buffer of its message lane.
-    packing: Cell<packing::Packing>,
-    /// Keys of other endpoints go through its lanes.
-    reaches_memory: Cell<bool>,
-    lanes: RefCell<Vec<Lane>>,
-    queue: RefCell<VecDeque<Task>>,
-    queued_bytes: Cell<usize>,
-    /// What the peer asked, to be answered before anything of ours.
-    answers: RefCell<VecDeque<Waiting>>,
-    pub(crate) busy: Cell<bool>,
-    error: RefCell<Option<Error>>,
-    /// The endpoint to the peer's service worker, when it has one.
-    control: RefCell<Option<Rc<Inner>>>,
-    /// Those before it that failed, and through whose lanes keys may still go.
-    past_controls: RefCell<Vec<Rc<Inner>>>,
-    /// What order flush and fence have to keep.
-    order: flush::Order,
-    /// Keys that were imported here, whose ways a broken provider is taken out of.
-    keys: RefCell<Vec<Weak<key::KeyInner>>>,
-    /// Large transfers in a row with which the peer did not help.
-    pub(crate) lonely: Cell<u32>,
-}
 
 /// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
 /// and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
@@ -267,6 +203,25 @@ impl Endpoint {
         self.inner.fence()
     }
 
+    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`.
+    ///
+    /// # Errors
+    /// `KeyRejected` when the bytes are damaged or belong to another process than this endpoint's peer.
+    pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
+        let ep = &self.inner;
+        ep.check_alive()?;
+        let record = KeyRecord::parse(bytes)?;
+        if record.context != ep.address.context {
+            return Err(Error::new(
+                Status::KeyRejected,
+                "a remote key of another process",
+                format!("this endpoint leads to {}", ep.address.label()),
+                "import it on the endpoint that leads to the key's owner",
+            ));
+        }
+        Ok(RemoteKey::import(ep, record))
+    }
+
     /// The module that carries messages to this peer: `shm/ring`.
     #[must_use]
     pub fn message_path(&self) -> String {
@@ -305,43 +260,6 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 }
 
 impl Inner {
-    pub(crate) fn new(
-        shared: Rc<Shared>,
-        worker: Rc<dyn WorkerCalls>,
-        id: Id,
-        address: WorkerAddress,
-        route: Route,
-        owner: Owner,
-    ) -> Inner {
-        let attr = route.message().map(|way| shared.interfaces[way.interface].attr);
-        Inner {
-            state: Cell::new(State::New),
-            message: Cell::new(RawEndpoint::nowhere()),
-            max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
-            max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
-            shared,
-            worker,
-            id,
-            index: id.place(),
-            address,
-            route,
-            owner,
-            packing: Cell::default(),
-            reaches_memory: Cell::new(false),
-            lanes: RefCell::default(),
-            queue: RefCell::default(),
-            queued_bytes: Cell::new(0),
-            answers: RefCell::default(),
-            busy: Cell::new(false),
-            error: RefCell::default(),
-            control: RefCell::default(),
-            past_controls: RefCell::default(),
-            order: flush::Order::default(),
-            keys: RefCell::default(),
-            lonely: Cell::new(0),
-        }
-    }
-
     // ---- the slow ways of a message ----
 
     #[cold]
@@ -398,23 +316,6 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// How an operation stands right after it was posted.
-    pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
-        let ended = self.shared.ops.borrow_mut().take(id);
-        match ended {
-            Some(result) => {
-                self.shared.ops.borrow_mut().forget(id);
-                result.map(Outcome::Done)
-            }
-            None => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id })),
-        }
-    }
-
-    /// Opens an operation of this endpoint. `Again`: it has as many as it may.
-    pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
-        self.shared.ops.borrow_mut().open(self.index, kind)
-    }
-
     fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
         self.check_alive()?;
         if id > MAX_MESSAGE_ID {
@@ -452,72 +353,5 @@ impl Inner {
             }
         }
         Ok(self.state.get() == State::Ready)
-    }
-
-    /// Posts a short message to the lane; the queue is not looked at.
-    pub(crate) fn short_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
-        match self.message.get().am_short(u32::from(id), header, payload) {
-            OK => Ok(()),
-            code => Err(Status::from_code(code)),
-        }
-    }
-
-    /// Posts a message of the core's own, whichever way the lane takes one so short; the queue is not looked at.
-    pub(crate) fn control_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
-        if payload.len() <= self.max_short.get() {
-            return self.short_now(id, header, payload);
-        }
-        self.pack_now(id, header, payload.len(), |out| out.put(payload))
-    }
-
-    /// Posts a packed message to the lane; the queue is not looked at.
-    pub(crate) fn pack_now(
-        &self,
-        id: u16,
-        header: u64,
-        max: usize,
-        mut pack: impl FnMut(&mut PackBuffer<'_>) -> Result<(), Status>,
-    ) -> Result<(), Status> {
-        self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
-    }
-
-    /// How much one packed message carries behind a head of the library's own. What is registered as a module of
-    /// packed messages has room for more than any head; one without them carries nothing in pieces.
-    pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
-        self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
-    }
-
-    // ---- failure ----
-
-    pub(crate) fn is_alive(&self) -> bool {
-        !matches!(self.state.get(), State::Failed | State::Closed)
-    }
-
-    /// A key that goes through the lanes of this endpoint.
-    fn note_key(&self, key: &Rc<key::KeyInner>) {
-        let mut keys = self.keys.borrow_mut();
-        if keys.len() == keys.capacity() {
-            keys.retain(|key| key.strong_count() > 0);
-        }
-        keys.push(Rc::downgrade(key));
-    }
-
-    /// The lanes that close with it: lines are the worker's.
-    pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
-        let lanes = self.lanes.borrow();
-        lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
-    }
-
-    /// What a person calls it.
-    pub(crate) fn name(&self) -> String {
-        format!("{} through {}", self.address.label(), self.message_path())
-    }
-
-    /// What a person calls the message lane.
-    pub(crate) fn message_path(&self) -> String {
-        match self.route.message() {
-            Some(way) => self.shared.interfaces[way.interface].path.clone(),
-            None => "no message module".into(),
-        }
     }
 }

@@ -1,18 +1,8 @@
 //! While an application's packer runs, a provider is inside of the endpoint that packs. The packer may make progress and close the
 //! worker; what ends its connection then must not close that endpoint under the provider. It is closed when it has packed.
 
-use super::Inner;
+use super::inner::{Inner, Packing};
 use crate::{Error, Status};
-
-/// Where an endpoint stands with packing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Packing {
-    #[default]
-    No,
-    Yes,
-    /// It packs, and is to leave its lines when it has packed.
-    Leaves,
-}
 
 /// An endpoint that packs, until this is dropped: a packer may panic.
 pub(super) struct Packs<'a> {

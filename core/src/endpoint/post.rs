@@ -1,9 +1,9 @@
 //! The slow way of put, get and atomics: whatever did not complete in one call.
 
-use super::flush::way;
 use super::key::{KeyInner, Native, RemoteKey};
-use super::queue::{Failed, Source, Task};
-use super::rma::{Completion, rma_op};
+use super::order::way;
+use super::record::{Completion, rma_op};
+use super::task::{Failed, NativeOp, Source, Task};
 use super::{Inner, State};
 use crate::op::{Id, Kind, Landing, Memory};
 use crate::region::{Access, Region};
@@ -16,31 +16,6 @@ use tieline_plugin_api::{OK, PENDING};
 
 /// Pieces of one transfer that a provider has at once.
 const PIECES_AT_ONCE: u16 = 64;
-
-/// A native put or get that waits for its turn, or for room in the provider.
-pub(crate) struct NativeOp {
-    pub(crate) put: bool,
-    pub(crate) memory: Memory,
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-    pub(crate) key: Rc<KeyInner>,
-    pub(crate) offset: u64,
-    pub(crate) completion: Completion,
-    pub(crate) request: Id,
-    /// Which way to the peer's memory.
-    pub(super) rank: usize,
-    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
-    pub(super) fenced: u64,
-    /// Bytes that have been posted, where it takes several pieces.
-    pub(super) posted: usize,
-}
-
-impl NativeOp {
-    /// Bytes of a copy, which counts against the bound of the queue.
-    pub(super) fn copied(&self) -> usize {
-        if matches!(self.memory, Memory::Bytes(_)) { self.len } else { 0 }
-    }
-}
 
 /// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
 fn is_over(status: Status) -> bool {

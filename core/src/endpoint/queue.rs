@@ -4,127 +4,20 @@
 //! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
 //! that waits for the peer: not for a fence, and not for questions of ours.
 
-use super::{Inner, Lane, State};
+use super::task::{Failed, Source, Task, Waiting};
+use super::{Inner, State};
 use crate::op::Id;
 use crate::proto::emulate::{Answer, PUT_HEAD, Target};
 use crate::proto::id;
-use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use crate::shared::OPERATION_BYTES;
 use crate::wire::Writer;
 use crate::{Error, Status};
-use std::ops::Range;
 use std::rc::Rc;
 
 /// Answers that are kept for one peer. An endpoint has at most `queue_bytes / OPERATION_BYTES` questions open, 4096 by
 /// default, so who asks for more without taking answers has forgotten to count.
 const MOST_ANSWERS: usize = 65_536;
-
-/// Where the bytes of an emulated put come from.
-pub(crate) enum Source {
-    Region(Region, usize),
-    Bytes(Box<[u8]>),
-}
-
-impl Source {
-    fn pack(&self, at: usize, len: usize, out: &mut PackBuffer<'_>) -> Result<(), Status> {
-        match self {
-            Source::Region(region, start) => out.put_span(&region.inner.span, start + at, len),
-            Source::Bytes(bytes) => out.put(&bytes[at..at + len]),
-        }
-    }
-}
-
-/// An answer that waits for room.
-pub(crate) struct Waiting {
-    pub(crate) answer: Answer,
-    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/owed.rs`.
-    pub(crate) owed_since: Option<u64>,
-}
-
-/// One queued operation.
-pub(crate) enum Task {
-    /// A message whose payload was copied, or a question of the core's own.
-    Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
-    /// A message gathered from regions.
-    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
-    /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
-    Put { source: Source, len: usize, sent: usize, target: Target, request: Id, answer: Id },
-    /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
-    Forward { to: Rc<Inner>, task: Option<Box<Task>> },
-    /// Holds back what follows until `request` has ended.
-    Barrier { request: Id },
-    /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
-    FlushLanes { request: Id, lanes: u64 },
-    /// A native put or get that the provider had no room for.
-    Native(super::post::NativeOp),
-    /// An atomic that the provider had no room for, or that takes several of its operations.
-    Atomic(super::atomic::AtomicTask),
-}
-
-impl Task {
-    /// A question of the core's own protocols; its answer ends `question`.
-    pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> Task {
-        Task::Message { id, header: question.raw(), payload: bytes.into(), request: None }
-    }
-
-    /// A message of the core's own that nobody answers.
-    pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> Task {
-        Task::Message { id, header: 0, payload: bytes.into(), request: None }
-    }
-
-    /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
-    /// which may be forming for as long as a passive target computes.
-    fn is_message(&self) -> bool {
-        matches!(self, Task::Message { .. } | Task::Gather { .. } | Task::Put { .. })
-    }
-
-    /// Bytes that were copied for it.
-    fn copied(&self) -> usize {
-        match self {
-            Task::Message { payload, .. } => payload.len(),
-            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
-            Task::Native(op) => op.copied(),
-            _ => 0,
-        }
-    }
-
-    /// The operation that fails with this task.
-    pub(crate) fn request(&self) -> Option<Id> {
-        match self {
-            // A question has no request beside the operation that it asks for.
-            Task::Message { id, header, request: None, .. } if *id >= id::FIRST => {
-                Id::from_raw(*header)
-            }
-            Task::Message { request, .. } => *request,
-            Task::Gather { request, .. }
-            | Task::Put { request, .. }
-            | Task::FlushLanes { request, .. } => Some(*request),
-            Task::Native(op) => Some(op.request),
-            Task::Atomic(op) => Some(op.request),
-            // What is forwarded ends with the endpoint that it goes to.
-            Task::Barrier { .. } | Task::Forward { .. } => None,
-        }
-    }
-
-    /// An operation beside `request` that nobody asks for when this task is given up.
-    pub(crate) fn inner_request(&self) -> Option<Id> {
-        match self {
-            Task::Atomic(op) => op.posted_swap(),
-            _ => None,
-        }
-    }
-
-    /// The operation that ends when it has been sent.
-    fn ends_when_sent(&self) -> Option<Id> {
-        match self {
-            Task::Put { request, answer, .. } if request != answer => Some(*request),
-            Task::Message { request, .. } => *request,
-            Task::Gather { request, .. } | Task::FlushLanes { request, .. } => Some(*request),
-            _ => None,
-        }
-    }
-}
 
 impl Inner {
     /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
@@ -418,36 +311,5 @@ impl Inner {
 
     fn uncount(&self, task: &Task) {
         self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.copied()));
-    }
-}
-
-/// Why something failed that was posted, and the interface whose provider said so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    pub(crate) status: Status,
-    pub(crate) interface: Option<usize>,
-}
-
-impl Failed {
-    /// The operation's own fault, or the core's: no provider is to blame.
-    pub(crate) fn by_nobody(status: Status) -> Failed {
-        Failed { status, interface: None }
-    }
-
-    /// What this interface's provider answered.
-    pub(crate) fn by(interface: usize, status: Status) -> Failed {
-        Failed { status, interface: Some(interface) }
-    }
-}
-
-impl Inner {
-    /// What the message lane answered.
-    pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
-        Failed { status, interface: self.route.message().map(|way| way.interface) }
-    }
-
-    /// Whether a lane over this interface is open.
-    pub(crate) fn has_lane(&self, interface: usize) -> bool {
-        self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Inner;
 use crate::address::WorkerAddress;
-use crate::endpoint::assist::Job;
-use crate::endpoint::{Inner as EndpointInner, Waiting, Way, WorkerCalls};
+use crate::endpoint::task::{Job, Waiting};
+use crate::endpoint::{Inner as EndpointInner, Way, WorkerCalls};
 use crate::op::Id;
 use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;

@@ -4,7 +4,7 @@ use super::carrier::Carriers;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, orphans, owed, peers, services};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, assist::Job};
+use crate::endpoint::{Inner as EndpointInner, task::Job};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
 use crate::op::slab::Slab;

@@ -6,7 +6,7 @@
 
 use super::Inner;
 use crate::Status;
-use crate::endpoint::{Inner as EndpointInner, Owner, Waiting};
+use crate::endpoint::{Inner as EndpointInner, Owner, task::Waiting};
 use crate::interface::PeerId;
 use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;

@@ -25,7 +25,7 @@
 
 use super::{Inner, Worker};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Endpoint, queue::Task};
+use crate::endpoint::{Endpoint, task::Task};
 use crate::interface::PeerId;
 use crate::proto::emulate::Answer;
 use crate::proto::{Origin, id};

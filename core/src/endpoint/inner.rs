@@ -1,0 +1,232 @@
+//! What an endpoint has. It, its tasks, its keys and what it asks of its worker name each other; the rest of this room uses
+//! these four, and none of them uses the rest.
+
+use super::calls::WorkerCalls;
+use super::key::KeyInner;
+use super::order::Order;
+use super::route::Route;
+use super::task::{Failed, Task, Waiting};
+use crate::address::WorkerAddress;
+use crate::op::{Id, Kind};
+use crate::registry::abi::{PackBuffer, RawEndpoint};
+use crate::request::{Outcome, Request};
+use crate::shared::Shared;
+use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use tieline_plugin_api::OK;
+
+/// Where an endpoint stands. Only `Ready` takes the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Ready,
+    New,
+    Queueing,
+    Failed,
+    Closed,
+}
+
+/// Whose an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Application,
+    /// The library's own, for emulated operations and answers.
+    Library,
+    /// It carries the answers to what came over one line, and nothing else.
+    Line,
+}
+
+/// An opened lane of this endpoint.
+pub(crate) struct Lane {
+    pub(crate) interface: usize,
+    pub(crate) raw: RawEndpoint,
+    /// Closed with this endpoint; a line of the worker's is not.
+    pub(super) owned: bool,
+}
+
+/// Where an endpoint stands with packing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Packing {
+    #[default]
+    No,
+    Yes,
+    /// It packs, and is to leave its lines when it has packed.
+    Leaves,
+}
+
+/// An endpoint, as its operations, its keys and its worker have it.
+pub(crate) struct Inner {
+    pub(crate) state: Cell<State>,
+    pub(crate) message: Cell<RawEndpoint>,
+    pub(crate) max_short: Cell<usize>,
+    pub(super) max_packed: Cell<usize>,
+    pub(crate) shared: Rc<Shared>,
+    pub(super) worker: Rc<dyn WorkerCalls>,
+    /// Its number, which is also the cookie of its lanes.
+    pub(crate) id: Id,
+    /// Its place among the worker's endpoints, and the owner of its operations.
+    pub(crate) index: usize,
+    pub(crate) address: WorkerAddress,
+    pub(crate) route: Route,
+    pub(crate) owner: Owner,
+    /// Whether an application's packer writes into a buffer of its message lane.
+    pub(super) packing: Cell<Packing>,
+    /// Keys of other endpoints go through its lanes.
+    pub(super) reaches_memory: Cell<bool>,
+    pub(super) lanes: RefCell<Vec<Lane>>,
+    pub(super) queue: RefCell<VecDeque<Task>>,
+    pub(super) queued_bytes: Cell<usize>,
+    /// What the peer asked, to be answered before anything of ours.
+    pub(super) answers: RefCell<VecDeque<Waiting>>,
+    pub(crate) busy: Cell<bool>,
+    pub(super) error: RefCell<Option<Error>>,
+    /// The endpoint to the peer's service worker, when it has one.
+    pub(super) control: RefCell<Option<Rc<Inner>>>,
+    /// Those before it that failed, and through whose lanes keys may still go.
+    pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
+    /// What order flush and fence have to keep.
+    pub(super) order: Order,
+    /// Keys that were imported here, whose ways a broken provider is taken out of.
+    pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
+    /// Large transfers in a row with which the peer did not help.
+    pub(crate) lonely: Cell<u32>,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        shared: Rc<Shared>,
+        worker: Rc<dyn WorkerCalls>,
+        id: Id,
+        address: WorkerAddress,
+        route: Route,
+        owner: Owner,
+    ) -> Inner {
+        let attr = route.message().map(|way| shared.interfaces[way.interface].attr);
+        Inner {
+            state: Cell::new(State::New),
+            message: Cell::new(RawEndpoint::nowhere()),
+            max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
+            max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
+            shared,
+            worker,
+            id,
+            index: id.place(),
+            address,
+            route,
+            owner,
+            packing: Cell::default(),
+            reaches_memory: Cell::new(false),
+            lanes: RefCell::default(),
+            queue: RefCell::default(),
+            queued_bytes: Cell::new(0),
+            answers: RefCell::default(),
+            busy: Cell::new(false),
+            error: RefCell::default(),
+            control: RefCell::default(),
+            past_controls: RefCell::default(),
+            order: Order::default(),
+            keys: RefCell::default(),
+            lonely: Cell::new(0),
+        }
+    }
+
+    /// How an operation stands right after it was posted.
+    pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
+        let ended = self.shared.ops.borrow_mut().take(id);
+        match ended {
+            Some(result) => {
+                self.shared.ops.borrow_mut().forget(id);
+                result.map(Outcome::Done)
+            }
+            None => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id })),
+        }
+    }
+
+    /// Opens an operation of this endpoint. `Again`: it has as many as it may.
+    pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
+        self.shared.ops.borrow_mut().open(self.index, kind)
+    }
+
+    /// Posts a short message to the lane; the queue is not looked at.
+    pub(crate) fn short_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
+        match self.message.get().am_short(u32::from(id), header, payload) {
+            OK => Ok(()),
+            code => Err(Status::from_code(code)),
+        }
+    }
+
+    /// Posts a message of the core's own, whichever way the lane takes one so short; the queue is not looked at.
+    pub(crate) fn control_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
+        if payload.len() <= self.max_short.get() {
+            return self.short_now(id, header, payload);
+        }
+        self.pack_now(id, header, payload.len(), |out| out.put(payload))
+    }
+
+    /// Posts a packed message to the lane; the queue is not looked at.
+    pub(crate) fn pack_now(
+        &self,
+        id: u16,
+        header: u64,
+        max: usize,
+        mut pack: impl FnMut(&mut PackBuffer<'_>) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
+    }
+
+    /// How much one packed message carries behind a head of the library's own. What is registered as a module of
+    /// packed messages has room for more than any head; one without them carries nothing in pieces.
+    pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
+        self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
+    }
+
+    // ---- failure ----
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(self.state.get(), State::Failed | State::Closed)
+    }
+
+    /// A key that goes through the lanes of this endpoint.
+    pub(super) fn note_key(&self, key: &Rc<KeyInner>) {
+        let mut keys = self.keys.borrow_mut();
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| key.strong_count() > 0);
+        }
+        keys.push(Rc::downgrade(key));
+    }
+
+    /// The lanes that close with it: lines are the worker's.
+    pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
+        let lanes = self.lanes.borrow();
+        lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
+    }
+
+    /// What a person calls it.
+    pub(crate) fn name(&self) -> String {
+        format!("{} through {}", self.address.label(), self.message_path())
+    }
+
+    /// What a person calls the message lane.
+    pub(crate) fn message_path(&self) -> String {
+        match self.route.message() {
+            Some(way) => self.shared.interfaces[way.interface].path.clone(),
+            None => "no message module".into(),
+        }
+    }
+
+    /// The endpoint to the peer's service worker that there is.
+    pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
+        self.control.borrow().clone()
+    }
+
+    /// What the message lane answered.
+    pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
+        Failed { status, interface: self.route.message().map(|way| way.interface) }
+    }
+
+    /// Whether a lane over this interface is open.
+    pub(crate) fn has_lane(&self, interface: usize) -> bool {
+        self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
+    }
+}

@@ -1,0 +1,36 @@
+//! The order that flush and fence keep: which ways something has gone.
+
+use std::cell::Cell;
+
+/// The kinds of ways that operations go, a bit for each: ranks of memory lanes, and those of the core's own.
+pub(super) mod way {
+    /// Emulated over messages.
+    pub(crate) const EMULATED: u64 = 1 << 63;
+    /// Lanes that complete when the call returns, and copies that a peer shares.
+    pub(crate) const AT_ONCE: u64 = 1 << 62;
+    /// Lanes beyond this rank count as one.
+    const LAST_LANE: usize = 61;
+
+    /// The bit of a lane.
+    pub(crate) fn lane(rank: usize) -> u64 {
+        1 << rank.min(LAST_LANE)
+    }
+
+    /// The lanes among these bits.
+    pub(crate) fn lanes(bits: u64) -> impl Iterator<Item = usize> {
+        (0..=LAST_LANE).filter(move |rank| bits & lane(*rank) != 0)
+    }
+}
+
+/// What was posted lately and what order it must keep.
+#[derive(Default)]
+pub(crate) struct Order {
+    /// Ways that something was posted on since nothing was pending.
+    pub(super) posted: Cell<u64>,
+    /// Ways of what was posted before a weak fence: what follows on another must not overtake it.
+    pub(super) fenced: Cell<u64>,
+    /// Lanes on which puts were posted that complete locally.
+    pub(super) local: Cell<u64>,
+    /// The same that a flush covers which has yet to ask those lanes.
+    pub(super) covered: Cell<u64>,
+}

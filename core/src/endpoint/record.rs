@@ -1,0 +1,107 @@
+//! Put, get and atomics as an application asks for them, and as a provider is asked.
+
+use crate::proto::emulate::AtomicCall;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+use tieline_plugin_api::abi::{Atomic, Iov, Rma};
+use tieline_plugin_api::{atomic_op, op_flags};
+
+/// What an atomic does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AtomicOp {
+    /// Addition, wrapping.
+    Add = atomic_op::ADD,
+    /// Bitwise and.
+    And = atomic_op::AND,
+    /// Bitwise or.
+    Or = atomic_op::OR,
+    /// Bitwise exclusive or.
+    Xor = atomic_op::XOR,
+    /// Exchange.
+    Swap = atomic_op::SWAP,
+    /// Unsigned minimum.
+    Min = atomic_op::MIN,
+    /// Unsigned maximum.
+    Max = atomic_op::MAX,
+}
+
+/// The width of an atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Width {
+    /// 32 bits.
+    Bits32 = 4,
+    /// 64 bits.
+    Bits64 = 8,
+}
+
+/// When an operation counts as complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The local buffer may be reused; `flush` says when the data is visible at the target.
+    Local,
+    /// Visible at the target.
+    Remote,
+}
+
+/// A record of a put or get, which points to its piece: the borrow keeps the piece where it is.
+pub(super) struct RmaRecord<'a> {
+    raw: Rma,
+    _piece: PhantomData<&'a Iov>,
+}
+
+impl Deref for RmaRecord<'_> {
+    type Target = Rma;
+    #[inline]
+    fn deref(&self) -> &Rma {
+        &self.raw
+    }
+}
+
+#[inline]
+pub(super) fn rma_op(
+    iov: &Iov,
+    key: *mut c_void,
+    offset: u64,
+    cookie: u64,
+    completion: Completion,
+) -> RmaRecord<'_> {
+    let raw = Rma {
+        iov: ptr::from_ref(iov),
+        iov_count: 1,
+        len: iov.len,
+        key,
+        offset,
+        cookie,
+        flags: match completion {
+            Completion::Local => 0,
+            Completion::Remote => op_flags::REMOTE_COMPLETION,
+        },
+        local_region: ptr::null_mut(),
+    };
+    RmaRecord { raw, _piece: PhantomData }
+}
+
+pub(super) fn atomic_op_record(
+    call: &AtomicCall,
+    key: *mut c_void,
+    offset: u64,
+    fetch: bool,
+    result: &mut u64,
+    cookie: u64,
+) -> Atomic {
+    Atomic {
+        op: call.op,
+        width: call.width,
+        key,
+        offset,
+        operand: call.operand,
+        compare: call.compare,
+        result: ptr::from_mut(result),
+        cookie,
+        flags: op_flags::REMOTE_COMPLETION | if fetch { op_flags::FETCH } else { 0 },
+    }
+}

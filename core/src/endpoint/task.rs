@@ -1,0 +1,208 @@
+//! What an endpoint has still to do: operations that wait in its queue, answers, copies that a peer shares.
+
+use super::Inner;
+use super::key::KeyInner;
+use super::record::Completion;
+use crate::Status;
+use crate::op::{Id, Memory};
+use crate::proto::assist::Plan;
+use crate::proto::emulate::{Answer, AtomicCall, Target};
+use crate::proto::id;
+use crate::region::Region;
+use crate::registry::abi::PackBuffer;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Where the bytes of an emulated put come from.
+pub(crate) enum Source {
+    Region(Region, usize),
+    Bytes(Box<[u8]>),
+}
+
+impl Source {
+    pub(super) fn pack(
+        &self,
+        at: usize,
+        len: usize,
+        out: &mut PackBuffer<'_>,
+    ) -> Result<(), Status> {
+        match self {
+            Source::Region(region, start) => out.put_span(&region.inner.span, start + at, len),
+            Source::Bytes(bytes) => out.put(&bytes[at..at + len]),
+        }
+    }
+}
+
+/// An answer that waits for room.
+pub(crate) struct Waiting {
+    pub(crate) answer: Answer,
+    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/owed.rs`.
+    pub(crate) owed_since: Option<u64>,
+}
+
+/// One queued operation.
+pub(crate) enum Task {
+    /// A message whose payload was copied, or a question of the core's own.
+    Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
+    /// A message gathered from regions.
+    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
+    /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
+    Put { source: Source, len: usize, sent: usize, target: Target, request: Id, answer: Id },
+    /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
+    Forward { to: Rc<Inner>, task: Option<Box<Task>> },
+    /// Holds back what follows until `request` has ended.
+    Barrier { request: Id },
+    /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
+    FlushLanes { request: Id, lanes: u64 },
+    /// A native put or get that the provider had no room for.
+    Native(NativeOp),
+    /// An atomic that the provider had no room for, or that takes several of its operations.
+    Atomic(AtomicTask),
+}
+
+impl Task {
+    /// A question of the core's own protocols; its answer ends `question`.
+    pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> Task {
+        Task::Message { id, header: question.raw(), payload: bytes.into(), request: None }
+    }
+
+    /// A message of the core's own that nobody answers.
+    pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> Task {
+        Task::Message { id, header: 0, payload: bytes.into(), request: None }
+    }
+
+    /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
+    /// which may be forming for as long as a passive target computes.
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self, Task::Message { .. } | Task::Gather { .. } | Task::Put { .. })
+    }
+
+    /// Bytes that were copied for it.
+    pub(super) fn copied(&self) -> usize {
+        match self {
+            Task::Message { payload, .. } => payload.len(),
+            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
+            Task::Native(op) => op.copied(),
+            _ => 0,
+        }
+    }
+
+    /// The operation that fails with this task.
+    pub(crate) fn request(&self) -> Option<Id> {
+        match self {
+            // A question has no request beside the operation that it asks for.
+            Task::Message { id, header, request: None, .. } if *id >= id::FIRST => {
+                Id::from_raw(*header)
+            }
+            Task::Message { request, .. } => *request,
+            Task::Gather { request, .. }
+            | Task::Put { request, .. }
+            | Task::FlushLanes { request, .. } => Some(*request),
+            Task::Native(op) => Some(op.request),
+            Task::Atomic(op) => Some(op.request),
+            // What is forwarded ends with the endpoint that it goes to.
+            Task::Barrier { .. } | Task::Forward { .. } => None,
+        }
+    }
+
+    /// An operation beside `request` that nobody asks for when this task is given up.
+    pub(crate) fn inner_request(&self) -> Option<Id> {
+        match self {
+            Task::Atomic(op) => op.posted_swap(),
+            _ => None,
+        }
+    }
+
+    /// The operation that ends when it has been sent.
+    pub(super) fn ends_when_sent(&self) -> Option<Id> {
+        match self {
+            Task::Put { request, answer, .. } if request != answer => Some(*request),
+            Task::Message { request, .. } => *request,
+            Task::Gather { request, .. } | Task::FlushLanes { request, .. } => Some(*request),
+            _ => None,
+        }
+    }
+}
+
+/// A native put or get that waits for its turn, or for room in the provider.
+pub(crate) struct NativeOp {
+    pub(crate) put: bool,
+    pub(crate) memory: Memory,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) key: Rc<KeyInner>,
+    pub(crate) offset: u64,
+    pub(crate) completion: Completion,
+    pub(crate) request: Id,
+    /// Which way to the peer's memory.
+    pub(super) rank: usize,
+    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    pub(super) fenced: u64,
+    /// Bytes that have been posted, where it takes several pieces.
+    pub(super) posted: usize,
+}
+
+impl NativeOp {
+    /// Bytes of a copy, which counts against the bound of the queue.
+    pub(super) fn copied(&self) -> usize {
+        if matches!(self.memory, Memory::Bytes(_)) { self.len } else { 0 }
+    }
+}
+
+/// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
+pub(crate) struct AtomicTask {
+    pub(super) key: Rc<KeyInner>,
+    pub(super) call: AtomicCall,
+    pub(super) offset: u64,
+    pub(super) fetch: bool,
+    pub(super) request: Id,
+    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    pub(super) fenced: u64,
+    pub(super) by_swap: BySwap,
+}
+
+/// How far the loop of compare-and-swap has come that stands for an operation the device lacks.
+#[derive(Default)]
+pub(super) struct BySwap {
+    /// What the 64-bit word is taken to be; the first guess only finds out.
+    pub(super) guess: u64,
+    /// A compare-and-swap that a provider has.
+    pub(super) posted: Option<Id>,
+}
+
+impl AtomicTask {
+    /// The compare-and-swap that a provider has for it.
+    pub(super) fn posted_swap(&self) -> Option<Id> {
+        self.by_swap.posted
+    }
+}
+
+/// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
+/// memory, and count in the slot.
+pub(crate) struct Job {
+    pub(super) plan: Plan,
+    pub(super) request: Option<Id>,
+    pub(super) local: Region,
+    pub(super) key: Rc<KeyInner>,
+    /// What our own part ended with.
+    pub(super) copied: Result<(), Status>,
+}
+
+/// Why something failed that was posted, and the interface whose provider said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) status: Status,
+    pub(crate) interface: Option<usize>,
+}
+
+impl Failed {
+    /// The operation's own fault, or the core's: no provider is to blame.
+    pub(crate) fn by_nobody(status: Status) -> Failed {
+        Failed { status, interface: None }
+    }
+
+    /// What this interface's provider answered.
+    pub(crate) fn by(interface: usize, status: Status) -> Failed {
+        Failed { status, interface: Some(interface) }
+    }
+}
