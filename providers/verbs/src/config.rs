@@ -238,7 +238,7 @@ impl Settings {
 
     /// How long the device tries before it gives a connection up, as the specification means it; devices may take
     /// up to four times as long.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn retry_time(&self) -> Duration {
         let once = Duration::from_nanos(4096 << self.ack_timeout.min(31));
         once * (u32::from(self.retry_count) + 1)
     }
@@ -320,7 +320,7 @@ mod tests {
             (None, None, None)
         );
         assert_eq!((settings.ack_timeout, settings.rnr_timer), (17, 12));
-        assert!(settings.patience() * 4 < settings.failure);
+        assert!(settings.retry_time() * 4 < settings.failure);
     }
 
     #[test]

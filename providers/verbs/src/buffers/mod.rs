@@ -120,3 +120,21 @@ impl Pool {
         u64::from_ne_bytes(word)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::double::{domain, world::registrations};
+    use crate::{RC, UD};
+    use tieline_plugin_api::Domain;
+
+    #[test]
+    fn buffers_of_many_interfaces_share_few_registrations_and_leave_none() {
+        let (before, domain) = (registrations(), domain(&[]).unwrap());
+        let open = |module| domain.open_interface(module, [0; 16]).unwrap();
+        let interfaces: Vec<_> = (0..16).flat_map(|_| [open(RC), open(UD)]).collect();
+        let made = registrations() - before;
+        assert!((1..=16).contains(&made), "{made} for {} interfaces", interfaces.len());
+        drop(interfaces);
+        assert_eq!(registrations(), before);
+    }
+}

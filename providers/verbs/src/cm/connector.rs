@@ -1,7 +1,7 @@
 //! The contract with the core: datagrams to addresses, events, sleep.
 
-use super::book::{Book, Found, Net, WAITING};
-use super::net::Wires;
+use super::peers::{Net, Notice, Peers, WAITING};
+use super::wires::Wires;
 use super::{MAX_DATAGRAM, address};
 use crate::shared::DomainState;
 use std::cell::RefCell;
@@ -16,25 +16,27 @@ const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The module `rdmacm`, opened for a worker.
 pub struct RdmaCm {
+    /// Borrowed by one call at a time; nothing of the core runs meanwhile.
     inner: RefCell<Inner>,
 }
 
 struct Inner {
-    book: Book,
+    peers: Peers,
     wires: Wires,
     begun: Instant,
     /// Strangers that an operator was told of.
-    told: u64,
+    warned_of: u64,
     /// What the events of the last poll point to.
-    shown: Vec<Vec<u8>>,
+    handed_out: Vec<Vec<u8>>,
 }
 
 impl RdmaCm {
     pub(crate) fn open(domain: Arc<DomainState>) -> Result<RdmaCm, Failure> {
         let (most, idle) = (domain.settings.cm_connections, domain.settings.cm_idle);
         let wires = Wires::open(domain)?;
-        let book = Book::new(wires.own.clone(), most, idle);
-        let inner = Inner { book, wires, begun: Instant::now(), told: 0, shown: Vec::new() };
+        let peers = Peers::new(wires.own.clone(), most, idle);
+        let inner =
+            Inner { peers, wires, begun: Instant::now(), warned_of: 0, handed_out: Vec::new() };
         Ok(RdmaCm { inner: RefCell::new(inner) })
     }
 }
@@ -50,8 +52,8 @@ impl Connector for RdmaCm {
         if let Some(words) = &inner.wires.broken {
             return Err(Failure::new(Status::NoDevice, words.clone()));
         }
-        let ways = routes(&inner.wires.local, &contact);
-        ways.map(|_| ()).map_err(|why| Failure::new(Status::Unreachable, why))
+        let routes = routes(&inner.wires.local, &contact);
+        routes.map(|_| ()).map_err(|why| Failure::new(Status::Unreachable, why))
     }
 
     fn send(&self, to: &[u8], datagram: &[u8]) -> Result<(), Status> {
@@ -60,27 +62,27 @@ impl Connector for RdmaCm {
         }
         let _ = address::parse(to).map_err(|_| Status::Invalid)?;
         let mut inner = self.inner.borrow_mut();
-        let Inner { book, wires, .. } = &mut *inner;
-        book.send(wires, to, datagram)
+        let Inner { peers, wires, .. } = &mut *inner;
+        peers.send(wires, to, datagram)
     }
 
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let mut inner = self.inner.borrow_mut();
-        inner.shown.clear();
-        inner.show(events);
+        inner.handed_out.clear();
+        inner.hand_out(events);
         if events.room() > 0 {
-            inner.turn();
-            inner.show(events);
+            inner.progress();
+            inner.hand_out(events);
         }
         Ok(())
     }
 
     fn arm(&self) -> Result<Armed, Status> {
         let mut inner = self.inner.borrow_mut();
-        if !inner.book.found.is_empty() || !inner.wires.events.is_empty() {
+        if !inner.peers.notices.is_empty() || !inner.wires.events.is_empty() {
             return Ok(Armed::Ready);
         }
-        let has_links = inner.book.has_links();
+        let has_links = inner.peers.has_links();
         Ok(if inner.wires.arm(has_links) { Armed::Sleep } else { Armed::Ready })
     }
 
@@ -90,26 +92,26 @@ impl Connector for RdmaCm {
 }
 
 impl Inner {
-    fn turn(&mut self) {
-        let Inner { book, wires, .. } = self;
-        if book.found.len() >= WAITING {
+    fn progress(&mut self) {
+        let Inner { peers, wires, .. } = self;
+        if peers.notices.len() >= WAITING {
             return;
         }
-        let ticks = wires.turn();
+        let ticks = wires.progress();
         while let Some(event) = wires.events.pop_front() {
-            book.handle(wires, event);
+            peers.handle(wires, event);
         }
         if ticks {
-            book.tick(wires, self.begun.elapsed());
-            self.tell();
+            peers.close_idle(wires, self.begun.elapsed());
+            self.warn();
         }
     }
 
     /// An operator whose processes have different secrets finds the reason on the listening side, too.
-    fn tell(&mut self) {
-        let came = self.wires.strangers;
-        if came >= (self.told * 2).max(1) {
-            self.told = came;
+    fn warn(&mut self) {
+        let came = self.wires.unproven;
+        if came >= (self.warned_of * 2).max(1) {
+            self.warned_of = came;
             let text = format!(
                 "verbs: {came} connections to rdmacm of this process were closed, because they did not prove to \
                  belong to the job: an outdated address, another program, or another TIELINE_SECRET"
@@ -119,17 +121,17 @@ impl Inner {
     }
 
     /// Moves what was found into the caller's array.
-    fn show(&mut self, events: &mut Events<'_>) {
+    fn hand_out(&mut self, events: &mut Events<'_>) {
         while events.room() > 0 {
-            let Some(found) = self.book.found.pop_front() else { return };
+            let Some(notice) = self.peers.notices.pop_front() else { return };
             let mut event = Event::empty();
-            let bytes = match found {
-                Found::Datagram(from, bytes) => {
+            let bytes = match notice {
+                Notice::Datagram(from, bytes) => {
                     event.kind = event::DATAGRAM;
                     event.header = from;
                     bytes
                 }
-                Found::Left { hash, status, words } => {
+                Notice::Left { hash, status, words } => {
                     event.kind = event::PEER_LEFT;
                     event.header = hash;
                     event.status = status as i32;
@@ -138,7 +140,7 @@ impl Inner {
             };
             event.data = bytes.as_ptr();
             event.len = bytes.len();
-            self.shown.push(bytes); // its bytes stay where they are
+            self.handed_out.push(bytes); // its bytes stay where they are
             let _ = events.push(event);
         }
     }
@@ -146,8 +148,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let links = self.book.open_links();
-        self.wires.leave(&links, GOODBYE);
+        let links = self.peers.open_links();
+        self.wires.say_goodbye(&links, GOODBYE);
         for link in links {
             self.wires.close(link);
         }

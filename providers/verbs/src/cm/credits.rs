@@ -19,20 +19,20 @@ pub(super) enum Weight {
 
 /// The account of one connection.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct Credits {
     /// Frames that the other side has room for.
     have: u8,
     /// Buffers that were posted again and not yet told.
     owed: u8,
 }
 
-impl Default for Account {
-    fn default() -> Account {
-        Account { have: WINDOW, owed: 0 }
+impl Default for Credits {
+    fn default() -> Credits {
+        Credits { have: WINDOW, owed: 0 }
     }
 }
 
-impl Account {
+impl Credits {
     /// Whether a frame of that weight may go.
     pub(super) fn allows(&self, weight: Weight) -> bool {
         self.have
@@ -77,7 +77,7 @@ mod tests {
 
     /// Two sides that send data as long as they may, and take what came in any order.
     struct Side {
-        account: Account,
+        credits: Credits,
         inbox: VecDeque<u8>,
         sent: usize,
         notes: usize,
@@ -88,21 +88,21 @@ mod tests {
         let (me, other) =
             if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
         match what {
-            0 if me.account.allows(Weight::Data) => {
-                other.inbox.push_back(me.account.send());
+            0 if me.credits.allows(Weight::Data) => {
+                other.inbox.push_back(me.credits.send());
                 me.sent += 1;
             }
             1 => {
                 if let Some(credits) = me.inbox.pop_front() {
-                    me.account.received(credits).expect("an honest peer");
+                    me.credits.received(credits).expect("an honest peer");
                 }
             }
-            2 if me.notes > 0 && me.account.allows(Weight::Note) => {
+            2 if me.notes > 0 && me.credits.allows(Weight::Note) => {
                 me.notes -= 1;
-                other.inbox.push_back(me.account.send());
+                other.inbox.push_back(me.credits.send());
             }
-            3 if me.account.is_due() && me.account.allows(Weight::Credits) => {
-                other.inbox.push_back(me.account.send());
+            3 if me.credits.is_due() && me.credits.allows(Weight::Credits) => {
+                other.inbox.push_back(me.credits.send());
             }
             _ => {}
         }
@@ -115,7 +115,7 @@ mod tests {
             steps in prop::collection::vec((0usize..2, 0u8..4), 0..400),
             notes in 0usize..5,
         ) {
-            let side = || Side { account: Account::default(), inbox: VecDeque::new(), sent: 0, notes };
+            let side = || Side { credits: Credits::default(), inbox: VecDeque::new(), sent: 0, notes };
             let mut sides = [side(), side()];
             for (who, what) in steps {
                 step(&mut sides, who, what);
@@ -124,7 +124,7 @@ mod tests {
             for goal in [0, 1] {
                 let before = sides[goal].sent;
                 for round in 0.. {
-                    prop_assert!(round < 100, "side {} is stuck: {:?}", goal, sides[goal].account);
+                    prop_assert!(round < 100, "side {} is stuck: {:?}", goal, sides[goal].credits);
                     for who in [0, 1] {
                         for _ in 0..WINDOW {
                             step(&mut sides, who, 1);
@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn a_peer_that_invents_credits_is_found_out() {
-        let mut account = Account::default();
-        assert!(account.received(1).is_err());
-        let _ = account.send();
-        assert!(account.received(1).is_ok() && account.received(1).is_err());
+        let mut credits = Credits::default();
+        assert!(credits.received(1).is_err());
+        let _ = credits.send();
+        assert!(credits.received(1).is_ok() && credits.received(1).is_err());
     }
 
     #[test]
     fn a_peer_that_sends_without_credits_is_found_out() {
-        let mut account = Account::default();
-        let taken = (0..100).take_while(|_| account.received(0).is_ok()).count();
+        let mut credits = Credits::default();
+        let taken = (0..100).take_while(|_| credits.received(0).is_ok()).count();
         assert_eq!(taken, usize::from(WINDOW));
     }
 }

@@ -1,12 +1,12 @@
 //! Connections in the making: the ways to a peer are tried one after the other.
 
 use super::abi::*;
-use super::book::Event;
 use super::frame::Kind;
-use super::guests::FULL;
-use super::net::Wires;
+use super::half_open::FULL;
+use super::peers::Event;
 use super::sys::{Id, device_name};
-use super::wire::{State, Wire, reason};
+use super::wire::{Phase, Wire, reason};
+use super::wires::Wires;
 use super::{PURPOSE, address};
 use crate::wake::sys::random;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Dial {
     peer: Vec<u8>,
     contact: Contact,
-    ways: VecDeque<Route>,
+    routes: VecDeque<Route>,
     /// What became of the ways that were tried.
     why: Vec<String>,
     status: Status,
@@ -43,15 +43,15 @@ impl Wires {
         let begun = address::parse(peer).and_then(|contact| match &self.broken {
             Some(words) => Err(Failure::new(Status::NoDevice, words.clone())),
             None => routes(&self.local, &contact)
-                .map(|ways| (contact, ways))
+                .map(|routes| (contact, routes))
                 .map_err(|why| Failure::new(Status::Unreachable, why)),
         });
         match begun {
-            Ok((contact, ways)) => {
+            Ok((contact, routes)) => {
                 let dial = Dial {
                     peer: peer.to_vec(),
                     contact,
-                    ways: ways.into(),
+                    routes: routes.into(),
                     why: Vec::new(),
                     status: Status::Unreachable,
                     stale: 0,
@@ -73,8 +73,8 @@ impl Wires {
         loop {
             let Some(dial) = self.dials.get_mut(&number) else { return };
             let now = Instant::now();
-            let way = dial.ways.pop_front().filter(|_| now < dial.deadline);
-            let Some(way) = way else {
+            let route = dial.routes.pop_front().filter(|_| now < dial.deadline);
+            let Some(route) = route else {
                 if dial.why.is_empty() {
                     dial.why.push("there was no time for it (TIELINE_CONNECT_TIMEOUT)".into());
                 }
@@ -83,21 +83,21 @@ impl Wires {
                 return self.events.push_back(Event::DialFailed { dial: number, status, words });
             };
             // The time that is left is shared with the ways that are left.
-            let share = (dial.deadline - now) / (dial.ways.len() as u32 + 1);
-            if let Err(failure) = self.try_way(number, &way, now + share) {
+            let share = (dial.deadline - now) / (dial.routes.len() as u32 + 1);
+            if let Err(failure) = self.try_route(number, &route, now + share) {
                 let Some(dial) = self.dials.get_mut(&number) else { return };
                 dial.status = failure.status;
-                dial.why.push(format!("{}: {}", way.remote, failure.text));
+                dial.why.push(format!("{}: {}", route.remote, failure.text));
             } else {
                 if let Some(dial) = self.dials.get_mut(&number) {
-                    dial.ways.push_front(way); // it is being tried
+                    dial.routes.push_front(route); // it is being tried
                 }
                 return;
             }
         }
     }
 
-    fn try_way(&mut self, number: u64, way: &Route, deadline: Instant) -> Result<(), Failure> {
+    fn try_route(&mut self, number: u64, route: &Route, deadline: Instant) -> Result<(), Failure> {
         let invalid = |why: String| Failure::new(Status::Invalid, why);
         let dial = self.dials.get(&number).ok_or(Status::Invalid)?;
         let key = Key::derive(&self.secret, &dial.contact.cookie);
@@ -109,11 +109,11 @@ impl Wires {
         if self.domain.settings.traffic_class != 0 {
             id.set_traffic_class(self.domain.settings.traffic_class)?;
         }
-        id.resolve_address(source(way), way.remote, RESOLVE_MS)?;
+        id.resolve_address(source(route), route.remote, RESOLVE_MS)?;
         let link = self.number();
         let _ = self.ids.insert(id.key(), link);
         let wire =
-            Wire::new(id, State::Dialling { dial: number, dialler, answered: false }, deadline);
+            Wire::new(id, Phase::Dialling { dial: number, dialler, answered: false }, deadline);
         let _ = self.wires.insert(link, wire);
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Wires {
     fn route_resolved(&mut self, link: u64) -> Result<(), Failure> {
         let qpn = self.prepare(link)?;
         let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
-        let State::Dialling { dialler, .. } = &mut wire.state else { return Ok(()) };
+        let Phase::Dialling { dialler, .. } = &mut wire.phase else { return Ok(()) };
         let start = dialler.output().to_vec();
         dialler.sent(start.len());
         wire.id.connect(qpn, &start)
@@ -156,7 +156,7 @@ impl Wires {
         let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
         wire.connect(&self.domain.settings)?;
         wire.id.establish()?;
-        let State::Dialling { dialler, answered, .. } = &mut wire.state else { return Ok(()) };
+        let Phase::Dialling { dialler, answered, .. } = &mut wire.phase else { return Ok(()) };
         let challenge = private.get(..dialler.expects()).unwrap_or_default();
         let _ = dialler.receive(challenge).map_err(refused)?;
         let proof = dialler.output().to_vec();
@@ -189,19 +189,19 @@ impl Wires {
 
     /// The other side does not want us: where it speaks another version, or has no room now, it says so.
     pub(super) fn rejected(&mut self, link: u64, status: i32, private: &[u8]) {
-        if let (true, Some(State::Dialling { dial, .. })) =
-            (private.starts_with(FULL), self.wires.get(&link).map(|w| &w.state))
+        if let (true, Some(Phase::Dialling { dial, .. })) =
+            (private.starts_with(FULL), self.wires.get(&link).map(|w| &w.phase))
         {
             let number = *dial;
-            self.retire(link);
+            self.destroy(link);
             if let Some(dial) = self.dials.get_mut(&number) {
                 dial.again_at = Some(Instant::now() + PAUSE);
             }
             return;
         }
         let (mut status, mut words) = reason(RDMA_CM_EVENT_REJECTED, status);
-        if let Some(State::Dialling { dialler, .. }) =
-            self.wires.get_mut(&link).map(|w| &mut w.state)
+        if let Some(Phase::Dialling { dialler, .. }) =
+            self.wires.get_mut(&link).map(|w| &mut w.phase)
         {
             let said = private.get(..dialler.expects()).filter(|said| said.starts_with(b"TLN"));
             if let Some(Err(refusal)) = said.map(|said| dialler.receive(said)) {
@@ -214,12 +214,12 @@ impl Wires {
     /// The other side has looked at our proof.
     pub(super) fn proven(&mut self, link: u64, bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&link) else { return };
-        let State::Dialling { dial, dialler, .. } = &mut wire.state else { return };
+        let Phase::Dialling { dial, dialler, .. } = &mut wire.phase else { return };
         let number = *dial;
         let now = &bytes[..dialler.expects().min(bytes.len())];
         match dialler.receive(now) {
             Ok(true) => {
-                wire.state = State::Up;
+                wire.phase = Phase::Up;
                 wire.deadline = None;
                 if let Some(dial) = self.dials.remove(&number) {
                     let event = Event::Up { link, peer: dial.peer, dial: Some(number) };
@@ -239,9 +239,9 @@ impl Wires {
         let Some(dial) = self.dials.get_mut(&number) else { return };
         if status == Status::Busy && dial.stale < STALE {
             dial.stale += 1; // a new queue pair has another number
-        } else if let Some(way) = dial.ways.pop_front() {
+        } else if let Some(route) = dial.routes.pop_front() {
             dial.status = status;
-            dial.why.push(format!("{} ({}): {words}", way.remote, way.why));
+            dial.why.push(format!("{} ({}): {words}", route.remote, route.why));
         }
         self.try_next(number);
     }
@@ -257,14 +257,14 @@ fn refused(refusal: Refusal) -> Failure {
 }
 
 /// The address to send from: it binds the id to this device.
-fn source(way: &Route) -> SocketAddr {
-    match &way.local {
+fn source(route: &Route) -> SocketAddr {
+    match &route.local {
         Some(local) if local.scope_id != 0 => match local.ip {
             std::net::IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, local.scope_id).into(),
             ip => SocketAddr::new(ip, 0),
         },
         Some(local) => SocketAddr::new(local.ip, 0),
         // An address of this very host.
-        None => SocketAddr::new(way.remote.ip(), 0),
+        None => SocketAddr::new(route.remote.ip(), 0),
     }
 }

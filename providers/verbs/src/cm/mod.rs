@@ -24,7 +24,7 @@
 //! The handshake is that of connections over TCP (`net/src/auth.rs`): the private data of the request begins it,
 //! that of the answer challenges, and the first frame each way proves the address's random bytes and `TIELINE_SECRET`. A
 //! request that does not begin so is rejected before it gets a queue pair, and counted; one that does has ten seconds, and
-//! one when others wait: of those that have proven nothing the longest silent one makes room (`guests`).
+//! one when others wait: of those that have proven nothing the longest silent one makes room (`half_open`).
 //!
 //! # Whose queue pairs
 //!
@@ -33,24 +33,24 @@
 //!
 //! # Rooms
 //!
-//! `book` decides who is reached over which connection, `net` and `dial` move it along, `wire` is one connection;
-//! `frame`, `credits` and `address` are what travels; `places` knows which IP addresses lead to a port.
+//! `peers` decides who is reached over which connection, `net` and `dial` move it along, `wire` is one connection;
+//! `frame`, `credits` and `address` are what travels; `listening` knows which IP addresses lead to a port.
 
 mod abi;
 mod address;
-mod book;
 mod connector;
 mod credits;
 mod dial;
 mod frame;
-mod guests;
+mod half_open;
 #[cfg(test)]
 mod layout_tests;
+mod listening;
 mod load;
-mod net;
-mod places;
+mod peers;
 mod sys;
 mod wire;
+mod wires;
 
 pub use connector::RdmaCm;
 

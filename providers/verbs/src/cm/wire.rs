@@ -1,7 +1,7 @@
 //! One connection: an id of the connection manager, its queue pair, and what is on the way through it.
 
 use super::abi::*;
-use super::credits::{Account, Weight};
+use super::credits::{Credits, Weight};
 use super::frame::{self, Kind, Reader};
 use super::sys::Id;
 use super::{COMPLETIONS, DEPTH, WINDOW};
@@ -17,12 +17,12 @@ use tieline_net::{Acceptor, Dialler};
 use tieline_plugin_api::{Failure, Status};
 
 /// How far a connection has come.
-pub(super) enum State {
+pub(super) enum Phase {
     /// The address of one way is looked up, then the route; then the other side is asked. When it has answered, the
     /// two prove themselves to each other.
     Dialling { dial: u64, dialler: Dialler, answered: bool },
     /// Somebody has come to us and is to prove that it belongs to the job.
-    Asked(Acceptor),
+    Accepting(Acceptor),
     /// In use.
     Up,
     /// Closed as soon as everything is with the other side.
@@ -32,22 +32,22 @@ pub(super) enum State {
 /// A connection.
 pub(super) struct Wire {
     pub(super) id: Id,
-    pub(super) state: State,
+    pub(super) phase: Phase,
     /// Who has come to us and has not proven itself: when it was last heard.
-    pub(super) guest: Option<Instant>,
+    pub(super) silent_since: Option<Instant>,
     /// When it is given up, while it is not in use.
     pub(super) deadline: Option<Instant>,
     /// When the device last acknowledged something, or was given something while it had nothing.
     pub(super) progress: Instant,
     /// Whether somebody waits to be told of room.
     pub(super) full: bool,
-    pub(super) account: Account,
+    pub(super) credits: Credits,
     pub(super) reader: Reader,
     qp: Option<Qp>,
     pending: VecDeque<(Kind, Vec<u8>)>,
     /// Buffers that the device has, to write and to read.
     posted: Vec<u32>,
-    flying: Vec<u32>,
+    outstanding: Vec<u32>,
 }
 
 /// The number of a work request: whose it is, which buffer, and in which direction.
@@ -61,21 +61,21 @@ pub(super) fn about(number: u64) -> (u64, u32, bool) {
 }
 
 impl Wire {
-    pub(super) fn new(id: Id, state: State, deadline: Instant) -> Wire {
-        let guest = matches!(state, State::Asked(_)).then(Instant::now);
+    pub(super) fn new(id: Id, phase: Phase, deadline: Instant) -> Wire {
+        let silent_since = matches!(phase, Phase::Accepting(_)).then(Instant::now);
         Wire {
             id,
-            state,
-            guest,
+            phase,
+            silent_since,
             deadline: Some(deadline),
             progress: Instant::now(),
             full: false,
-            account: Account::default(),
+            credits: Credits::default(),
             reader: Reader::default(),
             qp: None,
             pending: VecDeque::new(),
             posted: Vec::new(),
-            flying: Vec::new(),
+            outstanding: Vec::new(),
         }
     }
 
@@ -126,17 +126,17 @@ impl Wire {
 
     /// Whether the next datagram could leave at once.
     pub(super) fn has_room(&self) -> bool {
-        matches!(self.state, State::Up) && self.pending.is_empty()
+        matches!(self.phase, Phase::Up) && self.pending.is_empty()
     }
 
     /// Whether everything is with the other side.
     pub(super) fn is_quiet(&self) -> bool {
-        self.pending.is_empty() && self.flying.is_empty()
+        self.pending.is_empty() && self.outstanding.is_empty()
     }
 
     /// Whether the device has had something for too long.
-    pub(super) fn has_flying(&self) -> bool {
-        !self.flying.is_empty()
+    pub(super) fn has_outstanding(&self) -> bool {
+        !self.outstanding.is_empty()
     }
 
     pub(super) fn put(&mut self, kind: Kind, payload: &[u8]) {
@@ -150,22 +150,22 @@ impl Wire {
                 Kind::Part | Kind::Datagram => Weight::Data,
                 _ => Weight::Note,
             };
-            if !self.account.allows(weight) || self.flying.len() >= DEPTH - 1 {
+            if !self.credits.allows(weight) || self.outstanding.len() >= DEPTH - 1 {
                 break;
             }
             let Ok(buffer) = sends.take() else { break };
             let Some((kind, payload)) = self.pending.pop_front() else { break };
             self.post(wire, sends, buffer, kind, &payload)?;
         }
-        if self.account.is_due()
-            && self.account.allows(Weight::Credits)
-            && self.flying.len() < DEPTH
+        if self.credits.is_due()
+            && self.credits.allows(Weight::Credits)
+            && self.outstanding.len() < DEPTH
         {
             if let Ok(buffer) = sends.take() {
                 self.post(wire, sends, buffer, Kind::Credits, b"")?;
             }
         }
-        Ok(self.pending.is_empty() && !self.account.is_due())
+        Ok(self.pending.is_empty() && !self.credits.is_due())
     }
 
     fn post(
@@ -176,11 +176,11 @@ impl Wire {
         kind: Kind,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        let len = frame::write(sends.bytes_mut(buffer), kind, self.account.send(), payload);
-        if self.flying.is_empty() {
+        let len = frame::write(sends.bytes_mut(buffer), kind, self.credits.send(), payload);
+        if self.outstanding.is_empty() {
             self.progress = Instant::now();
         }
-        self.flying.push(buffer);
+        self.outstanding.push(buffer);
         let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
         let sge = [sends.sge(buffer, len)];
         let number = number(wire, buffer, true);
@@ -190,8 +190,8 @@ impl Wire {
 
     /// A send is with the other side's device.
     pub(super) fn sent(&mut self, buffer: u32, sends: &mut Pool) {
-        if let Some(at) = self.flying.iter().position(|flying| *flying == buffer) {
-            let _ = self.flying.swap_remove(at);
+        if let Some(at) = self.outstanding.iter().position(|outstanding| *outstanding == buffer) {
+            let _ = self.outstanding.swap_remove(at);
             sends.give(buffer);
             self.progress = Instant::now();
         }
@@ -213,7 +213,7 @@ impl Wire {
     pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool, cleanup: &mut Cleanup) {
         self.id.disconnect();
         cleanup.destroy(self.qp, COMPLETIONS);
-        self.flying.into_iter().for_each(|buffer| sends.give(buffer));
+        self.outstanding.into_iter().for_each(|buffer| sends.give(buffer));
         self.posted.into_iter().for_each(|buffer| receives.give(buffer));
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Side {
 }
 
 /// Only something that hangs takes this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Side {
     pub(crate) fn poll(&mut self) {
@@ -106,7 +106,7 @@ pub(crate) fn side_of(module: &str, settings: &[(&str, &str)]) -> Side {
     let interface = domain.open_interface(module, [0; 16]).unwrap();
     // Datagrams are sent again after a few milliseconds, which their tests let pass where they mean it.
     let pace = if module == RC { Duration::from_millis(1) } else { Duration::ZERO };
-    Side { interface, domain, told: Told::default(), until: Instant::now() + PATIENCE, pace }
+    Side { interface, domain, told: Told::default(), until: Instant::now() + TIMEOUT, pace }
 }
 
 /// Connects two sides; the endpoints' cookies are 1 and 2.
@@ -116,7 +116,7 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
     let at_b = b.interface.connect(&[], &[], 2).unwrap();
     at_a.connect(&at_b.address()).unwrap();
     at_b.connect(&at_a.address()).unwrap();
-    // The first word is said until the other side is there.
+    // The hello is said until the other side is there.
     while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
         a.poll();
         b.poll();

@@ -83,12 +83,12 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     };
     let (cmd_fd, async_fd) = (-1, descriptor());
     let context = made(ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors: 1 });
-    let _ = world(|world| world.news.insert(context.addr(), VecDeque::new()));
+    let _ = world(|world| world.async_events.insert(context.addr(), VecDeque::new()));
     context
 }
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
-    let _ = world(|world| world.news.remove(&context.addr()));
+    let _ = world(|world| world.async_events.remove(&context.addr()));
     // SAFETY: it came from `open_device`.
     unsafe {
         let _ = libc::close((*context).async_fd);
@@ -130,7 +130,7 @@ unsafe extern "C" fn get_async_event(
     context: *mut ibv_context,
     out: *mut ibv_async_event,
 ) -> c_int {
-    let next = world(|world| world.news.get_mut(&context.addr())?.pop_front());
+    let next = world(|world| world.async_events.get_mut(&context.addr())?.pop_front());
     let Some((event_type, element)) = next else { return -1 };
     // SAFETY: the caller's record.
     unsafe {
@@ -331,8 +331,8 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let _ = world.pairs.remove(&qpn);
         // The next pair may lie at the same address.
         let _ = world.receives.remove(&qp.addr());
-        for news in world.news.values_mut() {
-            news.retain(|(_, element)| *element != qp.addr());
+        for async_events in world.async_events.values_mut() {
+            async_events.retain(|(_, element)| *element != qp.addr());
         }
     });
     // SAFETY: as above.
@@ -341,7 +341,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
     let refused = world(|world| {
-        world.counts.ways += 1;
+        world.counts.handles += 1;
         world.faults.no_way
     });
     if refused {

@@ -43,7 +43,7 @@ pub(crate) struct Counts {
     pub(crate) receive_calls: usize,
     pub(crate) registrations: usize,
     /// Address handles that were asked for.
-    pub(crate) ways: usize,
+    pub(crate) handles: usize,
 }
 
 pub(super) struct Area {
@@ -93,7 +93,7 @@ pub(super) struct World {
     pub(super) wakes: u32,
     pub(super) taken: i64,
     /// What was said to each opened device, by the address of its context.
-    pub(super) news: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
+    pub(super) async_events: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
 }
 
 thread_local! {
@@ -133,7 +133,9 @@ pub(crate) fn locked() -> usize {
 
 /// The device says something about itself (`IBV_EVENT_*`) or about port 1.
 pub(crate) fn announce(kind: c_uint) {
-    world(|world| world.news.values_mut().for_each(|news| news.push_back((kind, 1))));
+    world(|world| {
+        world.async_events.values_mut().for_each(|async_events| async_events.push_back((kind, 1)))
+    });
 }
 
 /// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from.
@@ -141,8 +143,8 @@ pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     world(|world| {
         let pair = &world.pairs[&qpn];
         let element = if kind == IBV_EVENT_CQ_ERR { pair.cq } else { pair.receives };
-        if let Some(news) = world.news.get_mut(&pair.context) {
-            news.push_back((kind, element));
+        if let Some(async_events) = world.async_events.get_mut(&pair.context) {
+            async_events.push_back((kind, element));
         }
     });
 }
@@ -351,8 +353,8 @@ impl World {
         if let Some(pair) = self.pairs.get_mut(&peer) {
             pair.attr.qp_state = QPS_ERR;
             let element = pair.object.expose_provenance();
-            if let Some(news) = self.news.get_mut(&pair.context) {
-                news.push_back((IBV_EVENT_QP_ACCESS_ERR, element));
+            if let Some(async_events) = self.async_events.get_mut(&pair.context) {
+                async_events.push_back((IBV_EVENT_QP_ACCESS_ERR, element));
             }
         }
         Outcome::Failed(IBV_WC_REM_ACCESS_ERR)

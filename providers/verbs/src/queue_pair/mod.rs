@@ -161,7 +161,7 @@ pub(crate) fn completion_error(
                 "the peer{peer} did not acknowledge in {} tries of {:?} together: its process is gone, or the way to \
                  it is cut",
                 u32::from(domain.settings.retry_count) + 1,
-                domain.settings.patience()
+                domain.settings.retry_time()
             ),
         ),
         IBV_WC_REM_ACCESS_ERR => (

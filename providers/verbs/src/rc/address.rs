@@ -116,9 +116,9 @@ impl EndpointAddress {
         })
     }
 
-    /// Of two ends that know each other's address, the one that says the first word until it is heard. The same
+    /// Of two ends that know each other's address, the one that sends the hello until it is heard. The same
     /// for both; an end that is connected to itself is both.
-    pub(crate) fn repeats_first_word(&self, peer: &EndpointAddress) -> bool {
+    pub(crate) fn repeats_hello(&self, peer: &EndpointAddress) -> bool {
         let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
         rank(self) >= rank(peer)
     }
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn exactly_one_of_two_ends_repeats_the_first_word() {
-        assert_ne!(end(1).repeats_first_word(&end(2)), end(2).repeats_first_word(&end(1)));
-        assert!(end(1).repeats_first_word(&end(1)), "an end that is connected to itself");
+        assert_ne!(end(1).repeats_hello(&end(2)), end(2).repeats_hello(&end(1)));
+        assert!(end(1).repeats_hello(&end(1)), "an end that is connected to itself");
     }
 
     proptest! {

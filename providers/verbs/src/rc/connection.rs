@@ -19,13 +19,13 @@ use tieline_plugin_api::{Failure, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Made; the peer's address is not known.
-    Fresh,
-    /// Nothing was heard of the peer: neither a word nor that ours came through.
+    Unconnected,
+    /// Nothing was heard of the peer: neither a message nor that our hello came through.
     Connecting,
     /// Both sides are there.
-    Standing,
+    Established,
     /// Over, and this is what data calls say.
-    Broken(Status),
+    Failed(Status),
 }
 
 /// What goes before everything else on a connection.
@@ -42,9 +42,9 @@ pub(crate) enum Packed {
 pub(crate) struct Connection {
     pub(crate) cookie: u64,
     /// Tells the completions of this connection from those of an earlier one in the same slot.
-    pub(crate) life: u8,
+    pub(crate) generation: u8,
     pub(crate) phase: Phase,
-    /// The application has closed it; the last word is on its way.
+    /// The application has closed it; the goodbye is on its way.
     pub(crate) closing: bool,
     /// Gone as soon as the connection broke: the device then touches nothing any more.
     pub(crate) qp: Option<Qp>,
@@ -55,20 +55,20 @@ pub(crate) struct Connection {
     /// The next operation waits for the gets and atomics before it.
     pub(crate) fence: bool,
     /// Something came from the peer since the last tick.
-    pub(crate) heard: bool,
-    pub(crate) heard_at: Instant,
-    pub(crate) probing: bool,
-    /// Since when a send is on its way whose end the device will tell, or the last word is, and nothing has come back.
+    pub(crate) active: bool,
+    pub(crate) last_active: Instant,
+    pub(crate) keepalive_pending: bool,
+    /// Since when a send is on its way whose end the device will tell, or the goodbye is, and nothing has come back.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
     /// The peer has sent something on this connection.
     pub(crate) received: bool,
-    /// The first word is still to be said, once the peer was heard.
-    pub(crate) owes_word: bool,
+    /// The hello is still to be sent, once the peer was heard.
+    pub(crate) owes_hello: bool,
     /// What is posted before anything else.
     pub(crate) packed: Packed,
     /// Why the device has ended it, where it said so before sends came back.
-    pub(crate) blame: Option<Failure>,
+    pub(crate) async_error: Option<Failure>,
 }
 
 /// A send that the device did not take, with the error number and what was to end with it.
@@ -85,7 +85,7 @@ impl Connection {
         srq: &Srq,
         own: EndpointAddress,
         cookie: u64,
-        life: u8,
+        generation: u8,
     ) -> Result<Connection, Failure> {
         let depth = domain.settings.tx_depth;
         let shape = |inline| QpShape {
@@ -105,8 +105,8 @@ impl Connection {
         let own = EndpointAddress { qpn: qp.number(), ..own };
         Ok(Connection {
             cookie,
-            life,
-            phase: Phase::Fresh,
+            generation,
+            phase: Phase::Unconnected,
             closing: false,
             qp: Some(qp),
             peer: None,
@@ -114,15 +114,15 @@ impl Connection {
             credits: Credits::new(u32::from(own.window)),
             own,
             fence: false,
-            heard: false,
-            heard_at: now,
-            probing: false,
+            active: false,
+            last_active: now,
+            keepalive_pending: false,
             stalled: None,
             deadline: now,
             received: false,
-            owes_word: false,
+            owes_hello: false,
             packed: Packed::Nothing,
-            blame: None,
+            async_error: None,
         })
     }
 
@@ -137,9 +137,9 @@ impl Connection {
         qp.connect(domain, self.own.psn, &remote)
     }
 
-    /// Starts again with the same numbers, after nobody answered the first word. Nothing else has been sent and
+    /// Starts again with the same numbers, after nobody answered the hello. Nothing else has been sent and
     /// nothing was received, so that the peer, once it is there, finds a connection that looks new. Returns whether to
-    /// say the word now; otherwise it is said when the peer was heard. It comes first in any case: should the peer have
+    /// send the hello now; otherwise it is sent when the peer was heard. It comes first in any case: should the peer have
     /// heard it after all, it takes what has that number for a repetition.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::NotConnected)?;
@@ -147,15 +147,17 @@ impl Connection {
         qp.reset()?;
         qp.initialise(&domain.local)?;
         self.ready(domain, &peer)?;
-        self.owes_word = !self.own.repeats_first_word(&peer);
-        Ok(!self.owes_word)
+        self.owes_hello = !self.own.repeats_hello(&peer);
+        Ok(!self.owes_hello)
     }
 
     /// Whether the time is over: for the peer to come, or for a send to end.
     pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
         match self.phase {
             Phase::Connecting => now >= self.deadline,
-            Phase::Standing => self.stalled.is_some_and(|since| now.duration_since(since) >= limit),
+            Phase::Established => {
+                self.stalled.is_some_and(|since| now.duration_since(since) >= limit)
+            }
             _ => false,
         }
     }
@@ -164,9 +166,9 @@ impl Connection {
     #[inline]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         match self.phase {
-            Phase::Standing if self.queue.has_room() && self.packed == Packed::Nothing => Ok(()),
-            Phase::Standing | Phase::Fresh | Phase::Connecting => Err(Status::Again),
-            Phase::Broken(status) => Err(status),
+            Phase::Established if self.queue.has_room() && self.packed == Packed::Nothing => Ok(()),
+            Phase::Established | Phase::Unconnected | Phase::Connecting => Err(Status::Again),
+            Phase::Failed(status) => Err(status),
         }
     }
 
@@ -200,7 +202,7 @@ impl Connection {
         if self.fence {
             flags |= IBV_SEND_FENCE;
         }
-        let id = send_id(self.own.slot, self.life, self.queue.next());
+        let id = send_id(self.own.slot, self.generation, self.queue.next());
         if let Err(errno) = qp.post(id, work, pieces, flags) {
             return Err(NotPosted { errno, ends });
         }
@@ -223,13 +225,13 @@ const RECEIVE: u64 = 1 << 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     Receive { buffer: u32 },
-    Send { slot: u32, life: u8, number: u32 },
+    Send { slot: u32, generation: u8, number: u32 },
 }
 
 /// The number of a send.
 #[inline]
-pub(crate) fn send_id(slot: u32, life: u8, number: u32) -> u64 {
-    (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(life) << 32) | u64::from(number)
+pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
+    (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
 /// The number of a receive.
@@ -244,7 +246,7 @@ pub(crate) fn about(id: u64) -> About {
     if id & RECEIVE != 0 {
         About::Receive { buffer: id as u32 }
     } else {
-        About::Send { slot: (id >> 40) as u32, life: (id >> 32) as u8, number: id as u32 }
+        About::Send { slot: (id >> 40) as u32, generation: (id >> 32) as u8, number: id as u32 }
     }
 }
 
@@ -254,8 +256,11 @@ mod tests {
 
     #[test]
     fn the_number_of_a_completion_says_what_it_is_about() {
-        for (slot, life, number) in [(0, 0, 0), (0x7f_ffff, 255, u32::MAX), (9, 1, 77)] {
-            assert_eq!(about(send_id(slot, life, number)), About::Send { slot, life, number });
+        for (slot, generation, number) in [(0, 0, 0), (0x7f_ffff, 255, u32::MAX), (9, 1, 77)] {
+            assert_eq!(
+                about(send_id(slot, generation, number)),
+                About::Send { slot, generation, number }
+            );
         }
         assert_eq!(about(receive_id(12345)), About::Receive { buffer: 12345 });
     }

@@ -355,7 +355,7 @@ impl RcEndpoint {
         let state = &mut *self.state.borrow_mut();
         let connection = connection!(state, self.slot);
         match connection.phase {
-            Phase::Broken(status) => Err(status),
+            Phase::Failed(status) => Err(status),
             _ => {
                 connection.fence = true;
                 Ok(())
@@ -367,7 +367,7 @@ impl RcEndpoint {
         let state = &mut *self.state.borrow_mut();
         let connection = connection!(state, self.slot);
         match (connection.phase, connection.peer) {
-            (Phase::Broken(status), _) => Err(status.into()),
+            (Phase::Failed(status), _) => Err(status.into()),
             (_, Some(peer)) => PackedKey::unpack(bytes, &peer.seal),
             // Whose key it is can only be told once the peer is known.
             (_, None) => Err(Status::Again.into()),

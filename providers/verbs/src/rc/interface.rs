@@ -11,6 +11,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `rc`, opened for one worker.
 pub struct RcInterface {
+    /// Borrowed by one call at a time, and by none while the application packs a message: then it may call in again.
     pub(crate) state: Rc<RefCell<State>>,
     address: InterfaceAddress,
 }

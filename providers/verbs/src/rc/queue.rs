@@ -29,7 +29,7 @@ pub(crate) enum Role {
     User,
     Hello,
     Bye,
-    Probe,
+    Keepalive,
 }
 
 /// The sends on their way, oldest first.

@@ -28,9 +28,9 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 const CHUNK: usize = 32;
 /// Places for values from before; a page of them at a time.
 const RESULTS: usize = 1024;
-/// Polls between two looks at the clock at most (fewer where polls are rare), and the time between two looks at everything that is not the completion queue.
+/// Polls after which the clock is read, at most (fewer where polls are rare), and the time between two rounds of slow progress.
 const CLOCK_EVERY: u32 = 32;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
 /// An event that waits for room, with the bytes or the buffer that it points to.
 struct Notice {
@@ -44,7 +44,7 @@ struct Notice {
 struct Delivered {
     buffer: u32,
     slot: u32,
-    life: u8,
+    generation: u8,
 }
 
 /// Everything of an interface. The order of the fields is the order in which they go: queue pairs before the queues
@@ -62,7 +62,7 @@ pub(crate) struct State {
     pub(crate) recent: Recent,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
-    lives: Vec<u8>,
+    generations: Vec<u8>,
     backlog: VecDeque<Notice>,
     /// Words that events of the poll before point to.
     told: Vec<Box<[u8]>>,
@@ -72,15 +72,15 @@ pub(crate) struct State {
     /// Room for completions.
     batch: Vec<Wc>,
     /// Connections that owe credits and found no room to say so.
-    owing: Vec<u32>,
+    credits_due: Vec<u32>,
     /// Connections whose packed message the device has not taken yet.
     pub(crate) unposted: Vec<u32>,
-    /// Connections that are closed and found no room for their last word, each with its life.
-    leaving: Vec<(u32, u8)>,
+    /// Connections that are closed and found no room for their goodbye, each with its generation.
+    goodbyes: Vec<(u32, u8)>,
     countdown: u32,
     clock_every: u32,
-    looked: Instant,
-    ticked: Instant,
+    slow_progress_at: Instant,
+    timeouts_checked: Instant,
 }
 
 /// Whether a peer with receive buffers of `theirs` takes the longest message of this side.
@@ -115,19 +115,19 @@ impl State {
             results: Pool::new(&domain.buffers, 64, 64, RESULTS),
             recent: Recent::default(),
             pieces: Vec::new(),
-            lives: Vec::new(),
+            generations: Vec::new(),
             backlog: VecDeque::new(),
             told: Vec::new(),
             delivered: Vec::new(),
             to_post: Vec::new(),
             batch: vec![Wc::default(); WC_BATCH],
-            owing: Vec::new(),
+            credits_due: Vec::new(),
             unposted: Vec::new(),
-            leaving: Vec::new(),
+            goodbyes: Vec::new(),
             countdown: 1,
             clock_every: 1,
-            looked: now,
-            ticked: now,
+            slow_progress_at: now,
+            timeouts_checked: now,
             domain,
         };
         state.provide_receives()?;
@@ -157,7 +157,7 @@ impl State {
         let until = Instant::now() + self.domain.settings.close;
         while self.connections.iter().flatten().any(|c| c.closing) && Instant::now() < until {
             self.post_packed();
-            self.leave();
+            self.retry_goodbyes();
             let _ = self.fetch(None);
             std::thread::yield_now();
         }
@@ -165,11 +165,11 @@ impl State {
         self.connections.clear();
     }
 
-    fn tick_while_needed(&self) {
+    fn wake_while_needed(&self) {
         let interval = (self.domain.settings.failure / 8)
             .clamp(Duration::from_millis(20), Duration::from_secs(1));
         let any = self.connections.iter().any(Option::is_some);
-        self.sleep.tick(any.then_some(interval));
+        self.sleep.wake_every(any.then_some(interval));
     }
 
     /// Room in the completion queue for everything that can complete at once.
@@ -197,7 +197,7 @@ impl State {
     /// Posts as many receives as the endpoints' windows ask for, within the bound.
     fn provide_receives(&mut self) -> Result<(), Failure> {
         let settings = &self.domain.settings;
-        let want = self.promised().min(settings.rx_buffers);
+        let want = self.receives_wanted().min(settings.rx_buffers);
         while self.receives.total() < want {
             match self.receives.grow() {
                 Err(failure) if failure.status == Status::Again => break,
@@ -213,20 +213,20 @@ impl State {
     }
 
     /// Receive buffers that all windows ask for.
-    fn promised(&self) -> usize {
+    fn receives_wanted(&self) -> usize {
         let windows = self.connections.iter().flatten();
         CHUNK + windows.map(|c| c.credits.granted() as usize + 4).sum::<usize>()
     }
 
-    /// Widens the window of a peer that sends a stream, if there are buffers for it.
+    /// Grows the window of a peer that sends a stream, if there are buffers for it.
     #[cold]
-    fn widen(&mut self, slot: u32) {
+    fn grow_window(&mut self, slot: u32) {
         let (most, half) = (self.domain.settings.max_window, self.domain.settings.rx_buffers / 2);
-        let promised = self.promised();
+        let receives_wanted = self.receives_wanted();
         let Some(connection) = self.connection(slot) else { return };
         let granted = connection.credits.granted() as usize;
         let more = granted.min(most.saturating_sub(granted));
-        if more == 0 || promised + more > half {
+        if more == 0 || receives_wanted + more > half {
             return;
         }
         connection.credits.grow(more as u32);
@@ -243,24 +243,24 @@ impl State {
         result
     }
 
-    /// Gives credits back that no message has carried.
-    fn pay(&mut self) {
-        let mut owing = core::mem::take(&mut self.owing);
-        owing.retain(|&slot| {
+    /// Returns credits that no message has carried.
+    fn return_credits(&mut self) {
+        let mut credits_due = core::mem::take(&mut self.credits_due);
+        credits_due.retain(|&slot| {
             let due = self
                 .connection(slot)
-                .is_some_and(|c| c.phase == Phase::Standing && !c.closing && c.credits.is_due());
-            due && !self.control(slot, Kind::Credit, Role::User)
+                .is_some_and(|c| c.phase == Phase::Established && !c.closing && c.credits.is_due());
+            due && self.control(slot, Kind::Credit, Role::User).is_err()
         });
-        self.owing = owing;
+        self.credits_due = credits_due;
     }
 
     pub(crate) fn connection(&mut self, slot: u32) -> Option<&mut Connection> {
         self.connections.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    fn living(&mut self, slot: u32, life: u8) -> Option<&mut Connection> {
-        self.connection(slot).filter(|connection| connection.life == life)
+    fn current(&mut self, slot: u32, generation: u8) -> Option<&mut Connection> {
+        self.connection(slot).filter(|connection| connection.generation == generation)
     }
 
     /// Gives back what a send held.

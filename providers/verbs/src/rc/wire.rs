@@ -12,11 +12,11 @@ pub(crate) const HEADER_LEN: usize = 16;
 pub(crate) enum Kind {
     /// An active message.
     Message = 1,
-    /// The first word on a connection: its arrival says that both sides are there.
+    /// A hello: its arrival says that both sides are there.
     Hello = 2,
     /// Only gives credits back.
     Credit = 3,
-    /// The last word: the sender closed its endpoint.
+    /// The goodbye: the sender closed its endpoint.
     Bye = 4,
 }
 

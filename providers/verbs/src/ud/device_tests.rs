@@ -51,7 +51,7 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
     fault(|faults| faults.cut = false);
 }
 
-/// Before the other side has answered the first word, and while nothing comes through.
+/// Before the other side has answered the hello, and while nothing comes through.
 #[test]
 fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_then_the_last_word() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
@@ -82,10 +82,10 @@ fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_the
     }
 }
 
-/// It may have failed there, or its process was killed: no last word ever comes.
+/// It may have failed there, or its process was killed: no goodbye ever comes.
 #[test]
 fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_no_other() {
-    // Those who stay silent have no last word to wait for.
+    // Those who stay silent have no goodbye to wait for.
     let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
     let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
     let mut c = side_of(UD, &settings);

@@ -12,6 +12,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `ud`, opened for one worker.
 pub struct UdInterface {
+    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
     state: Rc<RefCell<State>>,
     address: Address,
 }

@@ -19,7 +19,7 @@ fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     to_b
 }
 
-/// Its last word is acknowledged: an interface that closes waits for that.
+/// Its goodbye is acknowledged: an interface that closes waits for that.
 fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
     drop(channel);
     while a.interface.memory().peers > 0 {
@@ -81,14 +81,14 @@ fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     fault(|faults| faults.no_way = true);
-    let (ways, sent) = (counts().ways, counts().sends);
+    let (handles, sent) = (counts().handles, counts().sends);
     for _ in 0..40 {
         pass(Duration::from_millis(100));
         a.poll();
         b.poll();
     }
     assert!(counts().sends - sent >= 5, "it says hello again and again");
-    assert_eq!(counts().ways - ways, 1, "the kernel may take a second for each");
+    assert_eq!(counts().handles - handles, 1, "the kernel may take a second for each");
     fault(|faults| faults.no_way = false);
     while b.told.arrived.is_empty() {
         pass(Duration::from_millis(100));

@@ -50,7 +50,7 @@ fn exchange(fates: Vec<Vec<u64>>, count: u64) -> Result<Vec<u64>, Status> {
             offered += 1;
         }
         now += MS;
-        sender.tick(now, &mut |bytes| wire.carry(now, true, bytes))?;
+        sender.retransmit(now, &mut |bytes| wire.carry(now, true, bytes))?;
         for (to_receiver, bytes) in wire.landed(now) {
             let (packet, payload) = Packet::unpack(&bytes).unwrap();
             let reply = |kind, sequence, id, header| {
@@ -126,7 +126,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(3));
     let (mut now, mut sent) = (Duration::ZERO, 0);
     sender.start(now, &mut |_| sent += 1);
-    while sender.tick(now, &mut |_| sent += 1).is_ok() {
+    while sender.retransmit(now, &mut |_| sent += 1).is_ok() {
         now += MS;
         assert!(now < Duration::from_secs(6), "given up at last");
     }

@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Identity = 6,
 }
 
-/// One end of a channel: its number there, and a random number that a stranger does not know.
+/// One end of a channel: its number there, and a random number that nobody else knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct End {
     pub(crate) number: u32,

@@ -14,7 +14,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often a message is sent again at least before the peer is given up, however much time went by meanwhile: that may
 /// have been this process's.
-const REPETITIONS: u32 = 3;
+const RETRANSMISSIONS: u32 = 3;
 
 /// Where packets go.
 pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
@@ -30,20 +30,20 @@ pub(crate) struct Sender {
     first: u32,
     wait: Duration,
     /// How often it was sent again since the peer last got further.
-    repetitions: u32,
-    again_at: Option<Duration>,
+    retransmissions: u32,
+    retransmit_at: Option<Duration>,
     /// How many messages may be on their way: the peer has buffers for all who send to it.
     window: usize,
     /// When the peer last acknowledged something, or the first unacknowledged packet went out.
     since: Duration,
     /// The oldest when the peer last asked for what is missing.
     repaired: Option<u32>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Sender {
     /// An end that will open its channel to the interface with this cookie. `introduction` goes with the first packet.
-    pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], patience: Duration) -> Sender {
+    pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], timeout: Duration) -> Sender {
         let head = Packet { kind: Kind::Hello, end: own, sequence: 0, id: 0, header: cookie };
         let mut hello = head.pack().to_vec();
         hello.extend_from_slice(introduction);
@@ -55,11 +55,11 @@ impl Sender {
             window: WINDOW,
             first: 0,
             wait: FIRST_WAIT,
-            repetitions: 0,
-            again_at: None,
+            retransmissions: 0,
+            retransmit_at: None,
             since: Duration::ZERO,
             repaired: None,
-            patience,
+            timeout,
         }
     }
 
@@ -70,7 +70,7 @@ impl Sender {
     /// Says hello.
     pub(crate) fn start(&mut self, now: Duration, wire: Wire<'_>) {
         self.since = now;
-        self.again_at = Some(now + self.wait);
+        self.retransmit_at = Some(now + self.wait);
         wire(&self.hello);
     }
 
@@ -92,12 +92,12 @@ impl Sender {
 
     /// Whether anything is awaited: then [`Sender::tick`] must be called in time.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.again_at.is_some()
+        self.retransmit_at.is_some()
     }
 
     /// Whether it is time to send again, or to give up.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
-        self.again_at.is_some_and(|at| now >= at)
+        self.retransmit_at.is_some_and(|at| now >= at)
     }
 
     /// The number that the next message gets.
@@ -125,9 +125,9 @@ impl Sender {
         let mut packet = Vec::with_capacity(HEADER_LEN + payload.len());
         packet.extend(head.pack());
         packet.extend_from_slice(payload);
-        if self.again_at.is_none() {
+        if self.retransmit_at.is_none() {
             self.since = now;
-            self.again_at = Some(now + self.wait);
+            self.retransmit_at = Some(now + self.wait);
         }
         if self.peer.is_some() {
             wire(&packet);
@@ -159,8 +159,8 @@ impl Sender {
     fn progress(&mut self, now: Duration) {
         self.since = now;
         self.wait = FIRST_WAIT;
-        self.repetitions = 0;
-        self.again_at = (!self.unacked.is_empty()).then_some(now + self.wait);
+        self.retransmissions = 0;
+        self.retransmit_at = (!self.unacked.is_empty()).then_some(now + self.wait);
     }
 
     /// The peer awaits message `next`; `gap` says that it has seen later ones.
@@ -178,7 +178,7 @@ impl Sender {
             // Once for every gap, and only what is missing: the receiver keeps what came early. If that is lost, too,
             // time will tell.
             self.repaired = Some(self.first);
-            self.again_at = Some(now + self.wait);
+            self.retransmit_at = Some(now + self.wait);
             wire(&self.unacked[0]);
         }
     }
@@ -187,17 +187,18 @@ impl Sender {
     ///
     /// # Errors
     /// The peer has been silent for too long.
-    pub(crate) fn tick(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
+    pub(crate) fn retransmit(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
         if !self.is_due(now) {
             return Ok(());
         }
-        if now.saturating_sub(self.since) >= self.patience && self.repetitions >= REPETITIONS {
-            self.again_at = None;
+        if now.saturating_sub(self.since) >= self.timeout && self.retransmissions >= RETRANSMISSIONS
+        {
+            self.retransmit_at = None;
             return Err(Status::TimedOut);
         }
-        self.repetitions += 1;
+        self.retransmissions += 1;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
-        self.again_at = Some(now + self.wait);
+        self.retransmit_at = Some(now + self.wait);
         if self.peer.is_some() {
             self.send_all(wire)
         } else {

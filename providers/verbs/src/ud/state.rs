@@ -34,27 +34,27 @@ const EARLY: usize = RECEIVES / 2;
 const SILENT: u64 = 3;
 /// The device puts the global routing header in front of every datagram.
 const GRH: usize = 40;
-/// Channels that end here at most; a stranger can open them.
+/// Channels that end here at most; anybody can open them.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
 /// Beyond this many the places of closed ones are used again.
 const KEPT_INBOUND: usize = if cfg!(test) { 64 } else { 1 << 10 };
-/// Polls between two looks at the clock, while something is awaited and otherwise.
+/// Polls after which the clock is read, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// So many looks are a span of time in which channels count as in use, at the most.
-const LOOKS: u32 = 20;
-/// How long a port counts as out of reach to which no way was found: to look for one may take the kernel a second.
-const LOST_FOR: Duration = Duration::from_secs(5);
+const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
+/// So many samples are a span of time in which channels count as in use, at the most.
+const SAMPLES: u32 = 20;
+/// How long a port counts as out of reach that could not be resolved: to try may take the kernel a second.
+const UNRESOLVED_FOR: Duration = Duration::from_secs(5);
 /// A sleeper that awaits acknowledgements is woken this often.
-const TICK: Duration = Duration::from_millis(20);
+const WAKE_EVERY: Duration = Duration::from_millis(20);
 
 /// A channel that begins here.
 struct Outbound {
     cookie: u64,
     sender: Sender,
     to: Target,
-    way: Rc<AddressHandle>,
+    handle: Rc<AddressHandle>,
     /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
     closing: bool,
@@ -72,17 +72,17 @@ struct Inbound {
     token: u32,
     peer_end: End,
     to: Target,
-    way: Rc<AddressHandle>,
+    handle: Rc<AddressHandle>,
     receiver: Receiver<Early>,
     /// What has come of the peer's identity; the peer arrives when it is complete.
     identity: Vec<u8>,
     arrived: bool,
     peer: u64,
     /// An acknowledgement is due.
-    owes: bool,
+    ack_due: bool,
     left: bool,
     /// The span of time in which it was last heard.
-    heard_in: u64,
+    active_in: u64,
     /// The era in which it was last heard.
     era: u64,
 }
@@ -117,34 +117,34 @@ impl Inbound {
 struct Activity {
     /// The present span of time.
     span: u64,
-    /// How often it was looked at, and messages that came in it.
-    looks: u32,
+    /// Samples taken in it, and messages that came.
+    samples: u32,
     messages: usize,
-    /// Channels that were heard in it, and in the one before.
-    heard: usize,
+    /// Channels that were active in it, and in the one before.
+    active: usize,
     before: usize,
 }
 
 impl Default for Activity {
     fn default() -> Activity {
-        Activity { span: 1, looks: 0, messages: 0, heard: 0, before: 0 }
+        Activity { span: 1, samples: 0, messages: 0, active: 0, before: 0 }
     }
 }
 
 impl Activity {
-    /// A channel was heard, which was last heard in this span.
+    /// Something came on a channel, which was last active in this span.
     fn note(&mut self, last: &mut u64) {
         self.messages += 1;
         if core::mem::replace(last, self.span) != self.span {
-            self.heard += 1;
+            self.active += 1;
         }
     }
 
     /// Called regularly: the next span begins once enough has come to have heard everybody, or when little comes.
-    fn look(&mut self) {
-        self.looks += 1;
-        if self.messages >= 2 * RECEIVES || self.looks >= LOOKS {
-            let (span, before) = (self.span + 1, self.heard);
+    fn sample(&mut self) {
+        self.samples += 1;
+        if self.messages >= 2 * RECEIVES || self.samples >= SAMPLES {
+            let (span, before) = (self.span + 1, self.active);
             *self = Activity { span, before, ..Activity::default() };
         }
     }
@@ -152,7 +152,7 @@ impl Activity {
     /// How many messages of one channel may be on their way: its share of the receives, some of which are for those who
     /// begin to speak.
     fn share(&self) -> u64 {
-        let channels = self.heard.max(self.before).max(1);
+        let channels = self.active.max(self.before).max(1);
         (RECEIVES * 3 / 4 / channels).clamp(1, WINDOW) as u64
     }
 }
@@ -171,9 +171,9 @@ pub(crate) struct State {
     inbound: Vec<Inbound>,
     /// Which channel a hello opened: it may come again.
     known: HashMap<(Target, End), u32>,
-    ways: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
-    /// Ports of strangers to which no way was found, and when.
-    lost: HashMap<[u8; crate::port::PORT_LEN], Duration>,
+    handles: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
+    /// Ports of unknown peers that could not be resolved, and when.
+    unresolved: HashMap<[u8; crate::port::PORT_LEN], Duration>,
     sleep: Sleep,
     cq: Cq,
     receives: Pool,
@@ -184,11 +184,11 @@ pub(crate) struct State {
     delivered: Vec<u32>,
     to_post: Vec<Receive>,
     /// Channels that owe acknowledgements.
-    owing: Vec<u32>,
+    acks_due: Vec<u32>,
     /// Buffers of messages that wait for earlier ones.
     early: usize,
     activity: Activity,
-    /// Time in failure timeouts, and when the present one began. It is counted where we look, so that standing still
+    /// Time in failure timeouts, and when the present one began. It is counted in slow progress, so that standing still
     /// ourselves makes nobody silent.
     era: u64,
     era_began: Duration,
@@ -196,7 +196,7 @@ pub(crate) struct State {
     pub(crate) own: Address,
     epoch: Instant,
     countdown: u32,
-    looked: Duration,
+    slow_progress_at: Duration,
     next_peer: u64,
     dead: bool,
 }
@@ -211,7 +211,7 @@ fn number() -> Result<u32, Failure> {
 }
 
 /// Puts a packet into a buffer and on its way. A packet that finds no room is one that was lost.
-fn transmit(qp: &Qp, sends: &mut Pool, way: &AddressHandle, to: Target, bytes: &[u8]) {
+fn transmit(qp: &Qp, sends: &mut Pool, handle: &AddressHandle, to: Target, bytes: &[u8]) {
     let Ok(buffer) = sends.take() else { return };
     let room = sends.bytes_mut(buffer);
     if bytes.len() > room.len() {
@@ -219,7 +219,7 @@ fn transmit(qp: &Qp, sends: &mut Pool, way: &AddressHandle, to: Target, bytes: &
     }
     room[..bytes.len()].copy_from_slice(bytes);
     let piece = sends.sge(buffer, bytes.len());
-    let work = Work::Datagram { to: way, qpn: to.qpn, qkey: to.qkey };
+    let work = Work::Datagram { to: handle, qpn: to.qpn, qkey: to.qkey };
     if qp.post(u64::from(buffer), work, &[piece], IBV_SEND_SIGNALED).is_err() {
         sends.give(buffer);
     }
@@ -257,8 +257,8 @@ impl State {
             outbound: Vec::new(),
             inbound: Vec::new(),
             known: HashMap::new(),
-            ways: HashMap::new(),
-            lost: HashMap::new(),
+            handles: HashMap::new(),
+            unresolved: HashMap::new(),
             sleep,
             cq,
             receives,
@@ -267,7 +267,7 @@ impl State {
             told: Vec::new(),
             delivered: Vec::new(),
             to_post: Vec::new(),
-            owing: Vec::new(),
+            acks_due: Vec::new(),
             early: 0,
             activity: Activity::default(),
             era: 0,
@@ -276,7 +276,7 @@ impl State {
             own: address,
             epoch: Instant::now(),
             countdown: 1,
-            looked: Duration::ZERO,
+            slow_progress_at: Duration::ZERO,
             next_peer: 1,
             dead: false,
             domain,
@@ -317,7 +317,7 @@ impl State {
             && Instant::now() < until
         {
             let now = self.now();
-            self.tick(now, None);
+            self.check_timeouts(now, None);
             let _ = self.fetch(None);
             std::thread::yield_now();
         }
@@ -328,16 +328,16 @@ impl State {
         self.epoch.elapsed()
     }
 
-    /// The way to a port: one address handle for all channels there.
-    fn way(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
+    /// The address handle of a port, for all channels there.
+    fn handle(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let key = port.pack();
-        if let Some(way) = self.ways.get(&key) {
-            return Ok(way.clone());
+        if let Some(handle) = self.handles.get(&key) {
+            return Ok(handle.clone());
         }
         let route = port.route(&self.domain.local, &self.domain.settings);
-        let way = Rc::new(AddressHandle::new(&self.domain.pd, route)?);
-        let _ = self.ways.insert(key, way.clone());
-        Ok(way)
+        let handle = Rc::new(AddressHandle::new(&self.domain.pd, route)?);
+        let _ = self.handles.insert(key, handle.clone());
+        Ok(handle)
     }
 
     fn post_again(&mut self, buffer: u32) {
@@ -361,12 +361,12 @@ impl State {
                 self.post_again(buffer);
             }
             if let Err(failure) = self.post_receives() {
-                self.break_all(&failure, None);
+                self.fail_all(&failure, None);
             }
         }
         self.countdown -= 1;
         if self.countdown == 0 {
-            self.look(Some(events));
+            self.slow_progress(Some(events));
         }
         while let Some(notice) = self.backlog.pop_front() {
             if events.room() == 0 {
@@ -385,33 +385,33 @@ impl State {
     }
 
     /// Time passes, and the device may have news.
-    fn look(&mut self, mut events: Option<&mut Events<'_>>) {
+    fn slow_progress(&mut self, mut events: Option<&mut Events<'_>>) {
         let now = self.now();
-        self.tick(now, events.as_deref_mut());
+        self.check_timeouts(now, events.as_deref_mut());
         self.countdown = if self.is_waiting() { CLOCK_WAITING } else { CLOCK_IDLE };
-        if now - self.looked >= LOOK_EVERY {
-            self.looked = now;
-            self.activity.look();
-            self.dismiss_silent(now, events.as_deref_mut());
-            self.hear_news(events);
+        if now - self.slow_progress_at >= SLOW_PROGRESS_EVERY {
+            self.slow_progress_at = now;
+            self.activity.sample();
+            self.drop_silent(now, events.as_deref_mut());
+            self.read_async_events(events);
         }
     }
 
-    fn hear_news(&mut self, mut events: Option<&mut Events<'_>>) {
-        for news in self.sleep.news() {
-            let text = match news.kind {
+    fn read_async_events(&mut self, mut events: Option<&mut Events<'_>>) {
+        for event in self.sleep.async_events() {
+            let text = match event.kind {
                 IBV_EVENT_DEVICE_FATAL => {
                     format!("the device {} was removed", self.domain.name.device)
                 }
-                IBV_EVENT_CQ_ERR if self.cq.is(news.queue) => {
+                IBV_EVENT_CQ_ERR if self.cq.is(event.queue) => {
                     format!("a queue of {} failed", self.domain.name.words())
                 }
-                IBV_EVENT_QP_FATAL if news.qp == Some(self.own.target.qpn) => {
+                IBV_EVENT_QP_FATAL if event.qp == Some(self.own.target.qpn) => {
                     format!("the datagram queue pair of {} failed", self.domain.name.words())
                 }
                 _ => continue,
             };
-            self.break_all(&Failure::new(Status::NoDevice, text), events.as_deref_mut());
+            self.fail_all(&Failure::new(Status::NoDevice, text), events.as_deref_mut());
         }
     }
 
@@ -441,18 +441,18 @@ impl State {
 
     pub(crate) fn arm(&mut self) -> Armed {
         let now = self.now();
-        self.tick(now, None);
-        self.hear_news(None);
+        self.check_timeouts(now, None);
+        self.read_async_events(None);
         if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();
         if let Err(failure) = self.cq.arm() {
-            self.break_all(&failure, None);
+            self.fail_all(&failure, None);
         }
         // What came before the request wakes nobody.
         let all = self.catch_up(None);
-        self.sleep.tick(self.is_waiting().then_some(TICK));
+        self.sleep.wake_every(self.is_waiting().then_some(WAKE_EVERY));
         self.countdown = 1;
         if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
     }

@@ -17,7 +17,7 @@ use tieline_plugin_api::Failure;
 pub(crate) struct Watch {
     device: Arc<Device>,
     port: u8,
-    boxes: Mutex<Vec<Weak<Inbox>>>,
+    inboxes: Mutex<Vec<Weak<Inbox>>>,
     gone: AtomicBool,
     port_down: AtomicBool,
     /// The kernel's entry for access from processes: it vanishes at once when the device is removed, while not every
@@ -40,7 +40,7 @@ impl Watch {
         Watch {
             device,
             port,
-            boxes: Mutex::default(),
+            inboxes: Mutex::default(),
             gone: AtomicBool::new(false),
             port_down: AtomicBool::new(false),
             entry,
@@ -51,9 +51,9 @@ impl Watch {
     /// A new place for events.
     fn join(&self) -> Result<Arc<Inbox>, Failure> {
         let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()? });
-        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
-        boxes.retain(|inbox| inbox.strong_count() > 0);
-        boxes.push(Arc::downgrade(&inbox));
+        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        inboxes.retain(|inbox| inbox.strong_count() > 0);
+        inboxes.push(Arc::downgrade(&inbox));
         Ok(inbox)
     }
 
@@ -68,7 +68,7 @@ impl Watch {
     }
 
     /// Reads what the device says and passes it on.
-    pub(crate) fn look(&self) {
+    pub(crate) fn read_events(&self) {
         while let Some(event) = self.device.next_event() {
             match event.kind {
                 IBV_EVENT_DEVICE_FATAL => self.gone.store(true, Ordering::Relaxed),
@@ -80,17 +80,17 @@ impl Watch {
                 }
                 _ => {}
             }
-            self.tell(event);
+            self.deliver(event);
         }
         if self.entry_vanished() && !self.gone.swap(true, Ordering::Relaxed) {
             let kind = IBV_EVENT_DEVICE_FATAL;
-            self.tell(AsyncEvent { kind, qp: None, queue: None, port: None });
+            self.deliver(AsyncEvent { kind, qp: None, queue: None, port: None });
         }
     }
 
-    fn tell(&self, event: AsyncEvent) {
-        let boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
-        for inbox in boxes.iter().filter_map(Weak::upgrade) {
+    fn deliver(&self, event: AsyncEvent) {
+        let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        for inbox in inboxes.iter().filter_map(Weak::upgrade) {
             inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
             inbox.bell.ring();
         }
@@ -98,10 +98,10 @@ impl Watch {
 
     fn entry_vanished(&self) -> bool {
         let Some(entry) = &self.entry else { return false };
-        let mut looked = self.entry_looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = looked.elapsed() >= ENTRY_EVERY;
+        let mut entry_looked_at = self.entry_looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = entry_looked_at.elapsed() >= ENTRY_EVERY;
         if due {
-            *looked = Instant::now();
+            *entry_looked_at = Instant::now();
         }
         due && !entry.exists()
     }
@@ -111,7 +111,7 @@ impl Watch {
 pub(crate) struct Sleep {
     epoll: Epoll,
     ticker: Ticker,
-    ticking: Cell<Option<Duration>>,
+    interval: Cell<Option<Duration>>,
     inbox: Arc<Inbox>,
     watch: Arc<Watch>,
 }
@@ -122,7 +122,7 @@ impl Sleep {
         for fd in [cq.fd(), watch.device.async_fd(), inbox.bell.raw(), ticker.raw()] {
             epoll.add(fd)?;
         }
-        Ok(Sleep { epoll, ticker, ticking: Cell::new(None), inbox, watch: watch.clone() })
+        Ok(Sleep { epoll, ticker, interval: Cell::new(None), inbox, watch: watch.clone() })
     }
 
     pub(crate) fn raw(&self) -> i32 {
@@ -135,16 +135,16 @@ impl Sleep {
     }
 
     /// Wakes a sleeper at every interval, for what has to happen in time.
-    pub(crate) fn tick(&self, interval: Option<Duration>) {
-        if self.ticking.replace(interval) != interval {
+    pub(crate) fn wake_every(&self, interval: Option<Duration>) {
+        if self.interval.replace(interval) != interval {
             self.ticker.every(interval);
         }
         self.ticker.silence();
     }
 
     /// What the device has said since the last call.
-    pub(crate) fn news(&self) -> Vec<AsyncEvent> {
-        self.watch.look();
+    pub(crate) fn async_events(&self) -> Vec<AsyncEvent> {
+        self.watch.read_events();
         let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
         if !events.is_empty() {
             self.inbox.bell.silence();

@@ -1,10 +1,10 @@
-//! The life of a connection: made, connected, closed, broken.
+//! Connections from beginning to end: made, connected, closed, failed.
 
 use super::*;
 use crate::rc::connection::Packed;
 
 /// Whether a device that refused a send with this error number takes it later.
-fn passes(errno: i32) -> bool {
+fn is_transient(errno: i32) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
 
@@ -18,7 +18,7 @@ impl State {
             Some(free) => free,
             None => {
                 self.connections.push(None);
-                self.lives.push(0);
+                self.generations.push(0);
                 self.connections.len() - 1
             }
         };
@@ -40,27 +40,23 @@ impl State {
             segment: settings.segment as u32,
             seal: self.domain.seal,
         };
-        let life = self.lives[slot];
-        let connection = Connection::new(&self.domain, &self.cq, &self.srq, own, cookie, life)?;
+        let generation = self.generations[slot];
+        let connection =
+            Connection::new(&self.domain, &self.cq, &self.srq, own, cookie, generation)?;
         self.connections[slot] = Some(Box::new(connection));
         if let Err(failure) = self.provide_receives() {
-            self.bury(slot as u32); // nobody gets an endpoint that could close it
+            self.destroy(slot as u32); // nobody gets an endpoint that could close it
             return Err(failure);
         }
-        self.tick_while_needed();
+        self.wake_while_needed();
         Ok(slot as u32)
     }
 
-    /// Sends a word of the connection itself; `false` when there is no room now.
-    pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> bool {
-        self.say(slot, kind, role).is_ok()
-    }
-
-    /// The same in more words.
+    /// Sends a control message.
     ///
     /// # Errors
     /// `Again` when there is no room now, `Io` when the device does not take it.
-    fn say(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
+    pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
         let Some(connection) =
             self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
         else {
@@ -71,7 +67,7 @@ impl State {
         }
         let told = connection.credits.owed_now();
         let head = Header { header: 0, id: 0, told, kind }.pack();
-        // A credit is the only word whose end nobody waits for.
+        // A credit is the only one whose end nobody waits for.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
         let mut ends = Ends { role, ..Ends::default() };
         let piece = if connection.inline() >= HEADER_LEN {
@@ -91,7 +87,7 @@ impl State {
             }
             Err(refused) => {
                 self.release_ends(refused.ends);
-                Err(if passes(refused.errno) { Status::Again } else { Status::Io })
+                Err(if is_transient(refused.errno) { Status::Again } else { Status::Io })
             }
         }
     }
@@ -110,7 +106,7 @@ impl State {
         let ends = Ends { buffer: Some(buffer), ..Ends::default() };
         let work = connection.to_peer();
         let Err(refused) = connection.post(work, &[piece], ends, 0) else { return Ok(()) };
-        if passes(refused.errno) {
+        if is_transient(refused.errno) {
             connection.packed = Packed::Message(buffer, len);
             if !self.unposted.contains(&slot) {
                 self.unposted.push(slot);
@@ -133,12 +129,12 @@ impl State {
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
         let errno = refused.errno;
         self.release_ends(refused.ends);
-        if passes(errno) {
+        if is_transient(errno) {
             return Status::Again;
         }
         let error = std::io::Error::from_raw_os_error(errno);
         let text = format!("{} does not take sends any more: {error}", self.domain.name.words());
-        self.break_connection(slot, &Failure::new(Status::Io, text), None);
+        self.fail_connection(slot, &Failure::new(Status::Io, text), None);
         Status::Io
     }
 
@@ -148,8 +144,8 @@ impl State {
         let domain = self.domain.clone();
         let connection = self.connection(slot).ok_or(Status::Closed)?;
         match connection.phase {
-            Phase::Fresh => {}
-            Phase::Broken(status) => return Err(status.into()),
+            Phase::Unconnected => {}
+            Phase::Failed(status) => return Err(status.into()),
             _ => return Err(Failure::new(Status::Busy, "this endpoint is connected already")),
         }
         domain.port.reaches(&peer.port)?;
@@ -159,9 +155,9 @@ impl State {
         connection.credits.open(u32::from(peer.window));
         connection.phase = Phase::Connecting;
         connection.deadline = Instant::now() + domain.settings.connect;
-        // Both say a first word: that of the side that connects last is heard at once. Only one of them says it again,
+        // Both send a hello: that of the side that connects last is heard at once. Only one of them sends it again,
         // so that the other is there to hear it, whenever either of them polls.
-        if !self.control(slot, Kind::Hello, Role::Hello) {
+        if self.control(slot, Kind::Hello, Role::Hello).is_err() {
             return Err(Failure::new(
                 Status::Io,
                 "the first word of a connection cannot be posted",
@@ -174,41 +170,41 @@ impl State {
     pub(crate) fn close(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         connection.closing = true;
-        let _ = self.post_packed_of(slot); // one that the device takes later goes before the last word, too
+        let _ = self.post_packed_of(slot); // one that the device takes later goes before the goodbye, too
         let Some(connection) = self.connection(slot) else { return };
-        if connection.phase != Phase::Standing || connection.queue.touches_application() {
-            return self.bury(slot);
+        if connection.phase != Phase::Established || connection.queue.touches_application() {
+            return self.destroy(slot);
         }
-        self.take_leave(slot);
+        self.send_goodbye(slot);
     }
 
-    /// Says the last word of a connection, behind everything else, or notes that it is to be said.
-    fn take_leave(&mut self, slot: u32) {
+    /// Sends the goodbye of a connection, behind everything else, or notes that it is to be sent.
+    fn send_goodbye(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
-        let (life, waits) = (connection.life, connection.packed != Packed::Nothing);
-        match if waits { Err(Status::Again) } else { self.say(slot, Kind::Bye, Role::Bye) } {
+        let (generation, waits) = (connection.generation, connection.packed != Packed::Nothing);
+        match if waits { Err(Status::Again) } else { self.control(slot, Kind::Bye, Role::Bye) } {
             Ok(()) => {
                 if let Some(connection) = self.connection(slot) {
                     connection.stalled = None;
                 }
             }
-            Err(Status::Again) => self.leaving.push((slot, life)),
-            Err(_) => self.bury(slot),
+            Err(Status::Again) => self.goodbyes.push((slot, generation)),
+            Err(_) => self.destroy(slot),
         }
     }
 
-    /// Tries again to say the last words that found no room.
+    /// Tries again to send the goodbyes that found no room.
     #[cold]
-    pub(super) fn leave(&mut self) {
-        for (slot, life) in core::mem::take(&mut self.leaving) {
-            if self.living(slot, life).is_some() {
-                self.take_leave(slot);
+    pub(super) fn retry_goodbyes(&mut self) {
+        for (slot, generation) in core::mem::take(&mut self.goodbyes) {
+            if self.current(slot, generation).is_some() {
+                self.send_goodbye(slot);
             }
         }
     }
 
     /// Destroys a connection; everything that it held is given back, without an event.
-    pub(super) fn bury(&mut self, slot: u32) {
+    pub(super) fn destroy(&mut self, slot: u32) {
         let Some(place) = self.connections.get_mut(slot as usize) else { return };
         let Some(mut connection) = place.take() else { return };
         if let Packed::Message(buffer, _) = connection.packed {
@@ -223,13 +219,13 @@ impl State {
         while let Some(ends) = connection.queue.retire(last) {
             self.release_ends(ends);
         }
-        self.lives[slot as usize] = self.lives[slot as usize].wrapping_add(1);
-        self.tick_while_needed();
+        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+        self.wake_while_needed();
     }
 
     /// Ends a connection: everything on its way ends with `failure`, and the application is told.
     #[cold]
-    pub(crate) fn break_connection(
+    pub(crate) fn fail_connection(
         &mut self,
         slot: u32,
         failure: &Failure,
@@ -237,9 +233,9 @@ impl State {
     ) {
         let Some(connection) = self.connection(slot) else { return };
         if connection.closing {
-            return self.bury(slot);
+            return self.destroy(slot);
         }
-        if matches!(connection.phase, Phase::Broken(_)) {
+        if matches!(connection.phase, Phase::Failed(_)) {
             return;
         }
         // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
@@ -247,7 +243,7 @@ impl State {
             Status::KeyRejected => Status::Io,
             other => other,
         };
-        connection.phase = Phase::Broken(status);
+        connection.phase = Phase::Failed(status);
         let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
         // First the queue pair: when the application hears of the end, the device touches its memory no more.
         let qp = connection.qp.take();
@@ -257,16 +253,16 @@ impl State {
             self.sends.give(buffer);
         }
         // Completions that are still to be fetched belong to the past.
-        let life = self.lives[slot as usize].wrapping_add(1);
-        self.lives[slot as usize] = life;
+        let generation = self.generations[slot as usize].wrapping_add(1);
+        self.generations[slot as usize] = generation;
         while let Some(ends) = self.connection(slot).and_then(|c| {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)
         }) {
-            self.finish(slot, ends, Err(status), events.as_deref_mut());
+            self.complete(slot, ends, Err(status), events.as_deref_mut());
         }
         if let Some(connection) = self.connection(slot) {
-            connection.life = life;
+            connection.generation = generation;
         }
         let event = Event {
             kind: event::ENDPOINT_FAILED,
@@ -280,7 +276,7 @@ impl State {
 
     /// Ends every connection.
     #[cold]
-    pub(super) fn break_all(
+    pub(super) fn fail_all(
         &mut self,
         status: Status,
         text: &str,
@@ -288,7 +284,7 @@ impl State {
     ) {
         for slot in 0..self.connections.len() {
             let failure = Failure::new(status, text);
-            self.break_connection(slot as u32, &failure, events.as_deref_mut());
+            self.fail_connection(slot as u32, &failure, events.as_deref_mut());
         }
     }
 }

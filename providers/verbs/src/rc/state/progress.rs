@@ -13,7 +13,7 @@ impl State {
         }
         self.countdown -= 1;
         if self.countdown == 0 {
-            self.look(Some(events), false);
+            self.slow_progress(Some(events), false);
         }
         while let Some(notice) = self.backlog.pop_front() {
             if events.room() == 0 {
@@ -31,21 +31,21 @@ impl State {
     pub(super) fn release(&mut self) {
         self.told.clear();
         for at in 0..self.delivered.len() {
-            let Delivered { buffer, slot, life } = self.delivered[at];
+            let Delivered { buffer, slot, generation } = self.delivered[at];
             self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
-            if let Some(connection) = self.living(slot, life) {
+            if let Some(connection) = self.current(slot, generation) {
                 connection.credits.taken();
-                if connection.credits.is_due() && !self.owing.contains(&slot) {
-                    self.owing.push(slot);
-                    self.widen(slot);
+                if connection.credits.is_due() && !self.credits_due.contains(&slot) {
+                    self.credits_due.push(slot);
+                    self.grow_window(slot);
                 }
             }
         }
         self.delivered.clear();
         if self.post_receives().is_err() {
-            self.break_all(Status::Io, "the device takes no receives any more", None);
+            self.fail_all(Status::Io, "the device takes no receives any more", None);
         }
-        self.pay();
+        self.return_credits();
     }
 
     /// Fetches a batch of completions; whether there was any.
@@ -58,15 +58,17 @@ impl State {
         let count = match self.cq.poll(&mut batch) {
             Ok(count) => count,
             Err(failure) => {
-                self.break_all(failure.status, &failure.text, events.as_deref_mut());
+                self.fail_all(failure.status, &failure.text, events.as_deref_mut());
                 0
             }
         };
         for wc in &batch[..count] {
             match about(wc.wr_id) {
-                About::Receive { buffer } => self.received(buffer, wc, events.as_deref_mut()),
-                About::Send { slot, life, number } => {
-                    self.sent(slot, life, number, wc, events.as_deref_mut());
+                About::Receive { buffer } => {
+                    self.receive_completed(buffer, wc, events.as_deref_mut())
+                }
+                About::Send { slot, generation, number } => {
+                    self.send_completed(slot, generation, number, wc, events.as_deref_mut());
                 }
             }
         }
@@ -76,7 +78,7 @@ impl State {
             return false;
         }
         if self.post_receives().is_err() {
-            self.break_all(Status::Io, "the device takes no receives any more", events);
+            self.fail_all(Status::Io, "the device takes no receives any more", events);
         }
         true
     }
@@ -89,10 +91,10 @@ impl State {
     }
 
     /// A send has completed, and with it all before it.
-    pub(super) fn sent(
+    pub(super) fn send_completed(
         &mut self,
         slot: u32,
-        life: u8,
+        generation: u8,
         number: u32,
         wc: &Wc,
         mut events: Option<&mut Events<'_>>,
@@ -100,9 +102,9 @@ impl State {
         let failed = wc.status != IBV_WC_SUCCESS;
         let upto = if failed { number.wrapping_sub(1) } else { number };
         loop {
-            let Some(connection) = self.living(slot, life) else { return };
+            let Some(connection) = self.current(slot, generation) else { return };
             if !failed {
-                connection.heard = true;
+                connection.active = true;
             }
             if failed && !connection.queue.holds(upto) {
                 break;
@@ -110,24 +112,24 @@ impl State {
             let Some(ends) = connection.queue.retire(upto) else { break };
             match ends.role {
                 Role::Hello if connection.phase == Phase::Connecting => {
-                    connection.phase = Phase::Standing;
+                    connection.phase = Phase::Established;
                 }
-                Role::Probe => connection.probing = false,
+                Role::Keepalive => connection.keepalive_pending = false,
                 Role::Bye => {
                     self.release_ends(ends);
-                    return self.bury(slot);
+                    return self.destroy(slot);
                 }
                 _ => {}
             }
-            self.finish(slot, ends, Ok(()), events.as_deref_mut());
+            self.complete(slot, ends, Ok(()), events.as_deref_mut());
         }
         if failed {
-            self.broke(slot, number, wc, events);
+            self.send_failed(slot, number, wc, events);
         }
     }
 
     /// Tells the application how an operation ended.
-    pub(super) fn finish(
+    pub(super) fn complete(
         &mut self,
         slot: u32,
         ends: Ends,
@@ -153,7 +155,7 @@ impl State {
 
     /// A send has failed: the connection is over, or has to be begun again.
     #[cold]
-    pub(super) fn broke(
+    pub(super) fn send_failed(
         &mut self,
         slot: u32,
         number: u32,
@@ -162,14 +164,14 @@ impl State {
     ) {
         let domain = self.domain.clone();
         // The device may just have said why; then the connection is over with that.
-        if self.hear(events.as_deref_mut()) {
-            self.tick(Instant::now(), true, events.as_deref_mut());
+        if self.read_async_events(events.as_deref_mut()) {
+            self.check_timeouts(Instant::now(), true, events.as_deref_mut());
         }
-        if self.connection(slot).is_none_or(|c| matches!(c.phase, Phase::Broken(_))) {
+        if self.connection(slot).is_none_or(|c| matches!(c.phase, Phase::Failed(_))) {
             return;
         }
         let Some(connection) = self.connection(slot) else { return };
-        let (own, failure) = match connection.blame.take() {
+        let (own, failure) = match connection.async_error.take() {
             Some(failure) => (Status::Io, failure),
             None => {
                 let peer = connection.peer.as_ref().map(|peer| (peer.qpn, &peer.port));
@@ -187,17 +189,24 @@ impl State {
             if let Some(ends) = ends {
                 self.release_ends(ends);
             }
-            if again.is_ok_and(|speaks| !speaks || self.control(slot, Kind::Hello, Role::Hello)) {
+            if again
+                .is_ok_and(|speaks| !speaks || self.control(slot, Kind::Hello, Role::Hello).is_ok())
+            {
                 return;
             }
         } else if let Some(ends) = connection.queue.retire(number) {
-            self.finish(slot, ends, Err(own), events.as_deref_mut());
+            self.complete(slot, ends, Err(own), events.as_deref_mut());
         }
-        self.break_connection(slot, &failure, events);
+        self.fail_connection(slot, &failure, events);
     }
 
     /// A message has arrived, or a receive has failed.
-    pub(super) fn received(&mut self, buffer: u32, wc: &Wc, mut events: Option<&mut Events<'_>>) {
+    pub(super) fn receive_completed(
+        &mut self,
+        buffer: u32,
+        wc: &Wc,
+        mut events: Option<&mut Events<'_>>,
+    ) {
         let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
         if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
             return self.to_post.push(again);
@@ -206,11 +215,11 @@ impl State {
         let head = Header::unpack(self.receives.bytes(buffer, wc.byte_len as usize));
         // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
         let Some(connection) = self.connection(slot).filter(|c| {
-            c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Broken(_) | Phase::Fresh)
+            c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
         }) else {
             return self.to_post.push(again);
         };
-        connection.heard = true;
+        connection.active = true;
         connection.received = true;
         let accepted = head
             .and_then(|head| connection.credits.returned(head.told).map(|()| head))
@@ -227,19 +236,19 @@ impl State {
             Err(why) => {
                 self.to_post.push(again);
                 let failure = Failure::new(Status::BadData, why);
-                return self.break_connection(slot, &failure, events);
+                return self.fail_connection(slot, &failure, events);
             }
         };
-        let mut unheard = false;
+        let mut hello_lost = false;
         if connection.phase == Phase::Connecting {
-            connection.phase = Phase::Standing;
-            // The peer came after our first word was lost. It asks for what it misses when it sees another one, which
+            connection.phase = Phase::Established;
+            // The peer came after our hello was lost. It asks for what it misses when it sees another one, which
             // is sooner than the device would try again by itself.
-            unheard = !connection.queue.is_empty() || connection.owes_word;
+            hello_lost = !connection.queue.is_empty() || connection.owes_hello;
         }
         match head.kind {
             Kind::Message if !connection.closing => {
-                let (peer, life) = (connection.cookie, connection.life);
+                let (peer, generation) = (connection.cookie, connection.generation);
                 let payload = &self.receives.bytes(buffer, wc.byte_len as usize)[HEADER_LEN..];
                 let event = Event {
                     kind: event::MESSAGE,
@@ -250,19 +259,19 @@ impl State {
                     len: payload.len(),
                     ..Event::empty()
                 };
-                let message = Some(Delivered { buffer, slot, life });
+                let message = Some(Delivered { buffer, slot, generation });
                 self.emit(Notice { event, text: None, message }, events.as_deref_mut());
             }
             Kind::Bye => {
                 self.to_post.push(again);
                 let failure = Failure::new(Status::Closed, "the peer closed the connection");
-                self.break_connection(slot, &failure, events.as_deref_mut());
+                self.fail_connection(slot, &failure, events.as_deref_mut());
             }
             Kind::Message | Kind::Hello | Kind::Credit => self.to_post.push(again),
         }
-        if unheard && !self.control(slot, Kind::Hello, Role::User) {
+        if hello_lost && self.control(slot, Kind::Hello, Role::User).is_err() {
             let text = "the first word of a connection cannot be posted";
-            self.break_connection(slot, &Failure::new(Status::Io, text), events);
+            self.fail_connection(slot, &Failure::new(Status::Io, text), events);
         }
     }
 
@@ -289,50 +298,54 @@ impl State {
         let _ = events.push(event);
     }
 
-    /// What is not the completion queue: the device's own news, and what has to happen in time.
+    /// What is not the completion queue: asynchronous events, timeouts, goodbyes and credits that found no room.
     #[cold]
-    pub(super) fn look(&mut self, mut events: Option<&mut Events<'_>>, now_or_never: bool) {
-        if !self.leaving.is_empty() {
-            self.leave();
+    pub(super) fn slow_progress(
+        &mut self,
+        mut events: Option<&mut Events<'_>>,
+        now_or_never: bool,
+    ) {
+        if !self.goodbyes.is_empty() {
+            self.retry_goodbyes();
         }
         let now = Instant::now();
-        let since = now.duration_since(self.looked);
-        // Whoever polls all the time looks at the clock now and then; whoever polls rarely looks every time.
-        self.clock_every = match since > LOOK_EVERY * 2 {
+        let since = now.duration_since(self.slow_progress_at);
+        // Whoever polls all the time reads the clock now and then; whoever polls rarely reads it every time.
+        self.clock_every = match since > SLOW_PROGRESS_EVERY * 2 {
             true => 1,
             false => (self.clock_every * 2).min(CLOCK_EVERY),
         };
         self.countdown = self.clock_every;
-        if !now_or_never && since < LOOK_EVERY {
+        if !now_or_never && since < SLOW_PROGRESS_EVERY {
             return;
         }
-        self.looked = now;
-        let port_changed = self.hear(events.as_deref_mut());
-        if port_changed || now.duration_since(self.ticked) >= LOOK_EVERY {
-            self.ticked = now;
-            self.tick(now, port_changed, events);
+        self.slow_progress_at = now;
+        let port_changed = self.read_async_events(events.as_deref_mut());
+        if port_changed || now.duration_since(self.timeouts_checked) >= SLOW_PROGRESS_EVERY {
+            self.timeouts_checked = now;
+            self.check_timeouts(now, port_changed, events);
         }
-        self.pay();
-        self.tick_while_needed();
+        self.return_credits();
+        self.wake_while_needed();
     }
 
-    /// Acts on what the device has said of itself; whether it was of the port.
-    fn hear(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+    /// Acts on the asynchronous events of the device; whether one was of the port.
+    fn read_async_events(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut port_changed = false;
-        for news in self.sleep.news() {
-            match news.kind {
+        for event in self.sleep.async_events() {
+            match event.kind {
                 IBV_EVENT_DEVICE_FATAL => {
                     let text = format!("the device {} was removed", self.domain.name.device);
-                    self.break_all(Status::NoDevice, &text, events.as_deref_mut());
+                    self.fail_all(Status::NoDevice, &text, events.as_deref_mut());
                 }
                 IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR
-                    if self.cq.is(news.queue) || self.srq.is(news.queue) =>
+                    if self.cq.is(event.queue) || self.srq.is(event.queue) =>
                 {
                     let text = format!("a queue of {} failed", self.domain.name.words());
-                    self.break_all(Status::Io, &text, events.as_deref_mut());
+                    self.fail_all(Status::Io, &text, events.as_deref_mut());
                 }
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
-                    self.queue_pair_failed(news.kind, news.qp, events.as_deref_mut());
+                    self.queue_pair_failed(event.kind, event.qp, events.as_deref_mut());
                 }
                 IBV_EVENT_PORT_ERR => port_changed = true,
                 _ => {}
@@ -352,12 +365,12 @@ impl State {
         let Some(slot) = slot.map(|c| c.own.slot) else { return };
         let failure = queue_pair::event_error(kind);
         if let Some(connection) = self.connection(slot) {
-            connection.blame = Some(failure.clone());
+            connection.async_error = Some(failure.clone());
         }
         // What completed before is told first.
         let mut events = events;
         let _ = self.catch_up(events.as_deref_mut());
-        self.break_connection(slot, &failure, events);
+        self.fail_connection(slot, &failure, events);
     }
 
     /// Why a send is given up that did not end within `limit`.
@@ -371,7 +384,7 @@ impl State {
     }
 
     /// Why a connection is given up whose other end never came.
-    fn never_came(&self) -> Failure {
+    fn connect_timed_out(&self) -> Failure {
         let text = format!(
             "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
             self.domain.settings.connect
@@ -379,8 +392,8 @@ impl State {
         Failure::new(Status::TimedOut, text)
     }
 
-    /// Asks silent peers for a sign of life and gives up what took too long.
-    pub(super) fn tick(
+    /// Sends a keepalive to silent peers, and gives up what took too long.
+    pub(super) fn check_timeouts(
         &mut self,
         now: Instant,
         ask_all: bool,
@@ -397,13 +410,13 @@ impl State {
         let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
-            if core::mem::take(&mut connection.heard) {
-                connection.heard_at = now;
+            if core::mem::take(&mut connection.active) {
+                connection.last_active = now;
                 connection.stalled = None;
             }
             if !connection.queue.awaits_completion() && !connection.closing {
                 connection.stalled = None;
-            } else if connection.phase == Phase::Standing {
+            } else if connection.phase == Phase::Established {
                 let _ = connection.stalled.get_or_insert(now);
             }
             if connection.is_late(now, limit) {
@@ -411,47 +424,47 @@ impl State {
                 continue;
             }
             match connection.phase {
-                Phase::Standing if !connection.probing && !connection.closing => {
-                    let silent = now.duration_since(connection.heard_at) >= quiet;
+                Phase::Established if !connection.keepalive_pending && !connection.closing => {
+                    let silent = now.duration_since(connection.last_active) >= quiet;
                     if (silent || ask_all) && connection.queue.has_reserve() {
                         // A write of nothing: acknowledged by the peer's device, and nothing to the peer itself.
-                        let ends = Ends { role: Role::Probe, ..Ends::default() };
+                        let ends = Ends { role: Role::Keepalive, ..Ends::default() };
                         let work = Work::Write { address: 0, rkey: 0 };
                         if let Ok(()) = connection.post(work, &[], ends, IBV_SEND_SIGNALED) {
-                            connection.probing = true;
+                            connection.keepalive_pending = true;
                         }
                     }
                 }
                 _ => {}
             }
         }
-        // Time went by while nobody polled, too: the sign of life may be there, unread.
+        // Time went by while nobody polled, too: the acknowledgement may be there, unread.
         if late.is_empty() || self.batch.is_empty() {
             return;
         }
         let _ = self.catch_up(events.as_deref_mut());
         for slot in late {
             let Some(connection) = self.connection(slot) else { continue };
-            if connection.heard || !connection.is_late(now, limit) {
+            if connection.active || !connection.is_late(now, limit) {
                 continue;
             }
             let failure = match connection.phase {
-                Phase::Connecting => self.never_came(),
+                Phase::Connecting => self.connect_timed_out(),
                 _ => self.stalled(down, limit),
             };
-            self.break_connection(slot, &failure, events.as_deref_mut());
+            self.fail_connection(slot, &failure, events.as_deref_mut());
         }
     }
 
     pub(crate) fn arm(&mut self) -> Armed {
-        self.look(None, true);
+        self.slow_progress(None, true);
         let busy = !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty();
         if busy || !self.unposted.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();
         if let Err(failure) = self.cq.arm() {
-            self.break_all(failure.status, &failure.text, None);
+            self.fail_all(failure.status, &failure.text, None);
         }
         // What came before the request wakes nobody.
         let all = self.catch_up(None);

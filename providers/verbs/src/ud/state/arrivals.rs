@@ -1,4 +1,4 @@
-//! What arrives: messages, acknowledgements, strangers.
+//! What arrives: messages, acknowledgements, hellos of unknown peers.
 
 use super::*;
 
@@ -9,7 +9,7 @@ impl State {
         let count = match self.cq.poll(&mut batch) {
             Ok(count) => count,
             Err(failure) => {
-                self.break_all(&failure, events.as_deref_mut());
+                self.fail_all(&failure, events.as_deref_mut());
                 0
             }
         };
@@ -27,7 +27,7 @@ impl State {
         self.batch = batch;
         self.acknowledge();
         if let Err(failure) = self.post_receives() {
-            self.break_all(&failure, events);
+            self.fail_all(&failure, events);
         }
         count > 0
     }
@@ -80,11 +80,11 @@ impl State {
         if inbound.token != packet.end.token {
             return false;
         }
-        self.activity.note(&mut inbound.heard_in);
+        self.activity.note(&mut inbound.active_in);
         inbound.era = self.era;
         let verdict = inbound.receiver.accept(packet.sequence);
-        if !core::mem::replace(&mut inbound.owes, true) {
-            self.owing.push(number);
+        if !core::mem::replace(&mut inbound.ack_due, true) {
+            self.acks_due.push(number);
         }
         match verdict {
             Verdict::Duplicate | Verdict::Gap => false,
@@ -155,18 +155,18 @@ impl State {
         true
     }
 
-    /// The way to the port of a stranger, whose hello comes again and again.
-    fn way_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
+    /// The address handle of an unknown peer, whose hello comes again and again.
+    fn handle_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let (key, now) = (port.pack(), self.now());
-        self.lost.retain(|_, since| now.saturating_sub(*since) < LOST_FOR);
-        if self.lost.contains_key(&key) {
+        self.unresolved.retain(|_, since| now.saturating_sub(*since) < UNRESOLVED_FOR);
+        if self.unresolved.contains_key(&key) {
             return Err(Status::Unreachable.into());
         }
-        let way = self.way(port);
-        if way.is_err() {
-            let _ = self.lost.insert(key, self.now());
+        let handle = self.handle(port);
+        if handle.is_err() {
+            let _ = self.unresolved.insert(key, self.now());
         }
-        way
+        handle
     }
 
     /// Somebody opens a channel to here, or did not hear that it is open.
@@ -179,22 +179,24 @@ impl State {
         let place = match known {
             Some(place) => place,
             None => {
-                let Some(place) = self.place() else { return };
-                let (Ok(way), Ok(token)) = (self.way_back(&peer.port), number()) else { return };
+                let Some(place) = self.free_slot() else { return };
+                let (Ok(handle), Ok(token)) = (self.handle_back(&peer.port), number()) else {
+                    return;
+                };
                 let number = self.next_peer;
                 self.next_peer += 1;
                 let inbound = Inbound {
                     token,
                     peer_end: packet.end,
                     to: peer.target,
-                    way,
+                    handle,
                     receiver: Receiver::default(),
                     identity: Vec::new(),
                     arrived: false,
                     peer: number,
-                    owes: false,
+                    ack_due: false,
                     left: false,
-                    heard_in: 0,
+                    active_in: 0,
                     era: self.era,
                 };
                 self.drop_early(place);
@@ -202,7 +204,7 @@ impl State {
                     Some(old) => {
                         let old = core::mem::replace(old, inbound);
                         let _ = self.known.remove(&(old.to, old.peer_end));
-                        self.dismissed(&old);
+                        self.evicted(&old);
                     }
                     None => self.inbound.push(inbound),
                 }
@@ -220,12 +222,12 @@ impl State {
             id: 0,
             header: here.to_word(),
         };
-        transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &welcome.pack());
+        transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &welcome.pack());
     }
 
     /// Where a new channel ends: in a new place while there are few; then in that of one that was closed, which keeps
     /// answering until then, or whose peer is silent though it owes something; last in that of the longest silent one.
-    fn place(&self) -> Option<usize> {
+    fn free_slot(&self) -> Option<usize> {
         let (len, era) = (self.inbound.len(), self.era);
         if len < KEPT_INBOUND {
             return Some(len);
@@ -241,7 +243,7 @@ impl State {
     }
 
     /// The place of a channel has been given to another one.
-    fn dismissed(&mut self, old: &Inbound) {
+    fn evicted(&mut self, old: &Inbound) {
         if old.left || !old.arrived {
             return;
         }
@@ -256,7 +258,7 @@ impl State {
 
     /// Called regularly: what waits for the lost datagrams of peers that are silent lets its receives go. A peer that is
     /// not dead says it again.
-    pub(super) fn dismiss_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
+    pub(super) fn drop_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
         if now - self.era_began < self.domain.settings.failure {
             return;
         }
@@ -267,7 +269,7 @@ impl State {
             }
         }
         if let Err(failure) = self.post_receives() {
-            self.break_all(&failure, events);
+            self.fail_all(&failure, events);
         }
     }
 
@@ -284,12 +286,12 @@ impl State {
         let now = self.now();
         let number = packet.end.number as usize;
         let Some(Some(outbound)) = self.outbound.get_mut(number) else { return };
-        let Outbound { sender, way, to, .. } = outbound;
+        let Outbound { sender, handle, to, .. } = outbound;
         if sender.own() != packet.end {
             return;
         }
         let (qp, sends) = (&self.qp, &mut self.sends);
-        let wire: &mut dyn FnMut(&[u8]) = &mut |bytes| transmit(qp, sends, way, *to, bytes);
+        let wire: &mut dyn FnMut(&[u8]) = &mut |bytes| transmit(qp, sends, handle, *to, bytes);
         if packet.kind == Kind::Welcome {
             sender.welcomed(End::from_word(packet.header), now, wire);
         } else {
@@ -318,9 +320,9 @@ impl State {
     /// One acknowledgement for everything that came on a channel in this batch.
     pub(super) fn acknowledge(&mut self) {
         let window = self.activity.share();
-        for number in core::mem::take(&mut self.owing) {
+        for number in core::mem::take(&mut self.acks_due) {
             let Some(inbound) = self.inbound.get_mut(number as usize) else { continue };
-            inbound.owes = false;
+            inbound.ack_due = false;
             let ack = Packet {
                 kind: Kind::Ack,
                 end: inbound.peer_end,
@@ -328,7 +330,7 @@ impl State {
                 id: u32::from(inbound.receiver.gap),
                 header: window,
             };
-            transmit(&self.qp, &mut self.sends, &inbound.way, inbound.to, &ack.pack());
+            transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &ack.pack());
         }
     }
 }

@@ -13,7 +13,7 @@ impl State {
             let text = format!("the device {} was removed", self.domain.name.device);
             return Err(Failure::new(Status::NoDevice, text));
         }
-        let way = self.way(&peer.port)?;
+        let handle = self.handle(&peer.port)?;
         let place = match self.outbound.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
@@ -22,12 +22,13 @@ impl State {
             }
         };
         let own = End { number: place as u32, token: number()? };
-        let patience = self.domain.settings.failure;
-        let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), patience);
+        let timeout = self.domain.settings.failure;
+        let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), timeout);
         let (now, to) = (self.now(), peer.target);
-        sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &way, to, bytes));
+        sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &handle, to, bytes));
         let flushes = Vec::new();
-        let outbound = Outbound { cookie, sender, to, way, flushes, closing: false, failed: None };
+        let outbound =
+            Outbound { cookie, sender, to, handle, flushes, closing: false, failed: None };
         self.outbound[place] = Some(outbound);
         self.countdown = 1;
         // In pieces, and at least one: its last tells the peer who we are.
@@ -66,14 +67,14 @@ impl State {
     ) -> Result<(), Status> {
         let now = self.now();
         let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
-        let Some(Outbound { sender, way, to, .. }) = channel else { return Err(Status::Closed) };
-        // A last word follows what was taken, however much that is: it waits like everything that is not acknowledged.
+        let Some(Outbound { sender, handle, to, .. }) = channel else { return Err(Status::Closed) };
+        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
         if kind != Kind::Bye && !sender.has_room() {
             return Err(Status::Again);
         }
         let (qp, sends) = (&self.qp, &mut self.sends);
         sender.offer(kind, id, header, payload, now, &mut |bytes| {
-            transmit(qp, sends, way, *to, bytes)
+            transmit(qp, sends, handle, *to, bytes)
         });
         self.countdown = self.countdown.min(CLOCK_WAITING);
         Ok(())
@@ -90,7 +91,7 @@ impl State {
         }
     }
 
-    /// Closes a channel: the last word is kept and sent until it is acknowledged, as long as the interface lives.
+    /// Closes a channel: the goodbye is kept and sent until it is acknowledged, as long as the interface lives.
     pub(crate) fn close(&mut self, number: u32) {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
@@ -101,18 +102,20 @@ impl State {
     }
 
     /// Sends again what is due, and gives up what has been silent for too long.
-    pub(super) fn tick(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
+    pub(super) fn check_timeouts(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
         // Time went by while nobody polled, too: the acknowledgement may be there, unread.
         if self.outbound.iter().flatten().any(|o| o.failed.is_none() && o.sender.is_due(now)) {
             let _ = self.catch_up(events.as_deref_mut());
         }
         for number in 0..self.outbound.len() {
-            let Some(Outbound { sender, way, to, failed: None, .. }) = &mut self.outbound[number]
+            let Some(Outbound { sender, handle, to, failed: None, .. }) =
+                &mut self.outbound[number]
             else {
                 continue;
             };
             let (qp, sends) = (&self.qp, &mut self.sends);
-            if sender.tick(now, &mut |bytes| transmit(qp, sends, way, *to, bytes)).is_err() {
+            if sender.retransmit(now, &mut |bytes| transmit(qp, sends, handle, *to, bytes)).is_err()
+            {
                 let down = self.domain.watch.port_down();
                 let status = if down { Status::Unreachable } else { Status::TimedOut };
                 let why = if down {
@@ -154,7 +157,7 @@ impl State {
         self.emit(Notice { event, text, buffer: None }, events);
     }
 
-    pub(super) fn break_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {
+    pub(super) fn fail_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {
         self.dead = true;
         for number in 0..self.outbound.len() {
             self.fail(number, failure, events.as_deref_mut());

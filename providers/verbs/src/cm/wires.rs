@@ -1,14 +1,14 @@
-//! The connections themselves: events of the connection manager and completions come in, [`Event`]s of the book go out.
+//! All connections of a connector: events of the connection manager and completions come in, [`Event`]s for `peers` go out.
 
 use super::abi::*;
-use super::book::{Event, Net};
 use super::credits::Weight;
 use super::dial::Dial;
 use super::frame::{self, Kind};
-use super::guests::{self, FULL, GUESTS, Room};
+use super::half_open::{self, FULL, HALF_OPEN, Room};
+use super::peers::{Event, Net};
 use super::sys::{Channel, CmEvent, Id, device_name};
-use super::wire::{State, Wire, about, reason, trouble};
-use super::{BUFFER, COMPLETIONS, PURPOSE, WINDOW, address, places};
+use super::wire::{Phase, Wire, about, reason, trouble};
+use super::{BUFFER, COMPLETIONS, PURPOSE, WINDOW, address, listening};
 use crate::abi::*;
 use crate::buffers::Pool;
 use crate::queue_pair::Cleanup;
@@ -23,9 +23,9 @@ use tieline_net::{Acceptor, Contact, Key, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
 /// How long who has come has to prove that it belongs to the job.
-const PROOF: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end of a connection waits for the other side's device.
-const FINISH: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often what has to happen in time is looked after, while something has.
 const TICK: Duration = Duration::from_millis(50);
 /// Events and batches of completions in one turn, so that none keeps the others waiting.
@@ -37,7 +37,7 @@ pub(super) struct Wires {
     pub(super) events: VecDeque<Event>,
     pub(super) contact: Contact,
     pub(super) own: Vec<u8>,
-    pub(super) strangers: u64,
+    pub(super) unproven: u64,
     pub(super) dials: HashMap<u64, Dial>,
     pub(super) wires: HashMap<u64, Wire>,
     /// By the id's name in events.
@@ -65,8 +65,8 @@ pub(super) struct Wires {
 impl Wires {
     pub(super) fn open(domain: Arc<DomainState>) -> Result<Wires, Failure> {
         let channel = Channel::new()?;
-        let local = places::local_addresses(&domain.name)?;
-        let (listeners, places) = places::listen(&channel, &domain.name, &local)?;
+        let local = listening::local_addresses(&domain.name)?;
+        let (listeners, places) = listening::listen(&channel, &domain.name, &local)?;
         let (mut cookie, mut target) = ([0; 16], [0; 16]);
         random(&mut cookie)?;
         random(&mut target)?;
@@ -76,14 +76,14 @@ impl Wires {
         let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
         let sleep = Sleep::new(&domain.watch, &cq)?;
         sleep.also(channel.fd())?;
-        let most = (domain.settings.cm_connections + 2 * GUESTS) * usize::from(WINDOW);
+        let most = (domain.settings.cm_connections + 2 * HALF_OPEN) * usize::from(WINDOW);
         Ok(Wires {
             events: VecDeque::new(),
             own: address::pack(&contact),
             key: Key::derive(&secret, &contact.cookie),
             secret,
             contact,
-            strangers: 0,
+            unproven: 0,
             dials: HashMap::new(),
             wires: HashMap::new(),
             ids: HashMap::new(),
@@ -104,7 +104,7 @@ impl Wires {
         })
     }
 
-    /// Readable when [`Wires::turn`] has something to do, after [`Wires::arm`] said so.
+    /// Readable when [`Wires::progress`] has something to do, after [`Wires::arm`] said so.
     pub(super) fn fd(&self) -> i32 {
         self.sleep.raw()
     }
@@ -112,8 +112,8 @@ impl Wires {
     /// Prepares to sleep; `false`: there is something to do first.
     pub(super) fn arm(&mut self, has_links: bool) -> bool {
         let urgent = !self.dials.is_empty() || self.wires.values().any(|w| w.deadline.is_some());
-        let flying = self.wires.values().any(Wire::has_flying);
-        self.sleep.tick(match (urgent, flying || has_links) {
+        let outstanding = self.wires.values().any(Wire::has_outstanding);
+        self.sleep.wake_every(match (urgent, outstanding || has_links) {
             (true, _) => Some(TICK),
             (false, true) => Some(10 * TICK),
             (false, false) => None,
@@ -124,14 +124,14 @@ impl Wires {
         armed && self.events.is_empty()
     }
 
-    /// Progress. `true` when a tick has passed.
-    pub(super) fn turn(&mut self) -> bool {
+    /// `true` when a tick has passed.
+    pub(super) fn progress(&mut self) -> bool {
         for _ in 0..EVENTS {
             match self.channel.next() {
-                Ok(Some(event)) => self.happened(event),
+                Ok(Some(event)) => self.manager_event(event),
                 Ok(None) => break,
                 Err(failure) => {
-                    self.break_all(failure.status, &failure.text);
+                    self.fail_all(failure.status, &failure.text);
                     break;
                 }
             }
@@ -141,7 +141,7 @@ impl Wires {
         let ticks = now - self.ticked >= TICK;
         if ticks {
             self.ticked = now;
-            self.look(now);
+            self.slow_progress(now);
         }
         ticks
     }
@@ -153,7 +153,7 @@ impl Wires {
             let count = match self.cq.poll(&mut batch) {
                 Ok(count) => count,
                 Err(failure) => {
-                    self.break_all(failure.status, &failure.text);
+                    self.fail_all(failure.status, &failure.text);
                     0
                 }
             };
@@ -180,8 +180,8 @@ impl Wires {
         }
         if is_send {
             wire.sent(buffer, &mut self.sends);
-            if matches!(wire.state, State::Finishing) && wire.is_quiet() {
-                self.retire(number);
+            if matches!(wire.phase, Phase::Finishing) && wire.is_quiet() {
+                self.destroy(number);
                 self.events.push_back(Event::Finished { link: number });
             }
             return;
@@ -189,36 +189,36 @@ impl Wires {
         let bytes = self.receives.bytes(buffer, wc.byte_len as usize).to_vec();
         let posted = wire.post_again(number, buffer, &self.receives);
         let read = frame::read(&bytes).and_then(|(kind, credits, payload)| {
-            wire.account.received(credits)?;
+            wire.credits.received(credits)?;
             Ok((kind, payload))
         });
         match (posted, read) {
             (Err(failure), _) => self.lost(number, failure.status, &failure.text),
             (_, Err(why)) => self.lost(number, Status::BadData, &why),
-            (Ok(()), Ok((kind, payload))) => self.came(number, kind, payload),
+            (Ok(()), Ok((kind, payload))) => self.frame_received(number, kind, payload),
         }
         let _ = self.waiting.insert(number); // credits may be due, or have come
     }
 
     /// A frame came.
-    fn came(&mut self, number: u64, kind: Kind, payload: &[u8]) {
+    fn frame_received(&mut self, number: u64, kind: Kind, payload: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
-        match (&wire.state, kind) {
-            (_, Kind::Credits) | (State::Finishing, _) => {}
-            (State::Asked(_), Kind::Handshake) => self.prove(number, payload),
-            (State::Dialling { answered: true, .. }, Kind::Handshake) => {
+        match (&wire.phase, kind) {
+            (_, Kind::Credits) | (Phase::Finishing, _) => {}
+            (Phase::Accepting(_), Kind::Handshake) => self.prove(number, payload),
+            (Phase::Dialling { answered: true, .. }, Kind::Handshake) => {
                 self.proven(number, payload)
             }
-            (State::Up, Kind::Part) => {
+            (Phase::Up, Kind::Part) => {
                 if let Err(why) = wire.reader.part(payload) {
                     self.lost(number, Status::BadData, &why);
                 }
             }
-            (State::Up, Kind::Datagram) => match wire.reader.last(payload) {
+            (Phase::Up, Kind::Datagram) => match wire.reader.last(payload) {
                 Ok(bytes) => self.events.push_back(Event::Datagram { link: number, bytes }),
                 Err(why) => self.lost(number, Status::BadData, &why),
             },
-            (State::Up, note @ (Kind::MayClose | Kind::Bye | Kind::Gone)) => {
+            (Phase::Up, note @ (Kind::MayClose | Kind::Bye | Kind::Gone)) => {
                 self.events.push_back(Event::Note { link: number, note });
             }
             (_, kind) => {
@@ -243,15 +243,15 @@ impl Wires {
             }
             Err(failure) => return self.lost(number, failure.status, &failure.text),
         }
-        if wire.full && wire.has_room() && wire.account.allows(Weight::Data) {
+        if wire.full && wire.has_room() && wire.credits.allows(Weight::Data) {
             wire.full = false;
             self.events.push_back(Event::Room { link: number });
         }
     }
 
-    fn happened(&mut self, event: CmEvent) {
+    fn manager_event(&mut self, event: CmEvent) {
         if let Some(id) = event.request {
-            return self.requested(id, &event.private);
+            return self.connection_requested(id, &event.private);
         }
         let Some(&number) = self.ids.get(&event.key) else {
             if event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL {
@@ -284,7 +284,7 @@ impl Wires {
     }
 
     /// Somebody wants to connect.
-    fn requested(&mut self, id: Id, private: &[u8]) {
+    fn connection_requested(&mut self, id: Id, private: &[u8]) {
         let here = (self.domain.name.device.clone(), self.domain.name.port);
         if self.broken.is_some() || id.device(device_name) != Some(here) {
             return id.reject(b"");
@@ -297,19 +297,20 @@ impl Wires {
         let begun = private.get(..acceptor.expects()).map(|start| acceptor.receive(start));
         let challenge = acceptor.output().to_vec();
         if !matches!(begun, Some(Ok(None))) || challenge.is_empty() {
-            self.strangers += 1;
+            self.unproven += 1;
             return id.reject(&challenge); // of another version: it can say so in words
         }
         acceptor.sent(challenge.len());
-        let guests = self.wires.iter().filter_map(|(number, w)| Some((*number, w.guest?)));
-        match guests::room(guests, Instant::now()) {
+        let half_open =
+            self.wires.iter().filter_map(|(number, w)| Some((*number, w.silent_since?)));
+        match half_open::room(half_open, Instant::now()) {
             Room::Free => {}
-            Room::Of(silent) => self.dismiss(silent),
+            Room::Of(silent) => self.abort(silent),
             Room::Full => return id.reject(FULL),
         }
         let number = self.number();
         let _ = self.ids.insert(id.key(), number);
-        let wire = Wire::new(id, State::Asked(acceptor), Instant::now() + PROOF);
+        let wire = Wire::new(id, Phase::Accepting(acceptor), Instant::now() + HANDSHAKE_TIMEOUT);
         let _ = self.wires.insert(number, wire);
         let accepted = self.prepare(number).and_then(|qpn| {
             let wire = self.wires.get_mut(&number).ok_or(Status::Invalid)?;
@@ -320,7 +321,7 @@ impl Wires {
             if let Some(wire) = self.wires.get(&number) {
                 wire.id.reject(b"");
             }
-            self.retire(number);
+            self.destroy(number);
         }
     }
 
@@ -337,8 +338,8 @@ impl Wires {
     /// Who has come says who it is and proves it.
     fn prove(&mut self, number: u64, mut bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
-        let State::Asked(acceptor) = &mut wire.state else { return };
-        wire.guest = Some(Instant::now());
+        let Phase::Accepting(acceptor) = &mut wire.phase else { return };
+        wire.silent_since = Some(Instant::now());
         let mut hello = Ok(None);
         while let (false, Ok(None)) = (bytes.is_empty(), &hello) {
             let (now, rest) = bytes.split_at(acceptor.expects().min(bytes.len()));
@@ -353,7 +354,7 @@ impl Wires {
             Ok(Some(hello)) => hello,
             Err(_) => {
                 let refusal = acceptor.output().to_vec();
-                self.strangers += 1;
+                self.unproven += 1;
                 wire.put(Kind::Handshake, &refusal);
                 return self.finish(number);
             }
@@ -369,15 +370,15 @@ impl Wires {
         if !known {
             return self.finish(number);
         }
-        wire.state = State::Up;
-        (wire.guest, wire.deadline) = (None, None);
+        wire.phase = Phase::Up;
+        (wire.silent_since, wire.deadline) = (None, None);
         self.pump(number);
         self.events.push_back(Event::Up { link: number, peer, dial: None });
     }
 
     /// What has to happen in time.
-    fn look(&mut self, now: Instant) {
-        for event in self.sleep.news() {
+    fn slow_progress(&mut self, now: Instant) {
+        for event in self.sleep.async_events() {
             if event.kind == IBV_EVENT_DEVICE_FATAL {
                 self.removed();
             }
@@ -388,35 +389,35 @@ impl Wires {
             .iter()
             .filter(|(_, wire)| {
                 wire.deadline.is_some_and(|deadline| deadline <= now)
-                    || wire.has_flying() && now - wire.progress >= failure
+                    || wire.has_outstanding() && now - wire.progress >= failure
             })
             .map(|(number, _)| *number)
             .collect();
         self.try_again(now);
         for number in late {
-            match self.wires.get(&number).map(|wire| &wire.state) {
-                Some(State::Finishing | State::Asked(_)) => self.dismiss(number),
+            match self.wires.get(&number).map(|wire| &wire.phase) {
+                Some(Phase::Finishing | Phase::Accepting(_)) => self.abort(number),
                 _ => self.lost(number, Status::TimedOut, "there was no answer in time"),
             }
         }
     }
 
     /// Closes a connection that is not in use, whatever is on its way.
-    fn dismiss(&mut self, number: u64) {
-        match self.wires.get(&number).map(|wire| &wire.state) {
-            Some(State::Finishing) => self.events.push_back(Event::Finished { link: number }),
-            _ => self.strangers += 1,
+    fn abort(&mut self, number: u64) {
+        match self.wires.get(&number).map(|wire| &wire.phase) {
+            Some(Phase::Finishing) => self.events.push_back(Event::Finished { link: number }),
+            _ => self.unproven += 1,
         }
-        self.retire(number);
+        self.destroy(number);
     }
 
     fn removed(&mut self) {
         let words = format!("the device {} was removed", self.domain.name.device);
-        self.break_all(Status::NoDevice, &words);
+        self.fail_all(Status::NoDevice, &words);
     }
 
     /// Nothing works any more.
-    fn break_all(&mut self, status: Status, words: &str) {
+    fn fail_all(&mut self, status: Status, words: &str) {
         if self.broken.is_some() {
             return;
         }
@@ -429,19 +430,19 @@ impl Wires {
         self.listeners.clear();
     }
 
-    /// A connection is over: the book hears of it, or the dial that it was for goes on.
+    /// A connection is over: `peers` is told of it, or the dial that it was for goes on.
     pub(super) fn lost(&mut self, number: u64, status: Status, words: &str) {
         let Some(wire) = self.wires.get(&number) else { return };
-        let dial = match &wire.state {
-            State::Dialling { dial, .. } => Some(*dial),
+        let dial = match &wire.phase {
+            Phase::Dialling { dial, .. } => Some(*dial),
             _ => None,
         };
-        let event = match &wire.state {
-            State::Up => Some(Event::Lost { link: number, status, words: words.to_string() }),
-            State::Finishing => Some(Event::Finished { link: number }),
+        let event = match &wire.phase {
+            Phase::Up => Some(Event::Lost { link: number, status, words: words.to_string() }),
+            Phase::Finishing => Some(Event::Finished { link: number }),
             _ => None,
         };
-        self.retire(number);
+        self.destroy(number);
         self.events.extend(event);
         if let Some(dial) = dial {
             self.failed(dial, status, words);
@@ -449,7 +450,7 @@ impl Wires {
     }
 
     /// Closes a connection and takes its buffers back.
-    pub(super) fn retire(&mut self, number: u64) {
+    pub(super) fn destroy(&mut self, number: u64) {
         let Some(wire) = self.wires.remove(&number) else { return };
         let _ = self.ids.remove(&wire.id.key());
         let _ = self.waiting.remove(&number);
@@ -462,11 +463,11 @@ impl Wires {
     }
 
     /// Says goodbye on the given connections, and waits a little for the other sides' devices to take it.
-    pub(super) fn leave(&mut self, links: &[u64], patience: Duration) {
+    pub(super) fn say_goodbye(&mut self, links: &[u64], timeout: Duration) {
         for &link in links {
             self.note(link, Kind::Gone);
         }
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while links.iter().any(|link| self.wires.get(link).is_some_and(|w| !w.is_quiet())) {
             self.drain();
             if Instant::now() >= until {
@@ -483,7 +484,7 @@ impl Net for Wires {
     }
 
     fn has_room(&self, link: u64) -> bool {
-        self.wires.get(&link).is_some_and(|w| w.has_room() && w.account.allows(Weight::Data))
+        self.wires.get(&link).is_some_and(|w| w.has_room() && w.credits.allows(Weight::Data))
     }
 
     fn send(&mut self, link: u64, datagram: &[u8]) {
@@ -504,16 +505,16 @@ impl Net for Wires {
     }
 
     fn close(&mut self, link: u64) {
-        self.retire(link);
+        self.destroy(link);
     }
 
     fn finish(&mut self, link: u64) {
         let Some(wire) = self.wires.get_mut(&link) else { return };
-        wire.state = State::Finishing;
-        wire.deadline = Some(Instant::now() + FINISH);
+        wire.phase = Phase::Finishing;
+        wire.deadline = Some(Instant::now() + FINISH_TIMEOUT);
         self.pump(link);
         if self.wires.get(&link).is_some_and(Wire::is_quiet) {
-            self.retire(link);
+            self.destroy(link);
             self.events.push_back(Event::Finished { link });
         }
     }

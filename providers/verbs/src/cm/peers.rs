@@ -55,7 +55,7 @@ pub(super) enum Event {
 
 /// What the core is to hear of.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Notice {
     /// From whom, as their connection says, and what.
     Datagram(u64, Vec<u8>),
     Left {
@@ -67,13 +67,13 @@ pub(super) enum Found {
 
 /// How far the two sides have agreed to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum Closing {
     /// In use, or free to be.
-    Open,
+    No,
     /// We have asked to close; the answer says that the peer has taken all of ours.
-    Asked,
+    Requested,
     /// We have said that nothing follows; the peer closes when it has taken that.
-    Done,
+    Answered,
     /// Both have asked, and ours is on its way: closed when it is there.
     Last,
 }
@@ -83,7 +83,7 @@ enum Phase {
 struct Link {
     peer: Rc<[u8]>,
     incoming: bool,
-    phase: Phase,
+    closing: Closing,
     used: Duration,
 }
 
@@ -99,8 +99,8 @@ struct Peer {
 }
 
 /// Everybody this connector talks to.
-pub(super) struct Book {
-    pub(super) found: VecDeque<Found>,
+pub(super) struct Peers {
+    pub(super) notices: VecDeque<Notice>,
     own: Vec<u8>,
     most: usize,
     idle: Duration,
@@ -110,12 +110,12 @@ pub(super) struct Book {
     dials: HashMap<u64, Rc<[u8]>>,
 }
 
-impl Book {
-    /// A book of whoever is reached from `own`. More than `most` connections, and those that were not used for `idle`,
+impl Peers {
+    /// The peers of whoever is reached at `own`. More than `most` connections, and those that were not used for `idle`,
     /// are closed again.
-    pub(super) fn new(own: Vec<u8>, most: usize, idle: Duration) -> Book {
-        Book {
-            found: VecDeque::new(),
+    pub(super) fn new(own: Vec<u8>, most: usize, idle: Duration) -> Peers {
+        Peers {
+            notices: VecDeque::new(),
             own,
             most,
             idle,
@@ -135,10 +135,10 @@ impl Book {
     ) -> Result<(), Status> {
         debug_assert!(datagram.len() <= MAX_DATAGRAM);
         if address == self.own {
-            if self.found.len() >= WAITING {
+            if self.notices.len() >= WAITING {
                 return Err(Status::Again);
             }
-            self.found.push_back(Found::Datagram(address_hash(address), datagram.to_vec()));
+            self.notices.push_back(Notice::Datagram(address_hash(address), datagram.to_vec()));
             return Ok(());
         }
         let key = self.key(address);
@@ -170,18 +170,18 @@ impl Book {
                 self.give_up(net, &key, status, &words);
             }
             Event::Datagram { link, bytes } => match self.links.get_mut(&link) {
-                Some(at) if matches!(at.phase, Phase::Open | Phase::Asked) => {
+                Some(at) if matches!(at.closing, Closing::No | Closing::Requested) => {
                     at.used = self.now;
-                    self.found.push_back(Found::Datagram(address_hash(&at.peer), bytes));
+                    self.notices.push_back(Notice::Datagram(address_hash(&at.peer), bytes));
                 }
                 _ => self.broke_protocol(net, link, "a datagram"),
             },
             Event::Note { link, note } => self.take_note(net, link, note),
             Event::Room { link } => self.flush(net, link),
-            Event::Lost { link, status, words } => match self.links.get(&link).map(|l| l.phase) {
+            Event::Lost { link, status, words } => match self.links.get(&link).map(|l| l.closing) {
                 // The peer closes when it has our answer, or when its last frame is here.
-                Some(Phase::Done | Phase::Last) => self.remove(net, link),
-                Some(Phase::Open | Phase::Asked) => self.lost(net, link, status, &words),
+                Some(Closing::Answered | Closing::Last) => self.remove(net, link),
+                Some(Closing::No | Closing::Requested) => self.lost(net, link, status, &words),
                 None => {}
             },
             Event::Finished { link } => self.remove(net, link),
@@ -189,7 +189,7 @@ impl Book {
     }
 
     /// Time has come to `now`: connections that nobody uses are asked to close.
-    pub(super) fn tick(&mut self, net: &mut impl Net, now: Duration) {
+    pub(super) fn close_idle(&mut self, net: &mut impl Net, now: Duration) {
         self.now = self.now.max(now);
         let idle: Vec<u64> = self
             .links
@@ -218,7 +218,7 @@ impl Book {
 
     /// Every connection, for a goodbye.
     pub(super) fn open_links(&self) -> Vec<u64> {
-        self.links.iter().filter(|(_, l)| l.phase == Phase::Open).map(|(at, _)| *at).collect()
+        self.links.iter().filter(|(_, l)| l.closing == Closing::No).map(|(at, _)| *at).collect()
     }
 
     fn key(&self, address: &[u8]) -> Rc<[u8]> {
@@ -232,7 +232,7 @@ impl Book {
     fn welcome(&mut self, net: &mut impl Net, key: &Rc<[u8]>) {
         let links = self.peers.get(key).map(|peer| peer.links.clone()).unwrap_or_default();
         for link in links {
-            if self.links.get(&link).is_some_and(|l| l.incoming && l.phase == Phase::Open) {
+            if self.links.get(&link).is_some_and(|l| l.incoming && l.closing == Closing::No) {
                 self.lost(net, link, Status::Io, "the peer has connected anew");
             }
         }
@@ -240,7 +240,7 @@ impl Book {
 
     /// A connection stands.
     fn adopt(&mut self, net: &mut impl Net, link: u64, key: Rc<[u8]>, incoming: bool) {
-        let entry = Link { peer: Rc::clone(&key), incoming, phase: Phase::Open, used: self.now };
+        let entry = Link { peer: Rc::clone(&key), incoming, closing: Closing::No, used: self.now };
         let _ = self.links.insert(link, entry);
         self.peers.entry(Rc::clone(&key)).or_default().links.push(link);
         self.serve(net, &key);
@@ -254,7 +254,7 @@ impl Book {
             if is_closing(peer, &self.links) {
                 return; // what follows must not overtake what that one has carried
             }
-            let open = |link: &&u64| self.links.get(link).is_some_and(|l| l.phase == Phase::Open);
+            let open = |link: &&u64| self.links.get(link).is_some_and(|l| l.closing == Closing::No);
             peer.sending = peer.links.iter().find(open).copied();
         }
         match (peer.sending, peer.dial) {
@@ -286,17 +286,17 @@ impl Book {
 
     fn take_note(&mut self, net: &mut impl Net, link: u64, note: Kind) {
         let Some(at) = self.links.get_mut(&link) else { return };
-        match (note, at.phase) {
-            (Kind::MayClose, Phase::Open) => {
-                at.phase = Phase::Done;
+        match (note, at.closing) {
+            (Kind::MayClose, Closing::No) => {
+                at.closing = Closing::Answered;
                 net.note(link, Kind::Bye);
                 self.stop_sending(net, link);
             }
-            (Kind::MayClose, Phase::Asked) => {
-                at.phase = Phase::Last;
+            (Kind::MayClose, Closing::Requested) => {
+                at.closing = Closing::Last;
                 net.finish(link);
             }
-            (Kind::Bye, Phase::Asked) => {
+            (Kind::Bye, Closing::Requested) => {
                 net.close(link);
                 self.remove(net, link);
             }
@@ -317,7 +317,7 @@ impl Book {
 
     fn broke_protocol(&mut self, net: &mut impl Net, link: u64, what: &str) {
         let Some(at) = self.links.get(&link) else { return };
-        let why = format!("the peer broke the protocol: {what} in phase {:?}", at.phase);
+        let why = format!("the peer broke the protocol: {what} in phase {:?}", at.closing);
         net.close(link);
         self.lost(net, link, Status::BadData, &why);
     }
@@ -385,18 +385,18 @@ impl Book {
     }
 
     fn left(&mut self, key: &[u8], status: Status, words: String) {
-        self.found.push_back(Found::Left { hash: address_hash(key), status, words });
+        self.notices.push_back(Notice::Left { hash: address_hash(key), status, words });
     }
 
     fn is_unused(&self, net: &impl Net, at: u64, link: &Link) -> bool {
         let peer = self.peers.get(&link.peer);
         let busy = peer.is_some_and(|p| !p.queue.is_empty() || is_closing(p, &self.links));
-        link.phase == Phase::Open && net.has_room(at) && !busy
+        link.closing == Closing::No && net.has_room(at) && !busy
     }
 
     /// Asks for the end of the connection that has been unused the longest, when there are too many.
     fn close_unused(&mut self, net: &mut impl Net, newest: u64) {
-        if self.links.values().filter(|link| link.phase == Phase::Open).count() <= self.most {
+        if self.links.values().filter(|link| link.closing == Closing::No).count() <= self.most {
             return;
         }
         let unused = self
@@ -412,7 +412,7 @@ impl Book {
 
     fn ask_to_close(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.get_mut(&link) else { return };
-        at.phase = Phase::Asked;
+        at.closing = Closing::Requested;
         net.note(link, Kind::MayClose);
         self.stop_sending(net, link);
     }
@@ -420,9 +420,9 @@ impl Book {
 
 /// Whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
 fn is_closing(peer: &Peer, links: &HashMap<u64, Link>) -> bool {
-    peer.links.iter().any(|at| links.get(at).is_some_and(|link| link.phase != Phase::Open))
+    peer.links.iter().any(|at| links.get(at).is_some_and(|link| link.closing != Closing::No))
 }
 
 #[cfg(test)]
-#[path = "book_tests.rs"]
+#[path = "peers_tests.rs"]
 mod tests;

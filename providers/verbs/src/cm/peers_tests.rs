@@ -1,4 +1,4 @@
-//! Several books over a network in memory, whose connections come, carry and go in every order.
+//! Several connectors over a network in memory, whose connections come, carry and go in every order.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ enum Told {
     /// The other end is closed.
     Closed(u64),
     /// A dial arrives.
-    Asked {
+    Requested {
         cable: u64,
         from: usize,
         dial: u64,
@@ -66,7 +66,7 @@ impl Net for Member<'_> {
         let to = usize::from(peer[0]);
         let ends = [self.me, to];
         let _ = self.network.cables.insert(cable, Cable { ends, closed: [false; 2] });
-        self.network.inbox[to].push_back(Told::Asked { cable, from: self.me, dial: cable });
+        self.network.inbox[to].push_back(Told::Requested { cable, from: self.me, dial: cable });
         cable
     }
 
@@ -98,7 +98,7 @@ impl Net for Member<'_> {
 
 struct World {
     network: Network,
-    books: Vec<Book>,
+    connectors: Vec<Peers>,
     seen: Vec<Vec<u32>>,
     sent: Vec<Vec<u32>>,
     clock: Duration,
@@ -110,7 +110,9 @@ impl World {
         let inbox = (0..members).map(|_| VecDeque::new()).collect();
         World {
             network: Network { inbox, ..Network::default() },
-            books: (0..members).map(|m| Book::new(name(m), most, Duration::from_secs(1))).collect(),
+            connectors: (0..members)
+                .map(|m| Peers::new(name(m), most, Duration::from_secs(1)))
+                .collect(),
             seen: vec![vec![0; members]; members],
             sent: vec![vec![0; members]; members],
             clock: Duration::ZERO,
@@ -118,20 +120,20 @@ impl World {
         }
     }
 
-    fn with<R>(&mut self, me: usize, act: impl FnOnce(&mut Book, &mut Member<'_>) -> R) -> R {
+    fn with<R>(&mut self, me: usize, act: impl FnOnce(&mut Peers, &mut Member<'_>) -> R) -> R {
         let mut member = Member { network: &mut self.network, me, room: self.rooms };
-        let result = act(&mut self.books[me], &mut member);
-        let book = &mut self.books[me];
-        while let Some(found) = book.found.pop_front() {
-            match found {
-                Found::Datagram(hash, bytes) => {
+        let result = act(&mut self.connectors[me], &mut member);
+        let peers = &mut self.connectors[me];
+        while let Some(notice) = peers.notices.pop_front() {
+            match notice {
+                Notice::Datagram(hash, bytes) => {
                     let from = usize::from(bytes[0]);
                     assert_eq!(hash, address_hash(&name(from)), "who sent it");
                     let number = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
                     assert_eq!(number, self.seen[from][me], "from {from} to {me}");
                     self.seen[from][me] += 1;
                 }
-                Found::Left { words, .. } => panic!("nobody leaves: {words}"),
+                Notice::Left { words, .. } => panic!("nobody leaves: {words}"),
             }
         }
         result
@@ -140,7 +142,7 @@ impl World {
     fn send(&mut self, from: usize, to: usize) {
         let mut bytes = vec![from as u8];
         bytes.extend_from_slice(&self.sent[from][to].to_le_bytes());
-        if self.with(from, |book, net| book.send(net, &name(to), &bytes)).is_ok() {
+        if self.with(from, |peers, net| peers.send(net, &name(to), &bytes)).is_ok() {
             self.sent[from][to] += 1;
         }
     }
@@ -154,7 +156,7 @@ impl World {
         };
         let event = match told {
             Told::Event(event) => event,
-            Told::Asked { cable, from, dial } => {
+            Told::Requested { cable, from, dial } => {
                 let up = Event::Up { link: cable, peer: name(me), dial: Some(dial) };
                 self.network.inbox[from].push_back(Told::Event(up));
                 Event::Up { link: cable, peer: name(from), dial: None }
@@ -169,22 +171,22 @@ impl World {
             }
             _ => return true,
         };
-        self.with(me, |book, net| book.handle(net, event));
+        self.with(me, |peers, net| peers.handle(net, event));
         true
     }
 
     fn settle(&mut self) {
         self.rooms = true;
-        for me in 0..self.books.len() {
-            let links: Vec<u64> = self.books[me].links.keys().copied().collect();
+        for me in 0..self.connectors.len() {
+            let links: Vec<u64> = self.connectors[me].links.keys().copied().collect();
             for link in links {
-                self.with(me, |book, net| book.handle(net, Event::Room { link }));
+                self.with(me, |peers, net| peers.handle(net, Event::Room { link }));
             }
         }
         for round in 0.. {
             assert!(round < 100_000, "it never ends");
             // Everybody takes a step, also after one of them has done something.
-            let moved = (0..self.books.len()).filter(|me| self.step(*me)).count();
+            let moved = (0..self.connectors.len()).filter(|me| self.step(*me)).count();
             if moved == 0 {
                 break;
             }
@@ -207,7 +209,7 @@ proptest! {
                 6 => {
                     world.clock += Duration::from_millis(700);
                     let now = world.clock;
-                    world.with(a, |book, net| book.tick(net, now));
+                    world.with(a, |peers, net| peers.close_idle(net, now));
                 }
                 _ => world.rooms = b != 0,
             }
@@ -218,12 +220,12 @@ proptest! {
             world.clock += Duration::from_secs(5);
             let now = world.clock;
             for me in 0..4 {
-                world.with(me, |book, net| book.tick(net, now));
+                world.with(me, |peers, net| peers.close_idle(net, now));
             }
             world.settle();
         }
-        for book in &world.books {
-            prop_assert!(!book.has_links() && book.peers() == 0);
+        for peers in &world.connectors {
+            prop_assert!(!peers.has_links() && peers.peers() == 0);
         }
     }
 }
@@ -236,44 +238,44 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
         world.send(1, 0);
     }
     world.settle();
-    assert_eq!(world.books[0].links.len(), 2, "one each way");
+    assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 
-fn left(book: &mut Book) -> Vec<(u64, Status)> {
-    let found = book.found.drain(..).map(|found| match found {
-        Found::Left { hash, status, .. } => (hash, status),
-        Found::Datagram(..) => panic!("nothing was sent"),
+fn left(peers: &mut Peers) -> Vec<(u64, Status)> {
+    let notice = peers.notices.drain(..).map(|notice| match notice {
+        Notice::Left { hash, status, .. } => (hash, status),
+        Notice::Datagram(..) => panic!("nothing was sent"),
     });
-    found.collect()
+    notice.collect()
 }
 
 #[test]
 fn a_peer_that_cannot_be_reached_is_reported_once_and_may_be_tried_again() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: true };
-    let book = &mut world.books[0];
+    let peers = &mut world.connectors[0];
     for dial in 1..4 {
-        book.send(&mut net, &name(1), b"hello").expect("room");
-        book.send(&mut net, &name(1), b"hello").expect("room");
+        peers.send(&mut net, &name(1), b"hello").expect("room");
+        peers.send(&mut net, &name(1), b"hello").expect("room");
         let words = "no route".to_string();
-        book.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
-        assert_eq!(left(book), [(address_hash(&name(1)), Status::Unreachable)]);
+        peers.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
+        assert_eq!(left(peers), [(address_hash(&name(1)), Status::Unreachable)]);
     }
-    assert_eq!(book.peers(), 0);
+    assert_eq!(peers.peers(), 0);
 }
 
 #[test]
 fn a_connection_that_breaks_is_reported_and_the_next_datagram_makes_another() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: true };
-    let book = &mut world.books[0];
-    book.send(&mut net, &name(1), b"hello").expect("room");
-    book.handle(&mut net, Event::Up { link: 1, peer: name(1), dial: Some(1) });
+    let peers = &mut world.connectors[0];
+    peers.send(&mut net, &name(1), b"hello").expect("room");
+    peers.handle(&mut net, Event::Up { link: 1, peer: name(1), dial: Some(1) });
     let words = "killed".to_string();
-    book.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
-    assert_eq!(left(book), [(address_hash(&name(1)), Status::PeerFailed)]);
-    book.send(&mut net, &name(1), b"again").expect("room");
-    assert_eq!(book.dials.len(), 1);
+    peers.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
+    assert_eq!(left(peers), [(address_hash(&name(1)), Status::PeerFailed)]);
+    peers.send(&mut net, &name(1), b"again").expect("room");
+    assert_eq!(peers.dials.len(), 1);
 }
 
 #[test]
@@ -283,17 +285,17 @@ fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_come
     for end in [lost, gone] {
         let mut world = World::new(2, 8);
         let mut net = Member { network: &mut world.network, me: 0, room: false };
-        let book = &mut world.books[0];
+        let peers = &mut world.connectors[0];
         for link in [1, 2] {
-            let fill = (0..).take_while(|_| book.send(&mut net, &name(1), &[9; 4096]).is_ok());
+            let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
             assert_eq!(fill.count(), QUEUE / 4096, "connection {link}");
-            book.handle(&mut net, Event::Up { link, peer: name(1), dial: Some(link) });
-            book.handle(&mut net, end(link));
-            assert_eq!(left(book).len(), 1);
+            peers.handle(&mut net, Event::Up { link, peer: name(1), dial: Some(link) });
+            peers.handle(&mut net, end(link));
+            assert_eq!(left(peers).len(), 1);
         }
-        book.send(&mut net, &name(1), b"the first that counts").expect("room");
+        peers.send(&mut net, &name(1), b"the first that counts").expect("room");
         net.room = true;
-        book.handle(&mut net, Event::Up { link: 3, peer: name(1), dial: Some(3) });
+        peers.handle(&mut net, Event::Up { link: 3, peer: name(1), dial: Some(3) });
         let came = net.network.inbox[1].iter().filter_map(|told| match told {
             Told::Datagram(_, bytes) => Some(bytes.as_slice()),
             _ => None,
@@ -306,6 +308,7 @@ fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_come
 fn a_flood_without_room_is_answered_again() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
-    let taken = (0..).take_while(|_| world.books[0].send(&mut net, &name(1), &[0; 4096]).is_ok());
+    let taken =
+        (0..).take_while(|_| world.connectors[0].send(&mut net, &name(1), &[0; 4096]).is_ok());
     assert_eq!(taken.count(), QUEUE / 4096);
 }
