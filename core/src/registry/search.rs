@@ -199,7 +199,7 @@ fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal
     };
     let real = follow(trust, directory, "a directory that can be read")?;
     let meta = fs::symlink_metadata(&real).map_err(|error| unreadable(error.to_string()))?;
-    trust.check(&meta, "a directory").map_err(|unfit| ("permissions", unfit))?;
+    trust.check(&real, &meta, "a directory").map_err(|unfit| ("permissions", unfit))?;
     Ok(real)
 }
 
@@ -231,7 +231,7 @@ pub(super) fn examine(candidate: &Candidate) -> Result<Examined, Refusal> {
         let (expected, found) = ("a regular file".to_string(), kind(&meta).to_string());
         return Err(("permissions", Unfit { expected, found }));
     }
-    trust.check(&meta, "a file").map_err(|unfit| ("permissions", unfit))?;
+    trust.check(&real, &meta, "a file").map_err(|unfit| ("permissions", unfit))?;
     let image =
         elf::read(&OpenFile { file: &file, len: meta.len() }).map_err(|unfit| ("elf", unfit))?;
     let identity = identity::check(image.note.as_deref(), &candidate.name_in_file)?;

@@ -10,12 +10,53 @@
 #![allow(unsafe_code)]
 
 use super::room::Room;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{EntryFn, Host};
+
+/// The attribute that holds an access control list (acl(5)).
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
+/// Whether an access control list gives rights to more than a file's owner, its group and everybody. Where that cannot be told: yes.
+pub(super) fn has_access_list(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return true };
+    // SAFETY: two strings that end with zero; nothing is written, since there is room for nothing.
+    let len =
+        unsafe { libc::lgetxattr(path.as_ptr(), ACCESS_LIST.as_ptr(), std::ptr::null_mut(), 0) };
+    let none = [libc::ENODATA, libc::EOPNOTSUPP, libc::ENOSYS];
+    len >= 0
+        || !io::Error::last_os_error().raw_os_error().is_some_and(|error| none.contains(&error))
+}
+
+/// Lets another user write a directory that is its owner's and its group's, by an access control list.
+#[cfg(test)]
+pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
+    const NOBODY_SPECIAL: u32 = u32::MAX;
+    // Tag, rights, number: owner, this user, group, mask, others (linux/posix_acl_xattr.h).
+    let entries = [
+        (0x01_u16, 7_u16, NOBODY_SPECIAL),
+        (0x02, 7, user),
+        (0x04, 5, NOBODY_SPECIAL),
+        (0x10, 7, NOBODY_SPECIAL),
+        (0x20, 5, NOBODY_SPECIAL),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, number) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(number.to_le_bytes());
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let (name, value) = (ACCESS_LIST.as_ptr(), list.as_ptr().cast());
+    // SAFETY: two strings that end with zero, and a value of that length.
+    let set = unsafe { libc::setxattr(path.as_ptr(), name, value, list.len(), 0) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
 
 /// A file as the mappings of a process name it: these numbers may be others than stat's (overlayfs, btrfs).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,12 @@
 //! because there only the owner of an entry, and the directory's, can move it. Then nobody else can make the path lead
 //! elsewhere: not while it is followed (each step lies in a directory that was checked before), and not later.
 //!
-//! "Nobody else" leaves out a group whose number is the owner's: the private group that most systems give to each user. Under
+//! "Nobody else" leaves out a group whose number is the owner's: the private group that most systems give to each user. Where an
+//! access control list is there as well, the group's rights are those that the list may give to anybody, and count. Under
 //! raised rights only root's directories and files are trusted, since the user is the one who may not choose.
 
 use super::elf::Unfit;
+use super::sys;
 use crate::config::effective_uid;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -93,9 +95,10 @@ impl Trust {
     }
 
     /// Whether only who is trusted can put something into this directory, or write this file.
-    pub(super) fn check(&self, meta: &Metadata, what: &str) -> Result<(), Unfit> {
-        if let Some(writers) = other_writers(meta) {
+    pub(super) fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
+        if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
+                Writers::Listed => format!("{what} that an access control list opens to nobody"),
                 Writers::All => format!("{what} that not everybody can write"),
                 Writers::Group(_) => format!("{what} that no group but its owner's own can write"),
             };
@@ -135,7 +138,7 @@ impl Trust {
                 found: format!("{name} belongs to user {}", meta.uid()),
             });
         }
-        match other_writers(meta) {
+        match other_writers(directory, meta) {
             Some(writers) if meta.mode() & STICKY == 0 => Err(Unfit {
                 expected: expected(),
                 found: format!("{name} has {}", writers.found(meta)),
@@ -149,6 +152,8 @@ impl Trust {
 enum Writers {
     All,
     Group(u32),
+    /// Whom an access control list names.
+    Listed,
 }
 
 impl Writers {
@@ -157,17 +162,18 @@ impl Writers {
         match self {
             Writers::All => format!("mode {mode:04o}: world-writable"),
             Writers::Group(group) => format!("mode {mode:04o}: writable by group {group}"),
+            Writers::Listed => format!("mode {mode:04o}, and an access control list"),
         }
     }
 }
 
-fn other_writers(meta: &Metadata) -> Option<Writers> {
-    if meta.mode() & 0o002 != 0 {
-        Some(Writers::All)
-    } else if meta.mode() & 0o020 != 0 && meta.gid() != meta.uid() {
-        Some(Writers::Group(meta.gid()))
-    } else {
-        None
+fn other_writers(at: &Path, meta: &Metadata) -> Option<Writers> {
+    let group = meta.mode() & 0o020 != 0;
+    match () {
+        () if meta.mode() & 0o002 != 0 => Some(Writers::All),
+        () if group && meta.gid() != meta.uid() => Some(Writers::Group(meta.gid())),
+        () if group && sys::has_access_list(at) => Some(Writers::Listed),
+        () => None,
     }
 }
 
@@ -281,6 +287,23 @@ mod tests {
     }
 
     #[test]
+    fn whom_an_access_control_list_names_is_somebody_else() {
+        let tree = Tree::new("listed");
+        let about = fs::metadata(tree.at("a")).unwrap();
+        let own = about.uid() == about.gid();
+        if !own || sys::give_access(&tree.at("a"), 12_345).is_err() {
+            println!(
+                "skipped: this file system has no access control lists, or the group is not the user's own"
+            );
+            return;
+        }
+        assert_eq!(fs::metadata(tree.at("a")).unwrap().mode() & 0o777, 0o775);
+        assert!(tree.refusal("a/b/file").contains("access control list"));
+        let meta = fs::metadata(tree.at("a")).unwrap();
+        assert!(Trust::of_this_process().check(&tree.at("a"), &meta, "a directory").is_err());
+    }
+
+    #[test]
     fn a_link_that_leads_through_a_writable_directory_is_not_followed() {
         let tree = Tree::new("link");
         tree.mode("a", 0o777);
@@ -296,7 +319,7 @@ mod tests {
         let meta = fs::metadata(tree.at("a/b/file")).unwrap();
         if user != 0 {
             assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
-            assert!(Trust::of_user(None).check(&meta, "a file").is_err());
+            assert!(Trust::of_user(None).check(&tree.at("a/b/file"), &meta, "a file").is_err());
             return;
         }
         std::os::unix::fs::chown(tree.at("a"), Some(12_345), None).unwrap();
