@@ -84,14 +84,7 @@ impl Inner {
             }
         }
         self.worker.clone().end_lines(self, &error);
-        if self.reaches_memory.get() {
-            let serves =
-                |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
-            let user = self.worker.all_endpoints().into_iter().find(serves);
-            if let Some(user) = user.filter(|user| user.is_alive()) {
-                user.control_failed(self, &error);
-            }
-        }
+        self.lost_for_its_user(None, &error);
         if self.owner != Owner::Line {
             self.worker.clone().service_peer_lost(self.address.party.worker, &error);
         }
@@ -101,33 +94,62 @@ impl Inner {
         self.worker.answer_another_way(self);
     }
 
-    /// This interface serves nobody any more. `broken`: nothing of its provider is called again.
-    pub(crate) fn lose_interface(&self, interface: usize, error: &Error, broken: bool) {
+    /// This endpoint leads to a peer's service worker, and has failed, or lost its lanes over one interface: so has whoever goes
+    /// through it.
+    pub(super) fn lost_for_its_user(&self, interface: Option<usize>, error: &Error) {
+        if !self.reaches_memory.get() {
+            return;
+        }
+        let serves = |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
+        let user = self.worker.all_endpoints().into_iter().find(serves);
+        if let Some(user) = user.filter(|user| user.is_alive()) {
+            user.control_failed(self, interface, error);
+        }
+    }
+
+    /// The provider of this interface broke: nothing of it is called again, also not where this endpoint has failed before.
+    pub(crate) fn cut_off(&self, interface: usize, error: &Error) {
+        for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
+            lane.raw.fail();
+        }
+        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        if message && self.is_alive() && self.state.get() != State::New {
+            let mut raw = self.message.get();
+            raw.fail();
+            self.message.set(raw);
+        }
+        self.retire_keys(interface, true);
+        let unfinished = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+        unfinished.into_iter().for_each(|op| self.shared.hold(op, vec![Through::Interface]));
+    }
+
+    /// This interface serves nobody any more, and what is under way on it ends.
+    pub(crate) fn leave_interface(&self, interface: usize, error: &Error) {
         if !self.is_alive() {
             return;
         }
         let unfinished = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
-        if broken {
-            unfinished.into_iter().for_each(|op| self.shared.hold(op, vec![Through::Interface]));
-        } else {
-            self.hold(unfinished);
+        self.hold(unfinished);
+        self.retire_keys(interface, false);
+    }
+
+    /// The endpoint ends where its messages go through this interface.
+    pub(crate) fn lose_interface(&self, interface: usize, error: &Error) {
+        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        if !message || !self.is_alive() {
+            return;
         }
+        match self.state.get() {
+            // Nothing was sent yet: what is queued may take the next lane.
+            State::New if !self.has_lane(interface) => self.worker.make_busy(self),
+            _ => self.fail(error.clone()),
+        }
+    }
+
+    fn retire_keys(&self, interface: usize, broken: bool) {
         let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
         for key in keys {
             key.retire(interface, broken);
-        }
-        let message = self.route.message().is_some_and(|way| way.interface == interface);
-        let open = self.has_lane(interface);
-        for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
-            if broken {
-                lane.raw.fail();
-            }
-        }
-        match (message, self.state.get()) {
-            (false, _) => {}
-            // Nothing was sent yet: what is queued may take the next lane.
-            (true, State::New) if !open => self.worker.make_busy(self),
-            (true, _) => self.fail(error.clone()),
         }
     }
 

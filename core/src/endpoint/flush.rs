@@ -257,12 +257,20 @@ impl Inner {
         Ok(Some(control))
     }
 
-    /// The endpoint to the peer's service worker has failed. What went through its lanes and had completed locally may not
-    /// have arrived, and the one that takes its place knows nothing of it.
-    pub(super) fn control_failed(&self, control: &Inner, error: &Error) {
+    /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. What is under way through
+    /// them ends. What went through them and had completed locally may not have arrived, and what takes their place knows
+    /// nothing of it.
+    pub(super) fn control_failed(&self, control: &Inner, only: Option<usize>, error: &Error) {
+        let through = |way: &Way| {
+            only.is_none_or(|only| only == way.interface) && self.way_of(control, way).is_some()
+        };
+        for way in self.route.memory.iter().filter(|way| through(way)) {
+            let interface = way.interface;
+            let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+            self.hold(ended);
+        }
         let lost = |lanes: u64| {
             let way = |rank: usize| self.route.memory.get(rank);
-            let through = |way: &Way| self.way_of(control, way).is_some();
             let ranks = way::lanes(lanes).filter(|rank| way(*rank).is_some_and(through));
             ranks.fold(0, |lost, rank| lost | way::lane(rank))
         };

@@ -94,6 +94,9 @@ impl Inner {
     pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|way| way.interface != interface) {
+            self.lost_for_its_user(Some(interface), error);
+            let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
+            self.hold(ended);
             // Flush and fence have no more to ask of it.
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
             return;

@@ -46,6 +46,14 @@ impl Held {
         self.all.push((op, through));
     }
 
+    /// The provider of this interface broke: closing says nothing about it any more.
+    pub(crate) fn broke(&mut self, interface: usize) {
+        let posted_there = |op: &Unfinished| op.interface == interface.min(254);
+        for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {
+            *through = vec![Through::Interface];
+        }
+    }
+
     /// A provider says how something ended that was posted to this interface. `None`: it has nothing of that number.
     pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
         let ended =

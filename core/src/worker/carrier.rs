@@ -20,7 +20,7 @@ use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::setup::Core;
 use crate::sys::Poller;
 use crate::{Error, Status};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub(super) struct ConnectorSlot {
     pub(super) connector: OpenConnector,
     /// Where it is, in its own words.
     said: Said,
+    /// Whoever waited for it has heard that its provider broke.
+    pub(super) broke: Cell<bool>,
 }
 
 /// An interface of ours, the peer's candidate, and the peer.
@@ -94,6 +96,7 @@ impl Carriers {
                 provider: domain.provider.clone(),
                 connector,
                 said,
+                broke: Cell::new(false),
             });
         }
         let messages = RefCell::new(Carried::new(MOST_CARRIED, CARRIER_COOKIE));
@@ -177,7 +180,8 @@ impl Inner {
         let mut found = Vec::new();
         for connection in self.shared.core.composition.schemes(domain) {
             let at = &connection.at;
-            let connector = || carriers.connectors.iter().position(|slot| slot.at == *at);
+            let works = |slot: &ConnectorSlot| slot.at == *at && !slot.provider.poisoned();
+            let connector = || carriers.connectors.iter().position(works);
             let here = if at.provider == compose::OUT_OF_BAND {
                 carriers.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
             } else {

@@ -335,9 +335,22 @@ impl Inner {
         if !provider.poisoned() {
             provider.poison("a data call returned PROVIDER_FAILED");
         }
-        for (index, slot) in self.shared.interfaces.iter().enumerate() {
-            if std::sync::Arc::ptr_eq(&slot.provider, provider) {
-                self.interface_failed(index, Status::ProviderFailed);
+        let of_it = |slot: &InterfaceSlot| std::sync::Arc::ptr_eq(&slot.provider, provider);
+        let all = self.shared.interfaces.iter().enumerate().filter(|(_, slot)| of_it(slot));
+        let lost: Vec<(usize, Error)> = all
+            .filter_map(|(index, _)| Some((index, self.take_out(index, Status::ProviderFailed)?)))
+            .collect();
+        // What fails with one of them closes what it has over all.
+        for (index, error) in &lost {
+            self.shared.held.borrow_mut().broke(*index);
+            self.end_orphans(End::Interface { index: *index, broken: true }, error);
+            for endpoint in self.all_endpoints() {
+                endpoint.cut_off(*index, error);
+            }
+        }
+        for (index, error) in &lost {
+            for endpoint in self.all_endpoints() {
+                endpoint.lose_interface(*index, error);
             }
         }
     }
@@ -345,7 +358,8 @@ impl Inner {
     /// Providers that said in a call of no data, of any worker or of none, that they broke.
     fn take_out_broken(&self) {
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
-            if slot.provider.poisoned() && slot.out_of_use.borrow().is_none() {
+            let cut_off = |error: &Error| error.status() == Status::ProviderFailed;
+            if slot.provider.poisoned() && !slot.out_of_use.borrow().as_ref().is_some_and(cut_off) {
                 self.provider_failed(index);
             }
         }
@@ -354,9 +368,23 @@ impl Inner {
     /// An interface is finished: endpoints whose messages go through it end, and others go on without it.
     #[cold]
     fn interface_failed(&self, index: usize, status: Status) {
+        let Some(error) = self.take_out(index, status) else { return };
+        for endpoint in self.all_endpoints() {
+            endpoint.leave_interface(index, &error);
+            endpoint.lose_interface(index, &error);
+        }
+        self.end_orphans(End::Interface { index, broken: false }, &error);
+    }
+
+    /// An interface is out of use from now on, and where its provider broke nothing of it is called. `None`: it was before, and
+    /// no less.
+    fn take_out(&self, index: usize, status: Status) -> Option<Error> {
         let slot = &self.shared.interfaces[index];
-        if slot.out_of_use.borrow().is_some() {
-            return;
+        let broken = status == Status::ProviderFailed;
+        if let Some(before) = &*slot.out_of_use.borrow() {
+            if !broken || before.status() == status {
+                return None;
+            }
         }
         let error = Error::new(
             status,
@@ -365,15 +393,11 @@ impl Inner {
             format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
         );
         *slot.out_of_use.borrow_mut() = Some(error.clone());
-        let broken = status == Status::ProviderFailed;
         if broken {
             slot.interface.stop_polling();
             self.wiring.fail_interface(index);
         }
-        for endpoint in self.all_endpoints() {
-            endpoint.lose_interface(index, &error, broken);
-        }
-        self.end_orphans(End::Interface { index, broken }, &error);
+        Some(error)
     }
 
     // ---- work of our own ----

@@ -128,16 +128,30 @@ impl Inner {
         self.shared.core.check_process("a worker")?;
         // Whatever ends the sleep is to be looked at, by the next call of progress.
         self.slow_in.set(0);
-        for slot in &self.shared.interfaces {
-            if slot.attr.caps & caps::NEEDS_POLL != 0
-                && slot.out_of_use.borrow().is_none()
-                && armed(slot.interface.arm(), &slot.path)? == Armed::Ready
-            {
+        for (index, slot) in self.shared.interfaces.iter().enumerate() {
+            if slot.attr.caps & caps::NEEDS_POLL == 0 || slot.out_of_use.borrow().is_some() {
+                continue;
+            }
+            let armed = match slot.interface.arm() {
+                // The others go on.
+                Err(Status::ProviderFailed) => {
+                    self.provider_failed(index);
+                    return Ok(false);
+                }
+                outcome => armed(outcome, &slot.path)?,
+            };
+            if armed == Armed::Ready {
                 return Ok(false);
             }
         }
         for slot in &self.wiring.carriers.connectors {
-            if armed(slot.connector.arm(), &slot.scheme)? == Armed::Ready {
+            let armed = match slot.connector.arm() {
+                // What waits for it hears of it in the next call of progress.
+                Err(Status::ProviderFailed) if slot.broke.get() => Armed::Sleep,
+                Err(Status::ProviderFailed) => Armed::Ready,
+                outcome => armed(outcome, &slot.scheme)?,
+            };
+            if armed == Armed::Ready {
                 return Ok(false);
             }
         }

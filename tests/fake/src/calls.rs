@@ -61,6 +61,16 @@ pub enum Slot {
     OpenDomain,
     /// `close` of a domain
     CloseDomain,
+    /// `open_connector`
+    OpenConnector,
+    /// `send` of a connector
+    Datagram,
+    /// `poll` of a connector
+    Collect,
+    /// `arm` of a connector
+    ArmConnector,
+    /// `close` of a connector
+    CloseConnector,
 }
 
 impl Slot {

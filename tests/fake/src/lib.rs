@@ -18,6 +18,7 @@
 //! ```
 
 mod calls;
+mod connector;
 mod files;
 mod network;
 mod provider;
@@ -30,8 +31,9 @@ pub use world::{Lane, World};
 
 /// A checksum of what both sides must agree on.
 const STAMP: u64 = {
-    let sources: [&[u8]; 5] = [
+    let sources: [&[u8]; 6] = [
         include_bytes!("calls.rs"),
+        include_bytes!("connector.rs"),
         include_bytes!("network.rs"),
         include_bytes!("provider.rs"),
         include_bytes!("sys.rs"),

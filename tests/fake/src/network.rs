@@ -5,6 +5,7 @@ mod operations;
 pub(crate) use operations::{Kind, Op};
 
 use crate::calls::{Act, Call, Rule, Slot, Verdict};
+use crate::connector::Post;
 use crate::sys::Piece;
 use crate::world::Lane;
 use std::collections::{BTreeMap, VecDeque};
@@ -84,6 +85,7 @@ pub(crate) struct State {
     tick: u64,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) posts: Vec<Post>,
     pub(crate) memory: BTreeMap<u64, Memory>,
     next_memory: u64,
     pub(crate) keys: usize,
@@ -112,6 +114,7 @@ impl State {
             tick: 0,
             interfaces: Vec::new(),
             endpoints: Vec::new(),
+            posts: Vec::new(),
             memory: BTreeMap::new(),
             next_memory: 1,
             keys: 0,
@@ -154,7 +157,7 @@ impl State {
             verdict = Verdict::Act(Act::Refuse(Status::Again));
         }
         call.refused = matches!(verdict, Verdict::Act(Act::Refuse(_) | Act::Panic));
-        if call.slot != Slot::Poll {
+        if !matches!(call.slot, Slot::Poll | Slot::Collect) || call.refused {
             self.calls.push(call);
         }
         verdict

@@ -1,12 +1,13 @@
 //! The provider's side: each slot asks the world what is to happen.
 
 use crate::calls::{Act, Call, Slot, Verdict};
+use crate::connector::{FakeConnector, Post};
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{Atomic, Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{
-    Absent, Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
+    Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
     MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, event,
     memory_caps, role,
 };
@@ -93,7 +94,7 @@ fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), S
 }
 
 /// Refuses or panics, if that is what the test wants. Nothing of the world's is locked here.
-fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
+pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
     match verdict {
         Verdict::Act(Act::Stop) => {
             world.stop();
@@ -112,11 +113,24 @@ fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
 
 impl Domain for FakeDomain {
     type Interface = FakeInterface;
-    type Connector = Absent;
+    type Connector = FakeConnector;
     type Region = FakeRegion;
 
     fn modules(&self) -> Vec<ModuleAttr> {
         let lane = self.world.state().lanes[self.lane].clone();
+        if lane.connects {
+            return vec![ModuleAttr {
+                name: fixed(lane.module),
+                role: role::CONNECTION_ONLY,
+                connects: connects::TO_INTERFACE,
+                caps: lane.caps,
+                priority: lane.priority,
+                max_address_len: 8,
+                max_datagram: 1 << 16,
+                reliable: 1,
+                ..ModuleAttr::empty()
+            }];
+        }
         let [atomic_post32, atomic_post64, atomic_fetch32, atomic_fetch64] = lane.atomics;
         vec![ModuleAttr {
             name: fixed(lane.module),
@@ -145,6 +159,14 @@ impl Domain for FakeDomain {
         ask(world, lane, usize::MAX, Slot::OpenInterface)?;
         let number = world.state().open_interface(lane);
         Ok(FakeInterface { world, lane, number })
+    }
+
+    fn open_connector(&self, _: &str, _: [u8; 16]) -> Result<FakeConnector, Failure> {
+        let (world, lane) = (self.world, self.lane);
+        ask(world, lane, usize::MAX, Slot::OpenConnector)?;
+        let mut state = world.state();
+        state.posts.push(Post::new());
+        Ok(FakeConnector { world, lane, number: state.posts.len() - 1 })
     }
 
     fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<FakeRegion, Failure> {
@@ -252,6 +274,9 @@ impl Interface for FakeInterface {
     /// There is nothing to sleep on.
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
+        if self.world.state().lanes[self.lane].sleeps {
+            return Ok(Armed::Sleep);
+        }
         Err(Status::Unsupported)
     }
 

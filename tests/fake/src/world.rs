@@ -46,6 +46,10 @@ pub struct Lane {
     pub apart: u64,
     /// Both sides make an endpoint, and something else carries their addresses.
     pub to_endpoint: bool,
+    /// It carries such addresses, and nothing else.
+    pub connects: bool,
+    /// Before a sleep it says that there is nothing to look at; otherwise that it cannot be waited for.
+    pub sleeps: bool,
 }
 
 impl Lane {
@@ -69,6 +73,8 @@ impl Lane {
             lends: false,
             apart: 1,
             to_endpoint: false,
+            connects: false,
+            sleeps: false,
         }
     }
 
@@ -92,6 +98,18 @@ impl Lane {
         let (messages, memory) = (Lane::messages(name), Lane::memory(name));
         let (max_short, max_packed) = (messages.max_short, messages.max_packed);
         Lane { caps: messages.caps | memory.caps, max_short, max_packed, ..memory }
+    }
+
+    /// A connection-only module of the provider `other`, over which others' connections are formed.
+    #[must_use]
+    pub fn connector(name: &'static str) -> Lane {
+        Lane { connects: true, provider: 1, ..Lane::bare(name, 0) }
+    }
+
+    /// A worker may sleep on it, and is not woken.
+    #[must_use]
+    pub fn sleeping(self) -> Lane {
+        Lane { sleeps: true, ..self }
     }
 
     pub(crate) fn does_memory(&self) -> bool {
@@ -158,14 +176,18 @@ impl World {
     /// What a context has to be told to play here, and only here.
     #[must_use]
     pub fn settings(&'static self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut settings = vec![
             ("TIELINE_PROVIDER_PATH", files::directory().display().to_string()),
             ("TIELINE_PROVIDERS", "fake,other".into()),
             // The files are ours, and a child would find no world to play in.
             ("TIELINE_PROBE", "off".into()),
             ("TIELINE_FAKE_WORLD", sys::setting(self)),
             ("TIELINE_OTHER_WORLD", sys::setting(self)),
-        ]
+        ];
+        if self.state().lanes.iter().any(|lane| lane.connects) {
+            settings.push(("TIELINE_CONNECT", "other,oob".into()));
+        }
+        settings
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -231,7 +253,7 @@ impl World {
         self.state().calls.iter().any(|call| call.slot == slot && call.refused)
     }
 
-    /// What was called of an interface and its endpoints, but for polls and what closes them.
+    /// What was called of an interface and its endpoints, but for what closes them and polls that were not refused.
     #[must_use]
     pub fn calls_at(&self, interface: usize) -> Vec<Slot> {
         let closes = [Slot::CloseEndpoint, Slot::CloseInterface, Slot::DropKey];
@@ -251,10 +273,12 @@ impl World {
         of_lane.nth(nth).expect("an interface of that lane").0
     }
 
-    /// Whether wire-up has to carry addresses of endpoints.
+    /// Whether the application has to carry addresses of endpoints.
     #[must_use]
     pub fn has_lines(&self) -> bool {
-        self.state().lanes.iter().any(|lane| lane.to_endpoint)
+        let state = self.state();
+        let any = |of: fn(&Lane) -> bool| state.lanes.iter().any(of);
+        any(|lane| lane.to_endpoint) && !any(|lane| lane.connects)
     }
 
     /// Something arrives at interface `at` that looks like a message of the peer whose interface is `from`, and that
@@ -300,11 +324,16 @@ impl World {
         self.state().lanes.iter().map(|lane| lane.name).collect()
     }
 
+    fn data_lanes(&self) -> Vec<&'static str> {
+        let state = self.state();
+        state.lanes.iter().filter(|lane| !lane.connects).map(|lane| lane.name).collect()
+    }
+
     /// The numbers of the operations that providers have of the `nth` worker, on any lane.
     #[must_use]
     pub fn cookies(&self, nth: usize) -> Vec<u64> {
         let of_worker: Vec<usize> =
-            self.lanes().iter().map(|lane| self.interface(nth, lane)).collect();
+            self.data_lanes().iter().map(|lane| self.interface(nth, lane)).collect();
         let state = self.state();
         let endpoints = state.endpoints.iter().filter(|e| of_worker.contains(&e.interface));
         endpoints.flat_map(|endpoint| endpoint.ops.iter().map(|op| op.cookie)).collect()

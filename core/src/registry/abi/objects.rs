@@ -460,6 +460,7 @@ impl Drop for OpenConnector {
 impl OpenConnector {
     /// The bytes that let a peer reach this connector.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
+        self.domain.provider.usable(&|| "a connector has no address".to_string())?;
         grown(|buffer, capacity| {
             // SAFETY: an open connector on its thread; the buffer has that capacity.
             unsafe { (self.table.address)(self.handle, buffer, capacity) }
@@ -472,6 +473,7 @@ impl OpenConnector {
 
     /// Whether that address can be reached; if not, the status and the reason in words.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        self.check_provider()?;
         reachable(|reason, capacity| {
             // SAFETY: an open connector on its thread; both buffers live for the call.
             unsafe {
@@ -488,6 +490,7 @@ impl OpenConnector {
 
     /// Sends one datagram; AGAIN means that nothing was sent.
     pub(crate) fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        self.check_provider()?;
         // SAFETY: an open connector on its thread; both are borrowed for the call.
         let code = unsafe {
             (self.table.send)(
@@ -498,21 +501,35 @@ impl OpenConnector {
                 datagram.len(),
             )
         };
+        self.domain.provider.heard(code);
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
     /// Progress, as [`OpenInterface::poll`].
     pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
+        self.check_provider()?;
         let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
         // SAFETY: an open connector on its thread; there is room for `max` events.
         let count = unsafe { (self.table.poll)(self.handle, events.as_mut_ptr().cast(), max) };
-        polled(count, events.len())
+        let polled = polled(count, events.len());
+        if let Err(status) = polled {
+            self.domain.provider.heard(status as i32);
+        }
+        polled
     }
 
     /// Prepares to sleep on [`OpenConnector::event_fd`].
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
+        self.check_provider()?;
         // SAFETY: an open connector on its thread.
-        armed(unsafe { (self.table.arm)(self.handle) })
+        let code = unsafe { (self.table.arm)(self.handle) };
+        self.domain.provider.heard(code);
+        armed(code)
+    }
+
+    /// Nothing is called of a provider that broke.
+    fn check_provider(&self) -> Result<(), Status> {
+        if self.domain.provider.poisoned() { Err(Status::ProviderFailed) } else { Ok(()) }
     }
 
     /// The descriptor to sleep on; the connector owns it.

@@ -12,6 +12,10 @@ impl Inner {
             let events = match slot.connector.poll(batch.slots()) {
                 Ok(0) => continue,
                 Ok(events) => events,
+                Err(Status::ProviderFailed) => {
+                    self.connector_broke(index);
+                    continue;
+                }
                 Err(status) => {
                     let words = slot.provider.last_error();
                     self.shared
@@ -30,7 +34,8 @@ impl Inner {
                     event::PEER_LEFT => {
                         let words = String::from_utf8_lossy(payload(event)).into_owned();
                         let status = Status::from_code(event.status);
-                        self.carrier_left(index, event.header, status, &words);
+                        let hash = event.header;
+                        self.carrier_left(index, |to| address_hash(to) == hash, status, &words);
                     }
                     _ => self.bump(|c| c.malformed += 1),
                 }
@@ -44,22 +49,39 @@ impl Inner {
         count
     }
 
-    /// The way to an address broke, or there never was one.
-    pub(super) fn carrier_left(
+    /// The provider of a connector broke: no connection is formed by it any more.
+    #[cold]
+    fn connector_broke(self: &Rc<Self>, index: usize) {
+        let slot = &self.wiring.carriers.connectors[index];
+        if slot.broke.replace(true) {
+            return;
+        }
+        let words = slot.provider.poisoned_by();
+        self.shared.core.note(format!("{} is not used any more: {words}", slot.scheme));
+        self.carrier_left(index, |_| true, Status::ProviderFailed, &words);
+    }
+
+    /// The way to such addresses broke, or there never was one.
+    fn carrier_left(
         self: &Rc<Self>,
         connector: usize,
-        hash: u64,
+        there: impl Fn(&[u8]) -> bool,
         status: Status,
         words: &str,
     ) {
         // Trying again would bring the same answer, or is for the application to decide.
-        let hopeless =
-            [Status::Permission, Status::PeerFailed, Status::Unsupported, Status::NoMemory];
+        let hopeless = [
+            Status::Permission,
+            Status::PeerFailed,
+            Status::Unsupported,
+            Status::NoMemory,
+            Status::ProviderFailed,
+        ];
         let hopeless = Some(status).filter(|status| hopeless.contains(status));
         let mut concerned = Vec::new();
         for line in self.wiring.lines.borrow_mut().values_mut() {
             let Some(Carrier::Connector(index, address)) = &line.carrier else { continue };
-            if *index == connector && address_hash(address) == hash {
+            if *index == connector && there(address) {
                 let scheme = &self.wiring.carriers.connectors[connector].scheme;
                 line.trouble = format!("{scheme}: {words}");
                 line.hopeless = hopeless;

@@ -251,6 +251,54 @@ cases! {
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
     }
 
+    /// The endpoint fails with the first of its lanes, before the second is taken out.
+    fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
+        for over_lines in [false, true] {
+            let rma = Lane { to_endpoint: over_lines, ..Lane::memory("rma") };
+            let stage = Stage::new(vec![Lane::messages("am"), rma]);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+            stage.world.hold(Slot::Get);
+            let get = pending(stage.ab.get(&local, 0..8, &key, 0));
+            let lanes = ["am", "rma"].map(|lane| stage.world.interface(0, lane));
+            stage.world.rule(Rule::next(Slot::Short, Act::Panic).at(lanes[0]));
+            assert!(stage.ab.send(5, 0, b"").is_err(), "its provider panicked");
+            let ended = stage.end_of(&get).expect("what was under way ends").unwrap_err();
+            assert_eq!(ended.status(), Status::ProviderFailed);
+            let Stage { ab, ba, a, b, world, .. } = stage;
+            let closes = || {
+                let all = [Slot::DropKey, Slot::CloseEndpoint].map(|slot| world.calls(slot));
+                all.iter().flatten().filter(|call| lanes.contains(&call.interface)).count()
+            };
+            let before = closes();
+            drop((key, ab));
+            for _ in 0..200 {
+                let _ = a.progress();
+            }
+            assert_eq!(closes(), before, "a provider that broke is called again");
+            assert!(local.close().is_err(), "nobody knows what it touches");
+            drop((ba, a, b));
+        }
+    }
+
+    /// It was out of use for another reason when its provider broke.
+    fn an_interface_that_had_failed_is_not_polled_when_its_provider_broke() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        let (am, rma) = (stage.world.interface(0, "am"), stage.world.interface(0, "rma"));
+        stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::Io)).at(rma));
+        stage.settle();
+        stage.world.rule(Rule::next(Slot::Short, Act::Panic).at(am));
+        assert!(stage.ab.send(5, 0, b"").is_err(), "its provider panicked");
+        let polls = || stage.world.calls_at(rma).len();
+        let before = polls();
+        assert!(before > 0);
+        stage.settle();
+        assert_eq!(polls(), before, "a provider that broke is called again");
+    }
+
     /// Whatever slot it is: everything that was begun ends, and what is done next ends too.
     fn a_provider_that_breaks_in_any_slot_hangs_nobody() {
         in_every_slot(1);

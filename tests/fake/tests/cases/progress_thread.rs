@@ -92,4 +92,31 @@ cases! {
             assert_eq!(told, Ok(0), "it is told once");
         }
     }
+
+    /// What is under way through it is nobody's to end when it fails.
+    fn what_is_under_way_to_the_service_worker_ends_with_the_connection_to_it() {
+        for lines in [false, true] {
+            let memory = Lane::memory("rma");
+            let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, to_endpoint: lines, ..memory };
+            let on = [("TIELINE_PROGRESS_THREAD", "on")];
+            let mut lanes = vec![Lane::messages("am"), memory];
+            lanes.extend(lines.then(|| Lane::connector("mail")));
+            let stage = Stage::with(lanes, &on);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            stage.world.hold(Slot::Get);
+            let get = pending(stage.ab.get(&local, 0..8, &key, 0));
+            let flush = pending(stage.ab.flush());
+            let posted = || !stage.world.calls(Slot::Get).is_empty();
+            assert!(comes(|| { let _ = stage.turn(); posted() }), "{lines}");
+            let [call] = stage.world.calls(Slot::Get)[..] else { panic!("one get, natively") };
+            // The thread's worker was the second to open an interface.
+            let serves = stage.world.interface(1, "rma");
+            stage.world.break_endpoints(call.interface, serves, Status::Io, "the cable is cut");
+            let ended = stage.end_of(&get).unwrap_or_else(|| panic!("{lines}: it ends")).unwrap_err();
+            assert_eq!(ended.status(), Status::Io, "{ended}");
+            assert!(stage.end_of(&flush).is_some(), "nothing stands before it any more");
+            assert!(stage.ab.error().is_none(), "messages go elsewhere");
+        }
+    }
 }

@@ -1,0 +1,91 @@
+//! A connection-only module: datagrams to whoever has the number of a connector.
+
+use crate::calls::{Call, Slot};
+use crate::provider::settled;
+use crate::world::World;
+use std::collections::VecDeque;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash, event};
+
+/// What a worker has opened, on the world's side.
+pub(crate) struct Post {
+    pub(crate) open: bool,
+    /// From whom, and what.
+    inbox: VecDeque<(u64, Box<[u8]>)>,
+    /// What the events of the last poll point to.
+    handed: Vec<Box<[u8]>>,
+}
+
+impl Post {
+    pub(crate) fn new() -> Post {
+        Post { open: true, inbox: VecDeque::new(), handed: Vec::new() }
+    }
+}
+
+/// A worker's place on a lane that carries datagrams.
+pub struct FakeConnector {
+    pub(crate) world: &'static World,
+    pub(crate) lane: usize,
+    pub(crate) number: usize,
+}
+
+impl FakeConnector {
+    fn ask(&self, slot: Slot, len: usize) -> Result<(), Status> {
+        let (interface, cookie) = (usize::MAX, self.number as u64);
+        let call = Call { slot, interface, cookie, id: 0, len, flags: 0, refused: false };
+        let verdict = self.world.state().call(self.lane, call);
+        settled(self.world, verdict).map(|_| ())
+    }
+
+    fn parse(&self, address: &[u8]) -> Result<usize, Status> {
+        let number = address.try_into().map_err(|_| Status::BadData)?;
+        let number = usize::try_from(u64::from_le_bytes(number)).map_err(|_| Status::BadData)?;
+        let there = self.world.state().posts.get(number).is_some_and(|post| post.open);
+        if there { Ok(number) } else { Err(Status::Unreachable) }
+    }
+}
+
+impl Drop for FakeConnector {
+    fn drop(&mut self) {
+        self.world.state().posts[self.number].open = false;
+        let _ = self.ask(Slot::CloseConnector, 0);
+    }
+}
+
+impl Connector for FakeConnector {
+    fn address(&self) -> Vec<u8> {
+        (self.number as u64).to_le_bytes().to_vec()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        Ok(self.parse(address).map(|_| ())?)
+    }
+
+    fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        self.ask(Slot::Datagram, datagram.len())?;
+        let to = self.parse(address)?;
+        let from = address_hash(&self.address());
+        self.world.state().posts[to].inbox.push_back((from, datagram.into()));
+        Ok(())
+    }
+
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        self.ask(Slot::Collect, 0)?;
+        let mut state = self.world.state();
+        let post = &mut state.posts[self.number];
+        post.handed.clear();
+        while events.room() > 0 {
+            let Some((from, bytes)) = post.inbox.pop_front() else { break };
+            let (data, len) = (bytes.as_ptr(), bytes.len());
+            let kind = event::DATAGRAM;
+            let _ = events.push(Event { kind, header: from, data, len, ..Event::empty() });
+            post.handed.push(bytes);
+        }
+        Ok(())
+    }
+
+    fn arm(&self) -> Result<Armed, Status> {
+        self.ask(Slot::ArmConnector, 0)?;
+        Ok(Armed::Ready)
+    }
+}

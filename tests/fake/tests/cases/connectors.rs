@@ -1,0 +1,130 @@
+//! Connection-only modules, and modules that break where a worker goes to sleep.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::time::Duration;
+use tieline::Status;
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// Messages over one provider, memory over connections that a connector of the other one forms.
+fn formed_by_a_connector() -> Vec<Lane> {
+    let rma = Lane::memory("rma").over_lines().sleeping();
+    vec![Lane::messages("am").sleeping(), rma, Lane::connector("mail")]
+}
+
+/// What the core asked of connectors, but for collecting and closing.
+fn asked(stage: &Stage) -> usize {
+    let slots = [Slot::Datagram, Slot::Collect, Slot::ArmConnector];
+    slots.iter().map(|slot| stage.world.calls(*slot).len()).sum()
+}
+
+cases! {
+    fn a_connector_forms_the_connections_of_another_provider() {
+        let stage = Stage::new(formed_by_a_connector());
+        let (target, key) = stage.target(vec![0; 64]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[7; 8], &key, 0).unwrap()), Ok(0));
+        assert_eq!(target.to_vec(0..8).unwrap(), [7; 8]);
+        assert_eq!(stage.world.calls(Slot::Put).len(), 1, "over its own lane");
+        assert!(!stage.world.calls(Slot::Datagram).is_empty());
+        stage.assert_no_faults();
+    }
+
+    fn a_connector_that_breaks_ends_no_sleep_and_nothing_of_the_others() {
+        for slot in [Slot::Collect, Slot::ArmConnector] {
+            let stage = Stage::new(formed_by_a_connector());
+            let log = stage.log_at_b(5);
+            let (_target, key) = stage.target(vec![0; 64]);
+            assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+            stage.world.rule(Rule::next(slot, Act::Panic));
+            for _ in 0..200 {
+                let _ = stage.a.wait(Some(Duration::ZERO)).expect("a sleep over what did not break");
+                let _ = stage.b.wait(Some(Duration::ZERO)).expect("a sleep over what did not break");
+            }
+            assert!(stage.world.was_refused(slot));
+            // One of the two contexts goes on with its connector.
+            let broken = stage.at_a.report().why().contains("not used any more");
+            assert_ne!(broken, stage.at_b.report().why().contains("not used any more"), "who hears of it");
+            assert_eq!(stage.finish(stage.ab.put_bytes(&[2; 8], &key, 0).unwrap()), Ok(0));
+            let _ = stage.finish(stage.ab.send(5, 9, b"").unwrap());
+            assert!(stage.until(|| log.borrow().contains(&9)));
+        }
+    }
+
+    fn a_connector_that_broke_is_not_called_again() {
+        let stage = Stage::new(formed_by_a_connector());
+        stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
+        stage.settle();
+        let before = asked(&stage);
+        stage.settle();
+        let _ = (stage.a.wait(Some(Duration::ZERO)), stage.b.wait(Some(Duration::ZERO)));
+        assert_eq!(asked(&stage), before);
+        stage.assert_no_faults();
+    }
+
+    fn who_waits_for_a_connector_that_breaks_hears_it_at_once() {
+        for slot in [Slot::Datagram, Slot::Collect] {
+            let lanes = vec![Lane::whole("all").over_lines(), Lane::connector("mail")];
+            let stage = Stage::new(lanes);
+            let fresh = stage.at_a.worker().unwrap();
+            let to_b = fresh.connect(&stage.b.address().unwrap()).unwrap();
+            stage.world.rule(Rule::next(slot, Act::Panic));
+            // Nobody else of that context is there to break in its place.
+            let asked = to_b.flush_messages().and_then(|outcome| {
+                let asked = pending(Ok(outcome));
+                let ended = (0..5_000).find_map(|_| {
+                    let _ = fresh.progress();
+                    fresh.test(&asked)
+                });
+                ended.expect("it ends")
+            });
+            let error = asked.expect_err("nothing forms the connection");
+            assert_eq!(error.status(), Status::Unreachable, "{error}");
+            assert!(error.to_string().contains("mail: the provider panicked"), "{error}");
+            let next = fresh.connect(&stage.b.address().unwrap()).and_then(|e| e.flush_messages());
+            assert!(next.is_err(), "nothing forms connections any more");
+        }
+    }
+
+    fn a_module_that_breaks_where_a_worker_goes_to_sleep_is_taken_out_and_no_other() {
+        let lanes = vec![Lane::messages("am").sleeping(), Lane::memory("rma").sleeping().of_the_other()];
+        let stage = Stage::new(lanes);
+        let log = stage.log_at_b(5);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        let at = stage.world.interface(0, "rma");
+        stage.world.rule(Rule::next(Slot::Arm, Act::Panic).at(at));
+        for _ in 0..200 {
+            let _ = stage.a.wait(Some(Duration::ZERO)).expect("a sleep over what did not break");
+        }
+        let ended = stage.end_of(&put).expect("what it had ends").unwrap_err();
+        assert_eq!(ended.status(), Status::ProviderFailed, "{ended}");
+        let _ = stage.finish(stage.ab.send(5, 9, b"").unwrap());
+        assert!(stage.until(|| log.borrow().contains(&9)));
+    }
+
+    fn the_progress_thread_goes_on_without_a_module_that_breaks_where_it_goes_to_sleep() {
+        let lanes = vec![Lane::memory("rma"), Lane::messages("am").of_the_other()];
+        let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
+        // The thread's worker was the second to open an interface.
+        let serves = stage.world.interface(1, "rma");
+        stage.world.rule(Rule::next(Slot::Arm, Act::Panic).at(serves));
+        let begun = std::time::Instant::now();
+        while !stage.world.was_refused(Slot::Arm) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the thread does not go to sleep");
+            std::thread::yield_now();
+        }
+        // It asks the other module next, where nothing refuses.
+        let asked = |calls: usize| stage.world.calls(Slot::Arm).len() > calls;
+        let calls = stage.world.calls(Slot::Arm).len();
+        while !asked(calls) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the thread has ended");
+            std::thread::yield_now();
+        }
+        for context in [&stage.at_a, &stage.at_b] {
+            let fresh = context.worker().expect("a worker of a context whose thread goes on");
+            let lane = fresh.wait(Some(Duration::ZERO)).unwrap_err();
+            assert_eq!(lane.status(), Status::Unsupported, "the lane has no descriptor: {lane}");
+        }
+    }
+}
