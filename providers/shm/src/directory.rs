@@ -72,15 +72,18 @@ impl Directory {
         if !path.is_absolute() {
             return Err(fault(Status::Invalid, "is not an absolute path"));
         }
+        if path.as_os_str().len() > MAX_PATH {
+            return Err(fault(Status::Invalid, "is too long for the name of a socket"));
+        }
         match Directory::open(path, false) {
             Ok(directory) => Ok(directory),
+            Err(error) if sys::is_exhaustion(&error) => {
+                Err(Failure::from_io("TIELINE_SHM_DIR cannot be opened", &error))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(fault(
                 Status::Invalid,
                 "does not exist: make it, of mode 0700, or correct the name",
             )),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(fault(Status::Permission, &error.to_string()))
-            }
             Err(error) => Err(fault(Status::Invalid, &error.to_string())),
         }
     }

@@ -60,7 +60,7 @@ impl Flooder {
 
     /// Goes on in the fast box, which is looked at in every poll.
     fn switch(&mut self) {
-        assert!(self.push(kind::SWITCH));
+        assert!(self.push_slot(kind::WANT_FAST, 0, [1, 0, 0]) && self.push(kind::SWITCH));
         self.place = channel::fast(FASTBOX);
         self.position = self.position.next_multiple_of(self.place.count as u64);
         self.origin = self.position;

@@ -148,6 +148,22 @@ fn a_peer_that_keeps_asking_takes_one_fast_box_and_gives_it_back() {
     assert_eq!(interface.fast_boxes(), 0);
 }
 
+#[test]
+fn a_peer_that_takes_a_fast_box_without_being_granted_one_is_hung_up_on() {
+    let interface = open(Settings { fastbox_max: 0, ..Settings::defaults() });
+    for asks in [false, true] {
+        let hostile = greet(&interface);
+        while poll(&interface).is_empty() {}
+        if asks {
+            strike(&hostile, &Attack::Slot(0, channel::kind::WANT_FAST, 0, [1, 0, 0]));
+        }
+        strike(&hostile, &Attack::Slot(asks.into(), channel::kind::SWITCH, 0, [0, 0, 0]));
+        let left = std::iter::repeat_with(|| poll(&interface)).find(|events| !events.is_empty());
+        let [(kind, _, status)] = left.unwrap()[..] else { panic!("one event") };
+        assert_eq!((kind, status), (event::PEER_LEFT, Status::BadData as i32));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]

@@ -5,6 +5,7 @@ use tieline_plugin_api::{
 };
 
 use crate::config::{Settings, VARIABLES};
+use crate::directory::Directory;
 use crate::domain::ShmDomain;
 use crate::keys::KEY_LEN;
 
@@ -20,7 +21,12 @@ impl Provider for Shm {
     type Domain = ShmDomain;
 
     fn open(host: HostHandle) -> Result<Shm, Failure> {
-        Ok(Shm { settings: Settings::from_host(&host)?, host })
+        let settings = Settings::from_host(&host)?;
+        // A value that does not hold is said by whoever opens a context, not by each of its workers.
+        if let Some(dir) = &settings.dir {
+            let _ = Directory::given(dir)?;
+        }
+        Ok(Shm { settings, host })
     }
 
     fn config() -> &'static [ConfigDoc] {

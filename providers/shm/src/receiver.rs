@@ -201,7 +201,8 @@ impl RecvChannel {
                 word(&self.map, channel::VERDICT).store(verdict, Ordering::Release);
                 Some(Drained::Full)
             }
-            kind::SWITCH if !self.fast => {
+            // Who was not granted a fast box has none: the number of those that every poll looks at is bounded.
+            kind::SWITCH if self.granted && !self.fast => {
                 self.ring.advance();
                 // The sender has done so, unless it means harm.
                 let len = self.map.len() - sys::PAGE;

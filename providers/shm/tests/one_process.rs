@@ -472,11 +472,14 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     assert_eq!(files(), 1);
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     let error = domain.interface().err().unwrap();
-    assert_eq!(error.status, Status::Permission);
+    assert_eq!(error.status, Status::Invalid);
     assert!(error.text.contains("chmod 700"), "{}", error.text);
     std::fs::remove_dir_all(&dir).unwrap();
     // A name that may be misspelt is not made.
     let error = domain.interface().err().unwrap();
     assert!(error.text.contains("TIELINE_SHM_DIR") && error.text.contains("does not exist"));
     assert!(!dir.exists());
+    // Nor does a provider begin with it.
+    let error = Provider::open(&[("TIELINE_SHM_DIR", text)]).err().unwrap();
+    assert_eq!(error.status, Status::Invalid);
 }

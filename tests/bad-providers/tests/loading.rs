@@ -89,6 +89,10 @@ fn a_value_that_a_provider_refuses_ends_the_open_and_says_where_it_was_set() {
     assert_eq!(error.status(), tieline::Status::Invalid, "{error}");
     assert_eq!(error.what(), "TIELINE_SHM_FASTBOX_SIZE=5k (program) is not valid");
     assert!(error.why().contains("shm") && error.why().contains("power of two"), "{error}");
+    let error = open(&[("TIELINE_SHM_FASTBOX_SIZE", "4k"), ("TIELINE_SHM_DIR", "/misspelt")]);
+    let error = error.err().expect("there is no such directory");
+    assert_eq!(error.what(), "TIELINE_SHM_DIR=/misspelt (program) is not valid");
+    assert!(error.why().contains("does not exist"), "{error}");
     // Who does not ask for the provider does not ask for its values.
     let directory = Directory::new();
     let _ = directory.compile("good", &[]);

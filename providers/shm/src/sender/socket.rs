@@ -46,6 +46,8 @@ impl SendChannel {
                     *self.greeting.borrow_mut() = Some((file, hello));
                     return Ok(false);
                 }
+                // Turned away before it was heard: why lies on the socket, and is read as from one that greeted.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
             }
         }
