@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Command, Output, Stdio};
 
 fn perf(args: &[&str]) -> Output {
@@ -30,6 +31,20 @@ fn every_test_verifies_every_payload_in_both_kinds_of_memory() {
             assert!(record["p99_ns"].as_f64() >= record["p50_ns"].as_f64(), "{record}");
         }
     }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let place = std::env::temp_dir().join(format!("tieline-perf-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.args(["perf", "--test", "am_lat", "--size", "8", "--iterations", "200"]);
+    let output = command.env("XDG_RUNTIME_DIR", &place).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left: Vec<_> =
+        std::fs::read_dir(&place).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(left, Vec::<std::path::PathBuf>::new());
+    std::fs::remove_dir(&place).unwrap();
 }
 
 #[test]

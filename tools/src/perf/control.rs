@@ -19,6 +19,9 @@ const BEAT: Duration = Duration::from_secs(2);
 /// How long the peer may take to answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long a peer of this host may take to end, once it is told to.
+const PATIENCE_MS: i32 = 1000;
+
 /// What the peer needs to know for one test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -194,11 +197,18 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        if let Other::Child(child) = &self.other {
-            let mut child = child.borrow_mut();
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let Other::Child(child) = &self.other else { return };
+        // It ends when nothing more can come, and takes its sockets with it; who is in the middle of a test does not read.
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(std::io::sink());
+        let replies = self.replies.get_mut().get_mut();
+        let fd = [replies.as_raw_fd()];
+        let said = |ready: Vec<bool>| ready.first() == Some(&true);
+        while sys::wait_readable(&fd, PATIENCE_MS).is_ok_and(said)
+            && replies.read(&mut [0; 512]).is_ok_and(|read| read > 0)
+        {}
+        let mut child = child.borrow_mut();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
