@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const FORMAT: u8 = 1;
 const FIXED: usize = 1 + 16 + 8 + 16 + 16 + 1;
-const LONGEST_PLACE: usize = 1 + 16 + 1 + 2 + 4;
+const LONGEST_ADDRESS: usize = 1 + 16 + 1 + 2 + 4;
 
 /// One address and port where the listener listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenAddress {
     /// The address.
     pub ip: IpAddr,
     /// How many of its first bits name the subnet.
@@ -21,7 +21,7 @@ pub struct Place {
     pub speed_mbps: u32,
 }
 
-/// Who listens, and where: the best places first.
+/// Who listens, and where: the best addresses first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// The kernel it runs under; with [`Contact::net_namespace`] it says who shares loopback addresses.
@@ -32,8 +32,8 @@ pub struct Contact {
     pub cookie: [u8; 16],
     /// Which of the listener's users is meant.
     pub target: [u8; 16],
-    /// Where it listens; at most [`Contact::MAX_PLACES`].
-    pub places: Vec<Place>,
+    /// Where it listens; at most [`Contact::MAX_ADDRESSES`].
+    pub addresses: Vec<ListenAddress>,
 }
 
 /// Why bytes are no contact.
@@ -43,10 +43,10 @@ pub enum Malformed {
     Length,
     /// Another version wrote them.
     Format(u8),
-    /// More places than there can be, or none.
-    Places(u8),
-    /// A place that is no address: its family, prefix or port.
-    Place,
+    /// More addresses than there can be, or none.
+    Addresses(u8),
+    /// One of them cannot be: its family, prefix or port.
+    Address,
 }
 
 impl fmt::Display for Malformed {
@@ -56,8 +56,10 @@ impl fmt::Display for Malformed {
             Malformed::Format(format) => {
                 write!(f, "the address has format {format}, this side knows format {FORMAT}")
             }
-            Malformed::Places(count) => write!(f, "the address claims {count} places"),
-            Malformed::Place => f.write_str("the address has a place that cannot be"),
+            Malformed::Addresses(count) => {
+                write!(f, "the address lists {count} listening addresses")
+            }
+            Malformed::Address => f.write_str("the address has a listening address that cannot be"),
         }
     }
 }
@@ -71,24 +73,24 @@ impl From<Malformed> for String {
 }
 
 impl Contact {
-    /// The most places that a contact carries.
-    pub const MAX_PLACES: usize = 16;
+    /// The most addresses that a contact carries.
+    pub const MAX_ADDRESSES: usize = 16;
     /// The longest packed contact.
-    pub const MAX_LEN: usize = FIXED + Contact::MAX_PLACES * LONGEST_PLACE;
+    pub const MAX_LEN: usize = FIXED + Contact::MAX_ADDRESSES * LONGEST_ADDRESS;
 
-    /// The bytes; places beyond [`Contact::MAX_PLACES`] are left out.
+    /// The bytes; addresses beyond [`Contact::MAX_ADDRESSES`] are left out.
     #[must_use]
     pub fn pack(&self) -> Vec<u8> {
-        let places = &self.places[..self.places.len().min(Contact::MAX_PLACES)];
-        let mut out = Vec::with_capacity(FIXED + places.len() * LONGEST_PLACE);
+        let addresses = &self.addresses[..self.addresses.len().min(Contact::MAX_ADDRESSES)];
+        let mut out = Vec::with_capacity(FIXED + addresses.len() * LONGEST_ADDRESS);
         out.push(FORMAT);
         out.extend_from_slice(&self.boot_id);
         out.extend_from_slice(&self.net_namespace.to_le_bytes());
         out.extend_from_slice(&self.cookie);
         out.extend_from_slice(&self.target);
-        out.push(places.len() as u8); // at most MAX_PLACES
-        for place in places {
-            match place.ip {
+        out.push(addresses.len() as u8); // at most MAX_ADDRESSES
+        for address in addresses {
+            match address.ip {
                 IpAddr::V4(ip) => {
                     out.push(4);
                     out.extend_from_slice(&ip.octets());
@@ -98,9 +100,9 @@ impl Contact {
                     out.extend_from_slice(&ip.octets());
                 }
             }
-            out.push(place.prefix);
-            out.extend_from_slice(&place.port.to_le_bytes());
-            out.extend_from_slice(&place.speed_mbps.to_le_bytes());
+            out.push(address.prefix);
+            out.extend_from_slice(&address.port.to_le_bytes());
+            out.extend_from_slice(&address.speed_mbps.to_le_bytes());
         }
         out
     }
@@ -129,11 +131,11 @@ impl Contact {
         let cookie = reader.take()?;
         let target = reader.take()?;
         let [count] = reader.take()?;
-        if count == 0 || usize::from(count) > Contact::MAX_PLACES {
-            return Err(Malformed::Places(count));
+        if count == 0 || usize::from(count) > Contact::MAX_ADDRESSES {
+            return Err(Malformed::Addresses(count));
         }
-        let places = (0..count).map(|_| reader.place()).collect::<Result<_, _>>()?;
-        Ok((Contact { boot_id, net_namespace, cookie, target, places }, reader.rest))
+        let addresses = (0..count).map(|_| reader.address()).collect::<Result<_, _>>()?;
+        Ok((Contact { boot_id, net_namespace, cookie, target, addresses }, reader.rest))
     }
 }
 
@@ -148,20 +150,20 @@ impl Reader<'_> {
         Ok(*head)
     }
 
-    fn place(&mut self) -> Result<Place, Malformed> {
+    fn address(&mut self) -> Result<ListenAddress, Malformed> {
         let [family] = self.take()?;
         let (ip, longest) = match family {
             4 => (IpAddr::V4(Ipv4Addr::from(self.take::<4>()?)), 32),
             6 => (IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)), 128),
-            _ => return Err(Malformed::Place),
+            _ => return Err(Malformed::Address),
         };
         let [prefix] = self.take()?;
         let port = u16::from_le_bytes(self.take()?);
         let speed_mbps = u32::from_le_bytes(self.take()?);
         if prefix > longest || port == 0 || ip.is_unspecified() || ip.is_multicast() {
-            return Err(Malformed::Place);
+            return Err(Malformed::Address);
         }
-        Ok(Place { ip, prefix, port, speed_mbps })
+        Ok(ListenAddress { ip, prefix, port, speed_mbps })
     }
 }
 
@@ -170,13 +172,18 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn a_place() -> impl Strategy<Value = Place> {
+    fn an_address() -> impl Strategy<Value = ListenAddress> {
         let v4 = (any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| (IpAddr::V4(ip.into()), prefix));
         let v6 = (any::<u128>(), 0u8..=128).prop_map(|(ip, p)| (IpAddr::V6(ip.into()), p));
         (prop_oneof![v4, v6], 1u16.., any::<u32>())
-            .prop_map(|((ip, prefix), port, speed_mbps)| Place { ip, prefix, port, speed_mbps })
-            .prop_filter("an address of one host", |place| {
-                !place.ip.is_unspecified() && !place.ip.is_multicast()
+            .prop_map(|((ip, prefix), port, speed_mbps)| ListenAddress {
+                ip,
+                prefix,
+                port,
+                speed_mbps,
+            })
+            .prop_filter("an address of one host", |address| {
+                !address.ip.is_unspecified() && !address.ip.is_multicast()
             })
     }
 
@@ -186,14 +193,14 @@ pub(crate) mod tests {
             any::<u64>(),
             any::<[u8; 16]>(),
             any::<[u8; 16]>(),
-            prop::collection::vec(a_place(), 1..=Contact::MAX_PLACES),
+            prop::collection::vec(an_address(), 1..=Contact::MAX_ADDRESSES),
         )
-            .prop_map(|(boot_id, net_namespace, cookie, target, places)| Contact {
+            .prop_map(|(boot_id, net_namespace, cookie, target, addresses)| Contact {
                 boot_id,
                 net_namespace,
                 cookie,
                 target,
-                places,
+                addresses,
             })
     }
 

@@ -38,7 +38,7 @@ pub struct Dial {
     refusals: usize,
     wrong_secrets: usize,
     /// Ways that could not even be begun here: they say nothing about the peer.
-    impassable: usize,
+    unusable: usize,
     /// This process or the system had no descriptor left for a socket.
     starved: bool,
 }
@@ -70,10 +70,10 @@ impl Dial {
             failures: Vec::new(),
             refusals: 0,
             wrong_secrets: 0,
-            impassable: 0,
+            unusable: 0,
             starved: false,
         };
-        dial.next_way(Instant::now());
+        dial.next_route(Instant::now());
         dial
     }
 
@@ -104,7 +104,7 @@ impl Dial {
     /// this target: the process has ended, or has closed what was dialled.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.refusals > 0 && self.refusals + self.impassable == self.failures.len()
+        self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
     }
 
     /// Whether a listener there does not know this side's secret: trying again brings the same answer.
@@ -141,7 +141,7 @@ impl Dial {
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
                     self.failures.push(format!("{what}: {words}"));
-                    self.next_way(now);
+                    self.next_route(now);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Dial {
     }
 
     /// Begins the next way that can be begun.
-    fn next_way(&mut self, now: Instant) {
+    fn next_route(&mut self, now: Instant) {
         self.current = None;
         while self.current.is_none() {
             let Some(route) = self.routes.next() else { return };
@@ -180,7 +180,7 @@ impl Dial {
                     let number = error.raw_os_error();
                     self.starved |= matches!(number, Some(libc::EMFILE | libc::ENFILE));
                     self.refusals += usize::from(kind == io::ErrorKind::ConnectionRefused);
-                    self.impassable += usize::from(matches!(
+                    self.unusable += usize::from(matches!(
                         kind,
                         io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
                     ));

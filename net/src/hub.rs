@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::auth::{Hello, Key, Refusal};
-use crate::contact::{Contact, Place};
+use crate::contact::{Contact, ListenAddress};
 use crate::filter::Filter;
 use crate::interfaces::{LocalAddress, local_addresses};
 use crate::options::Ports;
 use crate::routes::here;
 use crate::sys::{self, Poller, Waker};
-use door::Door;
+use handshakes::Handshakes;
 
-#[path = "door.rs"]
-mod door;
+#[path = "handshakes.rs"]
+mod handshakes;
 
 /// Connections that wait for their target to take them; beyond it the dialler hears that there is no room.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
@@ -65,7 +65,7 @@ pub struct Counters {
     /// Connections that were handed to their target.
     pub accepted: u64,
     /// Connections without a good proof: scanners, garbage, another secret or version.
-    pub strangers: u64,
+    pub unproven: u64,
     /// Connections that did not come through the handshake in time.
     pub slow: u64,
     /// Proven connections to a target that is not (or no more) there.
@@ -77,11 +77,11 @@ pub struct Counters {
 #[derive(Debug, Default)]
 struct Counts {
     accepted: AtomicU64,
-    strangers: AtomicU64,
+    unproven: AtomicU64,
     slow: AtomicU64,
     unknown_target: AtomicU64,
     refused: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 /// A proven connection, as its target finds it.
@@ -100,10 +100,10 @@ pub struct Incoming {
 #[derive(Debug)]
 pub struct Hub {
     local: Vec<LocalAddress>,
-    places: Vec<Place>,
+    addresses: Vec<ListenAddress>,
     cookie: [u8; 16],
     targets: Mutex<HashMap<[u8; 16], Arc<Slot>>>,
-    door: Mutex<Door>,
+    handshakes: Mutex<Handshakes>,
     poller: Poller,
     counts: Counts,
 }
@@ -122,7 +122,7 @@ impl Hub {
     /// Why not: no interface, no free port, no descriptors; in words.
     pub fn open(settings: &Settings) -> Result<Arc<Hub>, String> {
         let local = local_addresses(&settings.filter)?;
-        let listeners = door::listen(settings.listen)?;
+        let listeners = handshakes::listen(settings.listen)?;
         let cookie = match settings.cookie {
             Some(cookie) => cookie,
             None => {
@@ -132,19 +132,19 @@ impl Hub {
             }
         };
         let poller = Poller::new().map_err(|error| format!("opening a listener: {error}"))?;
-        let places = offered(&local, &listeners);
-        if places.is_empty() {
+        let addresses = offered(&local, &listeners);
+        if addresses.is_empty() {
             return Err("none of the allowed addresses is one that can be listened on".into());
         }
         let key = Key::derive(&settings.secret, &cookie);
-        let door = Door::new(listeners, key, settings, &poller)
+        let handshakes = Handshakes::new(listeners, key, settings, &poller)
             .map_err(|error| format!("opening a listener: {error}"))?;
         Ok(Arc::new(Hub {
             local,
-            places,
+            addresses,
             cookie,
             targets: Mutex::default(),
-            door: Mutex::new(door),
+            handshakes: Mutex::new(handshakes),
             poller,
             counts: Counts::default(),
         }))
@@ -160,8 +160,8 @@ impl Hub {
     #[must_use]
     pub fn contact(&self, target: [u8; 16]) -> Contact {
         let (boot_id, net_namespace) = here();
-        let places = self.places.clone();
-        Contact { boot_id, net_namespace, cookie: self.cookie, target, places }
+        let addresses = self.addresses.clone();
+        Contact { boot_id, net_namespace, cookie: self.cookie, target, addresses }
     }
 
     /// Opens a mailbox for connections to `target`.
@@ -186,12 +186,12 @@ impl Hub {
     }
 
     fn poll_at(&self, now: Instant) {
-        let mut door = match self.door.try_lock() {
-            Ok(door) => door,
-            Err(TryLockError::Poisoned(door)) => door.into_inner(),
+        let mut handshakes = match self.handshakes.try_lock() {
+            Ok(handshakes) => handshakes,
+            Err(TryLockError::Poisoned(handshakes)) => handshakes.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        door.poll(self, now);
+        handshakes.poll(self, now);
     }
 
     /// Readable when [`Hub::poll`] has something to do.
@@ -206,7 +206,7 @@ impl Hub {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counters {
             accepted: get(&self.counts.accepted),
-            strangers: get(&self.counts.strangers),
+            unproven: get(&self.counts.unproven),
             slow: get(&self.counts.slow),
             unknown_target: get(&self.counts.unknown_target),
             refused: get(&self.counts.refused),
@@ -218,17 +218,17 @@ impl Hub {
         lock(&self.targets).contains_key(target)
     }
 
-    /// How many strangers came, when it is time to tell somebody: after the first, the second, the fourth and so
-    /// on, once for all users of the listener.
+    /// How many unproven connections came, when it is time to tell somebody: after the first, the second, the fourth
+    /// and so on, once for all users of the listener.
     #[must_use]
-    pub fn strangers_to_tell(&self) -> Option<u64> {
-        let told = self.counts.told.load(Ordering::Relaxed);
-        let came = self.counts.strangers.load(Ordering::Relaxed);
-        let due = came >= told.saturating_mul(2).max(1);
+    pub fn unproven_to_report(&self) -> Option<u64> {
+        let reported = self.counts.reported.load(Ordering::Relaxed);
+        let came = self.counts.unproven.load(Ordering::Relaxed);
+        let due = came >= reported.saturating_mul(2).max(1);
         let swap = |from| {
-            self.counts.told.compare_exchange(from, came, Ordering::Relaxed, Ordering::Relaxed)
+            self.counts.reported.compare_exchange(from, came, Ordering::Relaxed, Ordering::Relaxed)
         };
-        (due && swap(told).is_ok()).then_some(came)
+        (due && swap(reported).is_ok()).then_some(came)
     }
 
     /// Whether the target of a proven hello takes one more connection.
@@ -253,7 +253,7 @@ impl Hub {
 }
 
 /// Where the listeners can be reached: the allowed addresses, each with the port of its family.
-fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<Place> {
+fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenAddress> {
     let bound: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
     let listens = |from: &LocalAddress| {
@@ -269,9 +269,9 @@ fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<Place> 
         .filter_map(|from| {
             let port = listens(from)?;
             let speed_mbps = from.speed_mbps.unwrap_or(0);
-            Some(Place { ip: from.ip, prefix: from.prefix, port, speed_mbps })
+            Some(ListenAddress { ip: from.ip, prefix: from.prefix, port, speed_mbps })
         })
-        .take(Contact::MAX_PLACES)
+        .take(Contact::MAX_ADDRESSES)
         .collect()
 }
 

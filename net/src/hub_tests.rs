@@ -1,4 +1,4 @@
-//! The listener and the dialler over loopback: those who belong, and all kinds of strangers.
+//! The listener and the dialler over loopback: those who belong, and all kinds of unproven connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener};
@@ -26,8 +26,8 @@ fn hello(purpose: u8) -> Hello {
 
 /// Where the hub listens on loopback.
 fn at(hub: &Hub, v6: bool) -> Option<SocketAddr> {
-    let place = |place: &&Place| place.ip.is_loopback() && place.ip.is_ipv6() == v6;
-    hub.places.iter().find(place).map(|place| SocketAddr::new(place.ip, place.port))
+    let address = |address: &&ListenAddress| address.ip.is_loopback() && address.ip.is_ipv6() == v6;
+    hub.addresses.iter().find(address).map(|address| SocketAddr::new(address.ip, address.port))
 }
 
 fn route(remote: SocketAddr) -> Route {
@@ -116,9 +116,9 @@ fn the_contact_leads_to_the_listener() {
     let hub = open(Settings::default());
     let mailbox = hub.register(ME).expect("free");
     let contact = Contact::parse(&mailbox.contact().pack()).expect("our own");
-    let ways = routes(hub.local(), &contact).expect("the same host");
+    let routes = routes(hub.local(), &contact).expect("the same host");
     let key = Key::derive(SECRET, &contact.cookie);
-    let _there = finish(&hub, &mut Dial::start(ways, key, hello(1), soon())).expect("accepted");
+    let _there = finish(&hub, &mut Dial::start(routes, key, hello(1), soon())).expect("accepted");
     assert!(mailbox.take().is_some() && mailbox.take().is_none());
 }
 
@@ -135,11 +135,11 @@ fn a_scanner_costs_one_closed_socket_and_a_counter() {
         if words == b"TLNx" {
             scanner.shutdown(std::net::Shutdown::Write).expect("connected");
         }
-        until(&hub, None, |_| (hub.counters().strangers > n as u64).then_some(()));
+        until(&hub, None, |_| (hub.counters().unproven > n as u64).then_some(()));
         assert!(is_closed(&mut scanner));
     }
-    assert_eq!(hub.counters(), Counters { strangers: 4, ..Counters::default() });
-    assert_eq!((hub.strangers_to_tell(), hub.strangers_to_tell()), (Some(4), None));
+    assert_eq!(hub.counters(), Counters { unproven: 4, ..Counters::default() });
+    assert_eq!((hub.unproven_to_report(), hub.unproven_to_report()), (Some(4), None));
     let _there = dial(&hub, hello(0)).expect("those who belong still come in");
     assert!(mailbox.take().is_some());
 }
@@ -153,14 +153,14 @@ fn a_million_bytes_of_garbage_are_not_read() {
         let _ = stranger.write_all(&greeting);
         stranger.write_all(&vec![0xff; 1_000_000]).is_err() || is_closed(&mut stranger)
     });
-    until(&hub, None, |_| (hub.counters().strangers == 1).then_some(()));
+    until(&hub, None, |_| (hub.counters().unproven == 1).then_some(()));
     assert!(writer.join().expect("no panic"), "the socket was closed");
 }
 
 #[test]
 fn a_slow_sender_is_dismissed_at_its_deadline() {
-    let patience = Duration::from_millis(100);
-    let hub = open(Settings { handshake_timeout: patience, ..Settings::default() });
+    let timeout = Duration::from_millis(100);
+    let hub = open(Settings { handshake_timeout: timeout, ..Settings::default() });
     let mut silent = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
     let mut slow = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
     slow.write_all(b"TL").expect("connected");
@@ -179,7 +179,7 @@ fn another_secret_does_not_come_in_and_hears_why() {
         .expect_err("the secret is wrong");
     assert!(words.contains("wrong secret"), "{words}");
     assert!(words.contains(&remote.to_string()), "{words}");
-    assert_eq!(hub.counters().strangers, 1);
+    assert_eq!(hub.counters().unproven, 1);
     assert!(mailbox.take().is_none());
 }
 
@@ -193,7 +193,7 @@ fn who_has_the_address_of_a_process_that_was_replaced_hears_so() {
     let words = finish(&hub, &mut dial).expect_err("refused");
     assert!(words.contains("replaced"), "{words}");
     assert!(dial.is_refused() && !dial.is_wrong_secret());
-    assert_eq!(hub.counters().strangers, 1);
+    assert_eq!(hub.counters().unproven, 1);
 }
 
 #[test]
@@ -233,8 +233,8 @@ fn silent(hub: &Hub, count: usize) -> Vec<TcpStream> {
 }
 
 /// Polls at that time until so many have come in.
-fn let_in(hub: &Hub, now: Instant, count: usize) {
-    while lock(&hub.door).state().0 < count {
+fn accept(hub: &Hub, now: Instant, count: usize) {
+    while lock(&hub.handshakes).state().0 < count {
         hub.poll_at(now);
     }
 }
@@ -244,32 +244,35 @@ fn so_many_are_in_their_handshake_and_no_more_until_the_longest_silent_has_had_i
     let hub = open(Settings::default());
     let t0 = Instant::now();
     let mut first = silent(&hub, 1);
-    let_in(&hub, t0, 1);
-    let others = silent(&hub, door::HALF_OPEN - 1);
-    let_in(&hub, t0 + Duration::from_millis(300), door::HALF_OPEN);
+    accept(&hub, t0, 1);
+    let others = silent(&hub, handshakes::HALF_OPEN - 1);
+    accept(&hub, t0 + Duration::from_millis(300), handshakes::HALF_OPEN);
     // It is full: nobody is let in, the listener is not even watched, and the timer knows who goes first.
     let late = silent(&hub, 40);
-    let early = t0 + door::GRACE - Duration::from_millis(1);
+    let early = t0 + handshakes::GRACE - Duration::from_millis(1);
     (0..100).for_each(|_| hub.poll_at(early));
-    let (guests, listening, timer, _) = lock(&hub.door).state();
-    assert_eq!((guests, listening, timer), (door::HALF_OPEN, false, Some(t0 + door::GRACE)));
+    let (pending, listening, timer, _) = lock(&hub.handshakes).state();
+    assert_eq!(
+        (pending, listening, timer),
+        (handshakes::HALF_OPEN, false, Some(t0 + handshakes::GRACE))
+    );
     assert_eq!(hub.counters(), Counters::default(), "nobody is dismissed before its time");
     // The first one says something, and the others have been silent for longer now.
     first[0].write_all(b"T").expect("connected");
-    let mut moved = false;
-    while !moved {
+    let mut later = false;
+    while !later {
         hub.poll_at(early);
-        moved = lock(&hub.door).state().2 > Some(t0 + door::GRACE);
+        later = lock(&hub.handshakes).state().2 > Some(t0 + handshakes::GRACE);
     }
     // The timer of the kernel wakes the listener at the time that it has been told; each who comes in then takes
     // the place of one who was silent for long, and who said something stays.
-    let due = t0 + Duration::from_millis(300) + door::GRACE;
+    let due = t0 + Duration::from_millis(300) + handshakes::GRACE;
     until(&hub, None, |_| {
         hub.poll_at(due.max(Instant::now()));
         (hub.counters().slow >= 40).then_some(())
     });
     assert_eq!(hub.counters().slow, 40);
-    assert_eq!(lock(&hub.door).state().0, door::HALF_OPEN);
+    assert_eq!(lock(&hub.handshakes).state().0, handshakes::HALF_OPEN);
     first[0].set_nonblocking(true).expect("an option");
     let still = first[0].read(&mut [0; 1]).expect_err("it is still there");
     assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
@@ -283,24 +286,24 @@ fn so_many_are_in_their_handshake_and_no_more_until_the_longest_silent_has_had_i
 
 #[test]
 fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
-    let patience = Duration::from_secs(10);
-    let hub = open(Settings { handshake_timeout: patience, ..Settings::default() });
+    let timeout = Duration::from_secs(10);
+    let hub = open(Settings { handshake_timeout: timeout, ..Settings::default() });
     let t0 = Instant::now();
     let mut slow = silent(&hub, 1);
-    let_in(&hub, t0, 1);
+    accept(&hub, t0, 1);
     // A byte now and then is no reason to stay.
     for (n, byte) in (1..10u32).zip(b"TLN\x01abcdef") {
         slow[0].write_all(&[*byte]).expect("connected");
         let mut seen = false;
         while !seen {
-            hub.poll_at(t0 + patience / 10 * n);
-            seen = lock(&hub.door).state().3 == Some(t0 + patience / 10 * n);
+            hub.poll_at(t0 + timeout / 10 * n);
+            seen = lock(&hub.handshakes).state().3 == Some(t0 + timeout / 10 * n);
         }
         assert_eq!(hub.counters().slow, 0);
     }
     slow[0].write_all(b"g").expect("connected");
     while hub.counters().slow == 0 {
-        hub.poll_at(t0 + patience);
+        hub.poll_at(t0 + timeout);
     }
     assert!(is_closed(&mut slow[0]));
 }
@@ -319,13 +322,13 @@ fn no_descriptor_is_left_when_somebody_connects() {
     sys::limit_descriptors(u64::try_from(highest).expect("a descriptor") + 1);
     assert!(TcpStream::connect(remote).is_err(), "there is none left");
     let (begun, mut wakes, mut ready) = (Instant::now(), 0u32, Vec::new());
-    while begun.elapsed() < 4 * door::PAUSE {
-        poller.wait(&mut ready, Some(door::PAUSE)).expect("epoll");
+    while begun.elapsed() < 4 * handshakes::PAUSE {
+        poller.wait(&mut ready, Some(handshakes::PAUSE)).expect("epoll");
         wakes += u32::from(!ready.is_empty());
         hub.poll();
     }
     // Each pause ends once, and somebody waits all the time.
-    let pauses = (begun.elapsed().as_millis() / door::PAUSE.as_millis()) as u32 + 2;
+    let pauses = (begun.elapsed().as_millis() / handshakes::PAUSE.as_millis()) as u32 + 2;
     assert!(wakes <= 2 * pauses, "woken {wakes} times in {pauses} pauses");
     assert_eq!(hub.counters(), Counters::default());
     // There is room again: who has waited is let in, and belongs.
@@ -384,9 +387,9 @@ fn a_dial_walks_to_the_next_way() {
     let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     let mute = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mute_at = mute.local_addr().expect("bound");
-    let ways = vec![route(closed), route(mute_at), route(at(&hub, false).expect("lo"))];
+    let routes = vec![route(closed), route(mute_at), route(at(&hub, false).expect("lo"))];
     let deadline = Instant::now() + Duration::from_secs(2);
-    let mut dial = Dial::start(ways, key(&hub), hello(0), deadline);
+    let mut dial = Dial::start(routes, key(&hub), hello(0), deadline);
     let there = finish(&hub, &mut dial).expect("the third way");
     assert_eq!(there.peer_addr().ok(), at(&hub, false));
     assert_eq!(dial.attempt(), 3);
@@ -399,8 +402,8 @@ fn a_dial_that_fails_names_every_way_and_its_reason() {
     let mute = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mute_at = mute.local_addr().expect("bound");
     let deadline = Instant::now() + Duration::from_millis(300);
-    let ways = vec![route(closed), route(mute_at)];
-    let words = finish(&hub, &mut Dial::start(ways, key(&hub), hello(0), deadline))
+    let routes = vec![route(closed), route(mute_at)];
+    let words = finish(&hub, &mut Dial::start(routes, key(&hub), hello(0), deadline))
         .expect_err("none leads there");
     assert!(words.contains(&format!("{closed} (test): Connection refused")), "{words}");
     assert!(words.contains(&format!("{mute_at} (test): connected, but the process")), "{words}");
@@ -423,7 +426,7 @@ fn a_range_of_ports_that_is_taken_is_a_clear_error() {
         })
         .expect("two free neighbours");
     let (settings, port, first, second) = range;
-    let taken: Vec<u16> = [&first, &second].iter().map(|hub| hub.places[0].port).collect();
+    let taken: Vec<u16> = [&first, &second].iter().map(|hub| hub.addresses[0].port).collect();
     assert!(taken.contains(&port) && taken.contains(&(port + 1)), "{taken:?}");
     let words = Hub::open(&settings).expect_err("both are taken");
     assert!(words.contains(&format!("every port of {port}-{} is taken", port + 1)), "{words}");
@@ -450,10 +453,10 @@ fn only_allowed_interfaces_are_offered_and_let_peers_in() {
     assert!(Hub::open(&Settings { filter, ..Settings::default() }).is_err());
     let filter = Filter::parse("127.0.0.1").expect("a filter");
     let hub = open(Settings { filter, ..Settings::default() });
-    assert!(hub.places.iter().all(|place| place.ip == IpAddr::from([127, 0, 0, 1])));
+    assert!(hub.addresses.iter().all(|address| address.ip == IpAddr::from([127, 0, 0, 1])));
     let port = at(&hub, false).expect("lo").port();
     let mut elsewhere = TcpStream::connect(("127.0.0.3", port)).expect("listening");
-    until(&hub, None, |_| (hub.counters().strangers == 1).then_some(()));
+    until(&hub, None, |_| (hub.counters().unproven == 1).then_some(()));
     assert!(is_closed(&mut elsewhere));
 }
 
@@ -462,7 +465,7 @@ fn an_address_given_by_the_user_is_listened_at_and_nowhere_else() {
     let cookie = [0; 16];
     let listen = Listen::At("127.0.0.1:0".parse().expect("an address"));
     let hub = open(Settings { listen, cookie: Some(cookie), ..Settings::default() });
-    assert_eq!(hub.places.len(), 1);
+    assert_eq!(hub.addresses.len(), 1);
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
     std::thread::scope(|scope| {

@@ -42,7 +42,7 @@ mod routes;
 mod sys;
 
 pub use auth::{Acceptor, Dialler, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, Stranger, VERSION};
-pub use contact::{Contact, Malformed, Place};
+pub use contact::{Contact, ListenAddress, Malformed};
 pub use dial::{Dial, Progress, dial_blocking};
 pub use filter::Filter;
 pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};

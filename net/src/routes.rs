@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::OnceLock;
 
-use crate::contact::{Contact, Place};
+use crate::contact::{Contact, ListenAddress};
 use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
 
@@ -88,16 +88,16 @@ struct Rank {
 }
 
 impl Rank {
-    fn of(class: Class, from: &LocalAddress, place: &Place) -> Rank {
+    fn of(class: Class, from: &LocalAddress, address: &ListenAddress) -> Rank {
         // Nothing known, or 0, of one end: the other end's link is what is known of the way.
-        let known = [from.speed_mbps.unwrap_or(0), place.speed_mbps];
+        let known = [from.speed_mbps.unwrap_or(0), address.speed_mbps];
         let speed = known.into_iter().filter(|speed| *speed > 0).min().unwrap_or(UNKNOWN_SPEED);
         Rank {
-            last_resort: from.last_resort || is_link_local(place.ip),
+            last_resort: from.last_resort || is_link_local(address.ip),
             beyond_this_host: class != Class::Loopback,
             speed: std::cmp::Reverse(speed),
             class,
-            v6: place.ip.is_ipv6(),
+            v6: address.ip.is_ipv6(),
         }
     }
 }
@@ -110,10 +110,10 @@ fn find(
 ) -> Result<Vec<Route>, String> {
     let mut found: Vec<(Rank, Route)> = Vec::new();
     let mut why_not = Vec::new();
-    for place in &contact.places {
-        match ways_to(place, local, same_loopback, ask) {
-            Ok(ways) => found.extend(ways),
-            Err(words) => why_not.push(format!("{}: {words}", place.ip)),
+    for address in &contact.addresses {
+        match routes_to(address, local, same_loopback, ask) {
+            Ok(routes) => found.extend(routes),
+            Err(words) => why_not.push(format!("{}: {words}", address.ip)),
         }
     }
     if found.is_empty() {
@@ -124,22 +124,22 @@ fn find(
     Ok(found.into_iter().map(|(_, route)| route).collect())
 }
 
-fn ways_to(
-    place: &Place,
+fn routes_to(
+    address: &ListenAddress,
     local: &[LocalAddress],
     same_loopback: bool,
     ask: &dyn Fn(SocketAddr) -> Result<IpAddr, String>,
 ) -> Result<Vec<(Rank, Route)>, String> {
-    let remote = SocketAddr::new(place.ip, place.port);
-    let rank = |class, from: &LocalAddress| Rank::of(class, from, place);
-    let own = local.iter().find(|from| from.ip == place.ip);
-    if place.ip.is_loopback() {
+    let remote = SocketAddr::new(address.ip, address.port);
+    let rank = |class, from: &LocalAddress| Rank::of(class, from, address);
+    let own = local.iter().find(|from| from.ip == address.ip);
+    if address.ip.is_loopback() {
         if !same_loopback {
             return Err("a loopback address of another host or network namespace".into());
         }
         let from = local
             .iter()
-            .find(|from| from.loopback && from.ip.is_ipv4() == place.ip.is_ipv4())
+            .find(|from| from.loopback && from.ip.is_ipv4() == address.ip.is_ipv4())
             .ok_or("the loopback interface is not among the interfaces allowed here")?;
         let route = Route { local: None, remote, why: "loopback".into() };
         return Ok(vec![(rank(Class::Loopback, from), route)]);
@@ -155,7 +155,7 @@ fn ways_to(
     }
     let near: Vec<(Rank, Route)> = local
         .iter()
-        .filter(|from| !from.loopback && same_subnet(from.ip, place.ip, from.prefix))
+        .filter(|from| !from.loopback && same_subnet(from.ip, address.ip, from.prefix))
         .map(|from| {
             let why = format!("same subnet as {}", from.interface);
             let remote = with_scope(remote, from.scope_id);
@@ -165,7 +165,7 @@ fn ways_to(
     if !near.is_empty() {
         return Ok(near);
     }
-    if is_link_local(place.ip) {
+    if is_link_local(address.ip) {
         return Err("no interface here has link-local addresses of that kind".into());
     }
     let from_ip = ask(remote)?;
@@ -211,15 +211,15 @@ mod tests {
         }
     }
 
-    fn contact(places: &[(&str, u32)]) -> Contact {
-        let places = places
+    fn contact(addresses: &[(&str, u32)]) -> Contact {
+        let addresses = addresses
             .iter()
             .map(|(ip, speed_mbps)| {
                 let ip: IpAddr = ip.parse().expect("an address");
-                Place { ip, prefix: 24, port: 4000, speed_mbps: *speed_mbps }
+                ListenAddress { ip, prefix: 24, port: 4000, speed_mbps: *speed_mbps }
             })
             .collect();
-        Contact { boot_id: [1; 16], net_namespace: 2, cookie: [3; 16], target: [4; 16], places }
+        Contact { boot_id: [1; 16], net_namespace: 2, cookie: [3; 16], target: [4; 16], addresses }
     }
 
     fn no_route(_: SocketAddr) -> Result<IpAddr, String> {

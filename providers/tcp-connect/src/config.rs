@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     /// How long a peer may be silent on a connection that has something to say.
     pub(crate) silence: Duration,
     /// How long forming a connection may take.
-    pub(crate) patience: Duration,
+    pub(crate) connect_timeout: Duration,
     pub(crate) max_wires: usize,
 }
 
@@ -56,7 +56,7 @@ impl Settings {
                 ..tieline_net::Settings::default()
             },
             silence: duration("TIELINE_FAILURE_TIMEOUT", 20)?,
-            patience: duration("TIELINE_CONNECT_TIMEOUT", 30)?,
+            connect_timeout: duration("TIELINE_CONNECT_TIMEOUT", 30)?,
             max_wires,
         })
     }
@@ -74,7 +74,7 @@ mod tests {
     fn nothing_set_is_fine() {
         let settings = Settings::read(|_| None).expect("the defaults");
         assert_eq!(settings.silence, Duration::from_secs(20));
-        assert_eq!(settings.patience, Duration::from_secs(30));
+        assert_eq!(settings.connect_timeout, Duration::from_secs(30));
         assert_eq!(settings.max_wires, 512);
         assert!(settings.net.secret.is_empty());
     }

@@ -12,7 +12,7 @@ use tieline_plugin_api::{
 
 use crate::config::Settings;
 use crate::frame::MAX_DATAGRAM;
-use crate::peers::{Found, Peers};
+use crate::peers::{Notice, Peers};
 
 /// The module `stream`, opened for a worker.
 pub struct Stream {
@@ -44,8 +44,8 @@ impl Stream {
 
 impl Stream {
     /// An operator whose processes have different secrets finds the reason on the listening side, too.
-    fn tell(&self, hub: &Hub) {
-        if let Some((count, host)) = hub.strangers_to_tell().zip(self.host) {
+    fn warn(&self, hub: &Hub) {
+        if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
                  belong to the job: port scanners, an outdated address, or another TIELINE_SECRET"
@@ -91,7 +91,7 @@ impl Connector for Stream {
         show(peers, shown, events);
         if events.room() > 0 {
             peers.turn().map_err(|_| Status::Io)?;
-            self.tell(peers.hub());
+            self.warn(peers.hub());
             show(peers, shown, events);
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Connector for Stream {
 
     fn arm(&self) -> Result<Armed, Status> {
         let inner = self.inner.borrow();
-        Ok(if inner.peers.found.is_empty() { Armed::Sleep } else { Armed::Ready })
+        Ok(if inner.peers.notices.is_empty() { Armed::Sleep } else { Armed::Ready })
     }
 
     fn event_fd(&self) -> Option<i32> {
@@ -110,15 +110,15 @@ impl Connector for Stream {
 /// Moves what was found into the caller's array.
 fn show(peers: &mut Peers, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
     while events.room() > 0 {
-        let Some(found) = peers.found.pop_front() else { return };
+        let Some(notice) = peers.notices.pop_front() else { return };
         let mut event = Event::empty();
-        let bytes = match found {
-            Found::Datagram(from, bytes) => {
+        let bytes = match notice {
+            Notice::Datagram(from, bytes) => {
                 event.kind = event::DATAGRAM;
                 event.header = from;
                 bytes
             }
-            Found::Left { hash, status, words } => {
+            Notice::Left { hash, status, words } => {
                 event.kind = event::PEER_LEFT;
                 event.header = hash;
                 event.status = status as i32;

@@ -22,7 +22,7 @@ impl Peers {
         let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
             let ways = routes(self.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
-            let deadline = Instant::now() + self.patience;
+            let deadline = Instant::now() + self.connect_timeout;
             Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
         });
         match begun {

@@ -75,7 +75,7 @@ mod tests {
 
     fn ports(stream: &Stream) -> Vec<u16> {
         let contact = Contact::parse(&stream.address()).expect("our own");
-        contact.places.iter().map(|place| place.port).collect()
+        contact.addresses.iter().map(|address| address.port).collect()
     }
 
     #[test]
@@ -93,8 +93,8 @@ mod tests {
         assert_ne!(first.address(), same_worker.address());
         let contact = Contact::parse(&first.address()).expect("our own");
         drop((first, second, same_worker));
-        for place in contact.places {
-            let at = std::net::SocketAddr::new(place.ip, place.port);
+        for address in contact.addresses {
+            let at = std::net::SocketAddr::new(address.ip, address.port);
             assert!(std::net::TcpStream::connect(at).is_err(), "{at} still listens");
         }
     }

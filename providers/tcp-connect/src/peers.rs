@@ -42,7 +42,7 @@ const FIRST: u64 = 16;
 
 /// What the core is to hear of.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Notice {
     /// From whom, as their connection says, and what.
     Datagram(u64, Vec<u8>),
     Left {
@@ -54,12 +54,12 @@ pub(crate) enum Found {
 
 /// Everybody this connector talks to.
 pub(crate) struct Peers {
-    pub(crate) found: VecDeque<Found>,
+    pub(crate) notices: VecDeque<Notice>,
     mailbox: Mailbox,
     own: Vec<u8>,
     secret: Vec<u8>,
     silence: Duration,
-    patience: Duration,
+    connect_timeout: Duration,
     max_wires: usize,
     poller: Poller,
     timer: Timer,
@@ -91,12 +91,12 @@ impl Peers {
         poller.watch(mailbox.fd().as_raw_fd(), Interest::READ, MAILBOX)?;
         poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
         Ok(Peers {
-            found: VecDeque::new(),
+            notices: VecDeque::new(),
             mailbox,
             own,
             secret: settings.net.secret.clone(),
             silence: settings.silence,
-            patience: settings.patience,
+            connect_timeout: settings.connect_timeout,
             max_wires: settings.max_wires,
             poller,
             timer,
@@ -123,10 +123,10 @@ impl Peers {
     /// Takes a datagram for a peer.
     pub(crate) fn send(&mut self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
         if address == self.own {
-            if self.found.len() >= WAITING {
+            if self.notices.len() >= WAITING {
                 return Err(Status::Again);
             }
-            self.found.push_back(Found::Datagram(name_of(address), datagram.to_vec()));
+            self.notices.push_back(Notice::Datagram(name_of(address), datagram.to_vec()));
             return Ok(());
         }
         if !self.peers.contains_key(address) {
@@ -250,7 +250,7 @@ impl Peers {
     }
 
     fn left(&mut self, key: &[u8], status: Status, words: String) {
-        self.found.push_back(Found::Left { hash: name_of(key), status, words });
+        self.notices.push_back(Notice::Left { hash: name_of(key), status, words });
     }
 
     /// Writes what a connection has to carry, and hands it more of its peer's queue.
@@ -288,7 +288,7 @@ impl Peers {
     fn read(&mut self, token: u64) {
         let mut scratch = std::mem::take(&mut self.scratch);
         for _ in 0..READS {
-            if self.found.len() >= WAITING {
+            if self.notices.len() >= WAITING {
                 break;
             }
             let Some(wire) = self.wires.get_mut(&token) else { break };
@@ -323,7 +323,7 @@ impl Peers {
         let Some(wire) = self.wires.get_mut(&token) else { return };
         match (frame, wire.phase) {
             (Frame::Datagram(datagram), Phase::Open | Phase::Asked) => {
-                self.found.push_back(Found::Datagram(name_of(&wire.peer), datagram));
+                self.notices.push_back(Notice::Datagram(name_of(&wire.peer), datagram));
             }
             (Frame::Note(Note::MayClose), Phase::Open) => {
                 wire.note(Note::Bye);

@@ -90,14 +90,14 @@ fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
 }
 
 fn note(peers: &mut Peers, seen: &mut [Vec<u32>]) {
-    while let Some(found) = peers.found.pop_front() {
-        match found {
-            Found::Datagram(_, bytes) => {
+    while let Some(notice) = peers.notices.pop_front() {
+        match notice {
+            Notice::Datagram(_, bytes) => {
                 let (from, to) = (bytes[0] as usize, bytes[1] as usize);
                 assert_eq!(bytes, numbered(from, to, seen[from][to]), "{from} to {to}");
                 seen[from][to] += 1;
             }
-            Found::Left { words, .. } => panic!("nobody leaves: {words}"),
+            Notice::Left { words, .. } => panic!("nobody leaves: {words}"),
         }
     }
 }
@@ -130,14 +130,14 @@ fn the_number_of_connections_stays_near_its_limit() {
         all[0].send(address, b"hello").expect("room");
         turn_until(&mut all, |all| all[0].dials.is_empty() && all[0].wires.len() <= 3);
     }
-    turn_until(&mut all, |all| all[1..].iter().all(|peers| !peers.found.is_empty()));
+    turn_until(&mut all, |all| all[1..].iter().all(|peers| !peers.notices.is_empty()));
     assert!(all[0].peers.len() <= 3, "what is closed is forgotten");
 }
 
 fn left(peers: &mut Peers) -> Option<(u64, Status, String)> {
-    let at = peers.found.iter().position(|found| matches!(found, Found::Left { .. }))?;
-    match peers.found.remove(at) {
-        Some(Found::Left { hash, status, words }) => Some((hash, status, words)),
+    let at = peers.notices.iter().position(|notice| matches!(notice, Notice::Left { .. }))?;
+    match peers.notices.remove(at) {
+        Some(Notice::Left { hash, status, words }) => Some((hash, status, words)),
         _ => None,
     }
 }
@@ -156,12 +156,14 @@ fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
     all[1].send(&addresses[0], b"hello").expect("room");
-    turn_until(&mut all, |all| !all[0].found.is_empty());
+    turn_until(&mut all, |all| !all[0].notices.is_empty());
     all[1].send(&addresses[0], b"last words").expect("room");
     drop(all.pop());
     let (hash, status, words) = wait_left(&mut all);
     assert_eq!((hash, status), (name_of(&addresses[1]), Status::Closed), "{words}");
-    let Some(Found::Datagram(from, bytes)) = all[0].found.pop_back() else { panic!("last words") };
+    let Some(Notice::Datagram(from, bytes)) = all[0].notices.pop_back() else {
+        panic!("last words")
+    };
     assert_eq!((from, &*bytes), (name_of(&addresses[1]), &b"last words"[..]));
     assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
 }
@@ -175,8 +177,8 @@ fn nobody_at_an_address_is_reported_with_every_place_that_was_tried() {
         all[0].send(&gone, b"anybody?").expect("room");
         let (hash, status, words) = wait_left(&mut all);
         assert_eq!((hash, status), (name_of(&gone), Status::PeerFailed));
-        for place in &contact.places {
-            let at = SocketAddr::new(place.ip, place.port);
+        for address in &contact.addresses {
+            let at = SocketAddr::new(address.ip, address.port);
             assert!(words.contains(&format!("{at} (")), "{words}");
         }
         assert!(words.contains("Connection refused"), "{words}");
@@ -194,7 +196,7 @@ fn another_secret_is_named_as_the_reason() {
     let (_, status, words) = wait_left(&mut all);
     assert_eq!(status, Status::Permission);
     assert!(words.contains("wrong secret"), "{words}");
-    assert!(all[1].hub().counters().strangers > 0);
+    assert!(all[1].hub().counters().unproven > 0);
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
     }
     let mut seen = 0;
     turn_until(&mut all, |all| {
-        seen += all[1].found.drain(..).count();
+        seen += all[1].notices.drain(..).count();
         seen == sent
     });
 }
@@ -237,8 +239,8 @@ fn garbage_and_scanners_do_not_disturb_the_traffic() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
     let contact = Contact::parse(&addresses[1]).expect("our own");
-    let port = contact.places[0].port;
-    let at = SocketAddr::new(contact.places[0].ip, port);
+    let port = contact.addresses[0].port;
+    let at = SocketAddr::new(contact.addresses[0].ip, port);
     let scanner = std::thread::spawn(move || {
         for n in 0..50u8 {
             let Ok(mut stream) = std::net::TcpStream::connect(at) else { continue };
@@ -251,12 +253,12 @@ fn garbage_and_scanners_do_not_disturb_the_traffic() {
         while sent < 2000 && all[0].send(&addresses[1], &numbered(0, 1, sent)).is_ok() {
             sent += 1;
         }
-        for found in all[1].found.drain(..) {
-            let Found::Datagram(_, bytes) = found else { panic!("{found:?}") };
+        for notice in all[1].notices.drain(..) {
+            let Notice::Datagram(_, bytes) = notice else { panic!("{notice:?}") };
             assert_eq!(bytes, numbered(0, 1, seen));
             seen += 1;
         }
-        seen == 2000 && all[1].hub().counters().strangers == 50
+        seen == 2000 && all[1].hub().counters().unproven == 50
     });
     scanner.join().expect("no panic");
 }
@@ -266,19 +268,19 @@ fn a_member_that_sends_nonsense_loses_its_connection_only() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
     all[0].send(&addresses[1], b"hello").expect("room");
-    turn_until(&mut all, |all| !all[1].found.is_empty());
+    turn_until(&mut all, |all| !all[1].notices.is_empty());
     let wire = all[0].wires.values_mut().next().expect("connected");
     wire.note(Note::Bye); // an answer to nothing
     let token = *all[0].wires.keys().next().expect("connected");
     all[0].flush(token);
-    all[1].found.clear();
+    all[1].notices.clear();
     turn_until(&mut all, |all| {
         let left = left(&mut all[1]);
         left.is_some_and(|(_, status, _)| status == Status::BadData)
     });
     turn_until(&mut all, |all| left(&mut all[0]).is_some());
     all[0].send(&addresses[1], b"again").expect("room");
-    turn_until(&mut all, |all| !all[1].found.is_empty());
+    turn_until(&mut all, |all| !all[1].notices.is_empty());
 }
 
 #[test]
@@ -287,9 +289,11 @@ fn an_address_that_is_none_is_refused() {
     assert_eq!(all[0].send(b"nonsense", b"x"), Err(Status::Invalid));
     let own = all[0].own.clone();
     all[0].send(&own, b"to myself").expect("room");
-    let Some(Found::Datagram(from, bytes)) = all[0].found.pop_front() else { panic!("a datagram") };
+    let Some(Notice::Datagram(from, bytes)) = all[0].notices.pop_front() else {
+        panic!("a datagram")
+    };
     assert_eq!((from, &*bytes), (name_of(&own), &b"to myself"[..]));
     while all[0].send(&own, b"more").is_ok() {
-        assert!(all[0].found.len() <= WAITING, "bounded");
+        assert!(all[0].notices.len() <= WAITING, "bounded");
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     /// The stream that brought it.
     pub(crate) ack_stream: usize,
     /// When something came last, on whichever stream.
-    pub(crate) heard_ms: u64,
+    pub(crate) last_received_ms: u64,
     pub(crate) flagged: Cell<bool>,
     /// It waits for its turn to be read; when that comes, so many slots are left for other connections' events.
     pub(crate) queued: Cell<bool>,
@@ -118,7 +118,7 @@ impl Conn {
             ack_bytes: 0,
             ack_round: 0,
             ack_stream: 0,
-            heard_ms: 0,
+            last_received_ms: 0,
             flagged: Cell::new(false),
             queued: Cell::new(false),
             floor: 0,

@@ -84,7 +84,7 @@ impl Inner {
         if self.phase == Phase::Closing {
             if matches!(item, Item::Control(Head { kind: Kind::Goodbye, .. }, _)) {
                 self.phase = Phase::Failed(Status::Closed);
-                self.let_go();
+                self.release();
                 self.call_attention();
             }
             return Ok(());

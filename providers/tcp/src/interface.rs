@@ -60,7 +60,7 @@ impl StreamInterface {
             attention: RefCell::default(),
             timed: RefCell::default(),
             expecting: RefCell::default(),
-            looked: Cell::new(now),
+            checked: Cell::new(now),
             hot: RefCell::default(),
             readers: RefCell::default(),
             received: Cell::new(0),
@@ -155,10 +155,10 @@ impl Drop for StreamInterface {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let until = Instant::now() + self.shared.settings.close_timeout;
-        let speaks = |state: &State| {
+        let has_to_send = |state: &State| {
             state.conns.iter().flatten().any(|conn| !conn.inner.borrow().has_handed_over())
         };
-        while speaks(state) && Instant::now() < until {
+        while has_to_send(state) && Instant::now() < until {
             state.begin(&self.shared);
             self.shared.now.set(Instant::now());
             let mut none = Events::new(&mut []);
@@ -170,7 +170,7 @@ impl Drop for StreamInterface {
         for conn in state.conns.iter().flatten() {
             let mut inner = conn.inner.borrow_mut();
             inner.phase = Phase::Failed(Status::Closed);
-            inner.let_go();
+            inner.release();
         }
     }
 }

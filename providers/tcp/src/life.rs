@@ -29,12 +29,12 @@ impl Inner {
             }
             self.shared.endpoint_failed(self.cookie, status, text);
         }
-        self.let_go();
+        self.release();
         self.call_attention();
     }
 
     /// Gives everything back but the name.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release(&mut self) {
         for number in 0..self.links.len() {
             self.drop_stream(number);
         }
@@ -62,7 +62,7 @@ impl Inner {
             }
             _ => {
                 self.phase = Phase::Failed(Status::Closed);
-                self.let_go();
+                self.release();
             }
         }
         self.call_attention();
@@ -83,7 +83,7 @@ impl Inner {
             }
             if self.leads_to_itself() {
                 self.phase = Phase::Failed(Status::Closed);
-                self.let_go();
+                self.release();
             }
         }
     }
@@ -135,7 +135,7 @@ impl Inner {
         self.drop_stream(number);
         if self.phase == Phase::Closing && !self.outbox.retains() {
             self.phase = Phase::Failed(Status::Closed);
-            self.let_go();
+            self.release();
             return self.call_attention();
         }
         if !self.outbox.retains()
@@ -151,7 +151,7 @@ impl Inner {
             // A connection that was reset tells of life there; one that timed out tells of none since then.
             self.since = match broke.status {
                 Status::PeerFailed => now,
-                _ => self.shared.at_ms(self.heard_ms),
+                _ => self.shared.at_ms(self.last_received_ms),
             };
         }
         self.links[number].broke(now);
@@ -179,7 +179,7 @@ impl Inner {
             let Some(stream) = link.and_then(|link| link.stream.as_mut()) else { continue };
             let Some(seen) = sys::unanswered(stream.sender()) else { continue };
             busy |= seen.is_busy();
-            if stream.silence.look(now, marked, &seen) >= seen.patience(limit) {
+            if stream.silence.observe(now, marked, &seen) >= seen.timeout(limit) {
                 let error = std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
                 let broke = Broke::error(&stream.peer(), &error);
                 self.stream_broke(number, &broke);
@@ -208,7 +208,7 @@ impl Inner {
                 }
                 if stands && now.duration_since(self.since) > LINGER {
                     self.phase = Phase::Failed(Status::Closed);
-                    self.let_go();
+                    self.release();
                     self.call_attention();
                     return false;
                 }
@@ -242,11 +242,12 @@ impl Inner {
             let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
             streams.filter(move |stream| (usize::from(stream.track.number) == suspect) == wanted)
         };
-        let silent = streams(true).all(|stream| stream.heard_ms <= since);
+        let silent = streams(true).all(|stream| stream.last_received_ms <= since);
         if waited <= stall / 2 || !silent {
             return;
         }
-        let others_answer = streams(false).any(|stream| stream.heard_ms > since + stall / 2);
+        let others_answer =
+            streams(false).any(|stream| stream.last_received_ms > since + stall / 2);
         if waited > stall && others_answer {
             let Some(peer) = streams(true).next().map(|stream| stream.peer()) else { return };
             let text = format!("nothing moves on the connection to {peer}, while others do");
@@ -292,7 +293,8 @@ impl Inner {
             + self.links.capacity() * size_of::<Link>()
             + streams.count() * size_of::<Stream>()
             + self.peer.as_ref().map_or(0, |peer| {
-                size_of::<Peer>() + peer.contact.places.capacity() * size_of::<tieline_net::Place>()
+                size_of::<Peer>()
+                    + peer.contact.addresses.capacity() * size_of::<tieline_net::ListenAddress>()
             })
             + self.ops.as_ref().map_or(0, |_| size_of::<Ops>());
         let held = self.outbox.committed() + self.held_bytes + received;

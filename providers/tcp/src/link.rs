@@ -11,20 +11,20 @@ use tieline_plugin_api::Status;
 use crate::conn::{Inner, Phase};
 use crate::crossing::{Arrival, Crossing};
 use crate::frame::{HEAD, Head, Kind};
-use crate::shared::What;
+use crate::shared::Watched;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
 /// How long the side with the higher address waits for the other one to dial before it dials itself.
-const PATIENCE: Duration = Duration::from_millis(300);
+const DIAL_DELAY: Duration = Duration::from_millis(300);
 /// How long the lower side's own dial may go on while a connection waits in reserve.
-const GIVE_WAY: Duration = Duration::from_millis(500);
+const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long after a failed dial the next one begins; doubled up to sixteen times.
 const BACKOFF: Duration = Duration::from_millis(50);
 /// How long nobody may listen at the peer's addresses before the peer counts as gone.
 const GONE: Duration = Duration::from_secs(1);
 /// The most connections that are kept for one stream until one is chosen.
-const MAX_CANDIDATES: usize = 4;
+const MAX_STANDBYS: usize = 4;
 /// The most that are kept before the peer's address is known.
 pub(crate) const MAX_EARLY: usize = 4 * crate::config::MAX_STREAMS;
 
@@ -82,7 +82,7 @@ pub(crate) struct Early {
 
 /// A connection that is not in use (yet): on the upper side it waits for `Start`, on the lower it is in reserve.
 #[derive(Debug)]
-struct Candidate {
+struct Standby {
     socket: OwnedFd,
     peer: Option<SocketAddr>,
     head: [u8; HEAD],
@@ -94,7 +94,7 @@ struct Candidate {
 pub(crate) struct Link {
     crossing: Crossing,
     dial: Option<Box<Dial>>,
-    candidates: Vec<Candidate>,
+    standbys: Vec<Standby>,
     pub(crate) stream: Option<Box<Stream>>,
     dial_at: Option<Instant>,
     reserve_since: Option<Instant>,
@@ -103,7 +103,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(lower: bool, now: Instant) -> Link {
-        let dial_at = Some(if lower { now } else { now + PATIENCE });
+        let dial_at = Some(if lower { now } else { now + DIAL_DELAY });
         Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
     }
 
@@ -116,7 +116,7 @@ impl Link {
     pub(crate) fn broke(&mut self, now: Instant) {
         self.crossing.broke();
         self.failures = 0;
-        self.dial_at = Some(if self.crossing.is_lower() { now } else { now + PATIENCE });
+        self.dial_at = Some(if self.crossing.is_lower() { now } else { now + DIAL_DELAY });
     }
 }
 
@@ -171,23 +171,23 @@ impl Inner {
         if over && !retains {
             return;
         }
-        let candidate = Candidate { socket, peer: Some(from), head: [0; HEAD], got: 0 };
+        let standby = Standby { socket, peer: Some(from), head: [0; HEAD], got: 0 };
         match link.crossing.arrived(greeting.round) {
             Arrival::Refuse => {}
             Arrival::Keep => {
                 if link.crossing.is_lower() {
-                    link.candidates.clear();
+                    link.standbys.clear();
                     link.reserve_since = Some(Instant::now());
-                } else if link.candidates.len() >= MAX_CANDIDATES {
-                    let _ = link.candidates.remove(0);
+                } else if link.standbys.len() >= MAX_STANDBYS {
+                    let _ = link.standbys.remove(0);
                 }
-                let fd = candidate.socket.as_raw_fd();
-                link.candidates.push(candidate);
+                let fd = standby.socket.as_raw_fd();
+                link.standbys.push(standby);
                 if !link.crossing.is_lower() {
-                    self.shared.watch(fd, index, number, What::Candidate);
+                    self.shared.watch(fd, index, number, Watched::Standby);
                 }
             }
-            Arrival::Start => self.start(number, candidate.socket, Some(from)),
+            Arrival::Start => self.start(number, standby.socket, Some(from)),
         }
     }
 
@@ -207,7 +207,7 @@ impl Inner {
 
     fn use_stream(&mut self, number: usize, mut stream: Stream) {
         let link = &mut self.links[number];
-        link.candidates.clear();
+        link.standbys.clear();
         link.dial = None;
         link.dial_at = None;
         link.failures = 0;
@@ -218,7 +218,7 @@ impl Inner {
     }
 
     /// Something came on a connection that waits for `Start`.
-    pub(crate) fn tend_candidates(&mut self, number: usize) {
+    pub(crate) fn tend_standbys(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
         if link.crossing.is_lower() {
             return;
@@ -226,36 +226,36 @@ impl Inner {
         let mut chosen = None;
         let mut gone = false;
         let mut at = 0;
-        while at < link.candidates.len() {
-            let candidate = &mut link.candidates[at];
-            let got = candidate.got;
-            match sys::receive(candidate.socket.as_raw_fd(), &mut candidate.head[got..]) {
+        while at < link.standbys.len() {
+            let standby = &mut link.standbys[at];
+            let got = standby.got;
+            match sys::receive(standby.socket.as_raw_fd(), &mut standby.head[got..]) {
                 Ok(count) if count > 0 => {
-                    candidate.got += count;
-                    if candidate.got < HEAD {
+                    standby.got += count;
+                    if standby.got < HEAD {
                         at += 1;
                         continue;
                     }
-                    match Head::parse(&candidate.head) {
+                    match Head::parse(&standby.head) {
                         Ok(head) if head.kind == Kind::Start => {
                             let round = u32::try_from(head.word).unwrap_or(0);
                             if link.crossing.started(round) {
-                                chosen = Some((link.candidates.remove(at), head));
+                                chosen = Some((link.standbys.remove(at), head));
                                 break;
                             }
                         }
                         Ok(head) if head.kind == Kind::Gone => gone = true,
                         _ => {}
                     }
-                    let _ = link.candidates.remove(at);
+                    let _ = link.standbys.remove(at);
                 }
                 Err(error) if sys::is_passing(&error) => at += 1,
                 _ => {
-                    let _ = link.candidates.remove(at);
+                    let _ = link.standbys.remove(at);
                 }
             }
         }
-        if let Some((candidate, head)) = chosen {
+        if let Some((standby, head)) = chosen {
             if self.links[number].stream.is_some() {
                 self.drop_stream(number);
                 self.outbox.stream_broke(number as u8);
@@ -264,7 +264,7 @@ impl Inner {
                 let broke = Broke::malformed("the peer", why);
                 return self.fail(broke.status, &broke.text);
             }
-            let stream = Stream::new(number as u8, candidate.socket, candidate.peer);
+            let stream = Stream::new(number as u8, standby.socket, standby.peer);
             self.use_stream(number, stream);
             self.flush_stream(number);
         } else if gone {
@@ -281,7 +281,7 @@ impl Inner {
         match dial.advance(now) {
             Progress::Waiting => {
                 if let Some(fd) = dial.fd() {
-                    self.shared.watch_for(fd, dial.wants(), index, number, What::Dial);
+                    self.shared.watch_for(fd, dial.wants(), index, number, Watched::Dial);
                 }
             }
             Progress::Done(stream) => {
@@ -291,10 +291,10 @@ impl Inner {
                 if link.crossing.dialled() {
                     return self.start(number, stream.into(), peer);
                 }
-                let candidate = Candidate { socket: stream.into(), peer, head: [0; HEAD], got: 0 };
-                let fd = candidate.socket.as_raw_fd();
-                link.candidates.push(candidate);
-                self.shared.watch(fd, index, number, What::Candidate);
+                let standby = Standby { socket: stream.into(), peer, head: [0; HEAD], got: 0 };
+                let fd = standby.socket.as_raw_fd();
+                link.standbys.push(standby);
+                self.shared.watch(fd, index, number, Watched::Standby);
             }
             Progress::Failed(words) => {
                 let gone = dial.is_refused();
@@ -308,8 +308,8 @@ impl Inner {
                 }
                 self.last_words = words;
                 if link.crossing.dial_failed() {
-                    if let Some(candidate) = link.candidates.pop() {
-                        self.start(number, candidate.socket, candidate.peer);
+                    if let Some(standby) = link.standbys.pop() {
+                        self.start(number, standby.socket, standby.peer);
                     }
                 }
             }
@@ -323,7 +323,7 @@ impl Inner {
             let Some(link) = self.links.get(number) else { return };
             let due = link.dial_at.is_some_and(|at| now >= at);
             let idle = link.stream.is_none() && link.dial.is_none();
-            if due && idle && (link.crossing.is_lower() || link.candidates.is_empty()) {
+            if due && idle && (link.crossing.is_lower() || link.standbys.is_empty()) {
                 self.dial(number, now);
             }
             self.tend_dial(number);
@@ -354,15 +354,15 @@ impl Inner {
     /// A connection in reserve that is gone must not be chosen.
     fn drop_dead_reserve(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
-        if !link.crossing.is_lower() || link.candidates.is_empty() {
+        if !link.crossing.is_lower() || link.standbys.is_empty() {
             return;
         }
         // The upper side says nothing before `Start`: whatever can be read is the end.
-        link.candidates.retain_mut(|candidate| {
-            matches!(sys::receive(candidate.socket.as_raw_fd(), &mut candidate.head),
+        link.standbys.retain_mut(|standby| {
+            matches!(sys::receive(standby.socket.as_raw_fd(), &mut standby.head),
                      Err(error) if sys::is_passing(&error))
         });
-        if link.candidates.is_empty() {
+        if link.standbys.is_empty() {
             link.crossing.reserve_lost();
         }
     }
@@ -370,12 +370,13 @@ impl Inner {
     /// The peer has found a way here while there is none to it: its connection is used.
     fn give_way(&mut self, number: usize, now: Instant) {
         let Some(link) = self.links.get_mut(number) else { return };
-        let waits = link.reserve_since.is_some_and(|since| now.duration_since(since) > GIVE_WAY);
-        if waits && link.dial.is_some() && !link.candidates.is_empty() {
+        let waits =
+            link.reserve_since.is_some_and(|since| now.duration_since(since) > RESERVE_TIMEOUT);
+        if waits && link.dial.is_some() && !link.standbys.is_empty() {
             link.dial = None;
             if link.crossing.dial_failed() {
-                if let Some(candidate) = link.candidates.pop() {
-                    self.start(number, candidate.socket, candidate.peer);
+                if let Some(standby) = link.standbys.pop() {
+                    self.start(number, standby.socket, standby.peer);
                 }
             }
         }

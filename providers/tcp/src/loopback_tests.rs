@@ -26,7 +26,7 @@ use crate::sys;
 
 const RIGHTS: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 /// Only something that hangs takes this long.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 fn domain(variables: &[(&str, &str)]) -> TcpDomain {
     let settings = Settings::read(|name| {
@@ -60,7 +60,7 @@ impl Side {
             messages: VecDeque::new(),
             completions: Vec::new(),
             failed: None,
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + TIMEOUT,
         }
     }
 

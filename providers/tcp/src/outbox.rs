@@ -48,7 +48,7 @@ struct Bulk {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FrameState {
     /// Not begun, or to be sent again.
     Waiting,
     /// Partly written to this stream.
@@ -61,7 +61,7 @@ enum State {
 struct Frame {
     body: Body,
     len: usize,
-    state: State,
+    state: FrameState,
     since_ms: u64,
 }
 
@@ -147,7 +147,7 @@ impl Outbox {
 
     /// Whether streams have written all that there is.
     pub(crate) fn is_written_out(&self) -> bool {
-        self.frames.iter().all(|frame| matches!(frame.state, State::Sent(_)))
+        self.frames.iter().all(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
     /// Bytes that no stream has begun.
@@ -215,7 +215,7 @@ impl Outbox {
         self.frames.push_back(Frame {
             body: Body::Copied(at),
             len: bytes.len(),
-            state: State::Doing(track.number),
+            state: FrameState::Doing(track.number),
             since_ms: 0,
         });
         self.begun = self.frames.len();
@@ -251,7 +251,7 @@ impl Outbox {
                 }
             }
         }
-        let (body, state) = (Body::Copied(at), State::Waiting);
+        let (body, state) = (Body::Copied(at), FrameState::Waiting);
         self.frames.push_back(Frame { body, len, state, since_ms: 0 });
     }
 
@@ -288,7 +288,7 @@ impl Outbox {
         let len = head_len + payload;
         self.waiting += len;
         let body = Body::Bulk(Box::new(bulk));
-        self.frames.push_back(Frame { body, len, state: State::Waiting, since_ms: 0 });
+        self.frames.push_back(Frame { body, len, state: FrameState::Waiting, since_ms: 0 });
         self.first + self.frames.len() as u64 - 1
     }
 
@@ -298,7 +298,7 @@ impl Outbox {
             || self
                 .frames
                 .get((number - self.first) as usize)
-                .is_some_and(|frame| matches!(frame.state, State::Sent(_)))
+                .is_some_and(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
     /// Collects what a stream is to write next. Nothing of it may change before [`Outbox::wrote`].
@@ -402,11 +402,11 @@ impl Outbox {
         }
         frame.since_ms = now_ms;
         if count >= rest {
-            frame.state = State::Sent(track.number);
+            frame.state = FrameState::Sent(track.number);
             track.doing = None;
             count - rest
         } else {
-            frame.state = State::Doing(track.number);
+            frame.state = FrameState::Doing(track.number);
             track.doing = Some((number, at + count));
             0
         }
@@ -415,10 +415,10 @@ impl Outbox {
     fn release(&mut self) {
         while let Some(frame) = self.frames.front() {
             let done = match frame.state {
-                State::Sent(_) => !self.retain || self.first < self.acked,
+                FrameState::Sent(_) => !self.retain || self.first < self.acked,
                 // Acknowledged while it waited to be sent again.
-                State::Waiting => self.retain && self.first < self.acked,
-                State::Doing(_) => false,
+                FrameState::Waiting => self.retain && self.first < self.acked,
+                FrameState::Doing(_) => false,
             };
             if !done {
                 break;
@@ -457,8 +457,8 @@ impl Outbox {
     /// A stream is gone: what was on it and is not acknowledged is to be sent again.
     pub(crate) fn stream_broke(&mut self, number: u8) {
         for (index, frame) in self.frames.iter_mut().take(self.begun).enumerate() {
-            if matches!(frame.state, State::Doing(n) | State::Sent(n) if n == number) {
-                frame.state = State::Waiting;
+            if matches!(frame.state, FrameState::Doing(n) | FrameState::Sent(n) if n == number) {
+                frame.state = FrameState::Waiting;
                 self.again.push_back(self.first + index as u64);
             }
         }
@@ -470,8 +470,8 @@ impl Outbox {
     pub(crate) fn oldest(&self) -> Option<(u8, u64)> {
         let frame = self.frames.front()?;
         match frame.state {
-            State::Sent(stream) | State::Doing(stream) => Some((stream, frame.since_ms)),
-            State::Waiting => None,
+            FrameState::Sent(stream) | FrameState::Doing(stream) => Some((stream, frame.since_ms)),
+            FrameState::Waiting => None,
         }
     }
 

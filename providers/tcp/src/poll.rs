@@ -49,7 +49,7 @@ impl State {
     pub(crate) fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.begin(shared);
         // What streams bring has room as well.
-        self.tell(shared, events, events.room() / 2);
+        self.hand_out(shared, events, events.room() / 2);
         let now = Instant::now();
         shared.now.set(now);
         // One or the other: epoll names the active streams too.
@@ -75,7 +75,7 @@ impl State {
             shared.pool.borrow_mut().trim();
         }
         self.attend(shared);
-        self.tell(shared, events, 0);
+        self.hand_out(shared, events, 0);
     }
 
     /// What the events of the poll before pointed to is free again.
@@ -89,7 +89,7 @@ impl State {
     }
 
     /// Hands over what waits to be told, but for so much room.
-    fn tell(&mut self, shared: &Shared, events: &mut Events<'_>, leave: usize) {
+    fn hand_out(&mut self, shared: &Shared, events: &mut Events<'_>, leave: usize) {
         let mut notices = shared.notices.borrow_mut();
         while events.room() > leave {
             let Some(Notice { mut event, data }) = notices.pop_front() else { return };
@@ -249,7 +249,7 @@ impl State {
         let mut inner = conn.inner.borrow_mut();
         match token & 0xff {
             1 => inner.tend_dial(number),
-            2 => inner.tend_candidates(number),
+            2 => inner.tend_standbys(number),
             _ => {
                 if ready.writable {
                     inner.unblock(number);
@@ -293,7 +293,7 @@ impl State {
     }
 
     pub(crate) fn tick(&mut self, shared: &Shared, now: Instant) {
-        if shared.next_look().is_some_and(|at| now >= at) {
+        if shared.next_check().is_some_and(|at| now >= at) {
             self.look_for_silence(shared, now);
         }
         let list = shared.timed.take();
@@ -308,7 +308,7 @@ impl State {
     }
 
     fn look_for_silence(&mut self, shared: &Shared, now: Instant) {
-        shared.looked.set(now);
+        shared.checked.set(now);
         for index in shared.expecting.take() {
             let Some(conn) = self.conn(index) else { continue };
             let mut inner = conn.inner.borrow_mut();
@@ -332,7 +332,7 @@ impl State {
         }
         shared.pool.borrow_mut().clear();
         let ticks = !shared.timed.borrow().is_empty();
-        let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_look() };
+        let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_check() };
         if next != self.timer_at {
             self.timer.set(next);
             self.timer_at = next;

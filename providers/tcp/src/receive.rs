@@ -8,7 +8,7 @@ use tieline_plugin_api::{Events, Status, access};
 use crate::conn::Inner;
 use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
 use crate::shared::Shared;
-use crate::stream::{Broke, Landing, Place};
+use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
 use crate::window::Verdict;
 
@@ -226,8 +226,8 @@ impl Inner {
         };
         self.shared.received.set(self.shared.received.get() + got);
         buffer.received(got.saturating_sub(direct));
-        stream.heard_ms = self.shared.now_ms();
-        self.heard_ms = stream.heard_ms;
+        stream.last_received_ms = self.shared.now_ms();
+        self.last_received_ms = stream.last_received_ms;
         self.ack_stream = number;
         if direct > 0 {
             self.advance_landing(number, got.min(direct))?;
@@ -255,28 +255,30 @@ impl Inner {
         pieces: &mut Vec<Iov>,
     ) -> Option<crate::regions::Pin> {
         if self.window.judge(landing.head.seq) == Ok(Verdict::Duplicate) {
-            landing.place = Place::Nowhere; // it came on another stream meanwhile
+            landing.destination = Destination::Nowhere; // it came on another stream meanwhile
         }
-        match &landing.place {
-            Place::Region(region, offset) => match region.pin() {
+        match &landing.destination {
+            Destination::Region(region, offset) => match region.pin() {
                 Some(pin) => {
                     pieces.push(region.piece(offset + landing.at as u64, landing.left()));
                     return Some(pin);
                 }
                 None => {
-                    landing.place = Place::Nowhere;
+                    landing.destination = Destination::Nowhere;
                     landing.result = Err(Status::KeyRejected);
                 }
             },
-            Place::Get => match self.ops.as_ref().and_then(|ops| ops.get(landing.head.number)) {
-                Some(get) => {
-                    let at = landing.head.word as usize + landing.at;
-                    sys::cut(&get.pieces, at, landing.left(), pieces);
-                    pieces.truncate(512);
+            Destination::Get => {
+                match self.ops.as_ref().and_then(|ops| ops.get(landing.head.number)) {
+                    Some(get) => {
+                        let at = landing.head.word as usize + landing.at;
+                        sys::cut(&get.pieces, at, landing.left(), pieces);
+                        pieces.truncate(512);
+                    }
+                    None => landing.destination = Destination::Nowhere,
                 }
-                None => landing.place = Place::Nowhere,
-            },
-            Place::Nowhere => {}
+            }
+            Destination::Nowhere => {}
         }
         None
     }
@@ -427,8 +429,8 @@ impl Inner {
                 return Err(Failed::Broke(Broke { status: Status::Closed, text }));
             }
             Kind::Put | Kind::GetData => {
-                let (place, result) = self.place_of(&head, key)?;
-                let landing = Landing { head, at: 0, place, result };
+                let (destination, result) = self.destination_of(&head, key)?;
+                let landing = Landing { head, at: 0, destination, result };
                 if let Some(stream) =
                     self.links.get_mut(number).and_then(|link| link.stream.as_mut())
                 {
@@ -445,27 +447,27 @@ impl Inner {
 
     /// Where the payload of this frame goes.
     #[allow(clippy::type_complexity)]
-    fn place_of(
+    fn destination_of(
         &self,
         head: &Head,
         key: Option<KeyPart>,
-    ) -> Result<(Place, Result<(), Status>), Malformed> {
+    ) -> Result<(Destination, Result<(), Status>), Malformed> {
         if self.abandoned || self.window.judge(head.seq)? == Verdict::Duplicate {
-            return Ok((Place::Nowhere, Ok(())));
+            return Ok((Destination::Nowhere, Ok(())));
         }
         let Some(key) = key else {
             let get = self.ops.as_ref().and_then(|ops| ops.get(head.number));
             let end = head.word.checked_add(u64::from(head.len));
             return match (get, end) {
-                (Some(get), Some(end)) if end <= get.len => Ok((Place::Get, Ok(()))),
+                (Some(get), Some(end)) if end <= get.len => Ok((Destination::Get, Ok(()))),
                 (Some(_), _) => Err("more data than a get asked for"),
                 (None, _) => Err("data that nothing asked for"),
             };
         };
         let regions = &self.shared.regions;
         Ok(match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
-            Ok(region) => (Place::Region(region, head.word), Ok(())),
-            Err(status) => (Place::Nowhere, Err(status)),
+            Ok(region) => (Destination::Region(region, head.word), Ok(())),
+            Err(status) => (Destination::Nowhere, Err(status)),
         })
     }
 

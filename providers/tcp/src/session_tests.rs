@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self) {
+    fn deliver_all(&mut self) {
         for _ in 0..10_000 {
             for side in 0..2 {
                 for stream in 0..STREAMS {
@@ -208,7 +208,7 @@ proptest! {
         for step in &steps {
             world.step(step);
         }
-        world.settle();
+        world.deliver_all();
         for side in 0..2 {
             prop_assert!(world.sides[side].sent == world.sides[1 - side].delivered);
             prop_assert!(!world.sides[side].window.has_gap());

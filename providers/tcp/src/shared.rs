@@ -24,11 +24,11 @@ pub(crate) const MAILBOX: u64 = 1;
 pub(crate) const TIMER: u64 = 2;
 const LINK: u64 = 1 << 63;
 
-fn token(index: u32, number: usize, what: What) -> u64 {
+fn token(index: u32, number: usize, what: Watched) -> u64 {
     let what = match what {
-        What::Stream => 0,
-        What::Dial => 1,
-        What::Candidate => 2,
+        Watched::Stream => 0,
+        Watched::Dial => 1,
+        Watched::Standby => 2,
     };
     LINK | u64::from(index) << 16 | (number as u64) << 8 | what
 }
@@ -41,10 +41,10 @@ pub(crate) struct Notice {
 
 /// What the epoll descriptor says is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Watched {
     Stream,
     Dial,
-    Candidate,
+    Standby,
 }
 
 /// What an interface's connections share with it.
@@ -65,9 +65,9 @@ pub(crate) struct Shared {
     /// Connections that the next poll looks at, and those that are looked at regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
-    /// Connections that wait for an answer of the peer's kernel, and when they were last looked at.
+    /// Connections that wait for an answer of the peer's kernel, and when they were last checked.
     pub(crate) expecting: RefCell<Vec<u32>>,
-    pub(crate) looked: Cell<Instant>,
+    pub(crate) checked: Cell<Instant>,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
     /// Connections that wait for their turn to be read, in that order.
     pub(crate) readers: RefCell<VecDeque<u32>>,
@@ -112,15 +112,15 @@ impl Shared {
     pub(crate) fn expect_answer(&self, index: u32, now: Instant) {
         let mut expecting = self.expecting.borrow_mut();
         if expecting.is_empty() {
-            self.looked.set(now);
+            self.checked.set(now);
         }
         expecting.push(index);
     }
 
     /// When connections that wait for an answer are looked at next.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
+    pub(crate) fn next_check(&self) -> Option<Instant> {
         let every = (self.settings.failure_timeout / 8).max(TICK);
-        (!self.expecting.borrow().is_empty()).then(|| self.looked.get() + every)
+        (!self.expecting.borrow().is_empty()).then(|| self.checked.get() + every)
     }
 
     pub(crate) fn watch_for(
@@ -129,13 +129,13 @@ impl Shared {
         interest: Interest,
         index: u32,
         number: usize,
-        what: What,
+        what: Watched,
     ) {
         // A descriptor that cannot be watched is visited regularly, or found by who polls.
         let _ = self.poller.watch(fd, interest, token(index, number, what));
     }
 
-    pub(crate) fn watch(&self, fd: RawFd, index: u32, number: usize, what: What) {
+    pub(crate) fn watch(&self, fd: RawFd, index: u32, number: usize, what: Watched) {
         self.watch_for(fd, Interest::READ, index, number, what);
     }
 
@@ -143,11 +143,11 @@ impl Shared {
     pub(crate) fn watch_stream(&self, stream: &Stream, index: u32, number: usize) {
         let writes = if stream.blocked { Interest::WRITE } else { Interest::NONE };
         if stream.leads_to_itself() {
-            self.watch(stream.receiver(), index, number, What::Stream);
-            self.watch_for(stream.sender(), writes, index, number, What::Stream);
+            self.watch(stream.receiver(), index, number, Watched::Stream);
+            self.watch_for(stream.sender(), writes, index, number, Watched::Stream);
         } else {
             let interest = Interest { readable: true, ..writes };
-            self.watch_for(stream.sender(), interest, index, number, What::Stream);
+            self.watch_for(stream.sender(), interest, index, number, Watched::Stream);
         }
     }
 

@@ -35,7 +35,7 @@ impl Unanswered {
 
     /// How long nobody may answer. Kernels answer only two probes in a second, and probes are sent ever more
     /// rarely, so one that is not answered means nothing yet.
-    pub(crate) fn patience(&self, limit: Duration) -> Duration {
+    pub(crate) fn timeout(&self, limit: Duration) -> Duration {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }
 
@@ -57,7 +57,7 @@ pub(crate) struct Silence {
 
 impl Silence {
     /// How long nobody has answered. `marked`: when something was sent for the first time since the last look.
-    pub(crate) fn look(&mut self, now: Instant, marked: Instant, seen: &Unanswered) -> Duration {
+    pub(crate) fn observe(&mut self, now: Instant, marked: Instant, seen: &Unanswered) -> Duration {
         // What was sent after the last acknowledgement waits for one; a window that is closed needs none.
         let waits =
             seen.since_ack > seen.since_sent || seen.is_overdue() || self.still_misses(now, seen);
@@ -66,9 +66,9 @@ impl Silence {
             return Duration::ZERO;
         }
         self.missed = Some(now);
-        let heard = now.checked_sub(seen.since_ack).unwrap_or(marked);
+        let last_ack = now.checked_sub(seen.since_ack).unwrap_or(marked);
         let first = || self.fine.map_or(marked, |fine| fine.max(marked));
-        let since = self.since.unwrap_or_else(first).max(heard);
+        let since = self.since.unwrap_or_else(first).max(last_ack);
         self.since = Some(since);
         now.saturating_duration_since(since)
     }
@@ -96,10 +96,10 @@ mod tests {
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
         // Nothing was said for an hour; then something was sent, 1 s ago.
         let marked = start;
-        assert_eq!(silence.look(start + S, marked, &seen(true, false, false, 90, 1)), S);
-        assert_eq!(silence.look(start + 3 * S, marked, &seen(true, false, false, 92, 1)), 3 * S);
+        assert_eq!(silence.observe(start + S, marked, &seen(true, false, false, 90, 1)), S);
+        assert_eq!(silence.observe(start + 3 * S, marked, &seen(true, false, false, 92, 1)), 3 * S);
         // It answers, and is asked again.
-        assert_eq!(silence.look(start + 5 * S, marked, &seen(true, false, false, 1, 0)), S);
+        assert_eq!(silence.observe(start + 5 * S, marked, &seen(true, false, false, 1, 0)), S);
     }
 
     #[test]
@@ -108,17 +108,17 @@ mod tests {
         for at in 0..100 {
             // The window is closed; the last probe was answered, however long ago.
             let closed = seen(false, true, false, at, at + 1);
-            assert_eq!(silence.look(start + S * at, start, &closed), Duration::ZERO);
+            assert_eq!(silence.observe(start + S * at, start, &closed), Duration::ZERO);
             assert!(closed.is_busy());
             // What was beyond its room is sent again, and answered at once.
             let again = seen(true, true, false, at % 7, at % 7);
-            assert_eq!(silence.look(start + S * at, start, &again), Duration::ZERO);
+            assert_eq!(silence.observe(start + S * at, start, &again), Duration::ZERO);
         }
         // The link is cut: the next probe is not answered.
         let cut = |ack| seen(false, true, true, ack, 200);
-        // It was fine when it was last looked at, and the probe was sent after that.
-        assert_eq!(silence.look(start + 100 * S, start, &cut(50)), S);
-        assert_eq!(silence.look(start + 110 * S, start, &cut(60)), 11 * S);
+        // It was fine when it was last checked, and the probe was sent after that.
+        assert_eq!(silence.observe(start + 100 * S, start, &cut(50)), S);
+        assert_eq!(silence.observe(start + 110 * S, start, &cut(60)), 11 * S);
     }
 
     #[test]
@@ -138,14 +138,14 @@ mod tests {
                 since_sent: since_ack,
                 ..seen(true, true, false, 0, 0)
             };
-            silent_for.push(silence.look(start + MS * at, start, &seen).as_millis());
+            silent_for.push(silence.observe(start + MS * at, start, &seen).as_millis());
         }
         // From the first look at which it was overdue on, however long the next attempt may take.
         assert_eq!(silent_for[..4], [0, 0, 250, 500]);
         assert_eq!(silent_for[14], 3250);
         // An acknowledgement ends it.
-        let heard = Unanswered { again_after: S, ..seen(true, true, false, 0, 0) };
-        assert_eq!(silence.look(start + 3600 * MS, start, &heard), Duration::ZERO);
+        let last_ack = Unanswered { again_after: S, ..seen(true, true, false, 0, 0) };
+        assert_eq!(silence.observe(start + 3600 * MS, start, &last_ack), Duration::ZERO);
     }
 
     #[test]

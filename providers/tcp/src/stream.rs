@@ -19,7 +19,7 @@ use crate::sys;
 
 /// Where the payload of a put or of get data goes.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     Region(Arc<Region>, u64),
     /// The local pieces of a get of ours.
     Get,
@@ -32,7 +32,7 @@ pub(crate) enum Place {
 pub(crate) struct Landing {
     pub(crate) head: Head,
     pub(crate) at: usize,
-    pub(crate) place: Place,
+    pub(crate) destination: Destination,
     pub(crate) result: Result<(), Status>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Stream {
     /// Why sending failed: what had arrived before is still to be read.
     pub(crate) error: Option<io::Error>,
     /// When something came last, in ms of the interface's clock.
-    pub(crate) heard_ms: u64,
+    pub(crate) last_received_ms: u64,
     pub(crate) silence: Silence,
     /// Tests: nothing comes out of it, though it does not break.
     #[cfg(test)]
@@ -83,7 +83,7 @@ impl Stream {
             rest: Box::default(),
             landing: None,
             error: None,
-            heard_ms: 0,
+            last_received_ms: 0,
             silence: Silence::default(),
             #[cfg(test)]
             frozen: false,

@@ -113,10 +113,10 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     await_streams(&mut others, 1);
     // To the listener.
     let place =
-        tieline_net::Contact::parse_prefix(&sides[1].endpoint().address()).unwrap().0.places[0];
+        tieline_net::Contact::parse_prefix(&sides[1].endpoint().address()).unwrap().0.addresses[0];
     for len in [1usize, 100, 100_000] {
-        let mut stranger = std::net::TcpStream::connect((place.ip, place.port)).unwrap();
-        let _ = stranger.write_all(&pattern(len, 5));
+        let mut intruder = std::net::TcpStream::connect((place.ip, place.port)).unwrap();
+        let _ = intruder.write_all(&pattern(len, 5));
     }
     send(&mut sides, 1, b"still here");
     assert_eq!(receive(&mut sides).2, b"still here");

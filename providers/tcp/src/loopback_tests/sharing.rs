@@ -25,7 +25,7 @@ impl Crowd {
             ends.push(here);
             senders.push(there);
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut crowd = Crowd { receiver, _ends: ends, sender, senders, until };
         for n in 0..count {
             while crowd.senders[n].am_short(7, 0, b"").is_err() {

@@ -36,10 +36,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Failure> {
 pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tieline_net::Place;
+    use tieline_net::ListenAddress;
 
     pub(crate) fn contact(n: u8) -> Contact {
-        let place = |ip: &str| Place {
+        let address = |ip: &str| ListenAddress {
             ip: ip.parse().expect("an address"),
             prefix: 24,
             port: 7000 + u16::from(n),
@@ -50,7 +50,7 @@ pub(super) mod tests {
             net_namespace: 7,
             cookie: [n.wrapping_mul(3); 16],
             target: [n; 16],
-            places: vec![place("10.77.0.1"), place("fd00::1")],
+            addresses: vec![address("10.77.0.1"), address("fd00::1")],
         }
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
-use tieline_net::{Contact, Filter, LocalAddress, Place};
+use tieline_net::{Contact, Filter, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
 /// Requests that may wait for an answer.
@@ -68,13 +68,13 @@ pub(super) fn listen(
     channel: &Rc<Channel>,
     port: &PortName,
     local: &[LocalAddress],
-) -> Result<(Vec<Id>, Vec<Place>), Failure> {
-    let (mut listeners, mut places, mut why) = (Vec::new(), Vec::new(), None);
-    for address in local.iter().take(Contact::MAX_PLACES) {
+) -> Result<(Vec<Id>, Vec<ListenAddress>), Failure> {
+    let (mut listeners, mut addresses, mut why) = (Vec::new(), Vec::new(), None);
+    for address in local.iter().take(Contact::MAX_ADDRESSES) {
         match listen_at(channel, port, address.ip) {
             Ok((listener, at)) => {
                 listeners.push(listener);
-                places.push(Place {
+                addresses.push(ListenAddress {
                     ip: address.ip,
                     prefix: address.prefix,
                     port: at,
@@ -86,7 +86,7 @@ pub(super) fn listen(
     }
     match why {
         Some(failure) if listeners.is_empty() => Err(failure),
-        _ => Ok((listeners, places)),
+        _ => Ok((listeners, addresses)),
     }
 }
 

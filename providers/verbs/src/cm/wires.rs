@@ -66,12 +66,12 @@ impl Wires {
     pub(super) fn open(domain: Arc<DomainState>) -> Result<Wires, Failure> {
         let channel = Channel::new()?;
         let local = listening::local_addresses(&domain.name)?;
-        let (listeners, places) = listening::listen(&channel, &domain.name, &local)?;
+        let (listeners, addresses) = listening::listen(&channel, &domain.name, &local)?;
         let (mut cookie, mut target) = ([0; 16], [0; 16]);
         random(&mut cookie)?;
         random(&mut target)?;
         let (boot_id, net_namespace) = tieline_net::here();
-        let contact = Contact { boot_id, net_namespace, cookie, target, places };
+        let contact = Contact { boot_id, net_namespace, cookie, target, addresses };
         let secret = domain.host.config("TIELINE_SECRET").unwrap_or_default().into_bytes();
         let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
         let sleep = Sleep::new(&domain.watch, &cq)?;

@@ -1,4 +1,4 @@
-//! The listener's sockets and everybody who stands before it without having proven anything yet.
+//! The listener's sockets, and the handshakes of connections that have not proven anything yet.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -19,76 +19,76 @@ use crate::sys::{self, Interest, Poller, Ready, Timer};
 pub(super) const HALF_OPEN: usize = 256;
 /// When all of them are taken, who has been silent for so long makes room.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
-/// How long nobody is let in after the process ran out of descriptors.
+/// How long nobody is accepted after the process ran out of descriptors.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// Connections taken in by one poll: a flood must not keep the caller.
 const PER_POLL: usize = 64;
 const BACKLOG: i32 = 4096;
 
 const TIMER: u64 = u64::MAX;
-const FIRST_GUEST: u64 = 16; // the numbers below are the listeners'
+const FIRST_TOKEN: u64 = 16; // the numbers below are the listeners'
 
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Handshakes {
     listeners: Vec<Socket>,
     key: Key,
     filter: Filter,
     allowed: Vec<IpAddr>,
-    patience: Duration,
-    guests: HashMap<u64, Guest>,
-    next_guest: u64,
+    timeout: Duration,
+    pending: HashMap<u64, Handshake>,
+    next_token: u64,
     timer: Timer,
     timer_at: Option<Instant>,
-    /// Nobody is let in until then.
+    /// Nobody is accepted until then.
     paused: Option<Instant>,
     listening: bool,
     ready: Vec<Ready>,
 }
 
-/// Somebody in the middle of the handshake.
+/// A connection in the middle of its handshake.
 #[derive(Debug)]
-struct Guest {
+struct Handshake {
     stream: TcpStream,
     from: SocketAddr,
     acceptor: Acceptor,
     until: Instant,
-    moved: Instant,
+    last_active: Instant,
 }
 
-/// How a guest's turn ended.
-enum Turn {
+/// How a handshake's turn ended.
+enum Outcome {
     Waits,
     Proven(Hello),
     /// Its proof is wrong.
     Unproven,
-    Leaves,
+    Fails,
 }
 
-impl Door {
+impl Handshakes {
     pub(super) fn new(
         listeners: Vec<Socket>,
         key: Key,
         settings: &Settings,
         poller: &Poller,
-    ) -> io::Result<Door> {
+    ) -> io::Result<Handshakes> {
         let timer = Timer::new()?;
         poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
-        let mut door = Door {
+        let mut handshakes = Handshakes {
             listeners,
             key,
             filter: settings.filter.clone(),
             allowed: Vec::new(),
-            patience: settings.handshake_timeout,
-            guests: HashMap::new(),
-            next_guest: FIRST_GUEST,
+            timeout: settings.handshake_timeout,
+            pending: HashMap::new(),
+            next_token: FIRST_TOKEN,
             timer,
             timer_at: None,
             paused: None,
             listening: false,
             ready: Vec::new(),
         };
-        door.open(poller)?;
-        Ok(door)
+        handshakes.open(poller)?;
+        Ok(handshakes)
     }
 
     pub(super) fn poll(&mut self, hub: &Hub, now: Instant) {
@@ -100,59 +100,59 @@ impl Door {
             self.ready = ready;
             return;
         }
-        for event in ready.iter().filter(|event| event.token >= FIRST_GUEST && event.token != TIMER)
+        for event in ready.iter().filter(|event| event.token >= FIRST_TOKEN && event.token != TIMER)
         {
-            self.serve(hub, event.token, now);
+            self.advance(hub, event.token, now);
         }
-        self.dismiss_slow(hub, now);
-        if ready.iter().any(|event| event.token < FIRST_GUEST || event.token == TIMER) {
-            self.let_in(hub, now);
+        self.drop_late(hub, now);
+        if ready.iter().any(|event| event.token < FIRST_TOKEN || event.token == TIMER) {
+            self.accept_all(hub, now);
         }
         self.ready = ready;
-        self.arrange(hub, now);
+        self.rearm(hub, now);
     }
 
-    /// How many are in their handshake, whether others are let in, what is waited for, and when one last said something.
+    /// How many are in their handshake, whether others are accepted, what is waited for, and when one last said something.
     #[cfg(test)]
     pub(super) fn state(&self) -> (usize, bool, Option<Instant>, Option<Instant>) {
-        let newest = self.guests.values().map(|guest| guest.moved).max();
-        (self.guests.len(), self.listening, self.timer_at, newest)
+        let newest = self.pending.values().map(|handshake| handshake.last_active).max();
+        (self.pending.len(), self.listening, self.timer_at, newest)
     }
 
-    /// Lets one guest go on, and hands it over when it has proven itself.
-    fn serve(&mut self, hub: &Hub, token: u64, now: Instant) {
-        let Some(guest) = self.guests.get_mut(&token) else { return };
-        match guest.go_on(now) {
-            Turn::Waits => {}
-            Turn::Leaves => {
-                count(&hub.counts.strangers);
-                drop(self.guests.remove(&token));
+    /// Takes one handshake further, and hands its connection over when the peer has proven itself.
+    fn advance(&mut self, hub: &Hub, token: u64, now: Instant) {
+        let Some(handshake) = self.pending.get_mut(&token) else { return };
+        match handshake.receive(now) {
+            Outcome::Waits => {}
+            Outcome::Fails => {
+                count(&hub.counts.unproven);
+                drop(self.pending.remove(&token));
             }
-            Turn::Unproven => {
-                count(&hub.counts.strangers);
-                let Some(mut guest) = self.guests.remove(&token) else { return };
-                if guest.acceptor.asked_for().is_some_and(|target| !hub.knows(&target)) {
-                    guest.acceptor.answer_unknown();
+            Outcome::Unproven => {
+                count(&hub.counts.unproven);
+                let Some(mut handshake) = self.pending.remove(&token) else { return };
+                if handshake.acceptor.asked_for().is_some_and(|target| !hub.knows(&target)) {
+                    handshake.acceptor.answer_unknown();
                 }
-                let _ = guest.flush();
+                let _ = handshake.flush();
             }
-            Turn::Proven(hello) => {
-                let Some(mut guest) = self.guests.remove(&token) else { return };
-                hub.poller.forget(guest.stream.as_raw_fd());
+            Outcome::Proven(hello) => {
+                let Some(mut handshake) = self.pending.remove(&token) else { return };
+                hub.poller.forget(handshake.stream.as_raw_fd());
                 let admitted = hub.admits(&hello);
-                guest.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
+                handshake.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
                 // The few bytes of an answer fit into a socket that has carried one greeting so far.
-                let told = guest.flush() && guest.acceptor.output().is_empty();
-                if let (true, Ok(slot)) = (told, admitted) {
-                    hand_over(hub, &slot, guest, hello);
+                let answered = handshake.flush() && handshake.acceptor.output().is_empty();
+                if let (true, Ok(slot)) = (answered, admitted) {
+                    hand_over(hub, &slot, handshake, hello);
                 }
             }
         }
     }
 
-    fn dismiss_slow(&mut self, hub: &Hub, now: Instant) {
-        self.guests.retain(|_, guest| {
-            let stays = now < guest.until;
+    fn drop_late(&mut self, hub: &Hub, now: Instant) {
+        self.pending.retain(|_, handshake| {
+            let stays = now < handshake.until;
             if !stays {
                 count(&hub.counts.slow);
             }
@@ -160,7 +160,7 @@ impl Door {
         });
     }
 
-    fn let_in(&mut self, hub: &Hub, now: Instant) {
+    fn accept_all(&mut self, hub: &Hub, now: Instant) {
         if self.paused.is_some_and(|until| now < until) {
             return;
         }
@@ -173,7 +173,7 @@ impl Door {
                 match self.listeners[n].accept() {
                     Ok((socket, from)) => {
                         self.make_room(hub);
-                        self.welcome(hub, socket.into(), from.as_socket(), now);
+                        self.begin(hub, socket.into(), from.as_socket(), now);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if is_out_of_resources(&error) => {
@@ -186,29 +186,30 @@ impl Door {
         }
     }
 
-    fn welcome(&mut self, hub: &Hub, stream: TcpStream, from: Option<SocketAddr>, now: Instant) {
+    fn begin(&mut self, hub: &Hub, stream: TcpStream, from: Option<SocketAddr>, now: Instant) {
         let mut nonce = [0; 32];
         let mut ready = || {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             sys::random(&mut nonce)?;
-            hub.poller.watch(stream.as_raw_fd(), Interest::READ, self.next_guest)
+            hub.poller.watch(stream.as_raw_fd(), Interest::READ, self.next_token)
         };
         let local = stream.local_addr().map(|at| at.ip().to_canonical());
         let (Ok(()), Some(from), Ok(local)) = (ready(), from, local) else {
-            count(&hub.counts.strangers);
+            count(&hub.counts.unproven);
             return;
         };
         if !self.is_allowed(local) {
-            count(&hub.counts.strangers);
+            count(&hub.counts.unproven);
             return;
         }
-        let token = self.next_guest;
-        self.next_guest += 1;
+        let token = self.next_token;
+        self.next_token += 1;
         let acceptor = Acceptor::new(self.key.clone(), nonce);
-        let guest = Guest { stream, from, acceptor, until: now + self.patience, moved: now };
-        let _ = self.guests.insert(token, guest);
-        self.serve(hub, token, now); // its greeting has often arrived with it
+        let handshake =
+            Handshake { stream, from, acceptor, until: now + self.timeout, last_active: now };
+        let _ = self.pending.insert(token, handshake);
+        self.advance(hub, token, now); // its greeting has often arrived with it
     }
 
     /// Whether the user allows connections over the interface with this address.
@@ -222,30 +223,30 @@ impl Door {
         self.allowed.contains(&local)
     }
 
-    /// Whether nobody more can be let in: all places are taken, and nobody has been silent for long.
+    /// Whether nobody more is accepted: there are as many handshakes as may be, and none has been silent for long.
     fn is_full(&self, now: Instant) -> bool {
-        self.guests.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)
+        self.pending.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)
     }
 
-    /// When the guest that has been silent the longest has to make room.
+    /// When the handshake that has been silent the longest has to make room.
     fn room_at(&self) -> Option<Instant> {
-        self.guests.values().map(|guest| guest.moved + GRACE).min()
+        self.pending.values().map(|handshake| handshake.last_active + GRACE).min()
     }
 
-    /// Somebody is let in: where all places are taken the guest that has been silent the longest goes.
+    /// Somebody is accepted: where there are as many as may be, the handshake that has been silent the longest goes.
     fn make_room(&mut self, hub: &Hub) {
-        if self.guests.len() < HALF_OPEN {
+        if self.pending.len() < HALF_OPEN {
             return;
         }
-        let oldest = self.guests.iter().min_by_key(|(_, guest)| guest.moved);
+        let oldest = self.pending.iter().min_by_key(|(_, handshake)| handshake.last_active);
         if let Some(token) = oldest.map(|(token, _)| *token) {
             count(&hub.counts.slow);
-            drop(self.guests.remove(&token));
+            drop(self.pending.remove(&token));
         }
     }
 
-    /// Watches the listeners only while somebody can be let in, and sets the timer to what comes next.
-    fn arrange(&mut self, hub: &Hub, now: Instant) {
+    /// Watches the listeners only while somebody can be accepted, and sets the timer to what comes next.
+    fn rearm(&mut self, hub: &Hub, now: Instant) {
         let full = self.is_full(now);
         if full || self.paused.is_some() {
             if self.listening {
@@ -257,9 +258,9 @@ impl Door {
         } else if !self.listening && self.open(&hub.poller).is_err() {
             self.paused = Some(now + PAUSE);
         }
-        let slowest = self.guests.values().map(|guest| guest.until).min();
+        let earliest = self.pending.values().map(|handshake| handshake.until).min();
         let room = self.room_at().filter(|_| full);
-        let next = [slowest, room, self.paused].into_iter().flatten().min();
+        let next = [earliest, room, self.paused].into_iter().flatten().min();
         if next != self.timer_at {
             self.timer_at = next;
             self.timer.set(next);
@@ -279,29 +280,29 @@ fn is_out_of_resources(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-impl Guest {
-    fn go_on(&mut self, now: Instant) -> Turn {
+impl Handshake {
+    fn receive(&mut self, now: Instant) -> Outcome {
         loop {
             let mut bytes = [0u8; 512];
             let expects = self.acceptor.expects().min(bytes.len());
             match self.stream.read(&mut bytes[..expects]) {
-                Ok(0) => return Turn::Leaves,
+                Ok(0) => return Outcome::Fails,
                 Ok(len) => {
-                    self.moved = now;
+                    self.last_active = now;
                     match self.acceptor.receive(&bytes[..len]) {
                         Ok(None) if self.flush() => {}
-                        Ok(None) => return Turn::Leaves,
-                        Ok(Some(hello)) => return Turn::Proven(hello),
-                        Err(Stranger::BadProof) => return Turn::Unproven,
+                        Ok(None) => return Outcome::Fails,
+                        Ok(Some(hello)) => return Outcome::Proven(hello),
+                        Err(Stranger::BadProof) => return Outcome::Unproven,
                         Err(_) => {
                             let _ = self.flush(); // may name the reason
-                            return Turn::Leaves;
+                            return Outcome::Fails;
                         }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
-                Err(_) => return Turn::Leaves,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Outcome::Waits,
+                Err(_) => return Outcome::Fails,
             }
         }
     }
@@ -319,8 +320,8 @@ impl Guest {
     }
 }
 
-fn hand_over(hub: &Hub, slot: &Arc<Slot>, guest: Guest, hello: Hello) {
-    hub.deliver(slot, Incoming { stream: guest.stream, hello, from: guest.from });
+fn hand_over(hub: &Hub, slot: &Arc<Slot>, handshake: Handshake, hello: Hello) {
+    hub.deliver(slot, Incoming { stream: handshake.stream, hello, from: handshake.from });
 }
 
 /// Opens the listening sockets.
