@@ -1,10 +1,10 @@
 //! What endpoints ask of their worker beyond what they share with it. None of it is on the short way of an operation.
 
+use super::inner::Inner;
+use super::route::Way;
 use super::task::{Job, Waiting};
-use super::{Inner, Way};
 use crate::address::WorkerAddress;
 use crate::op::Id;
-use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -27,10 +27,6 @@ pub(crate) trait WorkerCalls {
 
     /// Something is queued on this endpoint.
     fn make_busy(&self, endpoint: &Inner);
-
-    /// An endpoint is dropped. What providers have of it goes on without it where it goes over lines alone; `through` says what
-    /// that is, by interface.
-    fn orphan(&self, owner: usize, through: &dyn Fn(usize) -> Vec<Through>);
 
     /// An endpoint is gone.
     fn remove_endpoint(&self, id: Id);

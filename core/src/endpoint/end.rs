@@ -163,7 +163,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
         if !self.all_lines().is_empty() {
-            self.worker.orphan(self.index, &|interface| self.through(interface));
+            self.shared.orphan(self.index, |interface| self.through(interface));
         }
         let error = Error::from_status(Status::Canceled);
         let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));

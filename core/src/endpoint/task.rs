@@ -36,7 +36,7 @@ impl Source {
 /// An answer that waits for room.
 pub(crate) struct Waiting {
     pub(crate) answer: Answer,
-    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/owed.rs`.
+    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/answering.rs`.
     pub(crate) owed_since: Option<u64>,
 }
 

@@ -5,7 +5,6 @@ use crate::address::WorkerAddress;
 use crate::endpoint::task::{Job, Waiting};
 use crate::endpoint::{Inner as EndpointInner, Way, WorkerCalls};
 use crate::op::Id;
-use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -32,10 +31,6 @@ impl WorkerCalls for Inner {
 
     fn make_busy(&self, endpoint: &EndpointInner) {
         self.make_busy(endpoint);
-    }
-
-    fn orphan(&self, owner: usize, through: &dyn Fn(usize) -> Vec<Through>) {
-        self.orphan(owner, through);
     }
 
     fn remove_endpoint(&self, id: Id) {

@@ -4,12 +4,12 @@
 //! been taken by one is flushed on its lane, since only that says whether the peer's side has it. What does not end in time is
 //! named. Dropping does none of this: what is pending ends, and interfaces hand over what they have taken as they close.
 
-use super::orphans::End;
 use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
 use crate::interface::PeerId;
 use crate::op::{Id, Kind};
 use crate::registry::abi::RawEndpoint;
+use crate::shared::End;
 use crate::{Error, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -215,6 +215,11 @@ impl Book {
 }
 
 impl Inner {
+    /// Operations whose endpoint is gone, by where they go.
+    fn orphans_by_way(&self) -> BTreeMap<String, usize> {
+        self.shared.orphans_by_way(|line| self.line_name(line))
+    }
+
     /// What peers are owed, or helped with, beside what stands on endpoints.
     fn has_debts(&self) -> bool {
         !self.owed.is_empty()
@@ -364,7 +369,7 @@ impl Inner {
         for endpoint in self.all_endpoints() {
             endpoint.fail(error.clone());
         }
-        self.end_orphans(End::Worker, &error);
+        self.shared.end_orphans(End::Worker, &error);
         drop((busy, peers, self.wiring.take_answers()));
         self.drop_all_lines();
         // A handler that is running is let go when it has returned.

@@ -1,9 +1,9 @@
 //! What a worker has, and the order in which it lets go of it.
 
-use super::carrier::Carriers;
+use super::carriers::Carriers;
+use super::desk::Desk;
 use super::wiring::Wiring;
-use super::{Counters, backoff, help, orphans, owed, peers, services};
-use crate::address::WorkerAddress;
+use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Inner as EndpointInner, task::Job};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
@@ -44,9 +44,7 @@ pub(crate) struct Inner {
     pub(super) pause: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
-    pub(super) services: services::Desk,
-    /// Operations of endpoints that are gone.
-    pub(super) orphans: orphans::Orphans,
+    pub(super) services: Desk,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
     /// What a handler left of its batch when it panicked, by interface.
     pub(super) left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
@@ -109,7 +107,7 @@ impl Inner {
         }
         let carriers = Carriers::open(&core, id, &poller);
         let wiring = Wiring::new(id, carriers, core.connect_timeout);
-        let services = services::Desk::new(core.connect_timeout);
+        let services = Desk::new(core.connect_timeout);
         let polled = |slow: bool| {
             let asks = move |caps: u64| {
                 caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow
@@ -133,7 +131,6 @@ impl Inner {
             timer,
             wiring,
             services,
-            orphans: orphans::Orphans::default(),
             endpoints: RefCell::default(),
             left_over: RefCell::default(),
             has_left_over: Cell::new(false),
@@ -169,60 +166,6 @@ impl Inner {
     /// Whether a copy is shared with a peer.
     pub(super) fn shares_copies(&self) -> bool {
         !self.copies.borrow().is_empty() || !self.helps.is_empty()
-    }
-
-    // ---- peers ----
-
-    /// The worker's number of a peer, which may be new.
-    pub(super) fn peer_number(&self, address: &WorkerAddress) -> u32 {
-        let (number, forgotten) = self.peers.borrow_mut().number(address);
-        drop(forgotten);
-        number
-    }
-
-    /// A number for a peer whose address makes no sense.
-    pub(super) fn nobodys_number(&self) -> u32 {
-        let (number, forgotten) = self.peers.borrow_mut().add(None);
-        drop(forgotten);
-        number
-    }
-
-    /// A number of an interface's means that peer from now on.
-    pub(super) fn note_peer(&self, slot: &InterfaceSlot, number: u64, peer: u32) {
-        let before = slot.note_number(number, peer);
-        let forgotten = {
-            let mut peers = self.peers.borrow_mut();
-            peers.arrived(peer);
-            peers.left(before)
-        };
-        drop(forgotten);
-    }
-
-    /// A number of an interface's means nobody any more. Returns whom it meant, where nothing else leads here from it.
-    pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> Option<PeerId> {
-        let before = slot.forget_number(number);
-        let (forgotten, gone) = {
-            let mut peers = self.peers.borrow_mut();
-            let was = peers.is_here(before);
-            (peers.left(before), was && !peers.is_here(before))
-        };
-        drop(forgotten);
-        gone.then_some(PeerId(before))
-    }
-
-    /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
-    #[cold]
-    pub(super) fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
-        self.tell_of_leaving(self.forget_number(slot, number));
-    }
-
-    /// Tells the application that a peer has left in good order.
-    #[cold]
-    pub(super) fn tell_of_leaving(&self, gone: Option<PeerId>) {
-        let handler = self.on_left.borrow().clone();
-        if let (Some(peer), Some(handler)) = (gone, handler) {
-            handler(peer);
-        }
     }
 
     /// The worker ends: payloads that a provider has lent and no handler will see go back.

@@ -1,18 +1,21 @@
 //! Workers: a progress engine and the interfaces opened on it. One thread drives a worker at a time.
 
 mod abi;
+mod answering;
+mod arrivals;
 mod backoff;
 mod calls;
 mod carried;
-pub(crate) mod carrier;
+mod carrier;
+mod carriers;
 mod close;
 mod counters;
+mod desk;
 mod endpoints;
 mod help;
 mod identity;
 mod incoming;
 mod inner;
-mod orphans;
 mod owed;
 mod peers;
 mod progress;
@@ -20,7 +23,7 @@ pub(crate) mod services;
 #[cfg(test)]
 mod tests;
 mod wait;
-pub(crate) mod wiring;
+mod wiring;
 
 pub use close::{Loss, Undelivered};
 pub use counters::Counters;

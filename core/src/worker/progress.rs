@@ -1,8 +1,7 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
-use super::carrier::CARRIER_COOKIE;
+use super::carriers::CARRIER_COOKIE;
 use super::inner::set_handler;
-use super::orphans::End;
 use super::{Counters, Inner};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, assist::run as run_copies, flush::run_due};
@@ -11,6 +10,7 @@ use crate::message::{Message, abi::release};
 use crate::proto::Origin;
 use crate::proto::id::FIRST;
 use crate::registry::abi::events::{Batch, payload};
+use crate::shared::End;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -343,7 +343,7 @@ impl Inner {
         // What fails with one of them closes what it has over all.
         for (index, error) in &lost {
             self.shared.held.borrow_mut().broke(*index);
-            self.end_orphans(End::Interface { index: *index, broken: true }, error);
+            self.shared.end_orphans(End::Interface { index: *index, broken: true }, error);
             for endpoint in self.all_endpoints() {
                 endpoint.cut_off(*index, error);
             }
@@ -373,7 +373,7 @@ impl Inner {
             endpoint.leave_interface(index, &error);
             endpoint.lose_interface(index, &error);
         }
-        self.end_orphans(End::Interface { index, broken: false }, &error);
+        self.shared.end_orphans(End::Interface { index, broken: false }, &error);
     }
 
     /// An interface is out of use from now on, and where its provider broke nothing of it is called. `None`: it was before, and

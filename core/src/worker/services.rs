@@ -23,6 +23,9 @@
 //! Names of services are a space of their own: they have nothing to do with message ids or with connections
 //! between peers. The messages go over the pair's message lane, whatever module that is.
 
+pub use super::desk::ServiceAnswer;
+
+use super::desk::{Answered, Asked};
 use super::{Inner, Worker};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, task::Task};
@@ -30,87 +33,46 @@ use crate::interface::PeerId;
 use crate::proto::emulate::Answer;
 use crate::proto::{Origin, id};
 use crate::wireup::ReasonKind;
-use crate::wireup::service::{RequestId, ServiceAction, ServiceLimits, Services};
+use crate::wireup::service::ServiceAction;
 use crate::{Error, Status};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// How much longer a client waits than a server: it then hears the server's words.
-const GRACE: u64 = 5_000_000_000;
-
-type Listener = Rc<dyn Fn(ServiceRequest)>;
-type Answered = Result<ServiceAnswer, Error>;
-
-/// What a service said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServiceAnswer {
-    /// Yes, with these bytes of its own.
-    Accepted(Vec<u8>),
-    /// No, with these.
-    Rejected(Vec<u8>),
-}
-
-/// A worker's side of its services.
-pub(super) struct Desk {
-    pub(super) services: RefCell<Services>,
-    listeners: RefCell<HashMap<String, Listener>>,
-    /// Calls that nobody has taken the answer of.
-    calls: RefCell<HashMap<u64, Option<Answered>>>,
-}
-
-impl Desk {
-    pub(super) fn new(timeout: Duration) -> Desk {
-        let waiting = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
-        let limits = ServiceLimits { waiting, asking: waiting + GRACE, ..ServiceLimits::default() };
-        Desk {
-            services: RefCell::new(Services::new(limits)),
-            listeners: RefCell::default(),
-            calls: RefCell::default(),
-        }
-    }
-
-    /// Lets go of handlers, which may hold the worker.
-    pub(super) fn close(&self) {
-        let _listeners = std::mem::take(&mut *self.listeners.borrow_mut());
-    }
-}
-
 /// Somebody asks for a service. Dropped without an answer, it is rejected.
 pub struct ServiceRequest {
     worker: Weak<Inner>,
-    id: RequestId,
-    service: String,
-    peer: PeerId,
-    private: Vec<u8>,
+    asked: Asked,
     answered: bool,
 }
 
 impl fmt::Debug for ServiceRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServiceRequest({} from {})", self.service, self.peer)
+        write!(f, "ServiceRequest({} from {})", self.asked.service, self.asked.peer)
     }
 }
 
 impl ServiceRequest {
+    fn new(worker: Weak<Inner>, asked: Asked) -> ServiceRequest {
+        ServiceRequest { worker, asked, answered: false }
+    }
+
     /// The name of the service.
     #[must_use]
     pub fn service(&self) -> &str {
-        &self.service
+        &self.asked.service
     }
 
     /// Who asks.
     #[must_use]
     pub fn peer(&self) -> PeerId {
-        self.peer
+        self.asked.peer
     }
 
     /// What it gave along, at most 1 KiB.
     #[must_use]
     pub fn private(&self) -> &[u8] {
-        &self.private
+        &self.asked.private
     }
 
     /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client.
@@ -119,7 +81,7 @@ impl ServiceRequest {
     /// `TooLarge`; `TimedOut` when the client is no longer waiting; `Closed` when the worker is.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
         let worker = self.answer(private, true)?;
-        let inner = worker.reply_endpoint(self.peer.0)?;
+        let inner = worker.reply_endpoint(self.asked.peer.0)?;
         Ok(Endpoint { inner })
     }
 
@@ -140,8 +102,8 @@ impl ServiceRequest {
         let said = {
             let mut services = worker.services.services.borrow_mut();
             match yes {
-                true => services.accept(self.id, private),
-                false => services.reject(self.id, private),
+                true => services.accept(self.asked.id, private),
+                false => services.reject(self.asked.id, private),
             }
         };
         worker.carry_out_services();
@@ -149,13 +111,13 @@ impl ServiceRequest {
             Ok(true) => Ok(worker),
             Ok(false) => Err(Error::new(
                 Status::TimedOut,
-                format!("nobody waits for this answer of service {}", self.service),
+                format!("nobody waits for this answer of service {}", self.asked.service),
                 "the client gave up, or is gone",
                 "answer within TIELINE_CONNECT_TIMEOUT",
             )),
             Err(reason) => Err(Error::new(
                 Status::TooLarge,
-                format!("an answer of service {}", self.service),
+                format!("an answer of service {}", self.asked.service),
                 reason.text,
                 "",
             )),
@@ -224,7 +186,11 @@ impl Worker {
             let status = if known { Status::Busy } else { Status::Invalid };
             Error::new(status, format!("cannot listen for service `{service}`"), reason.text, "")
         })?;
-        let _ = desk.listeners.borrow_mut().insert(service.to_owned(), Rc::new(on_request));
+        let worker = Rc::downgrade(&self.inner);
+        let listener = move |asked| {
+            on_request(ServiceRequest::new(worker.clone(), asked));
+        };
+        let _ = desk.listeners.borrow_mut().insert(service.to_owned(), Rc::new(listener));
         Ok(())
     }
 
@@ -364,16 +330,12 @@ impl Inner {
                 ServiceAction::Arrived { id, service, peer, private } => {
                     let listener = self.services.listeners.borrow().get(&service).cloned();
                     let number = self.peers.borrow().known_number(&peer);
-                    let request = ServiceRequest {
-                        worker: Rc::downgrade(self),
-                        id,
-                        service,
-                        peer: PeerId(number.unwrap_or(u32::MAX)),
-                        private,
-                        answered: false,
-                    };
-                    if let Some(listener) = listener {
-                        listener(request);
+                    let peer = PeerId(number.unwrap_or(u32::MAX));
+                    let asked = Asked { id, service, peer, private };
+                    match listener {
+                        Some(listener) => listener(asked),
+                        // Dropped, it is rejected.
+                        None => drop(ServiceRequest::new(Rc::downgrade(self), asked)),
                     }
                 }
                 // Who holds the request learns it when answering.
@@ -410,7 +372,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::Context;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     fn until<T>(workers: &[&Worker], mut ready: impl FnMut() -> Option<T>) -> T {
         loop {

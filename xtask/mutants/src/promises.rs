@@ -77,7 +77,7 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a helper copies from the first chunk",
     ),
     (
-        "core/src/worker/owed.rs",
+        "core/src/worker/answering.rs",
         "self.owed.debts.borrow().len() >= MOST",
         "false",
         "answers that are owed have no bound",

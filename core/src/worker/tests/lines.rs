@@ -3,7 +3,7 @@
 use super::*;
 use crate::address::{Party, Scheme, Via};
 use crate::proto::emulate::Answer;
-use crate::worker::carrier::Carrier;
+use crate::worker::carriers::Carrier;
 use tieline_testing::Wait;
 
 /// The folder of the TCP provider, or why there is none.

@@ -1,6 +1,16 @@
 //! What the wire-up machine asks for, carried out.
 
-use super::*;
+use super::State;
+use super::lines::module_text;
+use crate::address::WorkerAddress;
+use crate::endpoint::Way;
+use crate::wireup::{Action, Claim, ConnectionKey, Reason, ReasonKind};
+use crate::worker::Inner;
+use crate::{Error, Status};
+use std::rc::{Rc, Weak};
+
+/// Datagrams that one line keeps while its carrier has no room. What does not fit is sent again later.
+const OUTBOX: usize = 8;
 
 impl Inner {
     /// Carries out everything that the machine has decided.

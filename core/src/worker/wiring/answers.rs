@@ -1,46 +1,11 @@
 //! Answers: what goes back over the line that a question came by.
 
-use super::*;
-use crate::endpoint::Route;
-
-impl Line {
-    /// The endpoints that use it, and the one of its answers.
-    pub(super) fn everybody(&self) -> Vec<Rc<EndpointInner>> {
-        let users = self.users.iter().filter_map(Weak::upgrade);
-        users.chain(self.answers.clone()).collect()
-    }
-
-    /// With which error ends what still is under way on it.
-    pub(super) fn error(&self) -> Error {
-        match &self.state {
-            State::Dead(error) => error.clone(),
-            _ => Status::Closed.into(),
-        }
-    }
-}
-
-/// Ends the endpoint of a line's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
-/// not a connection that is about to be closed.
-pub(super) fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
-    if let Some(answers) = answers {
-        answers.fail(error);
-    }
-}
-
-impl Wiring {
-    /// Every endpoint of answers. The worker is about to close.
-    pub(in crate::worker) fn take_answers(&self) -> Vec<Rc<EndpointInner>> {
-        self.lines.borrow_mut().values_mut().filter_map(|line| line.answers.take()).collect()
-    }
-}
-
-#[cfg(test)]
-impl Wiring {
-    pub(in crate::worker) fn lines_with_answers(&self) -> Vec<u64> {
-        let lines = self.lines.borrow();
-        lines.iter().filter(|(_, line)| line.answers.is_some()).map(|(number, _)| *number).collect()
-    }
-}
+use super::{Line, State, end};
+use crate::endpoint::{Inner as EndpointInner, Owner, Route};
+use crate::wireup::ConnectionKey;
+use crate::worker::Inner;
+use crate::{Error, Status};
+use std::rc::Rc;
 
 impl Inner {
     /// The endpoint whose messages go over this line and no other. It claims nothing: the line lives as long as it

@@ -1,6 +1,15 @@
 //! Lines in the course of time: what carriers bring, what time demands, and how lines fail.
 
-use super::*;
+use super::{Sender, State};
+use crate::address::WorkerAddress;
+use crate::registry::abi::events::{Batch, payload};
+use crate::shared::End;
+use crate::wireup::{Reason, ReasonKind};
+use crate::worker::Inner;
+use crate::worker::carriers::Carrier;
+use crate::{Error, Status};
+use std::rc::Rc;
+use tieline_plugin_api::{address_hash, event};
 
 impl Inner {
     /// Moves wire-up on: what connectors bring, and what time demands.
@@ -148,7 +157,7 @@ impl Inner {
         }
         self.forget_replies(&users);
         drop(users);
-        self.end_orphans(End::Line(number), &error);
+        self.shared.end_orphans(End::Line(number), &error);
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {

@@ -5,8 +5,11 @@
 //! trusted for who it is (SECURITY.md), but not to speak for others. The application's own datagrams are the
 //! application's word.
 
-use super::*;
-use crate::wireup::Spoken;
+use crate::address::{Via, WorkerAddress};
+use crate::wireup::{ConnectionKey, Spoken};
+use crate::worker::Inner;
+use std::rc::Rc;
+use tieline_plugin_api::address_hash;
 
 /// Who brought a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +85,11 @@ mod tests {
     use super::*;
     use crate::Context;
     use crate::address::Scheme;
-    use crate::wireup::{Body, Header, encode};
+    use crate::endpoint::Way;
+    use crate::registry::abi::RawEndpoint;
+    use crate::wireup::{Body, Header, ReasonKind, encode};
+    use crate::worker::wiring::{Line, State};
+    use std::collections::VecDeque;
 
     /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
     fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Operations that outlive their endpoint: it was dropped while a provider had them, and the connections that they go over are
 //! the worker's and live on. They end as the provider says, or else with what they go over: the line, the interface, the worker.
 
-use super::Inner;
+use super::Shared;
 use crate::Error;
 use crate::op::Id;
 use crate::op::held::Through;
@@ -18,11 +18,11 @@ struct Orphan {
 
 /// Those of a worker; some have ended already.
 #[derive(Default)]
-pub(super) struct Orphans(RefCell<Vec<Orphan>>);
+pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 
 /// What came to its end under operations.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(crate) enum End {
     Line(u64),
     /// `broken`: nothing of its provider is called again.
     Interface {
@@ -32,25 +32,25 @@ pub(super) enum End {
     Worker,
 }
 
-impl Inner {
+impl Shared {
     /// An endpoint is dropped. What providers have of it goes on without it where it goes over lines alone; `through` says what
     /// that is, by interface.
-    pub(crate) fn orphan(&self, owner: usize, through: &dyn Fn(usize) -> Vec<Through>) {
-        let posted = self.shared.ops.borrow().posted_of(owner);
+    pub(crate) fn orphan(&self, owner: usize, through: impl Fn(usize) -> Vec<Through>) {
+        let posted = self.ops.borrow().posted_of(owner);
         let orphan = |(id, interface)| Orphan { id, interface, through: through(interface) };
         let over_lines = |one: &Through| matches!(one, Through::Line(_));
         let mut left: Vec<Orphan> = posted.into_iter().map(orphan).collect();
         left.retain(|orphan| orphan.through.iter().all(over_lines));
-        self.shared.with_ops(|ops| left.iter().for_each(|orphan| ops.orphan(orphan.id)));
+        self.with_ops(|ops| left.iter().for_each(|orphan| ops.orphan(orphan.id)));
         let mut all = self.orphans.0.borrow_mut();
         if all.len() + left.len() > all.capacity() {
-            all.retain(|orphan| self.shared.ops.borrow().is_open(orphan.id));
+            all.retain(|orphan| self.ops.borrow().is_open(orphan.id));
         }
         all.extend(left);
     }
 
     /// Ends those that go over this. Providers may touch their memory until what they go over is closed.
-    pub(super) fn end_orphans(&self, what: End, error: &Error) {
+    pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {
             End::Line(number) => orphan.through.contains(&Through::Line(number)),
             End::Interface { index, .. } => orphan.interface == index,
@@ -63,30 +63,32 @@ impl Inner {
         let (ended, left): (Vec<Orphan>, Vec<Orphan>) = all.into_iter().partition(over_it);
         *self.orphans.0.borrow_mut() = left;
         for Orphan { id, through, .. } in ended {
-            if !self.shared.ops.borrow().is_open(id) {
+            if !self.ops.borrow().is_open(id) {
                 continue;
             }
             let through = match what {
                 End::Interface { broken: true, .. } => vec![Through::Interface],
                 _ => through,
             };
-            for op in self.shared.with_ops(|ops| ops.fail(&[id], error)) {
-                self.shared.hold(op, through.clone());
+            for op in self.with_ops(|ops| ops.fail(&[id], error)) {
+                self.hold(op, through.clone());
             }
         }
     }
 
     /// How many there are, by where they go.
-    pub(super) fn orphans_by_way(&self) -> BTreeMap<String, usize> {
+    pub(crate) fn orphans_by_way(
+        &self,
+        line_name: impl Fn(u64) -> Option<String>,
+    ) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for orphan in self.orphans.0.borrow().iter() {
-            if self.shared.ops.borrow().is_open(orphan.id) {
+            if self.ops.borrow().is_open(orphan.id) {
                 let name = orphan.through.iter().find_map(|one| match one {
-                    Through::Line(number) => self.line_name(*number),
+                    Through::Line(number) => line_name(*number),
                     _ => None,
                 });
-                let way =
-                    name.unwrap_or_else(|| self.shared.interfaces[orphan.interface].path.clone());
+                let way = name.unwrap_or_else(|| self.interfaces[orphan.interface].path.clone());
                 *counts.entry(way).or_default() += 1;
             }
         }

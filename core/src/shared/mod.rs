@@ -1,6 +1,10 @@
 //! What a worker shares with its endpoints, requests and kept messages: the interfaces, the operations that have not ended,
 //! and the little that posting one asks of the worker.
 
+mod orphans;
+
+pub(crate) use orphans::End;
+
 use crate::interface::InterfaceSlot;
 use crate::op::held::{Held, Through, Unfinished};
 use crate::op::{Id, Table};
@@ -9,6 +13,7 @@ use crate::rank::ModuleRef;
 use crate::setup::Core;
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
+use orphans::Orphans;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -33,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) settling: Cell<bool>,
     /// Every operation that has not ended.
     pub(crate) ops: RefCell<Table>,
+    /// Those of endpoints that are gone.
+    orphans: Orphans,
     /// Where copies are shared with peers.
     pub(crate) slots: Slots,
     /// Late, so that everything above that points into providers goes first.
@@ -58,6 +65,7 @@ impl Shared {
             has_work: Cell::new(false),
             settling: Cell::new(false),
             ops: RefCell::new(Table::new(operations)),
+            orphans: Orphans::default(),
             slots: Slots::default(),
             interfaces,
             held: RefCell::default(),

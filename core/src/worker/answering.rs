@@ -1,0 +1,146 @@
+//! Who asked is answered: at once, later, or by the end of the connection that it asked over.
+
+use super::Inner;
+use super::owed::Debt;
+use crate::Status;
+use crate::endpoint::{Inner as EndpointInner, Owner, task::Waiting};
+use crate::interface::PeerId;
+use crate::proto::{Origin, emulate::Answer};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Answers that are kept, of all peers together. Each is a few dozen bytes.
+const MOST: usize = 65_536;
+/// Answers that one progress call tries again.
+const AT_ONCE: usize = 64;
+
+impl Inner {
+    /// Answers who asked, or keeps the answer until that is possible.
+    pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
+        let endpoint = match self.answer_endpoint(to) {
+            Ok(endpoint) => endpoint,
+            Err(error) => return self.keep_answer(to, answer, error.status()),
+        };
+        if let Err((answer, status)) = endpoint.answer(answer, None) {
+            self.keep_answer(to, answer, status);
+        }
+    }
+
+    /// Keeps an answer that cannot be given now.
+    #[cold]
+    pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
+        // Nothing is tried again when this worker is closed: who asks is told at once, where that is possible.
+        if self.closed.get() {
+            return self.hang_up(to, status);
+        }
+        // Who asked is gone, and with it its question.
+        if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
+            return;
+        }
+        if self.owed.debts.borrow().len() >= MOST {
+            return self.hang_up(to, Status::NoMemory);
+        }
+        let since = self.wiring.now();
+        self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
+        self.shared.note_work();
+    }
+
+    /// An endpoint has failed with this answer still to be given.
+    #[cold]
+    pub(crate) fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
+        // Where a connection carried the question it has ended with the connection.
+        if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
+            return;
+        }
+        let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
+        if let Some(peer) = peer {
+            let to = Origin { peer, line: None };
+            let Waiting { answer, owed_since } = lost;
+            // A connection that forms and fails again and again does not begin its time anew.
+            let since = owed_since.unwrap_or_else(|| self.wiring.now());
+            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
+            self.shared.note_work();
+        }
+    }
+
+    /// Tries kept answers again. True: some are left.
+    pub(super) fn give_owed_answers(self: &Rc<Self>) -> bool {
+        if self.owed.is_empty() {
+            return false;
+        }
+        // What dying endpoints left may be more than is kept: the oldest have had the most of their time.
+        while self.owed.debts.borrow().len() > MOST {
+            let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
+            self.hang_up(to, Status::NoMemory);
+        }
+        let patience =
+            u64::try_from(self.shared.core.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let some = AT_ONCE.min(self.owed.debts.borrow().len());
+        for _ in 0..some {
+            let next = self.owed.debts.borrow_mut().pop_front();
+            let Some(debt) = next else { break };
+            if self.wiring.now().saturating_sub(debt.since) > patience {
+                self.hang_up(debt.to, debt.status);
+                continue;
+            }
+            let (answer, status) = match self.answer_endpoint(debt.to) {
+                Ok(endpoint) => match endpoint.answer(debt.answer, Some(debt.since)) {
+                    Ok(()) => continue,
+                    Err(refused) => refused,
+                },
+                Err(error) => (debt.answer, error.status()),
+            };
+            if status == Status::PeerFailed || self.peers.borrow().get(debt.to.peer).is_none() {
+                continue;
+            }
+            self.owed.debts.borrow_mut().push_back(Debt { answer, status, ..debt });
+        }
+        !self.owed.is_empty()
+    }
+
+    /// Who waits for an answer that did not come over a line: what came over one ends with it.
+    pub(super) fn who_waits(&self) -> BTreeSet<u32> {
+        let mut who: BTreeSet<u32> = {
+            let debts = self.owed.debts.borrow();
+            debts.iter().filter(|debt| debt.to.line.is_none()).map(|debt| debt.to.peer).collect()
+        };
+        for endpoint in self.all_endpoints() {
+            if endpoint.owner != Owner::Line && endpoint.answers_len() > 0 {
+                who.extend(self.peers.borrow().known_number(&endpoint.address.party.worker));
+            }
+        }
+        who
+    }
+
+    /// The worker is closed: those who wait for an answer get none.
+    pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
+        if self.shared.same_process() {
+            who.into_iter()
+                .for_each(|peer| self.hang_up(Origin { peer, line: None }, Status::Closed));
+        }
+    }
+
+    /// Ends the connection that a peer asked over: what it waits for then ends there.
+    pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
+        self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
+        let unanswered = "a question that it carried could not be answered";
+        if let Some(line) = to.line {
+            self.line_failed(line, status, unanswered);
+            return self.drop_failed(line);
+        }
+        for slot in &self.shared.interfaces {
+            for number in slot.numbers_of(to.peer) {
+                if slot.to_endpoint {
+                    self.line_failed(number, status, unanswered);
+                    self.drop_failed(number);
+                } else if let Err(refused) = slot.interface.hang_up(number) {
+                    self.shared.core.note(format!(
+                        "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
+                        PeerId(to.peer),
+                        slot.path
+                    ));
+                }
+            }
+        }
+    }
+}
