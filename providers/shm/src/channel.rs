@@ -1,6 +1,6 @@
 //! A channel's memory, and the code words that both ends agree on.
 
-use crate::ring::{Place, SLOT};
+use crate::ring::{Layout, SLOT};
 use crate::sys::PAGE;
 
 /// Written by the receiver: how many slots it has consumed.
@@ -14,12 +14,12 @@ pub(crate) const WAITING: usize = 0;
 /// Slots of the cold ring.
 const COLD_SLOTS: usize = 32;
 /// The cold ring: it shares one page with the words above.
-pub(crate) const COLD: Place = Place { slots: 512, count: COLD_SLOTS, tail: TAIL };
+pub(crate) const COLD: Layout = Layout { slots: 512, count: COLD_SLOTS, tail: TAIL };
 const _: () = assert!(COLD.slots + COLD_SLOTS * SLOT <= PAGE);
 
 /// The fast box of a channel: from the second page on.
-pub(crate) const fn fast(size: usize) -> Place {
-    Place { slots: PAGE, count: size / SLOT, tail: TAIL }
+pub(crate) const fn fast(size: usize) -> Layout {
+    Layout { slots: PAGE, count: size / SLOT, tail: TAIL }
 }
 
 /// The length of a channel's memory file.

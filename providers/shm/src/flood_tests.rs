@@ -24,13 +24,13 @@ struct Flooder {
     hostile: Hostile,
     position: u64,
     origin: u64,
-    place: crate::ring::Place,
+    layout: crate::ring::Layout,
     kind: u8,
 }
 
 impl Flooder {
     fn greet(interface: &RingInterface, kind: u8) -> Flooder {
-        Flooder { hostile: greet(interface), position: 0, origin: 0, place: channel::COLD, kind }
+        Flooder { hostile: greet(interface), position: 0, origin: 0, layout: channel::COLD, kind }
     }
 
     fn push(&mut self, kind: u8) -> bool {
@@ -39,12 +39,12 @@ impl Flooder {
 
     fn push_slot(&mut self, kind: u8, len: usize, words: [u64; 3]) -> bool {
         let memory = &self.hostile.memory;
-        let count = self.place.count as u64;
+        let count = self.layout.count as u64;
         let tail = memory.word(channel::TAIL).unwrap().load(Ordering::Acquire);
         if self.position >= tail.max(self.origin) + count {
             return false;
         }
-        let at = self.place.slots + (self.position % count) as usize * 64;
+        let at = self.layout.slots + (self.position % count) as usize * 64;
         for (n, word) in words.into_iter().enumerate() {
             memory.word(at + 8 + n * 8).unwrap().store(word, Ordering::Release);
         }
@@ -61,8 +61,8 @@ impl Flooder {
     /// Goes on in the fast box, which is looked at in every poll.
     fn switch(&mut self) {
         assert!(self.push_slot(kind::WANT_FAST, 0, [1, 0, 0]) && self.push(kind::SWITCH));
-        self.place = channel::fast(FASTBOX);
-        self.position = self.position.next_multiple_of(self.place.count as u64);
+        self.layout = channel::fast(FASTBOX);
+        self.position = self.position.next_multiple_of(self.layout.count as u64);
         self.origin = self.position;
     }
 }
@@ -159,27 +159,27 @@ fn an_honest_peer_has_its_share_beside_those_that_write_no_messages() {
 fn a_peer_that_hung_up_and_goes_on_writing_is_buried_and_does_not_come_first() {
     for fast in [false, true] {
         let interface = open(Settings::defaults());
-        let mut ghosts: Vec<Flooder> =
+        let mut gone: Vec<Flooder> =
             (0..4).map(|_| Flooder::greet(&interface, kind::INLINE)).collect();
-        arrive(&interface, ghosts.len());
+        arrive(&interface, gone.len());
         if fast {
-            ghosts.iter_mut().for_each(Flooder::switch);
+            gone.iter_mut().for_each(Flooder::switch);
         }
         let honest = interface.connect(&interface.address(), b"honest", 7).unwrap();
         let sockets: Vec<OwnedFd> =
-            ghosts.iter_mut().map(|ghost| ghost.hostile.socket.take().unwrap()).collect();
+            gone.iter_mut().map(|peer| peer.hostile.socket.take().unwrap()).collect();
         drop(sockets);
         let (mut left, mut sent, mut got) = (0, 0u64, 0u64);
         let mut messages = [0; 4];
-        while left < ghosts.len() || got < 5 {
-            ghosts.iter_mut().for_each(Flooder::fill);
+        while left < gone.len() || got < 5 {
+            gone.iter_mut().for_each(Flooder::fill);
             if sent == got && honest.am_short(1, sent, &[1; 8]).is_ok() {
                 sent += 1;
             }
             for (kind, peer, _) in poll(&interface) {
                 match (kind, peer) {
                     (event::MESSAGE, 4) => got += 1,
-                    (event::MESSAGE, ghost) => messages[ghost as usize] += 1,
+                    (event::MESSAGE, peer) => messages[peer as usize] += 1,
                     (event::PEER_LEFT, _) => left += 1,
                     _ => {}
                 }
@@ -190,7 +190,7 @@ fn a_peer_that_hung_up_and_goes_on_writing_is_buried_and_does_not_come_first() {
                 "{messages:?}, {left} left, {got} honest"
             );
         }
-        assert_eq!((left, got), (ghosts.len(), sent));
+        assert_eq!((left, got), (gone.len(), sent));
     }
 }
 

@@ -54,7 +54,7 @@ impl HostFacts {
             return Ok(());
         }
         let name = String::from_utf8_lossy(&peer.socket);
-        match listener::look(peer, own_dir) {
+        match listener::find(peer, own_dir) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Failure::new(
                 Status::Permission,

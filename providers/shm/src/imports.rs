@@ -39,7 +39,7 @@ const MOST_UNCLAIMED: usize = 4096;
 /// So many regions are kept before there is a look at which of them are of no use.
 const FEW: usize = 16;
 
-/// The regions of one connection's peer that are mapped here.
+/// The regions of one connection's peer that are mapped here. Its cells are borrowed by its own methods alone.
 #[derive(Default)]
 pub(crate) struct Imports {
     regions: RefCell<HashMap<u64, Rc<Import>>>,

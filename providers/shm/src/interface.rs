@@ -1,10 +1,10 @@
 //! An interface: a listening socket, the channels that end here, the channels that begin here.
 
-mod arrivals;
+mod handshakes;
 mod rings;
 mod sleep;
 
-use arrivals::Arrival;
+use handshakes::Handshake;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status, event};
 
+use crate::closer::Closer;
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
@@ -24,7 +25,6 @@ use crate::pool::Pool;
 use crate::receiver::{MOST_IN_TURN, RecvChannel};
 use crate::sender::SendChannel;
 use crate::shared::{DomainState, Notice, Shared, token};
-use crate::strangers::Strangers;
 use crate::sys::{self, Epoll, Mapping, Ticker};
 use crate::wake;
 
@@ -60,12 +60,12 @@ struct State {
     bells_first: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
     free_outbound: Vec<usize>,
-    arrivals: Vec<Option<Arrival>>,
-    /// Nobody is accepted: there are too many arrivals.
-    door_shut: bool,
+    handshakes: Vec<Option<Handshake>>,
+    /// Nobody is accepted: there are too many handshakes.
+    accept_paused: bool,
     /// Channels that may still be pointed to by events of the poll before; their senders learn of the end when these
     /// are dropped.
-    graveyard: Vec<RecvChannel>,
+    ended_channels: Vec<RecvChannel>,
     told: Vec<Notice>,
     leaving: Vec<u32>,
     listener: Listener,
@@ -74,13 +74,14 @@ struct State {
     armed: bool,
     countdown: u32,
     clock_every: u32,
-    looked: Instant,
+    clock_read: Instant,
     maintained: Instant,
     sweep: u32,
 }
 
 /// The module `ring`, opened for one worker.
 pub struct RingInterface {
+    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
     state: RefCell<State>,
     shared: Rc<Shared>,
     address: Address,
@@ -128,7 +129,7 @@ impl RingInterface {
             notices: RefCell::default(),
             ended: RefCell::default(),
             refused: Cell::new(0),
-            strangers: Strangers::default(),
+            closer: Closer::default(),
         });
         let state = State {
             inbound: Vec::new(),
@@ -143,9 +144,9 @@ impl RingInterface {
             bells_first: false,
             outbound: Vec::new(),
             free_outbound: Vec::new(),
-            arrivals: Vec::new(),
-            door_shut: false,
-            graveyard: Vec::new(),
+            handshakes: Vec::new(),
+            accept_paused: false,
+            ended_channels: Vec::new(),
             told: Vec::new(),
             leaving: Vec::new(),
             listener,
@@ -155,7 +156,7 @@ impl RingInterface {
             armed: false,
             countdown: 1,
             clock_every: 1,
-            looked: now,
+            clock_read: now,
             maintained: now,
             sweep: 0,
         };
@@ -183,7 +184,7 @@ impl RingInterface {
     /// Connections on which nothing has come yet.
     #[cfg(test)]
     pub(crate) fn silent(&self) -> usize {
-        self.state.borrow().arrivals.iter().flatten().count()
+        self.state.borrow().handshakes.iter().flatten().count()
     }
 
     /// How many connections were turned away (wrong user, cookie or version, or no resources).
@@ -193,12 +194,12 @@ impl RingInterface {
     }
 }
 
-/// The place that [`settle`] gives away next: a free one, or a new one.
-fn vacancy<T>(list: &[Option<T>], free: &[usize]) -> usize {
+/// The slot that [`insert`] takes next: a free one, or a new one.
+fn next_slot<T>(list: &[Option<T>], free: &[usize]) -> usize {
     free.last().copied().unwrap_or(list.len())
 }
 
-fn settle<T>(list: &mut Vec<Option<T>>, free: &mut Vec<usize>, newcomer: T) {
+fn insert<T>(list: &mut Vec<Option<T>>, free: &mut Vec<usize>, newcomer: T) {
     match free.pop() {
         Some(index) => list[index] = Some(newcomer),
         None => list.push(Some(newcomer)),
@@ -231,7 +232,7 @@ impl Interface for RingInterface {
         let own_dir = self.shared.settings.dir.as_deref();
         self.shared.domain.host.can_reach(&peer, own_dir)?;
         let state = &mut *self.state.borrow_mut();
-        let index = vacancy(&state.outbound, &state.free_outbound);
+        let index = next_slot(&state.outbound, &state.free_outbound);
         let channel = SendChannel::open(
             &self.shared,
             crate::listener::targets(&peer, own_dir),
@@ -244,7 +245,7 @@ impl Interface for RingInterface {
         if channel.is_connecting() {
             self.shared.call_attention();
         }
-        settle(&mut state.outbound, &mut state.free_outbound, channel.clone());
+        insert(&mut state.outbound, &mut state.free_outbound, channel.clone());
         Ok(RingEndpoint::new(channel, self.shared.clone()))
     }
 
@@ -258,7 +259,7 @@ impl Interface for RingInterface {
         }
         state.countdown -= 1;
         if state.countdown == 0 || shared.attention.get() {
-            state.slow_part(shared, &self.address.cookie, events);
+            state.slow_progress(shared, &self.address.cookie, events);
         }
         if state.bells_first {
             state.poll_bells(shared, events);
@@ -289,7 +290,7 @@ impl Interface for RingInterface {
             return Ok(()); // it has left already
         };
         channel.leave(&self.shared, Status::NoMemory as i32, Some(Refusal::Unanswered));
-        state.bury(index, &self.shared);
+        state.end_channel(index, &self.shared);
         Ok(())
     }
 
@@ -311,21 +312,21 @@ impl Interface for RingInterface {
 
 impl State {
     #[cold]
-    fn slow_part(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
+    fn slow_progress(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
         shared.attention.set(false);
-        self.graveyard.clear();
+        self.ended_channels.clear();
         self.told.clear();
         if self.armed {
             self.disarm();
             self.maintain(shared, cookie);
         } else if self.countdown == 0 {
-            self.look_at_clock(shared, cookie);
+            self.check_clock(shared, cookie);
         }
         self.countdown = self.countdown.max(1);
         if shared.pool_starved.get() {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
-        self.farewells(shared);
+        self.end_drained(shared);
         // Peers that come and go leave half of the events to those that stay.
         let kept = events.room() / 2;
         while events.room() > kept {
@@ -347,7 +348,7 @@ impl State {
         }
         // Somebody must release what these events point to, and deliver what did not fit.
         if !self.told.is_empty()
-            || !self.graveyard.is_empty()
+            || !self.ended_channels.is_empty()
             || !shared.notices.borrow().is_empty()
         {
             shared.attention.set(true);
@@ -356,10 +357,10 @@ impl State {
 
     /// Maintains as often as [`MAINTENANCE`] says, whether the application polls in a tight loop or now
     /// and then.
-    fn look_at_clock(&mut self, shared: &Shared, cookie: &Id) {
+    fn check_clock(&mut self, shared: &Shared, cookie: &Id) {
         let now = Instant::now();
-        let slow = now.duration_since(self.looked) > MAINTENANCE / 2;
-        self.looked = now;
+        let slow = now.duration_since(self.clock_read) > MAINTENANCE / 2;
+        self.clock_read = now;
         self.clock_every = if slow { 1 } else { (self.clock_every * 2).min(CLOCK_EVERY) };
         self.countdown = self.clock_every;
         if now.duration_since(self.maintained) >= MAINTENANCE {
@@ -385,15 +386,15 @@ impl State {
                         1
                     }
                     (1, index) => {
-                        self.hear_outbound(index);
+                        self.read_outbound(index);
                         MOST_IN_TURN
                     }
                     (2, index) => {
-                        self.hear_inbound(index, shared);
+                        self.read_inbound(index, shared);
                         MOST_IN_TURN
                     }
                     (_, index) => {
-                        self.hear_arrival(index, shared, cookie);
+                        self.read_greeting(index, shared, cookie);
                         1
                     }
                 };
@@ -402,8 +403,8 @@ impl State {
                 break;
             }
         }
-        self.look_after_outbound();
-        self.look_after_arrivals(shared);
+        self.advance_outbound();
+        self.expire_handshakes(shared);
         self.sweep += 1;
         if self.sweep >= SWEEP_EVERY {
             self.sweep = 0;
@@ -423,7 +424,7 @@ impl State {
         }
     }
 
-    fn look_after_outbound(&mut self) {
+    fn advance_outbound(&mut self) {
         for (index, place) in self.outbound.iter_mut().enumerate() {
             let Some(channel) = place else { continue };
             if channel.is_connecting() {
@@ -440,9 +441,9 @@ impl State {
         }
     }
 
-    fn hear_outbound(&mut self, index: usize) {
+    fn read_outbound(&mut self, index: usize) {
         if let Some(Some(channel)) = self.outbound.get(index) {
-            channel.hear();
+            channel.read_socket();
         }
     }
 }
@@ -453,6 +454,6 @@ impl Drop for RingInterface {
         for channel in state.inbound.iter_mut().flatten() {
             channel.leave(&self.shared, Status::Closed as i32, Some(Refusal::Closing));
         }
-        state.listener.close(&self.shared.strangers);
+        state.listener.close(&self.shared.closer);
     }
 }

@@ -55,6 +55,8 @@ mod asking;
 #[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
+mod closer;
+#[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
 mod directory;
@@ -95,8 +97,6 @@ mod ring;
 mod sender;
 #[cfg(not(loom))]
 mod shared;
-#[cfg(not(loom))]
-mod strangers;
 #[cfg(not(loom))]
 mod sys;
 mod wake;

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tieline_plugin_api::Failure;
 
+use crate::closer::Closer;
 use crate::config::Settings;
 use crate::directory::Directory;
 use crate::hello::Address;
-use crate::strangers::Strangers;
 use crate::sys;
 
 const PREFIX: &str = "tieline-";
@@ -39,11 +39,11 @@ const ATTEMPTS: usize = 100;
 pub(crate) struct Listener {
     socket: Option<OwnedFd>,
     name: Vec<u8>,
-    place: Option<Place>,
+    file: Option<SocketFile>,
 }
 
 /// Where the file of a socket is.
-struct Place {
+struct SocketFile {
     file: PathBuf,
     /// Its directory was made by this provider.
     made: bool,
@@ -99,7 +99,7 @@ impl Listener {
         let fail = |error| Failure::from_io("an abstract socket", &error);
         let socket = sys::bind(&name).map_err(fail)?;
         sys::listen(&socket).map_err(fail)?;
-        Ok(Listener { socket: Some(socket), name, place: None })
+        Ok(Listener { socket: Some(socket), name, file: None })
     }
 
     /// A socket in the directory. It begins under another name: in the moment between the file and the
@@ -121,8 +121,8 @@ impl Listener {
             return Err(error);
         }
         let name = file.as_os_str().as_bytes().to_vec();
-        let place = Place { file, made: directory.is_made(), local };
-        Ok(Listener { socket: Some(socket), name, place: Some(place) })
+        let file = SocketFile { file, made: directory.is_made(), local };
+        Ok(Listener { socket: Some(socket), name, file: Some(file) })
     }
 
     /// The socket, until it is closed.
@@ -131,9 +131,9 @@ impl Listener {
     }
 
     /// Closes the socket, and whoever waits on it: by an abstract name that can be anybody.
-    pub(crate) fn close(&mut self, strangers: &Strangers) {
+    pub(crate) fn close(&mut self, closer: &Closer) {
         match self.socket.take() {
-            Some(socket) if self.place.is_none() => strangers.close(socket),
+            Some(socket) if self.file.is_none() => closer.close(socket),
             _ => {}
         }
     }
@@ -146,10 +146,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some(Place { file, made, local }) = &self.place else { return };
+        let Some(SocketFile { file, made, local }) = &self.file else { return };
         let _ = fs::remove_file(file);
         let Some(directory) = file.parent() else { return };
-        // Who is last to leave finds the sockets of those that were killed, and whom nobody else buried:
+        // Who is last to leave finds the sockets of those that were killed, and which nobody else removed:
         // a dying process may have closed its channels before its listening socket.
         if *local {
             sweep(directory);
@@ -196,7 +196,7 @@ fn file_name(socket: &[u8]) -> Option<&OsStr> {
 
 /// Whether one of the names is there. The error is [`io::ErrorKind::PermissionDenied`] where this process may not
 /// look, and [`io::ErrorKind::NotFound`] where there is nothing.
-pub(crate) fn look(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
+pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
     for name in targets(peer, own_dir) {
         match fs::symlink_metadata(OsStr::from_bytes(&name)) {
@@ -245,7 +245,7 @@ fn remove_if_dead(path: &Path) {
 }
 
 /// Removes the socket file of a peer that was seen to be dead.
-pub(crate) fn bury(names: &[Vec<u8>]) {
+pub(crate) fn remove_dead(names: &[Vec<u8>]) {
     for name in names {
         let Some(file) = file_name(name).and_then(OsStr::to_str) else { continue };
         let path = Path::new(OsStr::from_bytes(name));

@@ -42,7 +42,7 @@ struct Segment {
     fd: OwnedFd,
 }
 
-/// The chunks of one interface.
+/// The chunks of one interface. Its cells are borrowed by its own methods alone, which call nobody.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,

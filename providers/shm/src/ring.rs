@@ -305,7 +305,7 @@ impl RecvRing {
 /// Where a ring lies in its memory.
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Layout {
     /// Offset of the slots: a multiple of [`SLOT`].
     pub(crate) slots: usize,
     /// How many: a power of two.
@@ -315,13 +315,13 @@ pub(crate) struct Place {
 }
 
 #[cfg(not(loom))]
-fn locate(keep: &Keep, place: Place) -> Option<(NonNull<Slot>, NonNull<AtomicU64>)> {
-    let fits = place.slots % SLOT == 0
-        && place.count.is_power_of_two()
-        && keep.holds(place.slots as u64, (place.count * SLOT) as u64)
+fn locate(keep: &Keep, layout: Layout) -> Option<(NonNull<Slot>, NonNull<AtomicU64>)> {
+    let fits = layout.slots % SLOT == 0
+        && layout.count.is_power_of_two()
+        && keep.holds(layout.slots as u64, (layout.count * SLOT) as u64)
         && keep.is_writable();
-    let tail = NonNull::from(keep.word(place.tail)?);
-    let slots = keep.as_ptr().wrapping_add(place.slots).cast::<Slot>();
+    let tail = NonNull::from(keep.word(layout.tail)?);
+    let slots = keep.as_ptr().wrapping_add(layout.slots).cast::<Slot>();
     if fits { Some((NonNull::new(slots)?, tail)) } else { None }
 }
 
@@ -334,12 +334,12 @@ fn next_lap(position: u64, count: usize) -> u64 {
 #[cfg(not(loom))]
 impl SendRing {
     /// A ring over a part of the mapping; `None` when it does not fit in.
-    pub(crate) fn over(keep: Keep, place: Place) -> Option<SendRing> {
-        let (slots, tail) = locate(&keep, place)?;
+    pub(crate) fn over(keep: Keep, layout: Layout) -> Option<SendRing> {
+        let (slots, tail) = locate(&keep, layout)?;
         Some(SendRing {
             slots: Cell::new(slots),
-            mask: Cell::new(place.count as u64 - 1),
-            shift: Cell::new(place.count.trailing_zeros()),
+            mask: Cell::new(layout.count as u64 - 1),
+            shift: Cell::new(layout.count.trailing_zeros()),
             position: Cell::new(0),
             limit: Cell::new(0),
             origin: Cell::new(0),
@@ -351,15 +351,15 @@ impl SendRing {
 
     /// Goes on in another ring of the same mapping and tail word. Positions go on counting, from the next
     /// multiple of the new ring's size: the consumer does the same at the same slot.
-    pub(crate) fn switch(&self, place: Place) -> bool {
-        let Some((slots, _)) = locate(&self.keep, place) else { return false };
-        let origin = next_lap(self.position.get(), place.count);
+    pub(crate) fn switch(&self, layout: Layout) -> bool {
+        let Some((slots, _)) = locate(&self.keep, layout) else { return false };
+        let origin = next_lap(self.position.get(), layout.count);
         self.slots.set(slots);
-        self.mask.set(place.count as u64 - 1);
-        self.shift.set(place.count.trailing_zeros());
+        self.mask.set(layout.count as u64 - 1);
+        self.shift.set(layout.count.trailing_zeros());
         self.position.set(origin);
         self.origin.set(origin);
-        self.limit.set(origin + place.count as u64);
+        self.limit.set(origin + layout.count as u64);
         true
     }
 }
@@ -367,14 +367,14 @@ impl SendRing {
 #[cfg(not(loom))]
 impl RecvRing {
     /// A ring over a part of the mapping; `None` when it does not fit in.
-    pub(crate) fn over(keep: Keep, place: Place) -> Option<RecvRing> {
-        let (slots, tail) = locate(&keep, place)?;
+    pub(crate) fn over(keep: Keep, layout: Layout) -> Option<RecvRing> {
+        let (slots, tail) = locate(&keep, layout)?;
         Some(RecvRing {
             current: slots,
             expected: 1,
-            shift: place.count.trailing_zeros(),
+            shift: layout.count.trailing_zeros(),
             slots,
-            mask: place.count as u64 - 1,
+            mask: layout.count as u64 - 1,
             position: 0,
             published: 0,
             tail,
@@ -383,13 +383,13 @@ impl RecvRing {
     }
 
     /// See [`SendRing::switch`].
-    pub(crate) fn switch(&mut self, place: Place) -> bool {
-        let Some((slots, _)) = locate(&self.keep, place) else { return false };
-        self.position = next_lap(self.position, place.count);
+    pub(crate) fn switch(&mut self, layout: Layout) -> bool {
+        let Some((slots, _)) = locate(&self.keep, layout) else { return false };
+        self.position = next_lap(self.position, layout.count);
         self.slots = slots;
         self.current = slots;
-        self.mask = place.count as u64 - 1;
-        self.shift = place.count.trailing_zeros();
+        self.mask = layout.count as u64 - 1;
+        self.shift = layout.count.trailing_zeros();
         self.expected = lap(self.position, self.shift);
         true
     }

@@ -240,10 +240,10 @@ mod with_memory {
     fn a_ring_outside_of_its_memory_is_refused() {
         let map = memory(1024);
         for place in [
-            Place { slots: 512, count: 1 << 20, tail: channel::TAIL },
-            Place { slots: 520, count: 4, tail: channel::TAIL },
-            Place { slots: 512, count: 3, tail: channel::TAIL },
-            Place { slots: 512, count: 4, tail: 1 << 30 },
+            Layout { slots: 512, count: 1 << 20, tail: channel::TAIL },
+            Layout { slots: 520, count: 4, tail: channel::TAIL },
+            Layout { slots: 512, count: 3, tail: channel::TAIL },
+            Layout { slots: 512, count: 4, tail: 1 << 30 },
         ] {
             assert!(SendRing::over(map.clone(), place).is_none(), "{place:?}");
         }

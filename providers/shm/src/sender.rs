@@ -56,7 +56,7 @@ pub(crate) struct SendChannel {
     ring: SendRing,
     after: Cell<u32>,
     map: Rc<Mapping>,
-    // What larger messages touch.
+    // What larger messages touch. Cells are borrowed for a single look or change; a packer runs while none is.
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
     segments_sent: Cell<u32>,

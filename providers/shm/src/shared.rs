@@ -7,12 +7,12 @@ use std::sync::{Arc, Once};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{HostHandle, Status, event, log_level};
 
+use crate::closer::Closer;
 use crate::config::Settings;
 use crate::hello::Id;
 use crate::host::HostFacts;
 use crate::keys::Exports;
 use crate::pool::Pool;
-use crate::strangers::Strangers;
 use crate::sys::Epoll;
 
 /// What the epoll descriptor says is ready.
@@ -29,7 +29,7 @@ pub(crate) mod token {
     pub(crate) const fn inbound(index: usize) -> u64 {
         INBOUND | index as u64
     }
-    pub(crate) const fn arrival(index: usize) -> u64 {
+    pub(crate) const fn handshake(index: usize) -> u64 {
         ARRIVAL | index as u64
     }
     /// The class (0 to 3) and the index.
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     /// Connections that this interface turned away.
     pub(crate) refused: Cell<u64>,
     /// Closes what other users send.
-    pub(crate) strangers: Strangers,
+    pub(crate) closer: Closer,
 }
 
 /// An event that waits for room, and the bytes that it points to.

@@ -18,13 +18,14 @@ use crate::peers::{Notice, Peers};
 pub struct Stream {
     host: Option<HostHandle>,
     address: Vec<u8>,
+    /// Borrowed by one call at a time; nothing of the core runs meanwhile.
     inner: RefCell<Inner>,
 }
 
 struct Inner {
     peers: Peers,
     /// What the events of the last poll point to.
-    shown: Vec<Vec<u8>>,
+    handed_out: Vec<Vec<u8>>,
 }
 
 impl Stream {
@@ -38,7 +39,7 @@ impl Stream {
         let address = mailbox.contact().pack();
         let peers = Peers::open(mailbox, address.clone(), settings)
             .map_err(|error| Failure::from_io("opening a connector", &error))?;
-        Ok(Stream { host, address, inner: RefCell::new(Inner { peers, shown: Vec::new() }) })
+        Ok(Stream { host, address, inner: RefCell::new(Inner { peers, handed_out: Vec::new() }) })
     }
 }
 
@@ -86,13 +87,13 @@ impl Connector for Stream {
 
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let mut inner = self.inner.borrow_mut();
-        let Inner { peers, shown } = &mut *inner;
-        shown.clear();
-        show(peers, shown, events);
+        let Inner { peers, handed_out } = &mut *inner;
+        handed_out.clear();
+        show(peers, handed_out, events);
         if events.room() > 0 {
             peers.turn().map_err(|_| Status::Io)?;
             self.warn(peers.hub());
-            show(peers, shown, events);
+            show(peers, handed_out, events);
         }
         Ok(())
     }
@@ -108,7 +109,7 @@ impl Connector for Stream {
 }
 
 /// Moves what was found into the caller's array.
-fn show(peers: &mut Peers, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
+fn show(peers: &mut Peers, handed_out: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
     while events.room() > 0 {
         let Some(notice) = peers.notices.pop_front() else { return };
         let mut event = Event::empty();
@@ -127,7 +128,7 @@ fn show(peers: &mut Peers, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
         };
         event.data = bytes.as_ptr();
         event.len = bytes.len();
-        shown.push(bytes); // its bytes stay where they are
+        handed_out.push(bytes); // its bytes stay where they are
         let _ = events.push(event);
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Conn {
     /// Names it within its interface's address.
     pub(crate) id: u64,
     pub(crate) index: u32,
+    /// Borrowed by one call of its endpoint or its interface at a time, and by none while the application packs a message:
+    /// then it may call in again.
     pub(crate) inner: RefCell<Inner>,
 }
 

@@ -22,6 +22,7 @@ const CLOSING_NAP: Duration = Duration::from_millis(1);
 
 /// The module `stream`, opened for one worker.
 pub struct StreamInterface {
+    /// Borrowed by one call at a time, which may borrow connections; never the other way round.
     state: RefCell<State>,
     shared: Rc<Shared>,
 }

@@ -47,7 +47,8 @@ pub(crate) enum Watched {
     Standby,
 }
 
-/// What an interface's connections share with it.
+/// What an interface's connections share with it. A cell is borrowed for one look or change; `gathered` while one stream is
+/// written, and nobody who is called meanwhile writes another. Nothing of the application runs while one is borrowed.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<Regions>,

@@ -3,8 +3,8 @@
 use super::*;
 use crate::receiver::Drained;
 
-/// Most channels that are buried in one poll.
-const MOST_BURIED: usize = 64;
+/// Most channels that are ended in one poll.
+const MOST_ENDED: usize = 64;
 
 impl State {
     #[inline(always)]
@@ -17,7 +17,7 @@ impl State {
             }
             let index = self.direct[at];
             let Some(Some(channel)) = self.inbound.get_mut(index as usize) else {
-                return self.forget_the_buried(shared);
+                return self.prune_lists(shared);
             };
             match channel.drain(shared, events) {
                 Drained::Quiet if !channel.turned => {}
@@ -121,7 +121,7 @@ impl State {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
         if end == Drained::Broken {
             channel.leave(shared, Status::BadData as i32, Some(Refusal::BadChannel));
-            return self.bury(index, shared);
+            return self.end_channel(index, shared);
         }
         channel.turned = false;
         let (by_bell, full) = (channel.bell && !channel.fast, end == Drained::Full);
@@ -138,14 +138,14 @@ impl State {
     }
 
     /// The channel is over: nothing of it is looked at any more, and the application is told.
-    pub(super) fn bury(&mut self, index: u32, shared: &Shared) {
-        self.lay_in_the_graveyard(index, shared);
-        self.forget_the_buried(shared);
+    pub(super) fn end_channel(&mut self, index: u32, shared: &Shared) {
+        self.take_out(index, shared);
+        self.prune_lists(shared);
     }
 
     /// Takes those out of every list that are not there any more.
     #[cold]
-    fn forget_the_buried(&mut self, shared: &Shared) {
+    fn prune_lists(&mut self, shared: &Shared) {
         let is_there = |&i: &u32| self.inbound.get(i as usize).is_some_and(Option::is_some);
         self.direct.retain(is_there);
         self.touched.retain(is_there);
@@ -153,21 +153,21 @@ impl State {
         shared.ended.borrow_mut().retain(is_there);
     }
 
-    fn lay_in_the_graveyard(&mut self, index: u32, shared: &Shared) {
+    fn take_out(&mut self, index: u32, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get(index as usize) else { return };
         let status = channel.leaving.unwrap_or(Status::PeerFailed as i32);
         if channel.granted {
             shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
         }
-        self.graveyard.extend(self.inbound[index as usize].take());
+        self.ended_channels.extend(self.inbound[index as usize].take());
         let event =
             Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
         shared.notify(event, &[]);
     }
 
-    /// Buries channels whose sender is gone once all is delivered that it had published by then. They are
+    /// Ends channels whose sender is gone once all is delivered that it had published by then. They are
     /// drained in their turn, as before; one whose ring does not end is not waited for.
-    pub(super) fn farewells(&mut self, shared: &Shared) {
+    pub(super) fn end_drained(&mut self, shared: &Shared) {
         self.leaving.append(&mut shared.ended.borrow_mut());
         // Their arrival must be told first.
         if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
@@ -176,18 +176,18 @@ impl State {
             }
             return;
         }
-        let mut buried = 0;
+        let mut ended = 0;
         for index in self.leaving.clone() {
             let Some(Some(channel)) = self.inbound.get(index as usize) else { continue };
-            if channel.is_drained() && buried < MOST_BURIED {
-                buried += 1;
-                self.lay_in_the_graveyard(index, shared);
+            if channel.is_drained() && ended < MOST_ENDED {
+                ended += 1;
+                self.take_out(index, shared);
             } else if channel.bell && !channel.fast {
                 self.rung[index as usize / 64] |= 1 << (index % 64);
             }
         }
-        if buried > 0 {
-            self.forget_the_buried(shared);
+        if ended > 0 {
+            self.prune_lists(shared);
         }
         if !self.leaving.is_empty() {
             shared.attention.set(true);

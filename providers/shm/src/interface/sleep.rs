@@ -61,7 +61,7 @@ impl State {
         self.inbound.iter().flatten().any(RecvChannel::is_behind)
             || !shared.notices.borrow().is_empty()
             // Their senders wait for their memory.
-            || !self.graveyard.is_empty()
+            || !self.ended_channels.is_empty()
             || !self.leaving.is_empty()
             || !shared.ended.borrow().is_empty()
             || self.rung.iter().any(|&word| word != 0)
@@ -71,8 +71,8 @@ impl State {
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
             || self.inbound.iter().flatten().any(RecvChannel::owes)
-            || self.arrivals.iter().any(Option::is_some)
-            || self.door_shut
+            || self.handshakes.iter().any(Option::is_some)
+            || self.accept_paused
     }
 
     fn tick(&mut self, shared: &Shared) -> bool {

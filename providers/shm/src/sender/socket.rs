@@ -26,7 +26,7 @@ impl SendChannel {
                 let Some(socket) = self.dial()? else { return Ok(false) };
                 let peer = sys::peer(&socket);
                 if peer.map(|(user, _)| user) != Some(self.shared.user) {
-                    self.shared.strangers.close(socket);
+                    self.shared.closer.close(socket);
                     return Err(Failure::new(
                         Status::Permission,
                         "the socket at the peer's address belongs to another user",
@@ -117,7 +117,7 @@ impl SendChannel {
         if let Err(failure) = self.advance() {
             self.fail(failure.status, &failure.text);
         }
-        self.hear();
+        self.read_socket();
         if let Some(known) = self.asking.known(key) {
             return known;
         }
@@ -135,7 +135,7 @@ impl SendChannel {
     }
 
     /// Reads what the peer says on the socket; [`MOST_IN_TURN`] of it, should there be no end.
-    pub(crate) fn hear(&self) {
+    pub(crate) fn read_socket(&self) {
         let Some(socket) = self.socket.get() else { return };
         let mut buffer = [0u8; MAX_RECORD];
         for _ in 0..MOST_IN_TURN {
@@ -178,7 +178,7 @@ impl SendChannel {
         self.hang_up();
         self.recover_chunks();
         if status == Status::PeerFailed {
-            crate::listener::bury(&self.targets);
+            crate::listener::remove_dead(&self.targets);
         }
         if !closing {
             self.shared.endpoint_failed(self.cookie, status, why);

@@ -1,10 +1,10 @@
 //! Connections of other users, closed where nobody waits for it.
 //!
 //! Whoever can connect can send descriptors along, and closing the last copy of one takes as long as its sender
-//! likes: a TCP socket that lingers over unsent data, a file of a file system in user space. What a stranger has
+//! likes: a TCP socket that lingers over unsent data, a file of a file system in user space. What another user has
 //! sent is therefore never received, and if there is such a thing the connection is closed by a thread, which
 //! lives no longer than there is something to close. In a directory of their own sockets cannot be reached by
-//! strangers, and nothing of this happens; see `directory.rs` for when there is none.
+//! other users, and nothing of this happens; see `directory.rs` for when there is none.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use crate::sys;
 /// So many connections may wait for being closed; then nobody is accepted until one is.
 const MOST: usize = 64;
 
-/// Closes connections of strangers.
+/// Closes connections of other users.
 #[derive(Default)]
-pub(crate) struct Strangers {
+pub(crate) struct Closer {
     queue: Arc<Mutex<Queue>>,
 }
 
@@ -31,15 +31,15 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Strangers {
+impl Closer {
     /// Whether nobody is to be accepted now. Who is asked this again and again starts the thread at last.
-    pub(crate) fn are_too_many(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let mut queue = lock(&self.queue);
-        self.see_to(&mut queue);
+        self.start_thread(&mut queue);
         queue.waiting.len() >= MOST
     }
 
-    /// Closes a socket that a stranger may have sent something to.
+    /// Closes a socket that another user may have sent something to.
     pub(crate) fn close(&self, socket: OwnedFd) {
         sys::shut_down(&socket);
         // Nothing more can come: what the kernel says now stays true.
@@ -48,11 +48,11 @@ impl Strangers {
         }
         let mut queue = lock(&self.queue);
         queue.waiting.push(socket);
-        self.see_to(&mut queue);
+        self.start_thread(&mut queue);
     }
 
     /// Sees to it that what waits is closed. Without a thread it waits for the next attempt.
-    fn see_to(&self, queue: &mut Queue) {
+    fn start_thread(&self, queue: &mut Queue) {
         if !queue.closing && !queue.waiting.is_empty() {
             let theirs = self.queue.clone();
             queue.closing = sys::without_signals(|| {
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn what_waits_because_there_was_no_thread_is_closed_when_the_door_is_looked_at() {
-        let strangers = Strangers::default();
-        lock(&strangers.queue).waiting.extend((0..MOST).filter_map(|_| sys::spare().ok()));
-        assert!(lock(&strangers.queue).waiting.len() >= MOST);
+        let closer = Closer::default();
+        lock(&closer.queue).waiting.extend((0..MOST).filter_map(|_| sys::spare().ok()));
+        assert!(lock(&closer.queue).waiting.len() >= MOST);
         let start = Instant::now();
-        while strangers.are_too_many() || !lock(&strangers.queue).waiting.is_empty() {
+        while closer.is_full() || !lock(&closer.queue).waiting.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(60), "nobody closes them");
             std::thread::yield_now();
         }

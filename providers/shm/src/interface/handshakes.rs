@@ -1,58 +1,58 @@
-//! Peers that connect: their sockets are accepted, their greetings heard, and what is not right refused.
+//! Handshakes of peers that connect: their sockets are accepted, their greetings read, and what is not right refused.
 //!
-//! Whoever greets at once, as peers do, takes no place among the arrivals. Those are for connections on which
-//! nothing has come yet: when there are too many, the one that has been silent for longest makes way, and before
-//! it had some time for a greeting nobody else is accepted.
+//! Whoever greets at once, as peers do, is never in the list of handshakes. That is for connections on which nothing has
+//! come yet: when there are too many, the one that has been silent for longest makes way, and before it had some time for
+//! a greeting nobody else is accepted.
 
 use super::*;
 
 /// Most connections whose greeting has not come yet, and how long it may take.
-const MAX_ARRIVALS: usize = 256;
-const ARRIVAL_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a connection may be silent when others want its place.
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_HANDSHAKES: usize = 256;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent when others wait.
+const GRACE: Duration = Duration::from_millis(100);
 /// Most connections that are accepted before others have their turn.
 const MOST_ACCEPTED: u32 = 256;
 
 /// A connection whose greeting has not come yet.
-pub(super) struct Arrival {
+pub(super) struct Handshake {
     socket: OwnedFd,
     since: Instant,
 }
 
 impl State {
-    pub(super) fn look_after_arrivals(&mut self, shared: &Shared) {
-        for place in &mut self.arrivals {
-            if place.as_ref().is_some_and(|a| a.since.elapsed() > ARRIVAL_DEADLINE) {
-                dismiss(place, shared);
+    pub(super) fn expire_handshakes(&mut self, shared: &Shared) {
+        for place in &mut self.handshakes {
+            if place.as_ref().is_some_and(|a| a.since.elapsed() > HANDSHAKE_TIMEOUT) {
+                expire(place, shared);
             }
         }
-        let crowded = self.oldest_of_all().is_some_and(|(since, _)| since.elapsed() <= PATIENCE);
-        if self.door_shut && !crowded && !shared.strangers.are_too_many() {
+        let crowded = self.oldest_of_all().is_some_and(|(since, _)| since.elapsed() <= GRACE);
+        if self.accept_paused && !crowded && !shared.closer.is_full() {
             if let Some(listener) = self.listener.socket() {
-                self.door_shut = shared.epoll.add(listener, token::LISTENER).is_err();
+                self.accept_paused = shared.epoll.add(listener, token::LISTENER).is_err();
             }
         }
     }
 
-    /// Nobody is accepted until the next maintenance; who knocks meanwhile waits in the kernel's queue.
-    fn shut_the_door(&mut self, shared: &Shared) {
+    /// Nobody is accepted until the next maintenance; who connects meanwhile waits in the kernel's queue.
+    fn pause_accepting(&mut self, shared: &Shared) {
         if let Some(listener) = self.listener.socket() {
             shared.epoll.remove(listener);
-            self.door_shut = true;
+            self.accept_paused = true;
         }
     }
 
     /// Accepts who waits; returns how many.
     pub(super) fn accept_some(&mut self, shared: &Shared, cookie: &Id) -> u32 {
         for accepted in 0..MOST_ACCEPTED {
-            if shared.strangers.are_too_many() || !self.has_a_place(shared, cookie) {
-                self.shut_the_door(shared);
+            if shared.closer.is_full() || !self.has_room(shared, cookie) {
+                self.pause_accepting(shared);
                 return accepted;
             }
             let Some(listener) = self.listener.socket() else { return accepted };
             match sys::accept(listener) {
-                Ok(socket) => self.welcome(socket, shared, cookie),
+                Ok(socket) => self.begin_handshake(socket, shared, cookie),
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
                     // Give up the place that was kept free, to say no instead of nothing.
                     self.spare = None;
@@ -77,52 +77,52 @@ impl State {
         MOST_ACCEPTED
     }
 
-    /// When every place is taken: the arrival that has been silent for longest.
+    /// When there are as many as may be: the handshake that has been silent for longest.
     fn oldest_of_all(&self) -> Option<(Instant, usize)> {
-        let taken = self.arrivals.iter().enumerate();
+        let taken = self.handshakes.iter().enumerate();
         let taken = taken.filter_map(|(index, place)| Some((place.as_ref()?.since, index)));
-        if taken.clone().count() < MAX_ARRIVALS { None } else { taken.min() }
+        if taken.clone().count() < MAX_HANDSHAKES { None } else { taken.min() }
     }
 
     /// Whether one more could be silent.
-    fn has_a_place(&mut self, shared: &Shared, cookie: &Id) -> bool {
+    fn has_room(&mut self, shared: &Shared, cookie: &Id) -> bool {
         let Some((since, oldest)) = self.oldest_of_all() else { return true };
         // It may have spoken since this maintenance began.
-        self.hear_arrival(oldest, shared, cookie);
-        if self.arrivals[oldest].is_some() && since.elapsed() > PATIENCE {
-            dismiss(&mut self.arrivals[oldest], shared);
+        self.read_greeting(oldest, shared, cookie);
+        if self.handshakes[oldest].is_some() && since.elapsed() > GRACE {
+            expire(&mut self.handshakes[oldest], shared);
         }
-        self.arrivals[oldest].is_none()
+        self.handshakes[oldest].is_none()
     }
 
     /// A connection that was just accepted: most peers have greeted already.
-    fn welcome(&mut self, socket: OwnedFd, shared: &Shared, cookie: &Id) {
+    fn begin_handshake(&mut self, socket: OwnedFd, shared: &Shared, cookie: &Id) {
         if sys::peer_user(&socket) != Some(shared.user) {
             return turn_away(shared, socket, Refusal::User);
         }
         let mut buffer = [0u8; MAX_RECORD];
         match sys::receive(&socket, &mut buffer) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let vacant = self.arrivals.iter().position(Option::is_none);
-                let index = vacant.unwrap_or(self.arrivals.len());
-                if shared.epoll.add(&socket, token::arrival(index)).is_err() {
+                let vacant = self.handshakes.iter().position(Option::is_none);
+                let index = vacant.unwrap_or(self.handshakes.len());
+                if shared.epoll.add(&socket, token::handshake(index)).is_err() {
                     return refuse(shared, &socket, Refusal::Resources);
                 }
-                self.arrivals.resize_with(self.arrivals.len().max(index + 1), || None);
-                self.arrivals[index] = Some(Arrival { socket, since: Instant::now() });
+                self.handshakes.resize_with(self.handshakes.len().max(index + 1), || None);
+                self.handshakes[index] = Some(Handshake { socket, since: Instant::now() });
             }
             got => self.greeted(socket, got, &buffer, shared, cookie),
         }
     }
 
-    pub(super) fn hear_arrival(&mut self, index: usize, shared: &Shared, cookie: &Id) {
-        let Some(Some(arrival)) = self.arrivals.get(index) else { return };
+    pub(super) fn read_greeting(&mut self, index: usize, shared: &Shared, cookie: &Id) {
+        let Some(Some(handshake)) = self.handshakes.get(index) else { return };
         let mut buffer = [0u8; MAX_RECORD];
-        let got = match sys::receive(&arrival.socket, &mut buffer) {
+        let got = match sys::receive(&handshake.socket, &mut buffer) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
             other => other,
         };
-        let Some(Arrival { socket, .. }) = self.arrivals[index].take() else { return };
+        let Some(Handshake { socket, .. }) = self.handshakes[index].take() else { return };
         shared.epoll.remove(&socket);
         self.greeted(socket, got, &buffer, shared, cookie);
     }
@@ -154,7 +154,7 @@ impl State {
 
     /// A greeting that is in order: makes the receiving end.
     fn admit(&mut self, hello: &Hello, memory: &OwnedFd, socket: OwnedFd, shared: &Shared) {
-        let index = vacancy(&self.inbound, &self.free_inbound);
+        let index = next_slot(&self.inbound, &self.free_inbound);
         if index >= MAX_INBOUND || self.ensure_doorbell(index).is_err() {
             return refuse(shared, &socket, Refusal::Resources);
         }
@@ -169,7 +169,7 @@ impl State {
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
         // A peer that does not get this goes on with fences and without bell.
         let _ = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()]);
-        settle(&mut self.inbound, &mut self.free_inbound, channel);
+        insert(&mut self.inbound, &mut self.free_inbound, channel);
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);
     }
@@ -187,7 +187,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn hear_inbound(&mut self, index: usize, shared: &Shared) {
+    pub(super) fn read_inbound(&mut self, index: usize, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index) else { return };
         let _ = channel.read_socket(shared);
     }
@@ -203,14 +203,14 @@ fn refuse(shared: &Shared, socket: &OwnedFd, refusal: Refusal) {
 fn turn_away(shared: &Shared, socket: OwnedFd, refusal: Refusal) {
     refuse(shared, &socket, refusal);
     if sys::peer_user(&socket) != Some(shared.user) {
-        shared.strangers.close(socket);
+        shared.closer.close(socket);
     }
 }
 
 /// Closes a connection that was silent for too long.
-fn dismiss(place: &mut Option<Arrival>, shared: &Shared) {
-    if let Some(arrival) = place.take() {
-        shared.epoll.remove(&arrival.socket);
+fn expire(place: &mut Option<Handshake>, shared: &Shared) {
+    if let Some(handshake) = place.take() {
+        shared.epoll.remove(&handshake.socket);
         shared.refused.set(shared.refused.get() + 1);
     }
 }
