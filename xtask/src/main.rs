@@ -8,6 +8,7 @@ mod setup;
 mod sh;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -26,11 +27,14 @@ cargo xtask COMMAND
                     count the instructions of posting and polling, and compare or accept them
 ";
 
+/// Mutants take an hour on a quiet machine, and this is not said to be one.
+const TOOL_LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
+
 /// Builds and runs one of the programs beside this one, which are compiled when they are used.
 fn tool(package: &str, words: &[&str]) -> sh::Outcome {
     eprintln!("building {package}");
     let args = ["run", "--quiet", "--locked", "--package", package, "--"];
-    sh::run(sh::cargo(&args).args(words))
+    sh::within(TOOL_LIMIT, || sh::run(sh::cargo(&args).args(words)))
 }
 
 fn main() -> ExitCode {

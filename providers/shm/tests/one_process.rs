@@ -349,6 +349,14 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
             let _ = (poll(&b), poll(&b));
             assert!(a.wait(20_000), "a wake-up was lost");
             let _ = poll(&a);
+            // It is told once: who has nothing to send now may sleep.
+            let told = (0..10).find(|_| {
+                a.arm() == 0 || {
+                    let _ = poll(&a);
+                    false
+                }
+            });
+            assert!(told.is_some(), "who was told of room cannot sleep");
             assert_eq!(endpoint.short(1, 1, &payload), Ok(0));
             while poll(&b).is_empty() {}
         }

@@ -59,25 +59,25 @@ pub(crate) struct AsyncEvent {
 impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
         let api = library()?;
-        // SAFETY: the count may be null.
-        let list = unsafe { (api.ibv_get_device_list)(ptr::null_mut()) };
+        let mut count = 0;
+        // SAFETY: the count is written.
+        let list = unsafe { (api.ibv_get_device_list)(&mut count) };
         let list = made(list, || "the devices cannot be listed".to_string())?;
-        let mut at = list.as_ptr();
         let mut opened = None;
-        // SAFETY: the list ends with a null pointer; names are terminated; a device is opened before the list is freed.
+        // SAFETY: so many entries; names are terminated; a device is opened before the list is freed.
         unsafe {
-            while !(*at).is_null() {
-                let this = CStr::from_ptr((api.ibv_get_device_name)(*at));
+            for &device in
+                std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0))
+            {
+                let this = CStr::from_ptr((api.ibv_get_device_name)(device));
                 if this.to_bytes() == name.as_bytes() {
-                    let raw = (api.ibv_open_device)(*at);
-                    opened = Some(made(raw, || {
+                    opened = Some(made((api.ibv_open_device)(device), || {
                         format!(
                             "{name} cannot be opened, see who may read and write /dev/infiniband/uverbs*"
                         )
                     }));
                     break;
                 }
-                at = at.add(1);
             }
             (api.ibv_free_device_list)(list.as_ptr());
         }

@@ -54,6 +54,8 @@ fn survives_cuts(streams: &str, cuts: usize) {
     assert!(sides[1].messages.is_empty(), "nothing twice");
     assert!(sides.iter().all(|side| side.failed.is_none()));
     await_streams(&mut sides, count);
+    let blocked = sides.iter().map(|side| side.interface.shared().blocked.get()).sum::<usize>();
+    assert_eq!(blocked, 0, "streams that are gone wait for no room");
     domain.deregister(region).unwrap();
 }
 

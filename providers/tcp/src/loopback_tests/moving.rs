@@ -34,6 +34,28 @@ fn a_slow_receiver_stops_the_sender_with_bounded_memory_and_loses_nothing() {
     }
 }
 
+/// The one that fills the kernel's buffer is taken in part, and the rest of it from a copy.
+#[test]
+fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of_it() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    let payload = |n: u64| pattern(50_000 + n as usize, n + 1);
+    let mut sent = 0;
+    loop {
+        let bytes = payload(sent);
+        match sides[0].endpoint().am_zcopy(7, sent, &[sys::piece(&bytes)], 1) {
+            Ok(_) => sent += 1,
+            Err(status) => break assert_eq!(status, Status::Again),
+        }
+    }
+    assert!(sent > 2, "the kernel holds more than one");
+    for n in 0..sent {
+        let (_, header, data) = receive(&mut sides);
+        assert_eq!(header, n);
+        assert!(data == payload(n), "message {n} of {sent}");
+    }
+}
+
 #[test]
 fn the_fifth_of_a_burst_of_short_messages_waits_for_company_until_the_next_poll() {
     let mut sides = pair(&[]);
