@@ -68,8 +68,8 @@ impl Clients {
                     continue;
                 }
             };
-            if let (0, Some(place)) = (at.port(), mailbox.contact().places.first()) {
-                at.set_port(place.port);
+            if let (0, Some(address)) = (at.port(), mailbox.contact().addresses.first()) {
+                at.set_port(address.port);
             }
             let hub = mailbox.hub().clone();
             let shake = move || {
@@ -96,7 +96,7 @@ impl Clients {
                     return Ok((stream, incoming.from));
                 }
             }
-            if let Some(count) = self.mailbox.hub().strangers_to_tell() {
+            if let Some(count) = self.mailbox.hub().unproven_to_report() {
                 say::error(format!(
                     "{count} connections without the secret were turned away so far"
                 ));
