@@ -12,9 +12,9 @@ impl Inner {
     pub(crate) fn send_answer(&self, answer: &mut Answer) -> Result<(), Status> {
         match answer {
             Answer::Reply { token, status, value } => {
-                self.control_now(id::REPLY, *token, &reply_bytes(*status, *value))
+                self.message_now(id::REPLY, *token, &reply_bytes(*status, *value))
             }
-            Answer::Service(message) => self.control_now(id::SERVICE, 0, message),
+            Answer::Service(message) => self.message_now(id::SERVICE, 0, message),
             Answer::Data { token, target, len, sent } => self.stream(*token, target, *len, sent),
         }
     }
@@ -36,7 +36,7 @@ impl Inner {
                 Ok(()) => *sent += n,
                 // Deregistered while its answer was under way: the rest is an error.
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
-                    return self.control_now(id::GET_DATA, token, &data_head(*sent, status as i32));
+                    return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }
                 Err(status) => return Err(status),
             }

@@ -1,7 +1,9 @@
 //! The initiator's half of a copy that a peer shares; see [`crate::proto::assist`].
 
-use super::key::{Native, RemoteKey};
-use super::task::{Failed, Job};
+use super::key::Native;
+use super::post::Transfer;
+use super::record::Completion;
+use super::task::{Failed, Job, NativeOp, Task};
 use super::{Inner, State};
 use crate::op::{Id, Kind, Landing, Memory};
 use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word};
@@ -21,17 +23,13 @@ const ASK_AGAIN: u32 = 16;
 
 impl Inner {
     /// Shares a large transfer with the peer. `None`: it is not one to share, the caller copies alone.
-    #[expect(clippy::too_many_arguments, reason = "the arguments of a put or get, plus its way")]
     pub(super) fn share_copy(
         &self,
-        put: bool,
+        transfer: &Transfer<'_>,
         local: &Region,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
         native: &Native,
-        offset: u64,
     ) -> Option<Result<Outcome, Error>> {
+        let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
         let needed = if put { Access::READ } else { Access::WRITE };
         if len < core.assist_size
@@ -103,6 +101,38 @@ impl Inner {
         job.request = Some(request);
         self.worker.add_copy(job);
         self.outcome(request)
+    }
+
+    /// The kernel has begun to refuse what this side was to copy: all of it goes another way, as a part of the operation
+    /// that it is, before what is queued behind that.
+    fn copy_another_way(&self, request: Id, job: &Job) -> Result<(), Error> {
+        self.check_alive()?;
+        let Job { plan, local, key, .. } = job;
+        if let Some(native) = key.best.get().filter(Native::copies_between_processes) {
+            key.downgrade(&native, Status::Unreachable);
+        }
+        let (at, len) = (plan.at as usize, plan.len as usize);
+        let memory = Memory::Region(local.clone());
+        let part = {
+            let mut ops = self.shared.ops.borrow_mut();
+            let part = ops.open_part(request, self.index, Kind::Native)?;
+            ops.set_landing(part, Landing::held(memory.clone(), at, len));
+            part
+        };
+        self.put_first(Task::Native(NativeOp {
+            put: plan.put,
+            memory,
+            at,
+            len,
+            key: key.clone(),
+            offset: plan.target.offset,
+            completion: Completion::Remote,
+            request: part,
+            rank: key.best.get().map_or(0, |native| native.rank),
+            fenced: 0,
+            posted: 0,
+        }));
+        Ok(())
     }
 }
 
@@ -192,13 +222,6 @@ fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
-/// The kernel has begun to refuse what this side was to copy.
-fn another_way(job: &Job, request: Id) -> Result<(), Error> {
-    let Plan { put, len, at, ref target, .. } = job.plan;
-    let place = (at as usize, len as usize);
-    job.key.endpoint.copy_another_way(request, put, &job.local, place, &job.key, target.offset)
-}
-
 /// One round of progress over a worker's shared copies: how many have ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<Job>>) -> usize {
     let mut count = 0;
@@ -221,7 +244,7 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<Job>>) -> usize {
         count += 1;
         let Some(request) = job.request else { continue };
         if result == Err(Status::Unreachable) {
-            let again = another_way(&job, request);
+            let again = endpoint.copy_another_way(request, &job);
             shared.part(request, again.map(|()| 0));
             continue;
         }

@@ -9,33 +9,8 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// A worker, as its endpoints see it. They keep it, and with it their lines.
-pub(crate) trait WorkerCalls {
-    /// The bytes of the worker's address.
-    fn identity(&self) -> Result<Vec<u8>, Error>;
-
-    // ---- endpoints ----
-
-    /// The endpoint at a place.
-    fn endpoint_at(&self, place: usize) -> Option<Rc<Inner>>;
-
-    /// Every endpoint that there is.
-    fn all_endpoints(&self) -> Vec<Rc<Inner>>;
-
-    /// An endpoint of the library's own.
-    fn connect_internal(self: Rc<Self>, address: WorkerAddress) -> Result<Rc<Inner>, Error>;
-
-    /// Something is queued on this endpoint.
-    fn make_busy(&self, endpoint: &Inner);
-
-    /// An endpoint is gone.
-    fn remove_endpoint(&self, id: Id);
-
-    /// A peer still copies its part of a large transfer: progress is to end it.
-    fn add_copy(&self, copy: Job);
-
-    // ---- lines ----
-
+/// Connections of modules that connect to an endpoint: they belong to the worker.
+pub(crate) trait Lines {
     /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
     /// being formed, and the endpoint will be worked on when it is there.
     fn wire(self: Rc<Self>, endpoint: &Inner, way: Way) -> Result<RawEndpoint, Error>;
@@ -57,8 +32,30 @@ pub(crate) trait WorkerCalls {
 
     /// An endpoint is gone: its lines stay for the next one, unless they are dead.
     fn release_lines(&self, endpoint: &Inner);
+}
 
-    // ---- failure ----
+/// A worker, as its endpoints see it. They keep it, and with it their lines.
+pub(crate) trait WorkerCalls: Lines {
+    /// The bytes of the worker's address.
+    fn identity(&self) -> Result<Vec<u8>, Error>;
+
+    /// The endpoint at a place.
+    fn endpoint_at(&self, place: usize) -> Option<Rc<Inner>>;
+
+    /// Every endpoint that there is.
+    fn all_endpoints(&self) -> Vec<Rc<Inner>>;
+
+    /// An endpoint of the library's own.
+    fn connect_internal(self: Rc<Self>, address: WorkerAddress) -> Result<Rc<Inner>, Error>;
+
+    /// Something is queued on this endpoint.
+    fn make_busy(&self, endpoint: &Inner);
+
+    /// An endpoint is gone.
+    fn remove_endpoint(&self, id: Id);
+
+    /// A peer still copies its part of a large transfer: progress is to end it.
+    fn add_copy(&self, copy: Job);
 
     /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
     fn provider_failed(&self, interface: usize);
@@ -72,6 +69,7 @@ pub(crate) trait WorkerCalls {
     /// An endpoint has failed with this answer still to be given.
     fn answer_lost(&self, endpoint: &Inner, lost: Waiting, status: Status);
 
-    /// This endpoint has failed: answers to its peer go another way.
+    /// This endpoint has failed: answers to its peer go another way. Whoever else has it keeps its lanes open, and with
+    /// them what providers may still touch; that must not be the worker.
     fn answer_another_way(&self, failed: &Inner);
 }

@@ -156,8 +156,8 @@ impl Inner {
         }
     }
 
-    /// Posts a message of the core's own, whichever way the lane takes one so short; the queue is not looked at.
-    pub(crate) fn control_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
+    /// Posts a message whichever way the lane takes one of this length; the queue is not looked at.
+    pub(crate) fn message_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
         if payload.len() <= self.max_short.get() {
             return self.short_now(id, header, payload);
         }

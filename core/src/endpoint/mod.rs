@@ -25,7 +25,7 @@ mod route;
 pub(crate) mod task;
 mod unreachable;
 
-pub(crate) use calls::WorkerCalls;
+pub(crate) use calls::{Lines, WorkerCalls};
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
 pub use record::{AtomicOp, Completion, Width};
@@ -289,13 +289,7 @@ impl Inner {
             let _ = self.run_queue(DRAIN);
         }
         if self.ready_or_opened()? {
-            let sent = patiently(|| {
-                if payload.len() <= self.max_short.get() {
-                    return self.short_now(id, header, payload);
-                }
-                self.pack_now(id, header, payload.len(), |out| out.put(payload))
-            });
-            match sent {
+            match patiently(|| self.message_now(id, header, payload)) {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
                 Err(status) => return Err(self.failed(self.by_message_lane(status))),

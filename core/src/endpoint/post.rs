@@ -1,6 +1,6 @@
 //! The slow way of put, get and atomics: whatever did not complete in one call.
 
-use super::key::{KeyInner, Native, RemoteKey};
+use super::key::{Native, RemoteKey};
 use super::order::way;
 use super::record::{Completion, rma_op};
 use super::task::{Failed, NativeOp, Source, Task};
@@ -231,7 +231,7 @@ impl Inner {
         while let Some(native) = key.inner.best.get() {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Memory::Region(local) = &transfer.memory {
-                    match self.share_copy(put, local, at, len, key, &native, offset) {
+                    match self.share_copy(transfer, local, &native) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
                             key.inner.downgrade(&native, Status::Unreachable);
                             continue;
@@ -274,43 +274,6 @@ impl Inner {
         let request = self.open(Kind::Native)?;
         self.queue_native(transfer, request, rank, 0, transfer.len);
         self.outcome(request)
-    }
-
-    /// A copy that was shared with the peer cannot be done by this side: all of it goes another way, as a part of the
-    /// operation that it is, before what is queued behind that.
-    pub(crate) fn copy_another_way(
-        &self,
-        request: Id,
-        put: bool,
-        local: &Region,
-        (at, len): (usize, usize),
-        key: &Rc<KeyInner>,
-        offset: u64,
-    ) -> Result<(), Error> {
-        self.check_alive()?;
-        if let Some(native) = key.best.get().filter(Native::copies_between_processes) {
-            key.downgrade(&native, Status::Unreachable);
-        }
-        let part = {
-            let mut ops = self.shared.ops.borrow_mut();
-            let part = ops.open_part(request, self.index, Kind::Native)?;
-            ops.set_landing(part, Landing::held(Memory::Region(local.clone()), at, len));
-            part
-        };
-        self.put_first(Task::Native(NativeOp {
-            put,
-            memory: Memory::Region(local.clone()),
-            at,
-            len,
-            key: key.clone(),
-            offset,
-            completion: Completion::Remote,
-            request: part,
-            rank: key.best.get().map_or(0, |native| native.rank),
-            fenced: 0,
-            posted: 0,
-        }));
-        Ok(())
     }
 
     /// Queues a share of a transfer, as the operation `request`; see [`Inner::may_go`].

@@ -23,13 +23,7 @@ impl Inner {
     /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
     pub(crate) fn attempt(&self, task: &mut Task) -> Result<bool, Failed> {
         let sent = match task {
-            Task::Message { id, header, payload, .. } => {
-                if payload.len() <= self.max_short.get() {
-                    self.short_now(*id, *header, payload)
-                } else {
-                    self.pack_now(*id, *header, payload.len(), |out| out.put(payload))
-                }
-            }
+            Task::Message { id, header, payload, .. } => self.message_now(*id, *header, payload),
             Task::Gather { id, header, pieces, len, .. } => {
                 self.pack_now(*id, *header, *len, |out| {
                     pieces.iter().try_for_each(|(region, range)| {

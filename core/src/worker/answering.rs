@@ -3,7 +3,7 @@
 use super::Inner;
 use super::owed::Debt;
 use crate::Status;
-use crate::endpoint::{Inner as EndpointInner, Owner, task::Waiting};
+use crate::endpoint::Owner;
 use crate::interface::PeerId;
 use crate::proto::{Origin, emulate::Answer};
 use std::collections::BTreeSet;
@@ -43,24 +43,6 @@ impl Inner {
         let since = self.wiring.now();
         self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
         self.shared.note_work();
-    }
-
-    /// An endpoint has failed with this answer still to be given.
-    #[cold]
-    pub(crate) fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
-        // Where a connection carried the question it has ended with the connection.
-        if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
-            return;
-        }
-        let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
-        if let Some(peer) = peer {
-            let to = Origin { peer, line: None };
-            let Waiting { answer, owed_since } = lost;
-            // A connection that forms and fails again and again does not begin its time anew.
-            let since = owed_since.unwrap_or_else(|| self.wiring.now());
-            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
-            self.shared.note_work();
-        }
     }
 
     /// Tries kept answers again. True: some are left.

@@ -1,11 +1,12 @@
-//! What a worker does for its endpoints.
+//! What a worker does for its endpoints, beside their lines.
 
 use super::Inner;
+use super::owed::Debt;
 use crate::address::WorkerAddress;
 use crate::endpoint::task::{Job, Waiting};
-use crate::endpoint::{Inner as EndpointInner, Way, WorkerCalls};
+use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
 use crate::op::Id;
-use crate::registry::abi::RawEndpoint;
+use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
 
@@ -26,15 +27,11 @@ impl WorkerCalls for Inner {
         self: Rc<Self>,
         address: WorkerAddress,
     ) -> Result<Rc<EndpointInner>, Error> {
-        Inner::connect_internal(&self, address)
+        self.open_endpoint(address, Owner::Library)
     }
 
     fn make_busy(&self, endpoint: &EndpointInner) {
         self.make_busy(endpoint);
-    }
-
-    fn remove_endpoint(&self, id: Id) {
-        self.remove_endpoint(id);
     }
 
     fn add_copy(&self, copy: Job) {
@@ -42,32 +39,9 @@ impl WorkerCalls for Inner {
         self.shared.note_work();
     }
 
-    fn wire(self: Rc<Self>, endpoint: &EndpointInner, way: Way) -> Result<RawEndpoint, Error> {
-        Inner::wire(&self, endpoint, way)
-    }
-
-    fn line_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
-        self.line_forms(endpoint, interface)
-    }
-
-    fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
-        self.line_over(endpoint, interface)
-    }
-
-    fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
-        self.lines_of(endpoint)
-    }
-
-    fn end_lines(self: Rc<Self>, endpoint: &EndpointInner, error: &Error) {
-        Inner::end_lines(&self, endpoint, error);
-    }
-
-    fn drop_dead_lines_of(&self, endpoint: &EndpointInner) {
-        self.drop_dead_lines_of(endpoint);
-    }
-
-    fn release_lines(&self, endpoint: &EndpointInner) {
-        self.release_lines(endpoint);
+    fn remove_endpoint(&self, id: Id) {
+        let _ = self.endpoints.borrow_mut().remove(id);
+        self.shared.ops.borrow_mut().forget_owner(id.place());
     }
 
     fn provider_failed(&self, interface: usize) {
@@ -83,10 +57,28 @@ impl WorkerCalls for Inner {
     }
 
     fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
-        self.answer_lost(endpoint, lost, status);
+        // Where a connection carried the question it has ended with the connection.
+        if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
+            return;
+        }
+        let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
+        if let Some(peer) = peer {
+            let to = Origin { peer, line: None };
+            let Waiting { answer, owed_since } = lost;
+            // A connection that forms and fails again and again does not begin its time anew.
+            let since = owed_since.unwrap_or_else(|| self.wiring.now());
+            self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
+            self.shared.note_work();
+        }
     }
 
     fn answer_another_way(&self, failed: &EndpointInner) {
-        self.answer_another_way(failed);
+        let worker = &failed.address.party.worker;
+        let Some(number) = self.peers.borrow().known_number(worker) else { return };
+        let gone = match self.peers.borrow_mut().get_mut(number) {
+            Some(peer) => peer.reply.take_if(|reply| std::ptr::eq(&raw const **reply, failed)),
+            None => None,
+        };
+        drop(gone);
     }
 }

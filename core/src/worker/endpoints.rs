@@ -9,14 +9,6 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// An endpoint of the library's own.
-    pub(crate) fn connect_internal(
-        self: &Rc<Self>,
-        address: WorkerAddress,
-    ) -> Result<Rc<EndpointInner>, Error> {
-        self.open_endpoint(address, Owner::Library)
-    }
-
     /// Makes an endpoint to an address.
     pub(super) fn open_endpoint(
         self: &Rc<Self>,
@@ -64,11 +56,6 @@ impl Inner {
             *place = Rc::downgrade(&inner);
         }
         Ok(inner)
-    }
-
-    pub(crate) fn remove_endpoint(&self, id: Id) {
-        let _ = self.endpoints.borrow_mut().remove(id);
-        self.shared.ops.borrow_mut().forget_owner(id.place());
     }
 
     /// The endpoint with the number that is the cookie of its lanes.
@@ -126,7 +113,7 @@ impl Inner {
         });
         let endpoint = match existing {
             Some(endpoint) => endpoint,
-            None => self.connect_internal(address)?,
+            None => self.open_endpoint(address, Owner::Library)?,
         };
         // What was there before goes once nothing is borrowed.
         let before = match self.peers.borrow_mut().get_mut(peer) {
@@ -144,17 +131,5 @@ impl Inner {
                 self.forget_answers(endpoint);
             }
         }
-    }
-
-    /// This endpoint has failed: answers to its peer go another way. Whoever else has it keeps its lanes open, and with
-    /// them what providers may still touch; that must not be us.
-    pub(crate) fn answer_another_way(&self, failed: &EndpointInner) {
-        let worker = &failed.address.party.worker;
-        let Some(number) = self.peers.borrow().known_number(worker) else { return };
-        let gone = match self.peers.borrow_mut().get_mut(number) {
-            Some(peer) => peer.reply.take_if(|reply| std::ptr::eq(&raw const **reply, failed)),
-            None => None,
-        };
-        drop(gone);
     }
 }

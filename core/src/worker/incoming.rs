@@ -3,7 +3,7 @@
 use super::Inner;
 use super::wiring::Sender;
 use crate::Status;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Lines};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer};
 use crate::proto::{Origin, id};

@@ -1,7 +1,7 @@
 //! Answers: what goes back over the line that a question came by.
 
 use super::{Line, State, end};
-use crate::endpoint::{Inner as EndpointInner, Owner, Route};
+use crate::endpoint::{Inner as EndpointInner, Lines, Owner, Route};
 use crate::wireup::ConnectionKey;
 use crate::worker::Inner;
 use crate::{Error, Status};
@@ -101,16 +101,6 @@ impl Inner {
             }
         }
         self.drop_unused(number);
-    }
-
-    /// This endpoint has packed, and could not leave its lines before.
-    pub(crate) fn drop_dead_lines_of(&self, endpoint: &EndpointInner) {
-        let mut lines = self.lines_of(endpoint);
-        lines.retain(|number| {
-            let all = self.wiring.lines.borrow();
-            all.get(number).is_some_and(|line| matches!(line.state, State::Dead(_)))
-        });
-        lines.into_iter().for_each(|number| self.drop_failed(number));
     }
 
     /// Lets go of a dead line that no endpoint uses.

@@ -4,7 +4,7 @@ use super::{Sender, State};
 use crate::address::WorkerAddress;
 use crate::registry::abi::events::{Batch, payload};
 use crate::shared::End;
-use crate::wireup::{Reason, ReasonKind};
+use crate::wireup::{self, Reason, ReasonKind};
 use crate::worker::Inner;
 use crate::worker::carriers::Carrier;
 use crate::{Error, Status};
@@ -56,6 +56,26 @@ impl Inner {
         }
         self.tick_services();
         count
+    }
+
+    /// Takes a datagram, whatever carried it, if its sender may say what it says.
+    pub(crate) fn on_datagram(
+        self: &Rc<Self>,
+        datagram: &[u8],
+        sender: Sender<'_>,
+    ) -> Result<(), String> {
+        let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
+        let taken = spoken.and_then(|spoken| {
+            self.check_sender(&spoken, sender)?;
+            let now = self.wiring.now();
+            let taken = self.wiring.machine.borrow_mut().receive(now, datagram);
+            taken.map_err(|malformed| malformed.to_string())
+        });
+        self.carry_out();
+        if taken.is_err() {
+            self.bump(|c| c.malformed += 1);
+        }
+        taken
     }
 
     /// The provider of a connector broke: no connection is formed by it any more.

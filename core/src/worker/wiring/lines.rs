@@ -1,14 +1,14 @@
 //! Lines are made, used and let go.
 
-use super::{Line, Sender, State, end};
+use super::{Line, State, end};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, Owner, Way};
+use crate::endpoint::{Inner as EndpointInner, Lines, Owner, Way};
 use crate::interface::InterfaceSlot;
 use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::events::BATCH;
 use crate::shared::End;
-use crate::wireup::{self, Claim, ConnectionKey};
+use crate::wireup::{Claim, ConnectionKey};
 use crate::worker::carriers::Carrier;
 use crate::worker::{Inner, abi};
 use crate::{Error, Status};
@@ -40,34 +40,8 @@ pub(super) fn module_text(
     }
 }
 
-impl Inner {
-    /// Takes a datagram, whatever carried it, if its sender may say what it says.
-    pub(crate) fn on_datagram(
-        self: &Rc<Self>,
-        datagram: &[u8],
-        sender: Sender<'_>,
-    ) -> Result<(), String> {
-        let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
-        let taken = spoken.and_then(|spoken| {
-            self.check_sender(&spoken, sender)?;
-            let now = self.wiring.now();
-            let taken = self.wiring.machine.borrow_mut().receive(now, datagram);
-            taken.map_err(|malformed| malformed.to_string())
-        });
-        self.carry_out();
-        if taken.is_err() {
-            self.bump(|c| c.malformed += 1);
-        }
-        taken
-    }
-
-    /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
-    /// being formed, and the endpoint will be worked on when it is there.
-    pub(crate) fn wire(
-        self: &Rc<Self>,
-        endpoint: &EndpointInner,
-        way: Way,
-    ) -> Result<RawEndpoint, Error> {
+impl Lines for Inner {
+    fn wire(self: Rc<Self>, endpoint: &EndpointInner, way: Way) -> Result<RawEndpoint, Error> {
         let peer = endpoint.address.party.worker;
         let known = self.wiring.by_user.borrow().get(&(endpoint.index, way.interface)).copied();
         if let Some(number) = known {
@@ -133,6 +107,76 @@ impl Inner {
         self.line_state(number)
     }
 
+    fn line_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+        let number = self.line_over(endpoint, interface);
+        let lines = self.wiring.lines.borrow();
+        let line = number.and_then(|number| lines.get(&number));
+        line.is_some_and(|line| matches!(line.state, State::Forming))
+    }
+
+    fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
+        self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
+    }
+
+    fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
+        let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
+        self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
+    }
+
+    fn end_lines(self: Rc<Self>, endpoint: &EndpointInner, error: &Error) {
+        let mut keys = Vec::new();
+        for number in self.lines_of(endpoint) {
+            let mut lines = self.wiring.lines.borrow_mut();
+            let Some(line) = lines.get_mut(&number) else { continue };
+            let used = line.users.iter().filter_map(Weak::upgrade).any(|user| user.is_alive());
+            if !used && !matches!(line.state, State::Dead(_)) {
+                line.state = State::Dead(error.clone());
+                keys.extend(line.key.clone());
+            }
+        }
+        for key in keys {
+            self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
+            self.carry_out();
+            let _ = self.wiring.by_key.borrow_mut().remove(&key);
+        }
+    }
+
+    fn drop_dead_lines_of(&self, endpoint: &EndpointInner) {
+        let mut lines = self.lines_of(endpoint);
+        lines.retain(|number| {
+            let all = self.wiring.lines.borrow();
+            all.get(number).is_some_and(|line| matches!(line.state, State::Dead(_)))
+        });
+        lines.into_iter().for_each(|number| self.drop_failed(number));
+    }
+
+    fn release_lines(&self, endpoint: &EndpointInner) {
+        let at = std::ptr::from_ref(endpoint);
+        let numbers = self.lines_of(endpoint);
+        for interface in 0..self.shared.interfaces.len() {
+            let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
+        }
+        for number in numbers {
+            let key = {
+                let mut lines = self.wiring.lines.borrow_mut();
+                let Some(line) = lines.get_mut(&number) else { continue };
+                line.users.retain(|user| user.as_ptr() != at && user.strong_count() > 0);
+                match line.state {
+                    _ if !line.users.is_empty() => continue,
+                    State::Dead(_) => None,
+                    _ => Some(line.key.clone()),
+                }
+            };
+            match key {
+                None => self.drop_line(number),
+                Some(Some(key)) => self.wiring.machine.borrow_mut().unclaim(&key),
+                Some(None) => {} // to ourselves
+            }
+        }
+    }
+}
+
+impl Inner {
     /// The last of the lines to a peer that stand, or that form.
     fn newest_line(&self, peer: [u8; 16], module: &str) -> Option<u64> {
         let key = |n| ConnectionKey { peer, module: module.into(), n };
@@ -231,19 +275,6 @@ impl Inner {
         Ok(number)
     }
 
-    /// Whether this endpoint's line over an interface is being formed.
-    pub(crate) fn line_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
-        let number = self.line_over(endpoint, interface);
-        let lines = self.wiring.lines.borrow();
-        let line = number.and_then(|number| lines.get(&number));
-        line.is_some_and(|line| matches!(line.state, State::Forming))
-    }
-
-    /// The line that an endpoint uses over an interface.
-    pub(crate) fn line_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
-        self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
-    }
-
     /// The interface of a line, and its provider endpoint.
     pub(in crate::worker) fn raw_of_line(&self, number: u64) -> Option<(usize, RawEndpoint)> {
         let lines = self.wiring.lines.borrow();
@@ -256,12 +287,6 @@ impl Inner {
         let line = lines.get(&number)?;
         let path = &self.shared.interfaces[line.way.interface].path;
         Some(format!("{} through {path}", line.peer.label()))
-    }
-
-    /// The lines that an endpoint uses.
-    pub(crate) fn lines_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
-        let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
-        self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
     }
 
     /// Whether another line to a worker stands, in another domain than this module's: then the worker lives. What is out of
@@ -318,51 +343,6 @@ impl Inner {
             if !line.users.iter().any(|known| known.as_ptr() == Rc::as_ptr(user)) {
                 line.users.push(Rc::downgrade(user));
             }
-        }
-    }
-
-    /// An endpoint is gone: its lines stay for the next one, unless they are dead.
-    pub(crate) fn release_lines(&self, endpoint: &EndpointInner) {
-        let at = std::ptr::from_ref(endpoint);
-        let numbers = self.lines_of(endpoint);
-        for interface in 0..self.shared.interfaces.len() {
-            let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
-        }
-        for number in numbers {
-            let key = {
-                let mut lines = self.wiring.lines.borrow_mut();
-                let Some(line) = lines.get_mut(&number) else { continue };
-                line.users.retain(|user| user.as_ptr() != at && user.strong_count() > 0);
-                match line.state {
-                    _ if !line.users.is_empty() => continue,
-                    State::Dead(_) => None,
-                    _ => Some(line.key.clone()),
-                }
-            };
-            match key {
-                None => self.drop_line(number),
-                Some(Some(key)) => self.wiring.machine.borrow_mut().unclaim(&key),
-                Some(None) => {} // to ourselves
-            }
-        }
-    }
-
-    /// An endpoint has failed: its lines lead to a peer that is given up, unless somebody else uses them.
-    pub(crate) fn end_lines(self: &Rc<Self>, endpoint: &EndpointInner, error: &Error) {
-        let mut keys = Vec::new();
-        for number in self.lines_of(endpoint) {
-            let mut lines = self.wiring.lines.borrow_mut();
-            let Some(line) = lines.get_mut(&number) else { continue };
-            let used = line.users.iter().filter_map(Weak::upgrade).any(|user| user.is_alive());
-            if !used && !matches!(line.state, State::Dead(_)) {
-                line.state = State::Dead(error.clone());
-                keys.extend(line.key.clone());
-            }
-        }
-        for key in keys {
-            self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
-            self.carry_out();
-            let _ = self.wiring.by_key.borrow_mut().remove(&key);
         }
     }
 
