@@ -119,7 +119,7 @@ fn places(address: &str) -> Vec<SocketAddr> {
     let digits = |at| u8::from_str_radix(&address[at..at + 2], 16).unwrap();
     let bytes: Vec<u8> = (0..address.len()).step_by(2).map(digits).collect();
     let contact = Contact::parse(&bytes).unwrap();
-    contact.places.iter().map(|place| SocketAddr::new(place.ip, place.port)).collect()
+    contact.addresses.iter().map(|at| SocketAddr::new(at.ip, at.port)).collect()
 }
 
 /// Datagrams there and back, both ways at once.
