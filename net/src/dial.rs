@@ -1,4 +1,4 @@
-//! An outgoing connection that never blocks: connect, handshake, and the next way when one fails.
+//! An outgoing connection that never blocks: connect, handshake, and the next route when one fails.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::auth::{Dialler, Hello, Key, Refusal};
 use crate::routes::Route;
 use crate::sys::{self, Interest, Poller};
 
-/// How long one way may take to connect while there are others to try. Three seconds are two lost SYNs.
+/// How long one route may take to connect while there are others to try. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// How far a [`Dial`] is.
@@ -21,7 +21,7 @@ pub enum Progress {
     Waiting,
     /// Connected, and both sides have proven themselves. The stream does not block.
     Done(TcpStream),
-    /// No way led there: every way that was tried and why it failed.
+    /// No route led there: every route that was tried and why it failed.
     Failed(String),
 }
 
@@ -57,7 +57,7 @@ struct Attempt {
 }
 
 impl Dial {
-    /// Begins with the first way. Nothing is sent before [`Dial::advance`] is called again.
+    /// Begins with the first route. Nothing is sent before [`Dial::advance`] is called again.
     #[must_use]
     pub fn start(routes: Vec<Route>, key: Key, hello: Hello, deadline: Instant) -> Dial {
         let mut dial = Dial {
@@ -77,7 +77,7 @@ impl Dial {
         dial
     }
 
-    /// The socket of the current attempt. It is another one after each failed way: watch it again when
+    /// The socket of the current attempt. It is another one after each failed route: watch it again when
     /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] now.
     #[must_use]
     pub fn fd(&self) -> Option<RawFd> {
@@ -94,13 +94,13 @@ impl Dial {
         }
     }
 
-    /// Counts the ways that were begun.
+    /// Counts the routes that were begun.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether every way that could be tried so far led to a host that is there and to nobody who listens for
+    /// Whether every route that could be tried so far led to a host that is there and to nobody who listens for
     /// this target: the process has ended, or has closed what was dialled.
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -148,7 +148,7 @@ impl Dial {
         Progress::Failed(self.words())
     }
 
-    /// Begins the next way that can be begun.
+    /// Begins the next route that can be begun.
     fn next_route(&mut self, now: Instant) {
         self.current = None;
         while self.current.is_none() {
@@ -265,7 +265,7 @@ impl Attempt {
     }
 }
 
-/// Until when a step may take: the last way has all the time that is left.
+/// Until when a step may take: the last route has all the time that is left.
 fn limit(now: Instant, deadline: Instant, ways_left: usize, at_most: Duration) -> Instant {
     if ways_left == 0 { deadline } else { deadline.min(now + at_most) }
 }

@@ -1,4 +1,4 @@
-//! Ways from this process to a contact.
+//! Routes from this process to a contact.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use crate::contact::{Contact, ListenAddress};
 use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
 
-/// The most ways that are tried for one contact.
+/// The most routes that are tried for one contact.
 const MAX_ROUTES: usize = 32;
 
-/// One way to a listener.
+/// One route to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The address to connect from; `None`: the kernel's choice.
@@ -22,7 +22,7 @@ pub struct Route {
 }
 
 /// Ways to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
-/// and container bridges last. A way is as fast as the slower of its ends. Among equals the same subnet comes before
+/// and container bridges last. A route is as fast as the slower of its ends. Among equals the same subnet comes before
 /// what the kernel routes, and IPv4 before IPv6.
 ///
 /// # Errors
@@ -74,10 +74,10 @@ enum Class {
     Routed,
 }
 
-/// In megabits per second: what a way counts for when neither end knows its speed.
+/// In megabits per second: what a route counts for when neither end knows its speed.
 const UNKNOWN_SPEED: u32 = 1000;
 
-/// What decides between two ways, the weightiest first. Lower is better.
+/// What decides between two routes, the weightiest first. Lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     last_resort: bool,
@@ -89,7 +89,7 @@ struct Rank {
 
 impl Rank {
     fn of(class: Class, from: &LocalAddress, address: &ListenAddress) -> Rank {
-        // Nothing known, or 0, of one end: the other end's link is what is known of the way.
+        // Nothing known, or 0, of one end: the other end's link is what is known of the route.
         let known = [from.speed_mbps.unwrap_or(0), address.speed_mbps];
         let speed = known.into_iter().filter(|speed| *speed > 0).min().unwrap_or(UNKNOWN_SPEED);
         Rank {
@@ -394,7 +394,7 @@ mod tests {
         let words = ask_kernel("[2001:db8::1]:9".parse().expect("an address"));
         let loopback = ask_kernel("127.0.0.1:9".parse().expect("an address"));
         assert_eq!(loopback, Ok("127.0.0.1".parse().expect("an address")));
-        // With or without a way to the documentation network there is an answer.
+        // With or without a route to the documentation network there is an answer.
         assert!(words.is_ok() || words.is_err_and(|words| !words.is_empty()));
     }
 

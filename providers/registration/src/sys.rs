@@ -1,4 +1,4 @@
-//! Mappings, and the bytes of pieces.
+//! The kernel: mappings, in huge pages where there are some; and the bytes of pieces.
 
 #![allow(unsafe_code)]
 

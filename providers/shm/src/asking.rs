@@ -1,4 +1,4 @@
-//! Asking a peer for the memory behind its keys, one region at a time.
+//! Requests to a peer for the memory behind its keys, one region at a time.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What a stream has brought and nobody has read yet.
+//! A receive buffer: bytes that a stream has brought and nobody has read yet.
 
 use crate::frame::{HEAD, MAX_MESSAGE};
 

@@ -1,4 +1,4 @@
-//! The knobs of this provider: names, defaults, one sentence each, and the values as numbers.
+//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
 
 use std::time::Duration;
 

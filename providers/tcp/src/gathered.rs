@@ -1,4 +1,4 @@
-//! What one system call takes of an outbox.
+//! The pieces of an outbox that one system call writes.
 
 use tieline_plugin_api::abi::Iov;
 

@@ -1,4 +1,4 @@
-//! How a connection ends, loses a stream, and gets one back.
+//! The end of a connection and of its streams: close, failure, silence, and a stream that is formed again.
 
 use std::time::{Duration, Instant};
 

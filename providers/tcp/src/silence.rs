@@ -1,4 +1,4 @@
-//! Whether anybody answers at the other end of a stream.
+//! Whether the kernel at the other end of a stream still answers.
 //!
 //! The kernel's own clock for this, TCP_USER_TIMEOUT, also counts the time in which a peer computes and reads
 //! nothing, although its kernel answers every probe. So what the kernel knows is looked at now and then, while
@@ -126,7 +126,7 @@ mod tests {
         const MS: Duration = Duration::from_millis(1);
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
         // The device went down 4 ms after an acknowledgement. The kernel tries at 200, 600, 1400 and 3000 ms, and
-        // doubles its patience every time; what it cannot send leaves no other trace.
+        // doubles its timeout every time; what it cannot send leaves no other trace.
         let mut silent_for = Vec::new();
         for at in (0..=3500).step_by(250) {
             let fired = [200, 600, 1400, 3000].iter().filter(|&&fires| fires <= at).count();

@@ -1,4 +1,4 @@
-//! What every poll looks at: rings, those of the direct list and those whose bell was rung, in turn.
+//! Polling of rings: those of the direct list and those whose doorbell was rung, in turn.
 
 use super::*;
 use crate::receiver::Drained;

@@ -1,4 +1,4 @@
-//! Connections in the making: the ways to a peer are tried one after the other.
+//! Connections in the making: the routes to a peer are tried one after the other.
 
 use super::abi::*;
 use super::frame::Kind;
@@ -17,7 +17,7 @@ use tieline_plugin_api::{Failure, Status};
 
 /// How long the kernel looks for an address or a route.
 const RESOLVE_MS: i32 = 2000;
-/// How often one way is tried again when the other host has not yet forgotten an earlier connection.
+/// How often one route is tried again when the other host has not yet forgotten an earlier connection.
 const STALE: usize = 3;
 /// How long to wait before a listener is asked again that had no room.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -27,7 +27,7 @@ pub(super) struct Dial {
     peer: Vec<u8>,
     contact: Contact,
     routes: VecDeque<Route>,
-    /// What became of the ways that were tried.
+    /// What became of the routes that were tried.
     why: Vec<String>,
     status: Status,
     stale: usize,
@@ -68,7 +68,7 @@ impl Wires {
         number
     }
 
-    /// Tries the next way, or gives up.
+    /// Tries the next route, or gives up.
     fn try_next(&mut self, number: u64) {
         loop {
             let Some(dial) = self.dials.get_mut(&number) else { return };
@@ -82,7 +82,7 @@ impl Wires {
                 let _ = self.dials.remove(&number);
                 return self.events.push_back(Event::DialFailed { dial: number, status, words });
             };
-            // The time that is left is shared with the ways that are left.
+            // The time that is left is shared with the routes that are left.
             let share = (dial.deadline - now) / (dial.routes.len() as u32 + 1);
             if let Err(failure) = self.try_route(number, &route, now + share) {
                 let Some(dial) = self.dials.get_mut(&number) else { return };
@@ -234,7 +234,7 @@ impl Wires {
         }
     }
 
-    /// The way that was tried leads nowhere.
+    /// The route that was tried leads nowhere.
     pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
         let Some(dial) = self.dials.get_mut(&number) else { return };
         if status == Status::Busy && dial.stale < STALE {

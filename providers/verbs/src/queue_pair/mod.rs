@@ -4,6 +4,7 @@
 //! knows its peer, RTS ("ready to send") in use. The two sides of a connection go to RTS without each other. An error takes a
 //! connection to ERR, where the device gives everything back that was posted, and a datagram queue pair to SQE, in which it
 //! receives and does not send, and from which it goes on.
+//! Connections of `rdmacm` go the same way, with the attributes that the connection manager says (`cm/wire.rs`).
 //!
 //! It ends when it is destroyed, or when it is reset and destroyed later ([`Cleanup`]): either way the device touches nothing
 //! any more that was posted to it. What it had completed before still lies in the completion queue, whose places those

@@ -18,7 +18,7 @@ pub(crate) const WIDEST: u32 = 1024;
 
 /// What a message tells the peer of its window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Grant {
     /// Messages of the peer's that were taken since the last time.
     pub(crate) credits: u16,
     /// By how many messages its window has grown.
@@ -94,26 +94,26 @@ impl Credits {
         self.growth += more;
     }
 
-    /// What goes into the next header; [`Credits::told`] follows when it was posted.
+    /// What goes into the next header; [`Credits::grant_sent`] follows when it was posted.
     #[inline]
-    pub(crate) fn owed_now(&self) -> Told {
-        Told {
+    pub(crate) fn next_grant(&self) -> Grant {
+        Grant {
             credits: self.owed.min(u32::from(u16::MAX)) as u16,
             growth: self.growth.min(u32::from(u8::MAX)) as u8,
         }
     }
 
     #[inline]
-    pub(crate) fn told(&mut self, told: Told) {
-        self.owed -= u32::from(told.credits);
-        self.growth -= u32::from(told.growth);
+    pub(crate) fn grant_sent(&mut self, grant: Grant) {
+        self.owed -= u32::from(grant.credits);
+        self.growth -= u32::from(grant.growth);
     }
 
     /// The peer gives credits back, never more than we have used, and may grant more.
     #[inline]
-    pub(crate) fn returned(&mut self, told: Told) -> Result<(), Status> {
-        self.used = self.used.checked_sub(u32::from(told.credits)).ok_or(Status::BadData)?;
-        self.window = (self.window + u32::from(told.growth)).min(WIDEST);
+    pub(crate) fn grant_received(&mut self, grant: Grant) -> Result<(), Status> {
+        self.used = self.used.checked_sub(u32::from(grant.credits)).ok_or(Status::BadData)?;
+        self.window = (self.window + u32::from(grant.growth)).min(WIDEST);
         Ok(())
     }
 }
@@ -138,10 +138,10 @@ mod tests {
         }
         receiver.taken();
         assert!(receiver.is_due());
-        let credits = receiver.owed_now();
-        receiver.told(credits);
+        let credits = receiver.next_grant();
+        receiver.grant_sent(credits);
         assert!(!receiver.is_due());
-        sender.returned(credits).unwrap();
+        sender.grant_received(credits).unwrap();
         assert!(sender.may_send());
     }
 
@@ -150,9 +150,9 @@ mod tests {
         let mut credits = Credits::new(8);
         credits.open(8);
         credits.sent();
-        let back = |credits| Told { credits, growth: 0 };
-        assert_eq!(credits.returned(back(2)), Err(Status::BadData));
-        assert_eq!(credits.returned(back(1)), Ok(()));
+        let back = |credits| Grant { credits, growth: 0 };
+        assert_eq!(credits.grant_received(back(2)), Err(Status::BadData));
+        assert_eq!(credits.grant_received(back(1)), Ok(()));
     }
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         let untold = credits;
         assert_eq!(credits.arrived(), Err(Status::BadData), "a credit counts when it was told");
         credits = untold;
-        let told = credits.owed_now();
-        credits.told(told);
+        let grant = credits.next_grant();
+        credits.grant_sent(grant);
         assert_eq!(credits.arrived(), Ok(()));
         assert_eq!(credits.arrived(), Err(Status::BadData));
         credits = untold;
@@ -186,17 +186,17 @@ mod tests {
         );
         let mut left = 0;
         for expected in [255, 45, 0] {
-            let told = receiver.owed_now();
-            assert_eq!(told.growth, expected);
-            receiver.told(told);
-            sender.returned(told).unwrap();
+            let grant = receiver.next_grant();
+            assert_eq!(grant.growth, expected);
+            receiver.grant_sent(grant);
+            sender.grant_received(grant).unwrap();
         }
         while sender.may_send() {
             sender.sent();
             left += 1;
         }
         assert_eq!((left, receiver.granted()), (302, 304));
-        (0..20).for_each(|_| sender.returned(Told { credits: 0, growth: 255 }).unwrap());
+        (0..20).for_each(|_| sender.grant_received(Grant { credits: 0, growth: 255 }).unwrap());
         assert_eq!(sender.window, WIDEST, "whatever a peer says");
     }
 
@@ -217,9 +217,9 @@ mod tests {
                 }
                 arrived = 0;
                 assert!(receiver.is_due());
-                let credits = receiver.owed_now();
-                receiver.told(credits);
-                sender.returned(credits).unwrap();
+                let credits = receiver.next_grant();
+                receiver.grant_sent(credits);
+                sender.grant_received(credits).unwrap();
             }
         }
     }

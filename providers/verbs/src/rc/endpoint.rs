@@ -1,7 +1,7 @@
 //! The endpoint: data calls.
 
 use super::connection::{Connection, Packed, Phase};
-use super::credits::Told;
+use super::credits::Grant;
 use super::queue::Ends;
 use super::state::{State, borrowed};
 use super::wire::{HEADER_LEN, Header, Kind};
@@ -80,7 +80,7 @@ impl RcEndpoint {
     }
 
     /// Sends the first `len` bytes of a message buffer.
-    fn send_buffer(&self, state: &mut State, buffer: u32, len: usize, credits: Told) -> Posted {
+    fn send_buffer(&self, state: &mut State, buffer: u32, len: usize, credits: Grant) -> Posted {
         let connection = connection!(state, self.slot);
         let piece = state.sends.sge(buffer, len);
         let ends = Ends { buffer: Some(buffer), ..Ends::default() };
@@ -377,15 +377,15 @@ impl RcEndpoint {
 
 /// The header of the next message, and the credits that it carries.
 #[inline]
-fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Told) {
-    let told = connection.credits.owed_now();
-    (Header { header, id, told, kind: Kind::Message }.pack(), told)
+fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Grant) {
+    let grant = connection.credits.next_grant();
+    (Header { header, id, grant, kind: Kind::Message }.pack(), grant)
 }
 
 /// Notes that a message was posted.
 #[inline]
-fn sent(connection: &mut Connection, told: Told) {
-    connection.credits.told(told);
+fn sent(connection: &mut Connection, grant: Grant) {
+    connection.credits.grant_sent(grant);
     connection.credits.sent();
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct State {
     generations: Vec<u8>,
     backlog: VecDeque<Notice>,
     /// Words that events of the poll before point to.
-    told: Vec<Box<[u8]>>,
+    texts: Vec<Box<[u8]>>,
     /// Messages of the poll before.
     delivered: Vec<Delivered>,
     to_post: Vec<Receive>,
@@ -117,7 +117,7 @@ impl State {
             pieces: Vec::new(),
             generations: Vec::new(),
             backlog: VecDeque::new(),
-            told: Vec::new(),
+            texts: Vec::new(),
             delivered: Vec::new(),
             to_post: Vec::new(),
             batch: vec![Wc::default(); WC_BATCH],

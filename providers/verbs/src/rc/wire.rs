@@ -1,6 +1,6 @@
 //! The header in front of every message of `rc`. The immediate number beside it is the receiver's slot.
 
-use super::credits::Told;
+use super::credits::Grant;
 use tieline_plugin_api::Status;
 
 /// Length of the header.
@@ -26,7 +26,7 @@ pub(crate) struct Header {
     pub(crate) header: u64,
     pub(crate) id: u32,
     /// What the sender of this one says of the receiver's window.
-    pub(crate) told: Told,
+    pub(crate) grant: Grant,
     pub(crate) kind: Kind,
 }
 
@@ -36,9 +36,9 @@ impl Header {
         let mut out = [0; HEADER_LEN];
         out[..8].copy_from_slice(&self.header.to_le_bytes());
         out[8..12].copy_from_slice(&self.id.to_le_bytes());
-        out[12..14].copy_from_slice(&self.told.credits.to_le_bytes());
+        out[12..14].copy_from_slice(&self.grant.credits.to_le_bytes());
         out[14] = self.kind as u8;
-        out[15] = self.told.growth;
+        out[15] = self.grant.growth;
         out
     }
 
@@ -59,7 +59,7 @@ impl Header {
         Ok(Header {
             header: u64::from_le_bytes(header),
             id: u32::from_le_bytes([head[8], head[9], head[10], head[11]]),
-            told: Told { credits: u16::from_le_bytes([head[12], head[13]]), growth: head[15] },
+            grant: Grant { credits: u16::from_le_bytes([head[12], head[13]]), growth: head[15] },
             kind,
         })
     }
@@ -72,14 +72,14 @@ mod tests {
     #[test]
     fn a_header_survives_packing_and_noise_is_refused() {
         for kind in [Kind::Message, Kind::Hello, Kind::Credit, Kind::Bye] {
-            let told = Told { credits: 513, growth: 200 };
-            let header = Header { header: 0x1122_3344_5566_7788, id: 9, told, kind };
+            let grant = Grant { credits: 513, growth: 200 };
+            let header = Header { header: 0x1122_3344_5566_7788, id: 9, grant, kind };
             assert_eq!(Header::unpack(&header.pack()), Ok(header));
         }
         assert_eq!(Header::unpack(&[1; 15]), Err(Status::BadData));
         for kind in [0, 5, 255] {
-            let told = Told::default();
-            let mut bytes = Header { header: 0, id: 0, told, kind: Kind::Message }.pack();
+            let grant = Grant::default();
+            let mut bytes = Header { header: 0, id: 0, grant, kind: Kind::Message }.pack();
             bytes[14] = kind;
             assert_eq!(Header::unpack(&bytes), Err(Status::BadData));
         }

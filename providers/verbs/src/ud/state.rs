@@ -180,7 +180,7 @@ pub(crate) struct State {
     sends: Pool,
     domain: Arc<DomainState>,
     backlog: VecDeque<Notice>,
-    told: Vec<Box<[u8]>>,
+    texts: Vec<Box<[u8]>>,
     delivered: Vec<u32>,
     to_post: Vec<Receive>,
     /// Channels that owe acknowledgements.
@@ -264,7 +264,7 @@ impl State {
             receives,
             sends: Pool::new(&domain.buffers, packet, 64, SENDS),
             backlog: VecDeque::new(),
-            told: Vec::new(),
+            texts: Vec::new(),
             delivered: Vec::new(),
             to_post: Vec::new(),
             acks_due: Vec::new(),
@@ -355,7 +355,7 @@ impl State {
     }
 
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        self.told.clear();
+        self.texts.clear();
         if !self.delivered.is_empty() {
             for buffer in core::mem::take(&mut self.delivered) {
                 self.post_again(buffer);
@@ -433,7 +433,7 @@ impl State {
         let mut event = notice.event;
         if let Some(text) = notice.text {
             (event.data, event.len) = (text.as_ptr(), text.len());
-            self.told.push(text);
+            self.texts.push(text);
         }
         self.delivered.extend(notice.buffer);
         let _ = events.push(event);
@@ -443,7 +443,7 @@ impl State {
         let now = self.now();
         self.check_timeouts(now, None);
         self.read_async_events(None);
-        if !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty() {
+        if !self.delivered.is_empty() || !self.texts.is_empty() || !self.backlog.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();

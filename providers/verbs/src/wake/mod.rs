@@ -1,4 +1,4 @@
-//! What wakes an interface that sleeps, and what the device says on its own.
+//! What wakes an interface that sleeps, and the asynchronous events of the device.
 
 pub(crate) mod sys;
 

@@ -65,8 +65,8 @@ impl State {
         if !connection.queue.has_reserve() {
             return Err(Status::Again);
         }
-        let told = connection.credits.owed_now();
-        let head = Header { header: 0, id: 0, told, kind }.pack();
+        let grant = connection.credits.next_grant();
+        let head = Header { header: 0, id: 0, grant, kind }.pack();
         // A credit is the only one whose end nobody waits for.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
         let mut ends = Ends { role, ..Ends::default() };
@@ -82,7 +82,7 @@ impl State {
         let work = connection.to_peer();
         match connection.post(work, &[piece], ends, flags) {
             Ok(()) => {
-                connection.credits.told(told);
+                connection.credits.grant_sent(grant);
                 Ok(())
             }
             Err(refused) => {

@@ -5,7 +5,7 @@ use super::*;
 impl State {
     #[inline]
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        if !self.delivered.is_empty() || !self.told.is_empty() {
+        if !self.delivered.is_empty() || !self.texts.is_empty() {
             self.release();
         }
         if !self.unposted.is_empty() {
@@ -29,7 +29,7 @@ impl State {
 
     /// The application is done with what the poll before delivered.
     pub(super) fn release(&mut self) {
-        self.told.clear();
+        self.texts.clear();
         for at in 0..self.delivered.len() {
             let Delivered { buffer, slot, generation } = self.delivered[at];
             self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
@@ -222,7 +222,7 @@ impl State {
         connection.active = true;
         connection.received = true;
         let accepted = head
-            .and_then(|head| connection.credits.returned(head.told).map(|()| head))
+            .and_then(|head| connection.credits.grant_received(head.grant).map(|()| head))
             .map_err(|_| "the peer sent a message that makes no sense")
             .and_then(|head| {
                 match head.kind {
@@ -290,7 +290,7 @@ impl State {
         let mut event = notice.event;
         if let Some(text) = notice.text {
             (event.data, event.len) = (text.as_ptr(), text.len());
-            self.told.push(text);
+            self.texts.push(text);
         }
         if let Some(message) = notice.message {
             self.delivered.push(message);
@@ -458,7 +458,7 @@ impl State {
 
     pub(crate) fn arm(&mut self) -> Armed {
         self.slow_progress(None, true);
-        let busy = !self.delivered.is_empty() || !self.told.is_empty() || !self.backlog.is_empty();
+        let busy = !self.delivered.is_empty() || !self.texts.is_empty() || !self.backlog.is_empty();
         if busy || !self.unposted.is_empty() {
             return Armed::Ready;
         }
