@@ -27,14 +27,14 @@ pub struct Limits {
     pub entries: usize,
 }
 
-/// Where an entry is: its first byte and a number that is never used again.
-type Place = (u64, u64);
+/// Names an entry: its first byte and a number that is never used again.
+type EntryId = (u64, u64);
 
 /// A use of an entry, to be given back once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Ticket {
-    place: Place,
+    id: EntryId,
     /// The operation is one on all of the entry's memory.
     whole: bool,
 }
@@ -47,7 +47,7 @@ struct Entry<T> {
     vouching: usize,
     /// Not found any more, and gone when the last user is.
     doomed: bool,
-    /// Its place in the order of idle ones.
+    /// Its number in the order of idle ones.
     idle_since: u64,
     value: T,
 }
@@ -55,9 +55,9 @@ struct Entry<T> {
 /// The registrations.
 pub(crate) struct Cache<T> {
     limits: Limits,
-    entries: BTreeMap<Place, Entry<T>>,
+    entries: BTreeMap<EntryId, Entry<T>>,
     /// The entries without users, longest unused first.
-    idle: BTreeMap<u64, Place>,
+    idle: BTreeMap<u64, EntryId>,
     bytes: u64,
     /// No entry is longer: what overlaps an address begins at most this far before it.
     longest: u64,
@@ -76,26 +76,26 @@ impl<T> Cache<T> {
     }
 
     /// The entries that overlap `start..end`.
-    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (Place, &Entry<T>)> {
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (EntryId, &Entry<T>)> {
         let from = start.saturating_sub(self.longest);
         let all = self.entries.range((from, 0)..(end, 0));
-        all.filter(move |(_, entry)| entry.end > start).map(|(place, entry)| (*place, entry))
+        all.filter(move |(_, entry)| entry.end > start).map(|(id, entry)| (*id, entry))
     }
 
     /// An entry that holds all of `start..end`, and may be written by the device if that is asked for.
     pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
-        let fits = |(place, entry): &(Place, &Entry<T>)| {
-            !entry.doomed && place.0 <= start && end <= entry.end && (entry.written || !written)
+        let fits = |(id, entry): &(EntryId, &Entry<T>)| {
+            !entry.doomed && id.0 <= start && end <= entry.end && (entry.written || !written)
         };
-        let place = self.overlapping(start, end).find(fits)?.0;
-        let entry = self.entries.get_mut(&place)?;
+        let id = self.overlapping(start, end).find(fits)?.0;
+        let entry = self.entries.get_mut(&id)?;
         if entry.users == 0 {
             let _ = self.idle.remove(&entry.idle_since);
         }
-        let whole = place.0 == start && entry.end == end;
+        let whole = id.0 == start && entry.end == end;
         entry.users += 1;
         entry.vouching += usize::from(whole);
-        Some((Ticket { place, whole }, &entry.value))
+        Some((Ticket { id, whole }, &entry.value))
     }
 
     /// Makes room for `len` more bytes: what had to go, and whether there is room now.
@@ -107,10 +107,10 @@ impl<T> Cache<T> {
         loop {
             let fits = self.entries.len() < self.limits.entries
                 && self.bytes + len <= self.limits.bytes as u64;
-            let oldest = self.idle.first_key_value().map(|(_, place)| *place);
+            let oldest = self.idle.first_key_value().map(|(_, id)| *id);
             match oldest {
                 _ if fits => return (gone, true),
-                Some(place) => gone.extend(self.remove(place)),
+                Some(id) => gone.extend(self.remove(id)),
                 None => return (gone, false),
             }
         }
@@ -118,19 +118,19 @@ impl<T> Cache<T> {
 
     /// Takes in a new registration of `start..end` with one user. There must be room (see [`Cache::make_room`]).
     pub(crate) fn insert(&mut self, start: u64, end: u64, written: bool, value: T) -> Ticket {
-        let place = (start, self.tick());
+        let id = (start, self.tick());
         let entry =
             Entry { end, written, users: 1, vouching: 1, doomed: false, idle_since: 0, value };
-        let _ = self.entries.insert(place, entry);
+        let _ = self.entries.insert(id, entry);
         self.bytes += end - start;
         self.longest = self.longest.max(end - start);
-        Ticket { place, whole: true }
+        Ticket { id, whole: true }
     }
 
     /// A user is done; the value, when it is to be destroyed.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<T> {
         let now = self.tick();
-        let entry = self.entries.get_mut(&ticket.place)?;
+        let entry = self.entries.get_mut(&ticket.id)?;
         entry.users -= 1;
         entry.vouching -= usize::from(ticket.whole);
         // What no operation vouches for may be unmapped now, and something else mapped there.
@@ -139,21 +139,21 @@ impl<T> Cache<T> {
             return None;
         }
         if entry.doomed {
-            return self.remove(ticket.place);
+            return self.remove(ticket.id);
         }
         entry.idle_since = now;
-        let _ = self.idle.insert(now, ticket.place);
+        let _ = self.idle.insert(now, ticket.id);
         None
     }
 
     /// Memory that may be unmapped now: what is registered there is not found any more.
     pub(crate) fn forget(&mut self, start: u64, end: u64) -> Vec<T> {
-        let places: Vec<Place> = self.overlapping(start, end).map(|(place, _)| place).collect();
+        let ids: Vec<EntryId> = self.overlapping(start, end).map(|(id, _)| id).collect();
         let mut gone = Vec::new();
-        for place in places {
-            match self.entries.get_mut(&place) {
+        for id in ids {
+            match self.entries.get_mut(&id) {
                 Some(entry) if entry.users > 0 => entry.doomed = true,
-                _ => gone.extend(self.remove(place)),
+                _ => gone.extend(self.remove(id)),
             }
         }
         gone
@@ -161,14 +161,14 @@ impl<T> Cache<T> {
 
     /// Everything that has no user.
     pub(crate) fn forget_idle(&mut self) -> Vec<T> {
-        let places: Vec<Place> = self.idle.values().copied().collect();
-        places.into_iter().filter_map(|place| self.remove(place)).collect()
+        let ids: Vec<EntryId> = self.idle.values().copied().collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    fn remove(&mut self, place: Place) -> Option<T> {
-        let entry = self.entries.remove(&place)?;
+    fn remove(&mut self, id: EntryId) -> Option<T> {
+        let entry = self.entries.remove(&id)?;
         let _ = self.idle.remove(&entry.idle_since);
-        self.bytes -= entry.end - place.0;
+        self.bytes -= entry.end - id.0;
         if self.entries.is_empty() {
             self.longest = 0;
         }

@@ -415,8 +415,8 @@ impl State {
     /// Doorbell words can be overwritten by any peer: what lies in a ring is found without them. Answers that could
     /// not be given are tried again.
     fn sweep(&mut self, shared: &Shared) {
-        for (index, place) in self.inbound.iter_mut().enumerate() {
-            let Some(channel) = place else { continue };
+        for (index, slot) in self.inbound.iter_mut().enumerate() {
+            let Some(channel) = slot else { continue };
             channel.catch_up(shared);
             if channel.bell && !channel.fast && channel.has_news() {
                 self.rung[index / 64] |= 1 << (index % 64);
@@ -425,8 +425,8 @@ impl State {
     }
 
     fn advance_outbound(&mut self) {
-        for (index, place) in self.outbound.iter_mut().enumerate() {
-            let Some(channel) = place else { continue };
+        for (index, slot) in self.outbound.iter_mut().enumerate() {
+            let Some(channel) = slot else { continue };
             if channel.is_connecting() {
                 if let Err(failure) = channel.advance() {
                     channel.fail(failure.status, &failure.text);
@@ -435,7 +435,7 @@ impl State {
             channel.catch_up();
             // Only this list holds it: the endpoint is closed, and nothing is left to wait for.
             if Rc::strong_count(channel) == 1 && channel.is_done() {
-                *place = None;
+                *slot = None;
                 self.free_outbound.push(index);
             }
         }

@@ -22,9 +22,9 @@ pub(super) struct Handshake {
 
 impl State {
     pub(super) fn expire_handshakes(&mut self, shared: &Shared) {
-        for place in &mut self.handshakes {
-            if place.as_ref().is_some_and(|a| a.since.elapsed() > HANDSHAKE_TIMEOUT) {
-                expire(place, shared);
+        for slot in &mut self.handshakes {
+            if slot.as_ref().is_some_and(|a| a.since.elapsed() > HANDSHAKE_TIMEOUT) {
+                expire(slot, shared);
             }
         }
         let crowded = self.oldest_of_all().is_some_and(|(since, _)| since.elapsed() <= GRACE);
@@ -54,7 +54,7 @@ impl State {
             match sys::accept(listener) {
                 Ok(socket) => self.begin_handshake(socket, shared, cookie),
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
-                    // Give up the place that was kept free, to say no instead of nothing.
+                    // Give up the descriptor that was kept free, to say no instead of nothing.
                     self.spare = None;
                     let waiting = sys::accept(listener);
                     let more = waiting.is_ok();
@@ -62,7 +62,7 @@ impl State {
                         turn_away(shared, socket, Refusal::Resources);
                     }
                     self.spare = sys::spare().ok();
-                    // Without a place the kernel says "full" before it looks whether anybody waits.
+                    // Without a descriptor the kernel says "full" before it looks whether anybody waits.
                     if !more {
                         return accepted;
                     }
@@ -80,7 +80,7 @@ impl State {
     /// When there are as many as may be: the handshake that has been silent for longest.
     fn oldest_of_all(&self) -> Option<(Instant, usize)> {
         let taken = self.handshakes.iter().enumerate();
-        let taken = taken.filter_map(|(index, place)| Some((place.as_ref()?.since, index)));
+        let taken = taken.filter_map(|(index, slot)| Some((slot.as_ref()?.since, index)));
         if taken.clone().count() < MAX_HANDSHAKES { None } else { taken.min() }
     }
 
@@ -208,8 +208,8 @@ fn turn_away(shared: &Shared, socket: OwnedFd, refusal: Refusal) {
 }
 
 /// Closes a connection that was silent for too long.
-fn expire(place: &mut Option<Handshake>, shared: &Shared) {
-    if let Some(handshake) = place.take() {
+fn expire(slot: &mut Option<Handshake>, shared: &Shared) {
+    if let Some(handshake) = slot.take() {
         shared.epoll.remove(&handshake.socket);
         shared.refused.set(shared.refused.get() + 1);
     }

@@ -175,7 +175,7 @@ impl World {
         true
     }
 
-    fn settle(&mut self) {
+    fn deliver_all(&mut self) {
         self.rooms = true;
         for me in 0..self.connectors.len() {
             let links: Vec<u64> = self.connectors[me].links.keys().copied().collect();
@@ -214,7 +214,7 @@ proptest! {
                 _ => world.rooms = b != 0,
             }
         }
-        world.settle();
+        world.deliver_all();
         // Whoever is idle ends without a connection.
         for _ in 0..4 {
             world.clock += Duration::from_secs(5);
@@ -222,7 +222,7 @@ proptest! {
             for me in 0..4 {
                 world.with(me, |peers, net| peers.close_idle(net, now));
             }
-            world.settle();
+            world.deliver_all();
         }
         for peers in &world.connectors {
             prop_assert!(!peers.has_links() && peers.peers() == 0);
@@ -237,7 +237,7 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
         world.send(0, 1);
         world.send(1, 0);
     }
-    world.settle();
+    world.deliver_all();
     assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 

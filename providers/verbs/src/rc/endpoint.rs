@@ -114,8 +114,8 @@ impl RcEndpoint {
         // one nothing is posted meanwhile, so that the room stays.
         let packed = packer.pack_at(room, max);
         let state = &mut *self.state.borrow_mut();
-        let place = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
-        let Some(connection) = place.filter(|c| c.packed == Packed::Packing) else {
+        let entry = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
+        let Some(connection) = entry.filter(|c| c.packed == Packed::Packing) else {
             state.sends.give(buffer);
             return Err(self.ended(state));
         };
@@ -139,8 +139,8 @@ impl RcEndpoint {
     /// What a connection says that ended while its message was packed.
     #[cold]
     fn ended(&self, state: &State) -> Status {
-        let place = state.connections.get(self.slot as usize).and_then(Option::as_deref);
-        place.and_then(|connection| connection.may_post().err()).unwrap_or(Status::Closed)
+        let entry = state.connections.get(self.slot as usize).and_then(Option::as_deref);
+        entry.and_then(|connection| connection.may_post().err()).unwrap_or(Status::Closed)
     }
 
     pub(crate) fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {

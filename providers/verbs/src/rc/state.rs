@@ -99,8 +99,8 @@ impl State {
     /// Everything, with the first receives posted.
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let settings = &domain.settings;
-        let places = settings.rx_buffers + 4 * (settings.tx_depth + RESERVE);
-        let cq = Cq::new(&domain.device, places.min(domain.max_cqe))?;
+        let entries = settings.rx_buffers + 4 * (settings.tx_depth + RESERVE);
+        let cq = Cq::new(&domain.device, entries.min(domain.max_cqe))?;
         let sleep = Sleep::new(&domain.watch, &cq)?;
         let message = HEADER_LEN + settings.segment;
         let now = Instant::now();
@@ -182,8 +182,8 @@ impl State {
         if need <= self.cq.capacity() {
             return Ok(());
         }
-        let places = need.next_power_of_two().min(self.domain.max_cqe);
-        if places < need {
+        let entries = need.next_power_of_two().min(self.domain.max_cqe);
+        if entries < need {
             let text = format!(
                 "{} endpoints need {need} places in a completion queue and {} has {} at most: lower \
                  TIELINE_VERBS_TX_DEPTH",
@@ -191,7 +191,7 @@ impl State {
             );
             return Err(Failure::new(Status::NoMemory, text));
         }
-        self.cq.resize(places)
+        self.cq.resize(entries)
     }
 
     /// Posts as many receives as the endpoints' windows ask for, within the bound.

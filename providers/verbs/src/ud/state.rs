@@ -36,7 +36,7 @@ const SILENT: u64 = 3;
 const GRH: usize = 40;
 /// Channels that end here at most; anybody can open them.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
-/// Beyond this many the places of closed ones are used again.
+/// Beyond this many the slots of closed ones are used again.
 const KEPT_INBOUND: usize = if cfg!(test) { 64 } else { 1 << 10 };
 /// Polls after which the clock is read, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;

@@ -205,8 +205,8 @@ impl State {
 
     /// Destroys a connection; everything that it held is given back, without an event.
     pub(super) fn destroy(&mut self, slot: u32) {
-        let Some(place) = self.connections.get_mut(slot as usize) else { return };
-        let Some(mut connection) = place.take() else { return };
+        let Some(entry) = self.connections.get_mut(slot as usize) else { return };
+        let Some(mut connection) = entry.take() else { return };
         if let Packed::Message(buffer, _) = connection.packed {
             self.sends.give(buffer);
         }

@@ -137,7 +137,7 @@ impl State {
         events: Option<&mut Events<'_>>,
     ) {
         let value = match (result, ends.result) {
-            (Ok(()), Some(place)) => Ok(self.results.word(place)),
+            (Ok(()), Some(buffer)) => Ok(self.results.word(buffer)),
             (Ok(()), None) => Ok(0),
             (Err(status), _) => Err(status),
         };

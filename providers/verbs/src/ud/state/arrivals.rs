@@ -176,10 +176,10 @@ impl State {
         }
         let key = (peer.target, packet.end);
         let known = self.known.get(&key).copied();
-        let place = match known {
-            Some(place) => place,
+        let slot = match known {
+            Some(slot) => slot,
             None => {
-                let Some(place) = self.free_slot() else { return };
+                let Some(slot) = self.free_slot() else { return };
                 let (Ok(handle), Ok(token)) = (self.handle_back(&peer.port), number()) else {
                     return;
                 };
@@ -199,8 +199,8 @@ impl State {
                     active_in: 0,
                     era: self.era,
                 };
-                self.drop_early(place);
-                match self.inbound.get_mut(place) {
+                self.drop_early(slot);
+                match self.inbound.get_mut(slot) {
                     Some(old) => {
                         let old = core::mem::replace(old, inbound);
                         let _ = self.known.remove(&(old.to, old.peer_end));
@@ -208,13 +208,13 @@ impl State {
                     }
                     None => self.inbound.push(inbound),
                 }
-                let _ = self.known.insert(key, place as u32);
-                place as u32
+                let _ = self.known.insert(key, slot as u32);
+                slot as u32
             }
         };
-        let inbound = &mut self.inbound[place as usize];
+        let inbound = &mut self.inbound[slot as usize];
         inbound.era = self.era;
-        let here = End { number: place, token: inbound.token };
+        let here = End { number: slot, token: inbound.token };
         let welcome = Packet {
             kind: Kind::Welcome,
             end: inbound.peer_end,
@@ -225,8 +225,8 @@ impl State {
         transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &welcome.pack());
     }
 
-    /// Where a new channel ends: in a new place while there are few; then in that of one that was closed, which keeps
-    /// answering until then, or whose peer is silent though it owes something; last in that of the longest silent one.
+    /// The slot of a new channel: a new one while there are few; then that of one that was closed, which keeps
+    /// answering until then, or whose peer is silent though it owes something; last that of the longest silent one.
     fn free_slot(&self) -> Option<usize> {
         let (len, era) = (self.inbound.len(), self.era);
         if len < KEPT_INBOUND {
@@ -239,10 +239,10 @@ impl State {
             return free.or(Some(len));
         }
         let silent = self.inbound.iter().enumerate().filter(|(_, inbound)| inbound.is_silent(era));
-        silent.min_by_key(|(_, inbound)| inbound.era).map(|(place, _)| place)
+        silent.min_by_key(|(_, inbound)| inbound.era).map(|(slot, _)| slot)
     }
 
-    /// The place of a channel has been given to another one.
+    /// The slot of a channel has been given to another one.
     fn evicted(&mut self, old: &Inbound) {
         if old.left || !old.arrived {
             return;
@@ -263,9 +263,9 @@ impl State {
             return;
         }
         (self.era, self.era_began) = (self.era + 1, now);
-        for place in 0..self.inbound.len() {
-            if self.inbound[place].is_silent(self.era) {
-                self.drop_early(place);
+        for slot in 0..self.inbound.len() {
+            if self.inbound[slot].is_silent(self.era) {
+                self.drop_early(slot);
             }
         }
         if let Err(failure) = self.post_receives() {
@@ -274,8 +274,8 @@ impl State {
     }
 
     /// Drops what a channel keeps that came before its turn. The receives are not posted yet.
-    fn drop_early(&mut self, place: usize) {
-        let Some(inbound) = self.inbound.get_mut(place) else { return };
+    fn drop_early(&mut self, slot: usize) {
+        let Some(inbound) = self.inbound.get_mut(slot) else { return };
         let kept: Vec<Early> = inbound.receiver.drain().collect();
         self.early -= kept.len();
         kept.into_iter().for_each(|early| self.post_again(early.buffer));

@@ -14,14 +14,14 @@ impl State {
             return Err(Failure::new(Status::NoDevice, text));
         }
         let handle = self.handle(&peer.port)?;
-        let place = match self.outbound.iter().position(Option::is_none) {
+        let slot = match self.outbound.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
                 self.outbound.push(None);
                 self.outbound.len() - 1
             }
         };
-        let own = End { number: place as u32, token: number()? };
+        let own = End { number: slot as u32, token: number()? };
         let timeout = self.domain.settings.failure;
         let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), timeout);
         let (now, to) = (self.now(), peer.target);
@@ -29,15 +29,15 @@ impl State {
         let flushes = Vec::new();
         let outbound =
             Outbound { cookie, sender, to, handle, flushes, closing: false, failed: None };
-        self.outbound[place] = Some(outbound);
+        self.outbound[slot] = Some(outbound);
         self.countdown = 1;
         // In pieces, and at least one: its last tells the peer who we are.
         let (len, piece) = (identity.len(), crate::ud::max_message(self.own.port.mtu));
         for at in (0..len.max(1)).step_by(piece) {
             let bytes = &identity[at..len.min(at + piece)];
-            self.offer(place as u32, Kind::Identity, len as u32, at as u64, bytes)?;
+            self.offer(slot as u32, Kind::Identity, len as u32, at as u64, bytes)?;
         }
-        Ok(place as u32)
+        Ok(slot as u32)
     }
 
     pub(crate) fn healthy(&self, number: u32) -> Result<(), Status> {
