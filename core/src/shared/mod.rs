@@ -31,6 +31,7 @@ pub(crate) struct Shared {
     /// The worker's number.
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
+    /// A progress call is running, and may be inside of a handler.
     pub(crate) in_progress: Cell<bool>,
     /// The next progress call has something to do beside polling.
     pub(crate) has_work: Cell<bool>,

@@ -2,6 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -403,6 +404,34 @@ cases! {
         };
         assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
         assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
+    /// An endpoint, an operation or a message. Memory that a provider has stays as long as the endpoint that it was posted on.
+    fn what_is_held_last_of_a_dropped_worker_keeps_its_interfaces_open() {
+        for which in 0..3 {
+            let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
+            let kept = Rc::new(RefCell::new(None));
+            let keeps = kept.clone();
+            stage.a.on_message(5, move |m| *keeps.borrow_mut() = Some(m.keep())).unwrap();
+            let _ = stage.ba.send(5, 0, b"kept").unwrap();
+            assert!(stage.until(|| kept.borrow().is_some()));
+            stage.world.hold(Slot::Put);
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 64]);
+            let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+            drop((target, key, local));
+            let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+            let mut held: Vec<Box<dyn Any>> = vec![Box::new(ab), Box::new(put), Box::new(kept.take())];
+            drop((ba, a, b, at_a, at_b));
+            let last = held.swap_remove(which);
+            drop(held);
+            let [interfaces, endpoints, _, registrations, _] = world.left();
+            let own = usize::from(which == 0);
+            assert_eq!((interfaces, endpoints, registrations), (1, own, own));
+            drop(last);
+            assert_eq!(world.left(), [0; 5]);
+            assert_eq!(world.faults(), Vec::<String>::new());
+        }
     }
 
     fn an_endpoint_that_is_dropped_ends_what_it_had() {
