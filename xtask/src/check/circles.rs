@@ -241,6 +241,10 @@ fn inline(text: &str) -> Vec<Path> {
                 continue;
             }
             let end = text[at..].find(|c: char| !is_word(c) && c != ':').unwrap_or(text.len() - at);
+            // The head of a list, whose names `imports` has read.
+            if text[at + end..].starts_with('{') {
+                continue;
+            }
             let words = text[at..at + end].split("::").filter(|word| !word.is_empty());
             found.push(words.map(str::to_owned).collect());
         }
@@ -283,6 +287,14 @@ mod tests {
             assert!(circle(&[a, ("b.rs", text)]).is_empty(), "{text}");
         }
         assert_eq!(circle(&[a, ("b.rs", "use crate::a::A;")]), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_list_of_what_the_parent_re_exports_is_no_use_of_the_parent() {
+        let b = ("b/mod.rs", "mod c;\npub use c::C;\nuse c::deep::D;\n");
+        let deep = |text| circle(&[b, ("b/c/mod.rs", "mod deep;"), ("b/c/deep.rs", text)]);
+        assert!(deep("use crate::b::{C};").is_empty());
+        assert_eq!(deep("use crate::b::{C, B};"), ["b", "b/c/deep"]);
     }
 
     #[test]
