@@ -43,6 +43,7 @@ mod keys;
 mod layout_tests;
 mod load;
 mod memory;
+mod notices;
 mod port;
 mod queue_pair;
 mod rc;

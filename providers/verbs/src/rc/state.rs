@@ -12,12 +12,12 @@ use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
 use crate::memory::Recent;
+use crate::notices::{Attached, Notices};
 use crate::queue_pair::{self, Cleanup, Receive, Srq, Work};
 use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::sync::Arc;
 #[cfg(not(test))]
 use std::time::Instant;
@@ -31,13 +31,6 @@ const RESULTS: usize = 1024;
 /// Polls after which the clock is read, at most (fewer where polls are rare), and the time between two rounds of slow progress.
 const CLOCK_EVERY: u32 = 32;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
-
-/// An event that waits for room, with the bytes or the buffer that it points to.
-struct Notice {
-    event: Event,
-    text: Option<Box<[u8]>>,
-    message: Option<Delivered>,
-}
 
 /// A message that the application has, or soon will have.
 #[derive(Clone, Copy)]
@@ -63,11 +56,7 @@ pub(crate) struct State {
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
-    backlog: VecDeque<Notice>,
-    /// Words that events of the poll before point to.
-    texts: Vec<Box<[u8]>>,
-    /// Messages of the poll before.
-    delivered: Vec<Delivered>,
+    notices: Notices<Delivered>,
     to_post: Vec<Receive>,
     /// Room for completions.
     batch: Vec<Wc>,
@@ -116,9 +105,7 @@ impl State {
             recent: Recent::default(),
             pieces: Vec::new(),
             generations: Vec::new(),
-            backlog: VecDeque::new(),
-            texts: Vec::new(),
-            delivered: Vec::new(),
+            notices: Notices::default(),
             to_post: Vec::new(),
             batch: vec![Wc::default(); WC_BATCH],
             credits_due: Vec::new(),

@@ -11,13 +11,14 @@ use crate::abi::*;
 use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
+use crate::notices::{Attached, Notices};
 use crate::port::{Port, mtu_bytes};
 use crate::queue_pair::{AddressHandle, Qp, QpShape, Receive, Work};
 use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(not(test))]
@@ -157,13 +158,6 @@ impl Activity {
     }
 }
 
-/// An event that waits for room, with the bytes or the buffer that it points to.
-struct Notice {
-    event: Event,
-    text: Option<Box<[u8]>>,
-    buffer: Option<u32>,
-}
-
 /// Everything of an interface, in the order in which it goes.
 pub(crate) struct State {
     qp: Qp,
@@ -179,9 +173,8 @@ pub(crate) struct State {
     receives: Pool,
     sends: Pool,
     domain: Arc<DomainState>,
-    backlog: VecDeque<Notice>,
-    texts: Vec<Box<[u8]>>,
-    delivered: Vec<u32>,
+    /// The messages among them, by their buffers.
+    notices: Notices<u32>,
     to_post: Vec<Receive>,
     /// Channels that owe acknowledgements.
     acks_due: Vec<u32>,
@@ -263,9 +256,7 @@ impl State {
             cq,
             receives,
             sends: Pool::new(&domain.buffers, packet, 64, SENDS),
-            backlog: VecDeque::new(),
-            texts: Vec::new(),
-            delivered: Vec::new(),
+            notices: Notices::default(),
             to_post: Vec::new(),
             acks_due: Vec::new(),
             early: 0,
@@ -355,27 +346,18 @@ impl State {
     }
 
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        self.texts.clear();
-        if !self.delivered.is_empty() {
-            for buffer in core::mem::take(&mut self.delivered) {
-                self.post_again(buffer);
-            }
-            if let Err(failure) = self.post_receives() {
-                self.fail_all(&failure, None);
-            }
+        self.notices.release_texts();
+        while let Some(buffer) = self.notices.taken() {
+            self.post_again(buffer);
+        }
+        if let Err(failure) = self.post_receives() {
+            self.fail_all(&failure, None);
         }
         self.countdown -= 1;
         if self.countdown == 0 {
             self.slow_progress(Some(events));
         }
-        while let Some(notice) = self.backlog.pop_front() {
-            if events.room() == 0 {
-                self.backlog.push_front(notice);
-                return;
-            }
-            self.hand_over(notice, events);
-        }
-        if events.room() > 0 {
+        if self.notices.hand_out(events) {
             let _ = self.fetch(Some(events));
         }
     }
@@ -415,35 +397,11 @@ impl State {
         }
     }
 
-    fn complete(&mut self, cookie: u64, status: i32, events: Option<&mut Events<'_>>) {
-        let event = Event { kind: event::COMPLETION, status, cookie, ..Event::empty() };
-        self.emit(Notice { event, text: None, buffer: None }, events);
-    }
-
-    fn emit(&mut self, notice: Notice, events: Option<&mut Events<'_>>) {
-        match events {
-            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
-                self.hand_over(notice, events);
-            }
-            _ => self.backlog.push_back(notice),
-        }
-    }
-
-    fn hand_over(&mut self, notice: Notice, events: &mut Events<'_>) {
-        let mut event = notice.event;
-        if let Some(text) = notice.text {
-            (event.data, event.len) = (text.as_ptr(), text.len());
-            self.texts.push(text);
-        }
-        self.delivered.extend(notice.buffer);
-        let _ = events.push(event);
-    }
-
     pub(crate) fn arm(&mut self) -> Armed {
         let now = self.now();
         self.check_timeouts(now, None);
         self.read_async_events(None);
-        if !self.delivered.is_empty() || !self.texts.is_empty() || !self.backlog.is_empty() {
+        if self.notices.are_out() || !self.notices.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();
@@ -454,7 +412,7 @@ impl State {
         let all = self.catch_up(None);
         self.sleep.wake_every(self.is_waiting().then_some(WAKE_EVERY));
         self.countdown = 1;
-        if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+        if all && self.notices.is_empty() { Armed::Sleep } else { Armed::Ready }
     }
 }
 

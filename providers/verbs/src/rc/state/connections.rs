@@ -160,7 +160,7 @@ impl State {
         if self.control(slot, Kind::Hello, Role::Hello).is_err() {
             return Err(Failure::new(
                 Status::Io,
-                "the first word of a connection cannot be posted",
+                "the first message of a connection cannot be posted",
             ));
         }
         Ok(())
@@ -264,14 +264,7 @@ impl State {
         if let Some(connection) = self.connection(slot) {
             connection.generation = generation;
         }
-        let event = Event {
-            kind: event::ENDPOINT_FAILED,
-            status: failure.status as i32,
-            cookie,
-            ..Event::empty()
-        };
-        let text = Some(failure.text.as_bytes().into());
-        self.emit(Notice { event, text, message: None }, events);
+        self.notices.endpoint_failed(cookie, failure, events);
     }
 
     /// Ends every connection.

@@ -5,7 +5,7 @@ use super::*;
 impl State {
     #[inline]
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        if !self.delivered.is_empty() || !self.texts.is_empty() {
+        if self.notices.are_out() {
             self.release();
         }
         if !self.unposted.is_empty() {
@@ -15,23 +15,15 @@ impl State {
         if self.countdown == 0 {
             self.slow_progress(Some(events), false);
         }
-        while let Some(notice) = self.backlog.pop_front() {
-            if events.room() == 0 {
-                self.backlog.push_front(notice);
-                return;
-            }
-            self.hand_over(notice, events);
-        }
-        if events.room() > 0 {
+        if self.notices.hand_out(events) {
             let _ = self.fetch(Some(events));
         }
     }
 
     /// The application is done with what the poll before delivered.
     pub(super) fn release(&mut self) {
-        self.texts.clear();
-        for at in 0..self.delivered.len() {
-            let Delivered { buffer, slot, generation } = self.delivered[at];
+        self.notices.release_texts();
+        while let Some(Delivered { buffer, slot, generation }) = self.notices.taken() {
             self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
             if let Some(connection) = self.current(slot, generation) {
                 connection.credits.taken();
@@ -41,7 +33,6 @@ impl State {
                 }
             }
         }
-        self.delivered.clear();
         if self.post_receives().is_err() {
             self.fail_all(Status::Io, "the device takes no receives any more", None);
         }
@@ -143,12 +134,7 @@ impl State {
         };
         let silent = self.connection(slot).is_none_or(|connection| connection.closing);
         if let (Some(cookie), false) = (ends.cookie, silent) {
-            let (status, header) = match value {
-                Ok(value) => (0, value),
-                Err(status) => (status as i32, 0),
-            };
-            let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
-            self.emit(Notice { event, text: None, message: None }, events);
+            self.notices.completed(cookie, value, events);
         }
         self.release_ends(ends);
     }
@@ -259,8 +245,8 @@ impl State {
                     len: payload.len(),
                     ..Event::empty()
                 };
-                let message = Some(Delivered { buffer, slot, generation });
-                self.emit(Notice { event, text: None, message }, events.as_deref_mut());
+                let message = Attached::Message(Delivered { buffer, slot, generation });
+                self.notices.push(event, message, events.as_deref_mut());
             }
             Kind::Bye => {
                 self.to_post.push(again);
@@ -270,32 +256,9 @@ impl State {
             Kind::Message | Kind::Hello | Kind::Credit => self.to_post.push(again),
         }
         if hello_lost && self.control(slot, Kind::Hello, Role::User).is_err() {
-            let text = "the first word of a connection cannot be posted";
+            let text = "the first message of a connection cannot be posted";
             self.fail_connection(slot, &Failure::new(Status::Io, text), events);
         }
-    }
-
-    /// An event goes to the application now, or when there is room.
-    pub(super) fn emit(&mut self, notice: Notice, events: Option<&mut Events<'_>>) {
-        match events {
-            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
-                self.hand_over(notice, events);
-            }
-            _ => self.backlog.push_back(notice),
-        }
-    }
-
-    #[inline]
-    pub(super) fn hand_over(&mut self, notice: Notice, events: &mut Events<'_>) {
-        let mut event = notice.event;
-        if let Some(text) = notice.text {
-            (event.data, event.len) = (text.as_ptr(), text.len());
-            self.texts.push(text);
-        }
-        if let Some(message) = notice.message {
-            self.delivered.push(message);
-        }
-        let _ = events.push(event);
     }
 
     /// What is not the completion queue: asynchronous events, timeouts, goodbyes and credits that found no room.
@@ -458,8 +421,7 @@ impl State {
 
     pub(crate) fn arm(&mut self) -> Armed {
         self.slow_progress(None, true);
-        let busy = !self.delivered.is_empty() || !self.texts.is_empty() || !self.backlog.is_empty();
-        if busy || !self.unposted.is_empty() {
+        if self.notices.are_out() || !self.notices.is_empty() || !self.unposted.is_empty() {
             return Armed::Ready;
         }
         self.cq.drain_channel();
@@ -468,6 +430,6 @@ impl State {
         }
         // What came before the request wakes nobody.
         let all = self.catch_up(None);
-        if all && self.backlog.is_empty() { Armed::Sleep } else { Armed::Ready }
+        if all && self.notices.is_empty() { Armed::Sleep } else { Armed::Ready }
     }
 }

@@ -128,8 +128,7 @@ impl State {
         if packet.kind == Kind::Identity {
             if let Some(identity) = inbound.assemble(&packet, payload) {
                 let event = Event { kind: event::PEER_ARRIVED, peer, ..Event::empty() };
-                let text = Some(identity.into());
-                self.emit(Notice { event, text, buffer: None }, events);
+                self.notices.push(event, Attached::Text(identity.into()), events);
             }
             return false;
         }
@@ -139,7 +138,7 @@ impl State {
         if packet.kind == Kind::Bye {
             inbound.left = true;
             let event = Event { kind: event::PEER_LEFT, peer, ..Event::empty() };
-            self.emit(Notice { event, text: None, buffer: None }, events);
+            self.notices.push(event, Attached::Nothing, events);
             return false;
         }
         let event = Event {
@@ -151,7 +150,7 @@ impl State {
             len,
             ..Event::empty()
         };
-        self.emit(Notice { event, text: None, buffer: Some(buffer) }, events);
+        self.notices.push(event, Attached::Message(buffer), events);
         true
     }
 
@@ -253,7 +252,7 @@ impl State {
         );
         let (kind, status) = (event::PEER_LEFT, Status::TimedOut as i32);
         let event = Event { kind, status, peer: old.peer, ..Event::empty() };
-        self.emit(Notice { event, text: Some(text.into_bytes().into()), buffer: None }, None);
+        self.notices.push(event, Attached::Text(text.into_bytes().into()), None);
     }
 
     /// Called regularly: what waits for the lost datagrams of peers that are silent lets its receives go. A peer that is
@@ -306,14 +305,7 @@ impl State {
             outbound.flushes.iter().position(|&(upto, _)| outbound.sender.is_past(upto))
         {
             let (_, cookie) = outbound.flushes.remove(at);
-            let event = Event { kind: event::COMPLETION, cookie, ..Event::empty() };
-            let notice = Notice { event, text: None, buffer: None };
-            match events.as_deref_mut() {
-                Some(events) if self.backlog.is_empty() && events.room() > 0 => {
-                    let _ = events.push(notice.event);
-                }
-                _ => self.backlog.push_back(notice),
-            }
+            self.notices.completed(cookie, Ok(0), events.as_deref_mut());
         }
     }
 

@@ -149,12 +149,9 @@ impl State {
         }
         let cookie = outbound.cookie;
         for (_, flush) in core::mem::take(&mut outbound.flushes) {
-            self.complete(flush, failure.status as i32, events.as_deref_mut());
+            self.notices.completed(flush, Err(failure.status), events.as_deref_mut());
         }
-        let status = failure.status as i32;
-        let event = Event { kind: event::ENDPOINT_FAILED, status, cookie, ..Event::empty() };
-        let text = Some(failure.text.as_bytes().into());
-        self.emit(Notice { event, text, buffer: None }, events);
+        self.notices.endpoint_failed(cookie, failure, events);
     }
 
     pub(super) fn fail_all(&mut self, failure: &Failure, mut events: Option<&mut Events<'_>>) {

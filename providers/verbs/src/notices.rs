@@ -1,0 +1,120 @@
+//! Events on their way to the application: in order, as there is room for them, with what they point to.
+
+use std::collections::VecDeque;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Events, Failure, Status, event};
+
+/// The events of an interface. What a message lies in is an `M`.
+pub(crate) struct Notices<M> {
+    backlog: VecDeque<(Event, Attached<M>)>,
+    /// What events of the last poll point to.
+    texts: Vec<Box<[u8]>>,
+    messages: Vec<M>,
+}
+
+/// What an event points to.
+pub(crate) enum Attached<M> {
+    Nothing,
+    Text(Box<[u8]>),
+    /// The event has the address already.
+    Message(M),
+}
+
+impl<M> Default for Notices<M> {
+    fn default() -> Notices<M> {
+        Notices { backlog: VecDeque::new(), texts: Vec::new(), messages: Vec::new() }
+    }
+}
+
+impl<M> Notices<M> {
+    /// An event goes to the application now, or when there is room.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        event: Event,
+        attached: Attached<M>,
+        events: Option<&mut Events<'_>>,
+    ) {
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                self.hand_over(event, attached, events);
+            }
+            _ => self.backlog.push_back((event, attached)),
+        }
+    }
+
+    /// An operation has ended.
+    #[inline]
+    pub(crate) fn completed(
+        &mut self,
+        cookie: u64,
+        result: Result<u64, Status>,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let (status, header) = match result {
+            Ok(value) => (0, value),
+            Err(status) => (status as i32, 0),
+        };
+        let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
+        self.push(event, Attached::Nothing, events);
+    }
+
+    /// An endpoint has failed.
+    pub(crate) fn endpoint_failed(
+        &mut self,
+        cookie: u64,
+        failure: &Failure,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let (kind, status) = (event::ENDPOINT_FAILED, failure.status as i32);
+        let event = Event { kind, status, cookie, ..Event::empty() };
+        self.push(event, Attached::Text(failure.text.as_bytes().into()), events);
+    }
+
+    #[inline]
+    fn hand_over(&mut self, mut event: Event, attached: Attached<M>, events: &mut Events<'_>) {
+        match attached {
+            Attached::Nothing => {}
+            Attached::Text(text) => {
+                (event.data, event.len) = (text.as_ptr(), text.len());
+                self.texts.push(text);
+            }
+            Attached::Message(message) => self.messages.push(message),
+        }
+        let _ = events.push(event);
+    }
+
+    /// Hands over what has waited, as there is room; whether there is room for more.
+    #[inline]
+    pub(crate) fn hand_out(&mut self, events: &mut Events<'_>) -> bool {
+        while events.room() > 0 {
+            let Some((event, attached)) = self.backlog.pop_front() else { return true };
+            self.hand_over(event, attached, events);
+        }
+        false
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    /// Whether the application may still look at what events point to.
+    #[inline]
+    pub(crate) fn are_out(&self) -> bool {
+        !self.messages.is_empty() || !self.texts.is_empty()
+    }
+
+    /// The application is done with what events pointed to. Then [`Notices::taken`] has the messages.
+    #[inline]
+    pub(crate) fn release_texts(&mut self) {
+        self.texts.clear();
+    }
+
+    /// One of the messages that the application is done with.
+    #[inline]
+    pub(crate) fn taken(&mut self) -> Option<M> {
+        self.messages.pop()
+    }
+}
