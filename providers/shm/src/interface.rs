@@ -66,7 +66,7 @@ struct State {
     /// Channels that may still be pointed to by events of the poll before; their senders learn of the end when these
     /// are dropped.
     ended_channels: Vec<RecvChannel>,
-    told: Vec<Notice>,
+    handed_out: Vec<Notice>,
     leaving: Vec<u32>,
     listener: Listener,
     spare: Option<OwnedFd>,
@@ -147,7 +147,7 @@ impl RingInterface {
             handshakes: Vec::new(),
             accept_paused: false,
             ended_channels: Vec::new(),
-            told: Vec::new(),
+            handed_out: Vec::new(),
             leaving: Vec::new(),
             listener,
             // Without it, somebody for whom there is no descriptor could not even be told so.
@@ -315,7 +315,7 @@ impl State {
     fn slow_progress(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
         shared.attention.set(false);
         self.ended_channels.clear();
-        self.told.clear();
+        self.handed_out.clear();
         if self.armed {
             self.disarm();
             self.maintain(shared, cookie);
@@ -344,10 +344,10 @@ impl State {
                 // Not before: a newcomer would be taken for who had its number.
                 self.free_inbound.push(event.peer as usize);
             }
-            self.told.push(notice);
+            self.handed_out.push(notice);
         }
         // Somebody must release what these events point to, and deliver what did not fit.
-        if !self.told.is_empty()
+        if !self.handed_out.is_empty()
             || !self.ended_channels.is_empty()
             || !shared.notices.borrow().is_empty()
         {

@@ -68,6 +68,7 @@ pub(crate) struct SendChannel {
     shared: Rc<Shared>,
     stage: Cell<Stage>,
     socket: OnceCell<OwnedFd>,
+    /// Borrowed to be taken or set.
     greeting: RefCell<Option<(OwnedFd, Vec<u8>)>>,
     targets: Vec<Vec<u8>>,
     bell: OnceCell<Doorbell>,

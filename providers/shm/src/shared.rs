@@ -59,7 +59,8 @@ impl DomainState {
     }
 }
 
-/// What an interface's endpoints and channels share with it.
+/// What an interface's endpoints and channels share with it. Its lists are borrowed for one look or change, and nobody is called
+/// meanwhile.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) domain: Arc<DomainState>,
@@ -70,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) pool_starved: Cell<bool>,
     /// Counts polls.
     pub(crate) round: Cell<u64>,
-    /// Something waits for the slow part of poll.
+    /// Something waits for the slow progress of a poll.
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,

@@ -51,7 +51,7 @@ impl Inner {
                         let _ = events.push_message(self.cookie, id, header, at, len);
                     }
                     if let Some(Item::Message { data, .. }) = self.window.take_ready() {
-                        shared.told.borrow_mut().push(data);
+                        shared.handed_out.borrow_mut().push(data);
                     }
                 }
                 Some(_) => {

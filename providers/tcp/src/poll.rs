@@ -32,7 +32,7 @@ pub(crate) struct State {
     pub(crate) timer: Timer,
     pub(crate) timer_at: Option<Instant>,
     pub(crate) ready: Vec<Ready>,
-    pub(crate) told: Vec<Notice>,
+    pub(crate) handed_out: Vec<Notice>,
     pub(crate) asked: Instant,
     pub(crate) ticked: Instant,
     pub(crate) turn: usize,
@@ -82,8 +82,8 @@ impl State {
     #[inline]
     pub(crate) fn begin(&mut self, shared: &Shared) {
         shared.round.set(shared.round.get() + 1);
-        self.told.clear();
-        shared.told.borrow_mut().clear();
+        self.handed_out.clear();
+        shared.handed_out.borrow_mut().clear();
         shared.received.set(0);
         shared.pool.borrow_mut().begin();
     }
@@ -98,7 +98,7 @@ impl State {
                 event.len = data.len();
             }
             let _ = events.push(event);
-            self.told.push(Notice { event, data });
+            self.handed_out.push(Notice { event, data });
         }
     }
 

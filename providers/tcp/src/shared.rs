@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) received: Cell<usize>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
     /// What events of this round point to.
-    pub(crate) told: RefCell<Vec<Box<[u8]>>>,
+    pub(crate) handed_out: RefCell<Vec<Box<[u8]>>>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
     pub(crate) pieces: RefCell<Vec<Iov>>,

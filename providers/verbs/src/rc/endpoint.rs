@@ -16,6 +16,7 @@ use tieline_plugin_api::{Failure, Packer, Posted, Posting, RmaOp, Status, access
 
 /// A reliable connection to one peer.
 pub struct RcEndpoint {
+    /// The interface's, see there.
     state: Rc<RefCell<State>>,
     slot: u32,
 }

@@ -7,6 +7,7 @@ use tieline_plugin_api::{Posted, Status};
 
 /// A channel to one peer.
 pub struct UdEndpoint {
+    /// The interface's, see there.
     state: Rc<RefCell<State>>,
     number: u32,
 }
