@@ -90,7 +90,7 @@ impl Sender {
         self.unacked.is_empty()
     }
 
-    /// Whether anything is awaited: then [`Sender::tick`] must be called in time.
+    /// Whether anything is awaited: then [`Sender::retransmit`] must be called in time.
     pub(crate) fn is_waiting(&self) -> bool {
         self.retransmit_at.is_some()
     }
