@@ -175,18 +175,18 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "true",
         "a cache of another user is believed",
     ),
-    // ---- the door of hosts ----
+    // ---- handshakes ----
     (
-        "net/src/door.rs",
-        "self.guests.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)",
+        "net/src/handshakes.rs",
+        "self.pending.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)",
         "false",
-        "those that have not proven themselves are let in without end",
+        "those that have not proven themselves are accepted without end",
     ),
     (
-        "net/src/door.rs",
-        "guest.moved + GRACE",
-        "guest.moved",
-        "nobody has time to prove itself when all places are taken",
+        "net/src/handshakes.rs",
+        "handshake.last_active + GRACE",
+        "handshake.last_active",
+        "nobody has time to prove itself when others wait",
     ),
     // ---- shared memory ----
     (
@@ -260,7 +260,7 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ),
     // ---- verbs ----
     (
-        "providers/verbs/src/ud/interface/arrivals.rs",
+        "providers/verbs/src/ud/state/arrivals.rs",
         "self.early >= EARLY",
         "false",
         "datagrams that come early have no bound",
@@ -278,19 +278,19 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a connection that does not come about is waited for without end",
     ),
     (
-        "providers/verbs/src/ud/interface/arrivals.rs",
+        "providers/verbs/src/ud/state/arrivals.rs",
         "self.outbound[number] = None;",
         "",
         "closed channels are kept for ever",
     ),
     (
-        "providers/verbs/src/rc/interface/progress.rs",
-        "!connection.probing && !connection.closing",
+        "providers/verbs/src/rc/state/progress.rs",
+        "!connection.keepalive_pending && !connection.closing",
         "false",
-        "nobody asks a silent peer for a sign of life",
+        "no keepalive is sent to a silent peer",
     ),
     (
-        "providers/verbs/src/rc/interface.rs",
+        "providers/verbs/src/rc/state.rs",
         "fn fits(",
         "Ok(())",
         "a peer is sent what is longer than its receives",
