@@ -5,7 +5,6 @@ mod answering;
 mod arrivals;
 mod backoff;
 mod calls;
-mod carried;
 mod carrier;
 mod carriers;
 mod close;

@@ -3,9 +3,8 @@
 use super::carriers::CARRIER_COOKIE;
 use super::inner::set_handler;
 use super::{Counters, Inner};
-use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, assist::run as run_copies, flush::run_due};
-use crate::interface::{InterfaceSlot, PeerId};
+use crate::interface::InterfaceSlot;
 use crate::message::{Message, abi::release};
 use crate::proto::Origin;
 use crate::proto::id::FIRST;
@@ -15,10 +14,7 @@ use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{caps, event, event_flags};
-
-/// The status of a connection that was closed in good order.
-const CLOSED: i32 = Status::Closed as i32;
+use tieline_plugin_api::{event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 const HOT: u32 = 2048;
@@ -71,19 +67,6 @@ impl Drop for Leave<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.set(false);
-    }
-}
-
-/// A number of an interface's means nobody any more when this is gone.
-struct Forget<'a> {
-    worker: &'a Inner,
-    slot: &'a InterfaceSlot,
-    number: u64,
-}
-
-impl Drop for Forget<'_> {
-    fn drop(&mut self) {
-        let _ = self.worker.forget_number(self.slot, self.number);
     }
 }
 
@@ -207,6 +190,7 @@ impl Inner {
     }
 
     #[cold]
+    #[inline(never)] // inside of it, a poll would pay for what is rare
     fn other_event(self: &Rc<Self>, index: usize, event: &Event) {
         let slot = &self.shared.interfaces[index];
         match event.kind {
@@ -261,71 +245,6 @@ impl Inner {
             }
             _ => self.bump(|c| c.malformed += 1),
         }
-    }
-
-    fn peer_arrived(&self, slot: &InterfaceSlot, event: &Event) {
-        let address = WorkerAddress::parse(payload(event)).ok();
-        if address.is_none() {
-            self.bump(|c| c.malformed += 1);
-        }
-        let index = match &address {
-            Some(address) => self.peer_number(address),
-            None => self.nobodys_number(),
-        };
-        self.note_peer(slot, event.peer, index);
-    }
-
-    fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
-        if matches!(event.status, 0 | CLOSED) {
-            return self.closed_in_good_order(slot, event.peer);
-        }
-        // Also when the application's handler panics.
-        let _forget = Forget { worker: self, slot, number: event.peer };
-        self.peer_lost(slot, event);
-    }
-
-    fn peer_lost(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
-        let peer = slot.peer(event.peer);
-        let status = Status::from_code(event.status);
-        let address = match self.peers.borrow().get(peer.0) {
-            Some(entry) => entry.address.clone(),
-            None => return,
-        };
-        let label = address.as_ref().map_or_else(|| peer.to_string(), WorkerAddress::label);
-        let words = String::from_utf8_lossy(payload(event)).into_owned();
-        let why = if words.is_empty() { status.text().to_string() } else { words };
-        let error = Error::new(status, format!("{label} is gone"), why, "");
-        // Who sees the peer's process itself knows; who only hears nothing of it any more may be the one that is deaf.
-        let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
-        let alive = |a: &WorkerAddress| hearsay && self.stands_elsewhere(a.party.worker, slot);
-        if address.as_ref().is_some_and(alive) {
-            return;
-        }
-        if let (Status::PeerFailed, Some(address)) = (status, &address) {
-            self.peer_failed(address.context, &error);
-        }
-        self.tell_of_failure(peer, &error);
-    }
-
-    /// Tells the application that a peer is gone, once.
-    pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
-        if !self.peers.borrow_mut().tell(peer.0) {
-            return;
-        }
-        let handler = self.on_failure.borrow().clone();
-        if let Some(handler) = handler {
-            handler(peer, error);
-        }
-    }
-
-    /// A process is gone: every endpoint that leads to it ends.
-    pub(crate) fn peer_failed(&self, context: [u8; 16], error: &Error) {
-        let mut lost = self.all_endpoints();
-        lost.retain(|endpoint| endpoint.address.context == context);
-        for endpoint in &lost {
-            endpoint.fail(error.clone());
-        }
-        self.forget_replies(&lost);
     }
 
     /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
