@@ -2,10 +2,10 @@
 
 mod address;
 #[cfg(test)]
+mod any_order_tests;
+#[cfg(test)]
 mod close_tests;
 mod connection;
-#[cfg(test)]
-mod course_tests;
 mod credits;
 mod endpoint;
 mod interface;

@@ -1,4 +1,4 @@
-//! Any course of events: whatever is posted, polled, revoked and broken in whatever order, everything that was accepted
+//! Events in any order: whatever is posted, polled, revoked and broken in whatever order, everything that was accepted
 //! ends exactly once, and what arrives is what was sent, from the first on, without a gap.
 
 use crate::RC;
