@@ -49,6 +49,14 @@ impl Poller {
         if result < 0 { Err(last_error("watching a descriptor (epoll_ctl)")) } else { Ok(()) }
     }
 
+    /// Watches it no more; one that is closed already is not watched.
+    pub(crate) fn remove(&self, fd: RawFd) {
+        // SAFETY: deleting needs no event record.
+        let _ = unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())
+        };
+    }
+
     /// Sleeps until something is readable; `false` when the time is up. A signal ends the sleep early.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut polled =

@@ -186,7 +186,19 @@ impl Inner {
             if key.may_find_more() {
                 return Ok(false);
             }
-            self.end_atomic(task, Err(key.no_device()));
+            // What is under way through what is lost says how it ended.
+            let error = match task.by_swap.posted {
+                Some(posted) => {
+                    let mut ops = self.shared.ops.borrow_mut();
+                    let Some(result) = ops.take(posted) else { return Ok(false) };
+                    ops.forget(posted);
+                    task.by_swap.posted = None;
+                    result.err()
+                }
+                None => None,
+            };
+            let error = error.unwrap_or_else(|| key.no_device());
+            self.end_atomic(task, Err(error));
             return Ok(true);
         };
         if !self.may_leave(task.request, task.fenced, native.bit()) {

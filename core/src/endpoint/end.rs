@@ -64,7 +64,8 @@ impl Inner {
     /// Ends the endpoint: everything outstanding completes with `error`.
     pub(crate) fn fail(&self, error: Error) {
         if matches!(self.state.get(), State::Failed | State::Closed) {
-            return;
+            // One of its lanes may have carried on.
+            return self.lost_for_its_user(None, &error);
         }
         self.state.set(State::Failed);
         self.message.set(RawEndpoint::nowhere());
@@ -100,7 +101,12 @@ impl Inner {
         if !self.reaches_memory.get() {
             return;
         }
-        let serves = |of: &Rc<Inner>| of.open_control().is_some_and(|c| std::ptr::eq(&*c, self));
+        // Also where another one has taken its place: keys that were imported before go on through its lanes.
+        let is_this = |control: &Rc<Inner>| std::ptr::eq(&**control, self);
+        let serves = |of: &Rc<Inner>| {
+            of.open_control().is_some_and(|control| is_this(&control))
+                || of.past_controls.borrow().iter().any(is_this)
+        };
         let user = self.worker.all_endpoints().into_iter().find(serves);
         if let Some(user) = user.filter(|user| user.is_alive()) {
             user.control_failed(self, interface, error);

@@ -1,5 +1,5 @@
-//! What an endpoint has. It, its tasks, its keys and what it asks of its worker name each other; the rest of this room uses
-//! these four, and none of them uses the rest.
+//! What an endpoint has. It, its tasks, its keys and what it asks of its worker name each other. What is done with an endpoint
+//! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
 use super::key::KeyInner;

@@ -384,6 +384,10 @@ impl Inner {
                     if failed.status == Status::ProviderFailed {
                         self.worker.provider_failed(native.interface);
                     }
+                    // Where the messages went through it the endpoint has ended, and everything with it.
+                    if !self.is_alive() {
+                        return Err(failed);
+                    }
                     op.key.downgrade(&native, failed.status);
                 }
                 result => return result,

@@ -14,6 +14,7 @@ use crate::sys::Poller;
 use crate::{Error, Status};
 use std::cell::RefCell;
 use std::fmt;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
@@ -41,6 +42,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) interface: OpenInterface,
     /// Why it serves no new endpoint: its device is gone, or its provider broke.
     pub(crate) out_of_use: RefCell<Option<Error>>,
+    /// What the worker sleeps on, until it is out of use: nobody reads it empty any more.
+    pub(crate) watched: Option<RawFd>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
     /// The provider's number of a peer -> the worker's.
@@ -56,7 +59,8 @@ impl InterfaceSlot {
         poller: &Poller,
     ) -> Result<(InterfaceSlot, Said), Error> {
         let interface = domain.domain.open_interface(&module.name, worker)?;
-        interface.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
+        let watched = interface.event_fd();
+        watched.map_or(Ok(()), |fd| poller.add(fd))?;
         let said = Said::first(interface.address()?);
         let slot = InterfaceSlot {
             provider: domain.provider.clone(),
@@ -69,6 +73,7 @@ impl InterfaceSlot {
             to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
             interface,
             out_of_use: RefCell::default(),
+            watched,
             peers: RefCell::default(),
         };
         Ok((slot, said))

@@ -70,7 +70,7 @@ impl Shared {
                 End::Interface { broken: true, .. } => vec![Through::Interface],
                 _ => through,
             };
-            for op in self.with_ops(|ops| ops.fail(&[id], error)) {
+            for op in self.with_ops(|ops| ops.fail(&[id], error, false)) {
                 self.hold(op, through.clone());
             }
         }

@@ -12,6 +12,7 @@ use crate::sys::Poller;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct ConnectorSlot {
     pub(super) connector: OpenConnector,
     /// Where it is, in its own words.
     pub(super) said: Said,
+    /// What the worker sleeps on, until it breaks.
+    pub(super) watched: Option<RawFd>,
     /// Whoever waited for it has heard that its provider broke.
     pub(super) broke: Cell<bool>,
 }
@@ -68,11 +71,12 @@ impl Carriers {
         for module in &core.connectors {
             let domain = &core.memory.domains[module.domain];
             let opened = domain.domain.open_connector(&module.name, worker).and_then(|connector| {
-                connector.event_fd().map_or(Ok(()), |fd| poller.add(fd))?;
+                let watched = connector.event_fd();
+                watched.map_or(Ok(()), |fd| poller.add(fd))?;
                 let said = Said::first(connector.address()?);
-                Ok((connector, said))
+                Ok((connector, watched, said))
             });
-            let (connector, said) = match opened {
+            let (connector, watched, said) = match opened {
                 Ok(opened) => opened,
                 // What needs it says that it is missing.
                 Err(error) => {
@@ -87,6 +91,7 @@ impl Carriers {
                 provider: domain.provider.clone(),
                 connector,
                 said,
+                watched,
                 broke: Cell::new(false),
             });
         }

@@ -275,7 +275,7 @@ impl Inner {
     }
 
     /// Providers that said in a call of no data, of any worker or of none, that they broke.
-    fn take_out_broken(&self) {
+    pub(super) fn take_out_broken(&self) {
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             let cut_off = |error: &Error| error.status() == Status::ProviderFailed;
             if slot.provider.poisoned() && !slot.out_of_use.borrow().as_ref().is_some_and(cut_off) {
@@ -312,6 +312,9 @@ impl Inner {
             format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
         );
         *slot.out_of_use.borrow_mut() = Some(error.clone());
+        if let Some(fd) = slot.watched {
+            self.poller.remove(fd);
+        }
         if broken {
             slot.interface.stop_polling();
             self.wiring.fail_interface(index);

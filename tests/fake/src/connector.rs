@@ -4,6 +4,9 @@ use crate::calls::{Call, Slot};
 use crate::provider::settled;
 use crate::world::World;
 use std::collections::VecDeque;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash, event};
 
@@ -24,12 +27,23 @@ impl Post {
 
 /// A worker's place on a lane that carries datagrams.
 pub struct FakeConnector {
-    pub(crate) world: &'static World,
-    pub(crate) lane: usize,
-    pub(crate) number: usize,
+    /// A byte lies in it that nobody takes out.
+    signal: UnixStream,
+    world: &'static World,
+    lane: usize,
+    number: usize,
 }
 
 impl FakeConnector {
+    pub(crate) fn open(world: &'static World, lane: usize) -> Result<FakeConnector, Failure> {
+        let failed = |error| Failure::from_io("a pair of sockets", &error);
+        let (signal, mut other) = UnixStream::pair().map_err(failed)?;
+        other.write_all(b"!").map_err(failed)?;
+        let mut state = world.state();
+        state.posts.push(Post::new());
+        Ok(FakeConnector { signal, world, lane, number: state.posts.len() - 1 })
+    }
+
     fn ask(&self, slot: Slot, len: usize) -> Result<(), Status> {
         let (interface, cookie) = (usize::MAX, self.number as u64);
         let call = Call { slot, interface, cookie, id: 0, len, flags: 0, refused: false };
@@ -87,5 +101,9 @@ impl Connector for FakeConnector {
     fn arm(&self) -> Result<Armed, Status> {
         self.ask(Slot::ArmConnector, 0)?;
         Ok(Armed::Ready)
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        Some(self.signal.as_raw_fd())
     }
 }

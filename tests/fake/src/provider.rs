@@ -1,7 +1,7 @@
 //! The provider's side: each slot asks the world what is to happen.
 
 use crate::calls::{Act, Call, Slot, Verdict};
-use crate::connector::{FakeConnector, Post};
+use crate::connector::FakeConnector;
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
@@ -164,9 +164,7 @@ impl Domain for FakeDomain {
     fn open_connector(&self, _: &str, _: [u8; 16]) -> Result<FakeConnector, Failure> {
         let (world, lane) = (self.world, self.lane);
         ask(world, lane, usize::MAX, Slot::OpenConnector)?;
-        let mut state = world.state();
-        state.posts.push(Post::new());
-        Ok(FakeConnector { world, lane, number: state.posts.len() - 1 })
+        FakeConnector::open(world, lane)
     }
 
     fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<FakeRegion, Failure> {

@@ -44,10 +44,10 @@ impl Table {
     pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         self.explain(owner, error);
         let ids = self.ids_of(owner, |_| true);
-        self.fail(&ids, error)
+        self.fail(&ids, error, false)
     }
 
-    /// The same for what was posted to one interface.
+    /// The same for what was posted to one interface, where the endpoint goes on: flushes that wait for it are told.
     #[must_use]
     pub(crate) fn fail_posted(
         &mut self,
@@ -56,12 +56,12 @@ impl Table {
         error: &Error,
     ) -> Vec<Unfinished> {
         let ids = self.ids_of(owner, |hot| hot.is_posted_to(interface));
-        self.fail(&ids, error)
+        self.fail(&ids, error, true)
     }
 
-    /// The same for these, which are open.
+    /// The same for these, which are open. `tells`: flushes that wait for them end on their own.
     #[must_use]
-    pub(crate) fn fail(&mut self, ids: &[Id], error: &Error) -> Vec<Unfinished> {
+    pub(crate) fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished> {
         let mut unfinished = Vec::new();
         for id in ids {
             let mut posted = None;
@@ -82,12 +82,12 @@ impl Table {
             let Some(&hot) = self.slab.get(*id) else { continue };
             let unheard = self.slab.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
             // A fence's flush had nothing to tell of its own.
-            let tells = hot.kind != Kind::Flush;
-            if tells && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
+            let own = hot.kind != Kind::Flush;
+            if !tells && own && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
                 let _ = self.list(hot.owner()).late.get_or_insert_with(|| error.clone());
             }
             if !hot.is(ENDED) {
-                self.end(*id, 0, false, false);
+                self.end(*id, 0, false, tells);
                 self.run();
             }
         }

@@ -85,9 +85,14 @@ impl Inner {
         if slot.broke.replace(true) {
             return;
         }
+        if let Some(fd) = slot.watched {
+            self.poller.remove(fd);
+        }
         let words = slot.provider.poisoned_by();
         self.shared.core.note(format!("{} is not used any more: {words}", slot.scheme));
         self.carrier_left(index, |_| true, Status::ProviderFailed, &words);
+        // It may be the provider of interfaces as well.
+        self.take_out_broken();
     }
 
     /// The way to such addresses broke, or there never was one.

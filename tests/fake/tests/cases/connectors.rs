@@ -127,4 +127,54 @@ cases! {
             assert_eq!(lane.status(), Status::Unsupported, "the lane has no descriptor: {lane}");
         }
     }
+
+    /// Its descriptor says that there is something to look at, and nobody looks any more.
+    fn who_sleeps_after_a_connector_broke_is_not_woken_by_its_descriptor() {
+        let stage = Stage::new(formed_by_a_connector());
+        stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
+        for _ in 0..5_000 {
+            let _ = stage.a.progress();
+        }
+        let (begun, long) = (std::time::Instant::now(), Duration::from_millis(300));
+        while stage.a.wait(Some(long)).expect("a sleep") {}
+        assert!(begun.elapsed() >= long, "it was woken after {:?}", begun.elapsed());
+    }
+
+    fn a_provider_whose_connector_breaks_is_not_posted_to_any_more() {
+        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_lines(), Lane::connector("mail")];
+        let stage = Stage::new(lanes);
+        stage.world.rule(Rule::next(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
+        assert!(stage.until(|| stage.world.was_refused(Slot::Collect)));
+        let before = stage.world.calls(Slot::Short).len();
+        let refused = [&stage.ab, &stage.ba].map(|endpoint| endpoint.send(5, 0, b"").is_err());
+        assert!(refused.contains(&true), "one of the two has lost its provider");
+        let calls = stage.world.calls(Slot::Short).len() - before;
+        assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
+    }
+
+    /// The endpoint's messages go through it: it has ended when the next lane would be tried.
+    fn what_ended_with_its_provider_is_posted_nowhere_else() {
+        for get in [false, true] {
+            let slot = if get { Slot::Get } else { Slot::Put };
+            let other = Lane { priority: 0, ..Lane::memory("rma2").of_the_other() };
+            let stage = Stage::new(vec![Lane::whole("all"), other]);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            let at = stage.world.interface(0, "all");
+            for act in [Act::Refuse(Status::Again), Act::Refuse(Status::Again), Act::Panic] {
+                stage.world.rule(Rule::next(slot, act).at(at));
+            }
+            stage.world.hold(slot);
+            let posted = pending(match get {
+                true => stage.ab.get(&local, 0..8, &key, 0),
+                false => stage.ab.put_bytes(&[1; 8], &key, 0),
+            });
+            let ended = stage.end_of(&posted).expect("it ends").unwrap_err();
+            assert_eq!(ended.status(), Status::ProviderFailed, "{ended}");
+            stage.settle();
+            let there = stage.world.interface(0, "rma2");
+            let calls = stage.world.calls(slot);
+            assert!(calls.iter().all(|call| call.interface != there), "what has failed is carried out");
+        }
+    }
 }

@@ -241,10 +241,13 @@ cases! {
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let flush = pending(stage.ab.flush());
         let at = stage.world.interface(0, "rma");
         stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::ProviderFailed)).at(at));
-        let ended = stage.end_of(&put).expect("what it had ends").unwrap_err();
-        assert_eq!(ended.status(), Status::ProviderFailed, "{ended}");
+        for posted in [put, flush] {
+            let ended = stage.end_of(&posted).expect("what it had ends").unwrap_err();
+            assert_eq!(ended.status(), Status::ProviderFailed, "{ended}");
+        }
         let worker = stage.at_a.worker().expect("a worker over the provider that did not break");
         let fresh = worker.connect(&stage.b.address().unwrap()).unwrap();
         let _ = fresh.send(5, 77, b"still here").unwrap();

@@ -115,8 +115,32 @@ cases! {
             stage.world.break_endpoints(call.interface, serves, Status::Io, "the cable is cut");
             let ended = stage.end_of(&get).unwrap_or_else(|| panic!("{lines}: it ends")).unwrap_err();
             assert_eq!(ended.status(), Status::Io, "{ended}");
-            assert!(stage.end_of(&flush).is_some(), "nothing stands before it any more");
+            let ended = stage.end_of(&flush).expect("nothing stands before it any more");
+            assert_eq!(ended.unwrap_err().status(), Status::Io, "what it waited for failed");
             assert!(stage.ab.error().is_none(), "messages go elsewhere");
         }
+    }
+
+    /// Keys that were imported before go on through its other lanes.
+    fn what_goes_through_a_connection_to_the_service_worker_that_has_failed_ends_too() {
+        let memory = Lane::memory("rma");
+        let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
+        let stage = Stage::with(vec![Lane::messages("am"), memory], &[("TIELINE_PROGRESS_THREAD", "on")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        let at = |worker: usize, lane: &str| stage.world.interface(worker, lane);
+        let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
+        // The thread's worker was the second to open an interface; that of `a` is the one that put.
+        let own = (0..4).find(|worker| at(*worker, "rma") == put.interface).expect("of some worker");
+        stage.world.break_endpoints(at(own, "am"), at(1, "am"), Status::Io, "the cable is cut");
+        stage.settle();
+        assert!(stage.ab.error().is_none(), "its own messages go elsewhere");
+        stage.world.hold(Slot::Get);
+        let get = pending(stage.ab.get(&local, 0..8, &key, 0));
+        assert!(comes(|| { let _ = stage.turn(); !stage.world.calls(Slot::Get).is_empty() }));
+        stage.world.break_endpoints(at(own, "rma"), at(1, "rma"), Status::Io, "the other one, too");
+        let ended = stage.end_of(&get).expect("it ends").unwrap_err();
+        assert_eq!(ended.status(), Status::Io, "{ended}");
     }
 }
