@@ -46,9 +46,31 @@ use std::rc::Rc;
 use task::Task;
 use tieline_plugin_api::OK;
 
-/// A connection to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
+/// The way to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
 /// and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
 /// ends well, where the connection stays.
+///
+/// # Which calls there are, and when each may be made
+///
+/// An endpoint belongs to the thread of its worker, and needs its worker's progress: [`Worker`](crate::Worker) says what that is.
+/// None of its methods waits, and none runs a handler. All may be called inside one, but for [`flush`](Endpoint::flush) and
+/// [`flush_messages`](Endpoint::flush_messages), which are `Busy` there.
+///
+/// * **Messages**: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy, [`send_regions`](Endpoint::send_regions)
+///   reads the regions until it has ended.
+/// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get) and the atomics take a key that
+///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
+///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
+/// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
+///
+/// # What a call says
+///
+/// `Done`: it has ended, or, a message, is in the transport's hands. `Pending`: the worker's progress ends it, and
+/// [`Worker::finish`](crate::Worker::finish) or [`Worker::test`](crate::Worker::test) tells how; dropping the request changes nothing of
+/// that, and the next flush reports a failure that nobody asked for. `Again`: nothing was posted, since as much is queued as may
+/// be; make progress and post it anew. Any other error: nothing was posted either, and [`error`](Endpoint::error) says whether the
+/// endpoint is finished. Once it is, everything that was pending ends with that reason, and whatever is posted is
+/// refused with it; a new endpoint may find another way to the peer.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,

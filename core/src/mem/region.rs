@@ -76,6 +76,21 @@ pub(crate) struct Inner {
 }
 
 /// Registered memory. Clones are the same region.
+///
+/// # Which calls there are, and when each may be made
+///
+/// A region belongs to its context and to no worker. Every method may be called at any time, from any thread, in a handler as well;
+/// none waits, makes progress or runs a handler. Operations of every worker of the context may use it at once.
+///
+/// * **Its bytes** are read and written by [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the
+///   atomic views, at the same time as peers do: bytes that two sides touch at once may be torn, words of the atomic views are not.
+/// * **Its key** ([`remote_key`](Region::remote_key)) is made once and is the same from then on.
+/// * **Its end** is [`close`](Region::close), which says when nobody touches the memory any more, or the drop of the last clone, which
+///   does not. Operations that are pending hold the region: dropping it takes nothing away from under them.
+///
+/// In a forked child, memory that is shared ([`is_shared`](Region::is_shared)) is not mapped, and its bytes are
+/// `Invalid`; other memory is the child's own copy. The key, unless it was made before, and `close` are `Invalid`, and dropping it
+/// ends nothing of the parent's.
 pub struct Region {
     pub(crate) inner: Arc<Inner>,
     /// The library's, for an operation that is under way.

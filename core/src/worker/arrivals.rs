@@ -72,12 +72,36 @@ impl Inner {
 
     /// Tells the application that a peer is gone, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
-        if !self.peers.borrow_mut().tell(peer.0) {
-            return;
+        if self.peers.borrow_mut().tell(peer.0) {
+            self.tell(peer, Some(error.clone()));
         }
-        let handler = self.on_failure.borrow().clone();
-        if let Some(handler) = handler {
-            handler(peer, error);
+    }
+
+    /// Tells the application that a peer is gone, or, without an error, that it has left. Any call may find that out; handlers
+    /// run in those that make progress.
+    fn tell(&self, peer: PeerId, error: Option<Error>) {
+        if !self.shared.in_progress.get() {
+            self.news.borrow_mut().push_back((peer, error));
+            return self.shared.note_work();
+        }
+        // Not borrowed while they run: they may register others.
+        let (on_failure, on_left) =
+            (self.on_failure.borrow().clone(), self.on_left.borrow().clone());
+        match (error, on_failure, on_left) {
+            (Some(error), Some(handler), _) => handler(peer, &error),
+            (None, _, Some(handler)) => handler(peer),
+            _ => {}
+        }
+    }
+
+    /// Tells what other calls have found out.
+    pub(super) fn tell_news(&self) -> usize {
+        let mut told = 0;
+        loop {
+            let next = self.news.borrow_mut().pop_front();
+            let Some((peer, error)) = next else { return told };
+            self.tell(peer, error);
+            told += 1;
         }
     }
 
@@ -137,9 +161,8 @@ impl Inner {
     /// Tells the application that a peer has left in good order.
     #[cold]
     pub(super) fn tell_of_leaving(&self, gone: Option<PeerId>) {
-        let handler = self.on_left.borrow().clone();
-        if let (Some(peer), Some(handler)) = (gone, handler) {
-            handler(peer);
+        if let Some(peer) = gone {
+            self.tell(peer, None);
         }
     }
 }

@@ -335,6 +335,7 @@ impl Worker {
     /// # Errors
     /// `BadData` for bytes that are none.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
+        self.inner.shared.core.check_process("a worker")?;
         match self.inner.on_datagram(datagram, Sender::Application) {
             Ok(()) => Ok(()),
             Err(why) => Err(Error::new(

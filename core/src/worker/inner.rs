@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
     pub(super) on_failure: RefCell<Option<FailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
+    /// Peers that have failed, or left, of whom the handlers are to be told by the next progress call.
+    pub(super) news: RefCell<VecDeque<(PeerId, Option<Error>)>>,
     pub(super) peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and those that are asked less often.
     pub(super) fast: Vec<usize>,
@@ -122,6 +124,7 @@ impl Inner {
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
             on_left: RefCell::default(),
+            news: RefCell::default(),
             peers: RefCell::default(),
             fast: polled(false),
             slow: polled(true),

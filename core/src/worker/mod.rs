@@ -55,6 +55,59 @@ use std::sync::Arc;
 /// # Ok(()) }
 /// ```
 ///
+/// # Which calls there are, and when each may be made
+///
+/// A worker does nothing by itself: no thread of its own runs, and what arrives waits until a call makes progress. All of
+/// its methods, and those of its endpoints, are called from the thread that made it; neither can be sent to another:
+///
+/// ```compile_fail,E0277
+/// fn crosses_threads<T: Send>() {}
+/// crosses_threads::<tieline::Worker>();
+/// ```
+///
+/// There are four kinds.
+///
+/// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
+///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
+///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before. A message that arrives
+///   while nobody handles its id is dropped, and counted ([`Counters::unknown_ids`]).
+/// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
+///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band), and
+///   everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
+/// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
+///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`finish`](Worker::finish),
+///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
+///   [`close`](Worker::close). Handlers run inside of these and nowhere else.
+/// * **The state is read** by all others: these change nothing, and cost little.
+///
+/// # Inside a handler
+///
+/// Handlers run one at a time, never one inside another. Nothing of the worker is borrowed then, so that a handler may call
+/// whatever it has: post, connect, register handlers, drop endpoints, requests, kept messages, the worker itself. Three things are
+/// different from outside. What waits is refused with `Busy`, a flush of an endpoint too. [`progress`](Worker::progress) does
+/// nothing and returns 0. A message handler that is registered is in force when the progress call that is running has ended.
+/// A [`Message`] is lent for the length of the call: [`keep`](Message::keep) is for longer.
+///
+/// Two other functions of the application's are run by calls that post, and are no handlers: the packer of
+/// [`send_packed`](Endpoint::send_packed), and what [`set_out_of_band`](Worker::set_out_of_band) was given, which is run by any call that
+/// has a datagram for it.
+///
+/// # Order
+///
+/// Handlers run for the messages of one endpoint in the order in which these were posted. Nothing else is ordered by itself:
+/// neither what two endpoints post, nor messages and what reaches memory, nor two puts. [`Endpoint::fence`] orders what reaches
+/// memory; after [`Endpoint::flush`] everything before is complete.
+///
+/// # Panics
+///
+/// A handler or a condition that panics does so through the call that makes progress. The worker stays usable: the event whose
+/// handler it was counts as dealt with, those behind it are handed on by the next call. The library itself does not panic.
+///
+/// # In a forked child
+///
+/// The worker belongs to the parent. Whatever may fail is `Invalid`, [`progress`](Worker::progress) returns 0, and dropping
+/// it, its endpoints and its requests tells no peer anything: the parent goes on undisturbed.
+///
 /// # The end
 ///
 /// Dropping a worker, or an endpoint of it, means the same over every transport. What said `Done` is kept: a message that a

@@ -337,7 +337,7 @@ impl Inner {
     /// One round over the endpoints with something queued, each getting its turn; then shared copies.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
-        let mut count = 0;
+        let mut count = self.tell_news();
         if self.shared.ops.borrow().has_due() {
             run_due(&self.shared, &**self);
         }

@@ -199,7 +199,9 @@ impl Worker {
         // Dropped when it is no longer borrowed: it may hold requests, which answer when dropped.
         let _listener = self.inner.services.listeners.borrow_mut().remove(service);
         self.inner.services.services.borrow_mut().unlisten(service);
-        self.inner.carry_out_services();
+        if self.inner.shared.same_process() {
+            self.inner.carry_out_services();
+        }
     }
 
     /// Asks the worker with this address for a service, giving up to 1 KiB along.

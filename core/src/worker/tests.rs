@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::rank::ModuleRef;
+use crate::sys::ends_in_forked_child;
 use crate::{Context, Outcome, Region};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -141,4 +142,52 @@ fn a_module_is_found_by_all_of_its_names_together() {
             assert_eq!(found, all.iter().position(|names| *names == one), "{one:?}");
         }
     }
+}
+
+#[test]
+fn in_a_forked_child_a_worker_refuses_everything_and_its_end_tells_nobody() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+    let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
+    let left = Rc::new(Cell::new(false));
+    let told = left.clone();
+    peer.on_peer_left(move |_| told.set(true));
+    let handled = Rc::new(Cell::new(0));
+    let count = handled.clone();
+    worker.on_message(7, move |_| count.set(count.get() + 1)).unwrap();
+    let address = worker.address().unwrap();
+    let (me, out) =
+        (worker.connect(&address).unwrap(), worker.connect(&peer.address().unwrap()).unwrap());
+    let _ = worker.finish(out.send(7, 0, b"").unwrap()).unwrap();
+    let _ = peer.wait_until(|| peer.counters().unknown_ids > 0, None).unwrap();
+    let _ = me.send(7, 0, b"").unwrap();
+    let Outcome::Pending(request) = me.flush_messages().unwrap() else { panic!("no round trip") };
+    let mut all = Some((worker, me, out, request));
+    let ended = ends_in_forked_child(|| {
+        let Some((worker, me, out, request)) = all.take() else { return };
+        let invalid =
+            |result: Result<(), Error>| assert_eq!(result.unwrap_err().status(), Status::Invalid);
+        assert_eq!(worker.progress(), 0);
+        assert!(worker.test(&request).is_none());
+        invalid(me.send(7, 0, b"").map(drop));
+        invalid(me.flush().map(drop));
+        invalid(me.fence());
+        invalid(worker.connect(&address).map(drop));
+        invalid(worker.connect_to_service(&address, "any", b"").map(drop));
+        invalid(worker.deliver_out_of_band(b"bytes"));
+        invalid(worker.wait(None).map(drop));
+        invalid(worker.wait_until(|| false, None).map(drop));
+        invalid(worker.arm().map(drop));
+        invalid(worker.finish(Outcome::Pending(request)).map(drop));
+        invalid(worker.close(Duration::MAX).map_err(Error::from));
+        worker.unlisten("any");
+        drop((worker, me, out));
+        assert_eq!(handled.get(), 0, "a handler ran");
+    });
+    assert!(ended, "the child hangs, or died");
+    let (worker, _me, out, request) = all.take().unwrap();
+    assert_eq!(worker.finish(Outcome::Pending(request)), Ok(0));
+    assert_eq!(handled.get(), 1, "the parent has its own message");
+    let _ = worker.finish(out.send(7, 0, b"").unwrap()).unwrap();
+    assert!(peer.wait_until(|| peer.counters().unknown_ids > 1, None).unwrap());
+    assert!(!left.get(), "the child said good-bye in its parent's name");
 }

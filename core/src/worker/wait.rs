@@ -155,8 +155,9 @@ impl Inner {
                 return Ok(false);
             }
         }
-        // What a handler left when it panicked lies in memory that no descriptor speaks of.
-        if self.has_left_over.get() || self.shared.ops.borrow().has_due() {
+        // What a handler left when it panicked, or is to be told, lies in memory that no descriptor speaks of.
+        let untold = self.has_left_over.get() || !self.news.borrow().is_empty();
+        if untold || self.shared.ops.borrow().has_due() {
             return Ok(false);
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);

@@ -128,6 +128,9 @@ fn a_line_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
         asks.inner.line_failed(line, status, "the test says so");
         assert_eq!(first.error().map(|error| error.status()), Some(status));
         assert_eq!(second.error().is_some(), ends, "{status}");
+        assert_eq!(told.get(), 0, "a handler ran outside of progress");
+        assert_eq!(asks.arm(), Ok(false), "it would sleep on the news");
+        let _ = asks.progress();
         assert_eq!(told.get(), 1);
     }
 }

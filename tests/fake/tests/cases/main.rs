@@ -3,7 +3,9 @@
 //! A case that waits for its repair stands in [`KNOWN`]: it has to fail, and one that passes has to be taken out.
 
 mod bounds;
+mod closing;
 mod connectors;
+mod contract;
 mod forged;
 mod lanes;
 mod lines;
@@ -41,7 +43,9 @@ pub(crate) use cases;
 fn every_known_case_is_a_case() {
     let sources = [
         include_str!("bounds.rs"),
+        include_str!("closing.rs"),
         include_str!("connectors.rs"),
+        include_str!("contract.rs"),
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
         include_str!("lines.rs"),

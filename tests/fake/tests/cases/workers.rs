@@ -1,16 +1,11 @@
-//! Workers: whose requests are whose, flushing all at once, what a handler may do, and the end.
+//! Workers: whose requests are whose, flushing all at once, and what becomes of peers.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 use tieline::{Completion, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
-
-/// Longer than anything takes that a case waits for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 cases! {
     fn a_worker_does_not_take_another_workers_request() {
@@ -188,138 +183,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Done means that the message is in the transport's hands, and closing loses nothing of that.
-    fn a_worker_that_is_dropped_has_lost_nothing_that_was_done() {
-        let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
-        let stage = Stage::new(vec![lane]);
-        let log = stage.log_at_b(5);
-        let mut done = Vec::new();
-        let mut open = Vec::new();
-        for i in 0..60 {
-            match stage.ab.send(5, i, b"12345678").unwrap() {
-                Outcome::Done(_) => done.push(i),
-                Outcome::Pending(request) => open.push((i, request)),
-            }
-            let _ = stage.a.progress();
-        }
-        done.extend(open.iter().filter(|(_, r)| stage.a.test(r).is_some()).map(|(i, _)| *i));
-        drop(open);
-        let Stage { ab, ba, a, b, .. } = stage;
-        drop((ab, a));
-        for _ in 0..500 {
-            let _ = b.progress();
-        }
-        done.retain(|i| !log.borrow().contains(i));
-        assert_eq!(done, Vec::<u64>::new(), "these said Done");
-        drop((ba, b));
-    }
-
-    /// Closing is a flush of everything, of what was asked by others too.
-    fn a_worker_that_is_closed_has_delivered_everything() {
-        let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
-        let stage = Stage::new(vec![lane]);
-        let log = stage.log_at_b(5);
-        let (target, key) = stage.target(vec![0; 64]);
-        let local = stage.local(vec![1; 64]);
-        for i in 0..60 {
-            drop(stage.ab.send(5, i, b"12345678").unwrap());
-        }
-        drop(stage.ab.put_with(&local, 0..32, &key, 0, Completion::Local).unwrap());
-        drop(stage.ab.put(&local, 0..32, &key, 32).unwrap());
-        stage.a.close(PATIENCE).unwrap();
-        assert_eq!(stage.a.pending(), 0);
-        assert_eq!(target.to_vec(0..64).unwrap(), [1; 64]);
-        let Stage { ab, ba, a, b, world, .. } = stage;
-        drop((ab, a));
-        for _ in 0..500 {
-            let _ = b.progress();
-        }
-        assert!(log.borrow().iter().copied().eq(0..60));
-        drop((ba, b));
-        assert_eq!(world.faults(), Vec::<String>::new());
-    }
-
-    fn what_a_closed_worker_could_not_deliver_is_named() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.world.hold(Slot::Put);
-        let (_target, key) = stage.target(vec![0; 8]);
-        let local = stage.local(vec![1; 8]);
-        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
-        let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
-        assert_eq!(undelivered.error.status(), Status::TimedOut);
-        let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
-        assert_eq!((loss.operations, loss.answers), (1, 0), "{loss:?}");
-        assert!(loss.to.contains("fake:all/all"), "{loss:?}");
-        assert_eq!(stage.a.test(&put).unwrap().unwrap_err().status(), Status::Closed);
-        stage.assert_no_faults();
-    }
-
-    /// The transport has taken it and does not say that it has arrived.
-    fn what_the_transport_does_not_confirm_is_named() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.world.hold(Slot::Flush);
-        assert!(stage.ab.send(5, 0, b"taken").unwrap().is_done());
-        stage.world.hold(Slot::Put);
-        let (_target, key) = stage.target(vec![0; 8]);
-        drop(pending(stage.ab.put_bytes(&[1; 8], &key, 0)));
-        stage.world.release_held();
-        let undelivered = stage.a.close(Duration::from_millis(50)).unwrap_err();
-        let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
-        assert!(loss.unconfirmed && loss.operations <= 1, "{loss:?}");
-        stage.assert_no_faults();
-    }
-
-    /// What a peer asked is answered before the worker goes.
-    fn a_worker_that_is_closed_has_answered_its_peers() {
-        let stage = Stage::new(vec![Lane::messages("am").late(5)]);
-        let target = stage.at_a.register(vec![7; 64]).unwrap();
-        let key = stage.ba.import_key(&target.remote_key().unwrap()).unwrap();
-        let local = stage.at_b.register(vec![0; 64]).unwrap();
-        // The way back has no room at first.
-        let at = stage.world.interface(0, "am");
-        for slot in [Slot::Short, Slot::Packed] {
-            stage.world.rule(Rule { times: 30, ..Rule::every(slot, Act::Refuse(Status::Again)).at(at) });
-        }
-        let get = pending(stage.ba.get(&local, 0..64, &key, 0));
-        while stage.a.counters().emulated == 0 {
-            let _ = stage.turn();
-        }
-        stage.a.close(PATIENCE).unwrap();
-        assert!(stage.until(|| stage.b.test(&get).is_some()));
-        assert_eq!(stage.b.test(&get), Some(Ok(0)));
-        assert_eq!(local.to_vec(0..64).unwrap(), [7; 64]);
-        stage.assert_no_faults();
-    }
-
-    /// Those that wait for room on their way, and those that no way leads back for.
-    fn answers_that_a_closed_worker_could_not_give_are_named() {
-        let no_room = [(Slot::Short, Status::Again), (Slot::Packed, Status::Again)];
-        for (refused, to) in [(&no_room[..], "fake:am/am"), (&[(Slot::Connect, Status::NoMemory)], "peer ")] {
-            let stage = Stage::new(vec![Lane::messages("am")]);
-            let third = crate::stage::context(stage.world, &[]);
-            let c = third.worker().unwrap();
-            let ca = c.connect(&stage.a.address().unwrap()).unwrap();
-            let target = stage.at_a.register(vec![0; 64]).unwrap();
-            let key = ca.import_key(&target.remote_key().unwrap()).unwrap();
-            let at = stage.world.interface(0, "am");
-            for (slot, status) in refused {
-                stage.world.rule(Rule::every(*slot, Act::Refuse(*status)).at(at));
-            }
-            let asked = [0; 3].map(|_| pending(ca.fetch_add(&key, 0, 1)));
-            while stage.a.counters().emulated < 3 {
-                let _ = stage.a.progress() + c.progress();
-            }
-            let undelivered = stage.a.close(Duration::ZERO).unwrap_err();
-            assert_eq!(undelivered.error.status(), Status::TimedOut);
-            let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
-            assert_eq!((loss.operations, loss.answers, loss.unconfirmed), (0, 3, false), "{loss:?}");
-            assert!(loss.to.contains(to), "{loss:?}");
-            assert!(undelivered.to_string().contains("3 answers"), "{undelivered}");
-            drop(asked);
-            stage.assert_no_faults();
-        }
-    }
-
     /// Once, when the last of its connections is closed, and behind everything that came over them.
     fn a_peer_that_leaves_in_good_order_is_told_without_an_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
@@ -381,76 +244,6 @@ cases! {
         stage.world.leave(a, b, 0, "");
         stage.settle();
         assert_eq!(*told.borrow(), ["failed"]);
-    }
-
-    fn nothing_is_left_when_everything_is_dropped() {
-        let world = {
-            let stage = Stage::new(vec![Lane::messages("am").late(3), Lane::memory("rma").late(3)]);
-            let (_target, key) = stage.target(vec![0; 64]);
-            let local = stage.local(vec![1; 64]);
-            let mut open = Vec::new();
-            for i in 0..20 {
-                open.push(stage.ab.put(&local, 0..8, &key, 8 * (i % 8)).unwrap());
-                open.push(stage.ab.fetch_add(&key, 0, 1).unwrap());
-                open.push(stage.ab.send(5, i, b"nobody listens").unwrap());
-                open.push(stage.ab.get(&local, 8..16, &key, 0).unwrap());
-                let _ = stage.turn();
-            }
-            let world = stage.world;
-            drop(open);
-            drop((key, local, _target));
-            drop(stage);
-            world
-        };
-        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
-        assert_eq!(world.faults(), Vec::<String>::new());
-    }
-
-    /// An endpoint, an operation or a message. Memory that a provider has stays as long as the endpoint that it was posted on.
-    fn what_is_held_last_of_a_dropped_worker_keeps_its_interfaces_open() {
-        for which in 0..3 {
-            let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
-            let kept = Rc::new(RefCell::new(None));
-            let keeps = kept.clone();
-            stage.a.on_message(5, move |m| *keeps.borrow_mut() = Some(m.keep())).unwrap();
-            let _ = stage.ba.send(5, 0, b"kept").unwrap();
-            assert!(stage.until(|| kept.borrow().is_some()));
-            stage.world.hold(Slot::Put);
-            let (target, key) = stage.target(vec![0; 64]);
-            let local = stage.local(vec![1; 64]);
-            let put = pending(stage.ab.put(&local, 0..8, &key, 0));
-            drop((target, key, local));
-            let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
-            let mut held: Vec<Box<dyn Any>> = vec![Box::new(ab), Box::new(put), Box::new(kept.take())];
-            drop((ba, a, b, at_a, at_b));
-            let last = held.swap_remove(which);
-            drop(held);
-            let [interfaces, endpoints, _, registrations, _] = world.left();
-            let own = usize::from(which == 0);
-            assert_eq!((interfaces, endpoints, registrations), (1, own, own));
-            drop(last);
-            assert_eq!(world.left(), [0; 5]);
-            assert_eq!(world.faults(), Vec::<String>::new());
-        }
-    }
-
-    fn an_endpoint_that_is_dropped_ends_what_it_had() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.world.hold(Slot::Put);
-        let (target, key) = stage.target(vec![0; 64]);
-        let local = stage.local(vec![1; 64]);
-        let worker = stage.at_a.worker().unwrap();
-        let end = worker.connect(&stage.b.address().unwrap()).unwrap();
-        let own = end.import_key(&target.remote_key().unwrap()).unwrap();
-        let put = pending(end.put(&local, 0..8, &own, 0));
-        drop((own, end));
-        let ended = worker.test(&put).expect("its endpoint is gone");
-        assert_eq!(ended.unwrap_err().status(), Status::Canceled);
-        assert_eq!(worker.pending(), 0);
-        drop((local, key));
-        stage.world.release_held();
-        stage.settle();
-        stage.assert_no_faults();
     }
 
     /// A connection that finds no room is tried again, and what waits for it goes in order.
@@ -544,42 +337,6 @@ cases! {
         stage.settle();
         assert_eq!(*told.borrow(), 1);
         stage.assert_no_faults();
-    }
-
-    /// The operation is the last that has the memory, and the provider the last that has the operation.
-    fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.world.hold(Slot::Get);
-        let (target, key) = stage.target(vec![0; 64]);
-        let worker = stage.at_a.worker().unwrap();
-        let end = worker.connect(&stage.b.address().unwrap()).unwrap();
-        let own = end.import_key(&target.remote_key().unwrap()).unwrap();
-        let local = stage.local(vec![1; 64]);
-        drop(pending(end.get(&local, 0..64, &own, 0)));
-        let registered = stage.world.left()[3];
-        drop(local);
-        assert_eq!(stage.world.left()[3], registered, "the operation has it");
-        drop((own, end));
-        assert_eq!(stage.world.left()[3], registered - 1);
-        assert_eq!(worker.pending(), 0);
-        drop(key);
-        stage.assert_no_faults();
-    }
-
-    fn a_closed_worker_takes_no_handler_that_may_hold_it() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.a.close(PATIENCE).unwrap();
-        let held = [0, 1, 2, 3].map(|_| stage.ab.clone());
-        let [message, failure, left, service] = held;
-        let refused = stage.a.on_message(5, move |_| drop(message.error()));
-        assert_eq!(refused.unwrap_err().status(), Status::Closed);
-        let refused = stage.a.listen("shelf", 1, move |_| drop(service.error()));
-        assert_eq!(refused.unwrap_err().status(), Status::Closed);
-        stage.a.on_peer_failure(move |_, _| drop(failure.error()));
-        stage.a.on_peer_left(move |_| drop(left.error()));
-        let world = stage.world;
-        drop(stage);
-        assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
     }
 
     /// The handler that is told of it panics: the connection has ended all the same.
