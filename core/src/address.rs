@@ -62,7 +62,7 @@ pub(crate) enum Via {
 
 /// A worker without its process: how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Party {
+pub(crate) struct WorkerEntry {
     pub(crate) worker: [u8; 16],
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) schemes: Vec<Scheme>,
@@ -70,7 +70,7 @@ pub(crate) struct Party {
 
 /// Where a worker runs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) boot_id: [u8; 16],
     pub(crate) pid_namespace: u64,
     pub(crate) net_namespace: u64,
@@ -85,10 +85,10 @@ pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
     /// The library's own messages that it speaks: our major, else it would not have been parsed.
     pub(crate) messages: (u8, u8),
-    pub(crate) place: Place,
-    pub(crate) party: Party,
+    pub(crate) place: Location,
+    pub(crate) party: WorkerEntry,
     /// The service worker, when the context has a progress thread.
-    pub(crate) service: Option<Party>,
+    pub(crate) service: Option<WorkerEntry>,
 }
 
 impl WorkerAddress {
@@ -137,17 +137,17 @@ impl WorkerAddress {
     fn parse_fields(r: &mut Reader<'_>) -> Result<WorkerAddress, Status> {
         let context = r.id()?;
         let messages = (r.u8()?, r.u8()?);
-        let place = Place {
+        let place = Location {
             boot_id: r.id()?,
             pid_namespace: r.u64()?,
             net_namespace: r.u64()?,
             pid: r.u32()?,
             host: r.name()?.to_string(),
         };
-        let party = Party::parse(r)?;
+        let party = WorkerEntry::parse(r)?;
         let service = match r.u8()? {
             0 => None,
-            1 => Some(Party::parse(r)?),
+            1 => Some(WorkerEntry::parse(r)?),
             _ => return Err(Status::BadData),
         };
         Ok(WorkerAddress { context, messages, place, party, service })
@@ -167,7 +167,7 @@ impl WorkerAddress {
     /// What a person calls this peer: `process 4711`, with its host when that is another one.
     pub(crate) fn label(&self) -> String {
         static HERE: OnceLock<[u8; 16]> = OnceLock::new();
-        let Place { pid, host, boot_id, .. } = &self.place;
+        let Location { pid, host, boot_id, .. } = &self.place;
         if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
             format!("process {pid}")
         } else {
@@ -176,7 +176,7 @@ impl WorkerAddress {
     }
 }
 
-impl Party {
+impl WorkerEntry {
     fn pack(&self, w: &mut Writer) -> Result<(), Error> {
         let _ = w.raw(&self.worker);
         let count = self.candidates.len().min(MAX_CANDIDATES);
@@ -206,7 +206,7 @@ impl Party {
         Ok(())
     }
 
-    fn parse(r: &mut Reader<'_>) -> Result<Party, Status> {
+    fn parse(r: &mut Reader<'_>) -> Result<WorkerEntry, Status> {
         let worker = r.id()?;
         let count = usize::from(r.u8()?);
         if count > MAX_CANDIDATES {
@@ -248,7 +248,7 @@ impl Party {
             }
             schemes.push(Scheme { name, via, serves });
         }
-        Ok(Party { worker, candidates, schemes })
+        Ok(WorkerEntry { worker, candidates, schemes })
     }
 }
 
@@ -263,15 +263,15 @@ fn boot_id_here() -> [u8; 16] {
     boot_id
 }
 
-impl Place {
+impl Location {
     /// Where this process runs. What cannot be read stays zero and equals nothing.
-    pub(crate) fn here() -> Place {
+    pub(crate) fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
             std::fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |m| m.ino())
         };
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Place {
+        Location {
             boot_id: boot_id_here(),
             pid_namespace: inode("pid"),
             net_namespace: inode("net"),
@@ -299,7 +299,7 @@ mod tests {
             scheme("tcp-connect/stream", Via::Connector(vec![4])),
             scheme("shm/ring", Via::Candidate(0)),
         ];
-        let party = |n| Party {
+        let party = |n| WorkerEntry {
             worker: [n; 16],
             candidates: vec![candidate.clone()],
             schemes: schemes.clone(),
@@ -307,7 +307,7 @@ mod tests {
         WorkerAddress {
             context: [1; 16],
             messages: MESSAGES,
-            place: Place::here(),
+            place: Location::here(),
             party: party(2),
             service: Some(party(3)),
         }

@@ -10,7 +10,7 @@
 //! far as another path has opened them anyway: [`Composition::schemes`] is what a peer is told, and the rank in it is
 //! what both sides decide by ([`crate::rank::agree`]).
 
-use super::{Composition, Entrant, Out, Path, Policy, Role, Wishes, compare};
+use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, compare};
 use crate::rank::{ModuleRef, Ranked};
 use crate::select::Selection;
 
@@ -55,11 +55,11 @@ impl Composition {
 }
 
 /// Finds the path's connection modules if it needs one; disables the path if there is none.
-pub(super) fn connect(path: &mut Path, entrants: &[Entrant], wishes: &Wishes) {
-    let Some(needy) = needy(path, entrants) else { return };
-    let list = list_of(&path.domain, entrants, wishes);
-    let (own, named) = (own(path, entrants, list), named(path, entrants, list));
-    let own_because = match wishes.policy {
+pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &Preferences) {
+    let Some(needy) = needy(path, contenders) else { return };
+    let list = list_of(&path.domain, contenders, preferences);
+    let (own, named) = (own(path, contenders, list), named(path, contenders, list));
+    let own_because = match preferences.policy {
         Policy::Fallback => "of the same domain, and needs no connection itself".to_owned(),
         Policy::Prefer => format!("of the same domain; {} yields none", list.cite()),
     };
@@ -69,13 +69,13 @@ pub(super) fn connect(path: &mut Path, entrants: &[Entrant], wishes: &Wishes) {
         true => format!("fallback: no module of {} can carry a connection", path.domain),
         false => format!("fallback: first there of {}", list.cite()),
     };
-    let named_because = match wishes.policy {
+    let named_because = match preferences.policy {
         Policy::Fallback if elsewhere => format!("{nothing_own}; first there of {}", list.cite()),
         Policy::Fallback => nothing_own.clone(),
         Policy::Prefer => format!("first there of {}, by {PREFER}", list.cite()),
     };
     // The usual case needs no remark.
-    let (first, second) = match wishes.policy {
+    let (first, second) = match preferences.policy {
         Policy::Fallback => (
             (OWN_FIRST, own, own_because, String::new()),
             (NAMED, named, named_because, nothing_own),
@@ -100,45 +100,49 @@ pub(super) fn connect(path: &mut Path, entrants: &[Entrant], wishes: &Wishes) {
         }
     }
     if path.connections.is_empty() {
-        path.disabled = Some(nobody(path, &needy, entrants, list));
+        path.disabled = Some(nobody(path, &needy, contenders, list));
     }
 }
 
 const PREFER: &str = "TIELINE_CONNECT_POLICY=prefer";
 
 /// The list that holds for a domain.
-fn list_of<'a>(domain: &str, entrants: &'a [Entrant], wishes: &'a Wishes) -> &'a Selection {
-    let own = entrants.iter().filter(|entrant| entrant.ranked.at.domain == domain);
-    own.filter_map(|entrant| entrant.connect.as_ref()).next().unwrap_or(&wishes.connect)
+fn list_of<'a>(
+    domain: &str,
+    contenders: &'a [Contender],
+    preferences: &'a Preferences,
+) -> &'a Selection {
+    let own = contenders.iter().filter(|contender| contender.ranked.at.domain == domain);
+    own.filter_map(|contender| contender.connect.as_ref()).next().unwrap_or(&preferences.connect)
 }
 
 /// Every list that holds for some domain.
 pub(super) fn lists<'a>(
-    entrants: &'a [Entrant],
-    wishes: &'a Wishes,
+    contenders: &'a [Contender],
+    preferences: &'a Preferences,
 ) -> impl Iterator<Item = &'a Selection> {
-    let own = entrants.iter().filter_map(|entrant| entrant.connect.as_ref());
-    std::iter::once(&wishes.connect).chain(own)
+    let own = contenders.iter().filter_map(|contender| contender.connect.as_ref());
+    std::iter::once(&preferences.connect).chain(own)
 }
 
 /// The first chosen module that cannot connect by itself.
-fn needy(path: &Path, entrants: &[Entrant]) -> Option<ModuleRef> {
+fn needy(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     Role::DATA
         .into_iter()
         .filter_map(|role| path.module(role))
         .find(|at| {
-            let ranked = entrants.iter().map(|e| &e.ranked).find(|ranked| ranked.at == **at);
+            let ranked = contenders.iter().map(|e| &e.ranked).find(|ranked| ranked.at == **at);
             ranked.is_some_and(|ranked| ranked.facts.connects_to_endpoint)
         })
         .cloned()
 }
 
 /// Rule a.
-fn own(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> {
-    let mut found: Vec<&Ranked> = entrants
+fn own(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleRef> {
+    let mut found: Vec<&Ranked> = contenders
         .iter()
-        .filter(|entrant| entrant.may_carry_data() && entrant.ranked.at.domain == path.domain)
-        .map(|entrant| &entrant.ranked)
+        .filter(|contender| contender.may_carry_data() && contender.ranked.at.domain == path.domain)
+        .map(|contender| &contender.ranked)
         .filter(|ranked| Role::Connection.lacks(&ranked.facts).is_none())
         .filter(|ranked| !names_of(&ranked.at).iter().any(|name| list.bars(name)))
         .collect();
@@ -147,10 +151,10 @@ fn own(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> {
 }
 
 /// Rule b. Among modules at the same place of the list, one of the same domain goes first.
-fn named(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> {
-    let mut found: Vec<(usize, &Ranked)> = entrants
+fn named(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleRef> {
+    let mut found: Vec<(usize, &Ranked)> = contenders
         .iter()
-        .filter_map(|entrant| Some((place(entrant, list)?, &entrant.ranked)))
+        .filter_map(|contender| Some((place(contender, list)?, &contender.ranked)))
         .collect();
     found.sort_by(|(a_place, a), (b_place, b)| {
         let elsewhere = |ranked: &Ranked| ranked.at.domain != path.domain;
@@ -164,12 +168,12 @@ fn named(path: &Path, entrants: &[Entrant], list: &Selection) -> Vec<ModuleRef> 
 
 /// A module's place in a list; none when it may not, or cannot, form connections. A data-path module has to
 /// be named: a list that excludes, or none, admits connection-only modules alone.
-pub(super) fn place(entrant: &Entrant, list: &Selection) -> Option<usize> {
-    let facts = &entrant.ranked.facts;
-    if entrant.disabled.is_some() || Role::Connection.lacks(facts).is_some() {
+pub(super) fn place(contender: &Contender, list: &Selection) -> Option<usize> {
+    let facts = &contender.ranked.facts;
+    if contender.disabled.is_some() || Role::Connection.lacks(facts).is_some() {
         return None;
     }
-    let names = names_of(&entrant.ranked.at);
+    let names = names_of(&contender.ranked.at);
     if list.includes() {
         names.iter().filter_map(|name| list.admits(name, None).ok()).min()
     } else if facts.connection_only && !names.iter().any(|name| list.bars(name)) {
@@ -180,10 +184,10 @@ pub(super) fn place(entrant: &Entrant, list: &Selection) -> Option<usize> {
 }
 
 /// Why there is none: a reason for every module that could have been the one.
-fn nobody(path: &Path, needy: &ModuleRef, entrants: &[Entrant], list: &Selection) -> String {
+fn nobody(path: &Path, needy: &ModuleRef, contenders: &[Contender], list: &Selection) -> String {
     let mut reasons = Vec::new();
-    for entrant in entrants {
-        let Ranked { at, facts, .. } = &entrant.ranked;
+    for contender in contenders {
+        let Ranked { at, facts, .. } = &contender.ranked;
         let near = at.domain == path.domain;
         if Role::Connection.lacks(facts).is_some() || !(near || facts.connection_only) {
             continue;
@@ -193,9 +197,11 @@ fn nobody(path: &Path, needy: &ModuleRef, entrants: &[Entrant], list: &Selection
             false if at.domain == at.provider => at.provider.clone(),
             false => at.to_string(),
         };
-        reasons.push(match (&entrant.disabled, &entrant.out) {
+        reasons.push(match (&contender.disabled, &contender.out) {
             (Some(verdict), _) => format!("{name} is {verdict}"),
-            (None, Some(Out::Module(verdict) | Out::Domain(verdict))) if !facts.connection_only => {
+            (None, Some(LeftOut::Module(verdict) | LeftOut::Domain(verdict)))
+                if !facts.connection_only =>
+            {
                 format!("{name} is {verdict}")
             }
             _ if list.includes() => format!("{name} is not named by {}", list.cite()),

@@ -32,7 +32,7 @@ pub(crate) use records::PATH_IS_DISABLED;
 
 /// One module that was found, with what only its finder knows.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct FoundModule {
     /// Its name.
     pub(crate) at: ModuleRef,
     /// What it says of itself.
@@ -58,7 +58,7 @@ pub(crate) enum Policy {
 
 /// What the user asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Preferences {
     /// `TIELINE_DOMAINS`: domains that may carry data.
     pub(crate) domains: Selection,
     /// `TIELINE_MODULES`: modules that may carry data.
@@ -71,13 +71,13 @@ pub(crate) struct Wishes {
     pub(crate) device_atomics: bool,
 }
 
-impl Wishes {
+impl Preferences {
     /// Reads them from the configuration.
     ///
     /// # Errors
     /// A list or a policy that cannot be understood.
-    pub(crate) fn from_config(config: &Config) -> Result<Wishes, Error> {
-        Ok(Wishes {
+    pub(crate) fn from_config(config: &Config) -> Result<Preferences, Error> {
+        Ok(Preferences {
             domains: config.selection(vars::DOMAINS)?,
             modules: config.selection(vars::MODULES)?,
             connect: config.selection(vars::CONNECT)?,
@@ -183,14 +183,14 @@ impl Composition {
     ///
     /// # Errors
     /// The name that is missing, and the record that says why.
-    pub(crate) fn check_required(&self, wishes: &Wishes) -> Result<(), Error> {
+    pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about =
                 |r: &&Record| r.subject() == name || r.subject().starts_with(&format!("{name}/"));
             self.records.iter().find(about).map(|record| record.verdict.to_string())
         };
         let domains: Vec<&str> = self.usable().map(|path| path.domain.as_str()).collect();
-        wishes.domains.check_required(&domains, reason)?;
+        preferences.domains.check_required(&domains, reason)?;
         let fit = |at: &ModuleRef| {
             let verdicts = self.records.iter().filter(|r| r.subject() == at.to_string());
             verdicts.into_iter().all(|record| {
@@ -200,17 +200,17 @@ impl Composition {
         let there = || self.modules.iter().map(|ranked| &ranked.at).filter(|at| fit(at));
         let modules: Vec<String> = there().map(ToString::to_string).collect();
         let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
-        wishes.modules.check_required(&modules, reason)?;
+        preferences.modules.check_required(&modules, reason)?;
         let connect: Vec<String> = there().flat_map(connection::names_of).collect();
         let connect: Vec<&str> = connect.iter().map(String::as_str).collect();
-        wishes.connect.check_required(&connect, reason)?;
+        preferences.connect.check_required(&connect, reason)?;
         self.connect_lists.iter().try_for_each(|list| list.check_required(&connect, reason))
     }
 }
 
 /// Why a module takes no part.
 #[derive(Clone, Debug)]
-enum Out {
+enum LeftOut {
     /// The whole domain is left out.
     Domain(Verdict),
     /// This module is.
@@ -218,63 +218,70 @@ enum Out {
 }
 
 /// A candidate on its way through composition.
-struct Entrant {
+struct Contender {
     ranked: Ranked,
     /// Why it may carry no data.
-    out: Option<Out>,
+    out: Option<LeftOut>,
     /// Why it may be used for nothing at all.
     disabled: Option<Verdict>,
     /// What stands for `TIELINE_CONNECT` in its domain.
     connect: Option<Selection>,
 }
 
-impl Entrant {
+impl Contender {
     fn may_carry_data(&self) -> bool {
         !self.ranked.facts.connection_only && self.out.is_none() && self.disabled.is_none()
     }
 }
 
 /// Composes the paths of all domains.
-pub(crate) fn compose(candidates: &[Candidate], wishes: &Wishes) -> Composition {
+pub(crate) fn compose(candidates: &[FoundModule], preferences: &Preferences) -> Composition {
     let lists: Vec<&Selection> = candidates.iter().filter_map(|c| c.connect.as_ref()).collect();
     let asks_to_connect = |at: &ModuleRef| {
-        let mut lists = lists.iter().copied().chain([&wishes.connect]);
+        let mut lists = lists.iter().copied().chain([&preferences.connect]);
         lists.any(|list| connection::names_of(at).iter().any(|name| list.asks_for(name)))
     };
-    let entrant = |c: &Candidate| entrant(c, wishes, asks_to_connect(&c.at));
-    let mut entrants: Vec<Entrant> = candidates.iter().map(entrant).collect();
-    entrants.sort_by(|a, b| a.ranked.at.cmp(&b.ranked.at));
+    let contender = |c: &FoundModule| contender(c, preferences, asks_to_connect(&c.at));
+    let mut contenders: Vec<Contender> = candidates.iter().map(contender).collect();
+    contenders.sort_by(|a, b| a.ranked.at.cmp(&b.ranked.at));
 
-    let mut domains: BTreeMap<(usize, usize, &str), Vec<&Entrant>> = BTreeMap::new();
-    for entrant in entrants.iter().filter(|entrant| entrant.may_carry_data()) {
-        let [_, domain, provider] = entrant.ranked.preference;
-        let key = (domain.0, provider.0, entrant.ranked.at.domain.as_str());
-        domains.entry(key).or_default().push(entrant);
+    let mut domains: BTreeMap<(usize, usize, &str), Vec<&Contender>> = BTreeMap::new();
+    for contender in contenders.iter().filter(|contender| contender.may_carry_data()) {
+        let [_, domain, provider] = contender.ranked.preference;
+        let key = (domain.0, provider.0, contender.ranked.at.domain.as_str());
+        domains.entry(key).or_default().push(contender);
     }
     let mut paths: Vec<Path> = Vec::new();
     for modules in domains.values() {
         if let Some(mut path) = data_path(modules) {
-            connection::connect(&mut path, &entrants, wishes);
+            connection::connect(&mut path, &contenders, preferences);
             paths.push(path);
         }
     }
-    let (records, not_needed) = records::explain(&entrants, &paths, wishes);
-    let modules = entrants.into_iter().map(|entrant| entrant.ranked).collect();
+    let (records, not_needed) = records::explain(&contenders, &paths, preferences);
+    let modules = contenders.into_iter().map(|contender| contender.ranked).collect();
     let connect_lists = lists.into_iter().cloned().collect();
     Composition { paths, modules, records, not_needed, connect_lists }
 }
 
-fn entrant(candidate: &Candidate, wishes: &Wishes, asked_to_connect: bool) -> Entrant {
-    let Candidate { at, .. } = candidate;
+fn contender(
+    candidate: &FoundModule,
+    preferences: &Preferences,
+    asked_to_connect: bool,
+) -> Contender {
+    let FoundModule { at, .. } = candidate;
     let mut facts = candidate.facts.clone();
-    if !wishes.device_atomics && facts.caps & caps::DEVICE_ATOMICS != 0 {
+    if !preferences.device_atomics && facts.caps & caps::DEVICE_ATOMICS != 0 {
         facts.caps &= !caps::ATOMICS;
     }
     let name = at.to_string();
     let (mut domain, mut module) = (0, 0);
-    let out = match (wishes.domains.admits(&at.domain, None), wishes.modules.admits(&name, None)) {
-        (Err(verdict), _) => Some(Out::Domain(verdict)),
-        (_, Err(verdict)) => Some(Out::Module(verdict)),
+    let out = match (
+        preferences.domains.admits(&at.domain, None),
+        preferences.modules.admits(&name, None),
+    ) {
+        (Err(verdict), _) => Some(LeftOut::Domain(verdict)),
+        (_, Err(verdict)) => Some(LeftOut::Module(verdict)),
         (Ok(d), Ok(m)) => {
             (domain, module) = (d, m);
             None
@@ -285,7 +292,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes, asked_to_connect: bool) -> En
         None => (facts.priority, None),
     };
     let asked_for = candidate.provider_asked_for
-        || wishes.modules.asks_for(&name)
+        || preferences.modules.asks_for(&name)
         || (facts.connection_only && asked_to_connect);
     let disabled = match &priority_by {
         _ if priority >= 0 => None,
@@ -293,7 +300,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes, asked_to_connect: bool) -> En
         Some(by) => Some(format!("{by}: a negative priority disables")),
         None => Some(format!("its own priority is {priority}: used only when asked for by name")),
     };
-    Entrant {
+    Contender {
         ranked: Ranked {
             at: at.clone(),
             facts,
@@ -312,7 +319,7 @@ fn entrant(candidate: &Candidate, wishes: &Wishes, asked_to_connect: bool) -> En
 }
 
 /// Rule 1; none when no module of the domain is good for anything.
-fn data_path(modules: &[&Entrant]) -> Option<Path> {
+fn data_path(modules: &[&Contender]) -> Option<Path> {
     let best = |role: Role| {
         let able = modules.iter().map(|e| &e.ranked).filter(|r| role.lacks(&r.facts).is_none());
         able.min_by(|a, b| compare(a, b, role).0).map(|ranked| ranked.at.clone())

@@ -1,6 +1,6 @@
 //! The application's own channel among the modules that form connections.
 
-use super::Candidate;
+use super::FoundModule;
 use crate::rank::{ModuleFacts, ModuleRef};
 use tieline_plugin_api::abi::Cost;
 
@@ -14,8 +14,8 @@ pub(crate) fn out_of_band() -> ModuleRef {
 }
 
 /// The application as a connection module.
-pub(crate) fn out_of_band_candidate() -> Candidate {
-    Candidate {
+pub(crate) fn out_of_band_candidate() -> FoundModule {
+    FoundModule {
         at: out_of_band(),
         facts: ModuleFacts {
             connection_only: true,

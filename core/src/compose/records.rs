@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Entrant, Out, Path, Role, Wishes, compare, connection};
+use super::{Contender, LeftOut, Path, Preferences, Role, compare, connection};
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked};
 
-/// Explains every entrant; also returns the connection-only modules that no path needs.
+/// Explains every contender; also returns the connection-only modules that no path needs.
 pub(super) fn explain(
-    entrants: &[Entrant],
+    contenders: &[Contender],
     paths: &[Path],
-    wishes: &Wishes,
+    preferences: &Preferences,
 ) -> (Vec<Record>, Vec<ModuleRef>) {
     let mut records = Vec::new();
     let mut not_needed = Vec::new();
@@ -20,40 +20,43 @@ pub(super) fn explain(
             records.push(domain_record(path, Verdict::Disabled { because: because.clone() }));
         }
     }
-    for entrant in entrants {
-        let at = &entrant.ranked.at;
+    for contender in contenders {
+        let at = &contender.ranked.at;
         let about = |verdict| Record::module(&at.provider, &at.domain, &at.module, verdict);
-        let chosen = chosen(entrant, entrants, paths);
+        let chosen = chosen(contender, contenders, paths);
         let path = paths.iter().find(|path| path.domain == at.domain);
         if let Some(verdict) = chosen {
             records.push(about(verdict));
-        } else if let Some(verdict) = &entrant.disabled {
+        } else if let Some(verdict) = &contender.disabled {
             records.push(about(verdict.clone()));
-        } else if entrant.ranked.facts.connection_only {
-            let verdict = idle_connector(entrant, entrants, paths, wishes);
+        } else if contender.ranked.facts.connection_only {
+            let verdict = idle_connector(contender, contenders, paths, preferences);
             if matches!(verdict, Verdict::NotNeeded { .. }) {
                 not_needed.push(at.clone());
             }
             records.push(about(verdict));
-        } else if let Some(Out::Domain(verdict)) = &entrant.out {
+        } else if let Some(LeftOut::Domain(verdict)) = &contender.out {
             if told_domains.insert(at.domain.as_str()) {
                 let mut record = about(verdict.clone());
                 record.module = None;
                 records.push(record);
             }
-        } else if let Some(Out::Module(verdict)) = &entrant.out {
+        } else if let Some(LeftOut::Module(verdict)) = &contender.out {
             records.push(about(verdict.clone()));
         } else {
-            records.extend(lost(&entrant.ranked, path, entrants).into_iter().map(about));
+            records.extend(lost(&contender.ranked, path, contenders).into_iter().map(about));
         }
     }
-    let seen: Vec<String> = entrants.iter().map(|entrant| entrant.ranked.at.to_string()).collect();
+    let seen: Vec<String> =
+        contenders.iter().map(|contender| contender.ranked.at.to_string()).collect();
     let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
-    records.extend(wishes.modules.unmatched(&seen, "the modules that were found"));
-    let means: Vec<String> =
-        entrants.iter().flat_map(|entrant| connection::names_of(&entrant.ranked.at)).collect();
+    records.extend(preferences.modules.unmatched(&seen, "the modules that were found"));
+    let means: Vec<String> = contenders
+        .iter()
+        .flat_map(|contender| connection::names_of(&contender.ranked.at))
+        .collect();
     let means: Vec<&str> = means.iter().map(String::as_str).collect();
-    for list in connection::lists(entrants, wishes) {
+    for list in connection::lists(contenders, preferences) {
         records.extend(list.unmatched(&means, "the modules that were found"));
     }
     (records, not_needed)
@@ -66,15 +69,15 @@ fn domain_record(path: &Path, verdict: Verdict) -> Record {
 }
 
 /// What the module was chosen for in its own path, and as a connection module in any.
-fn chosen(entrant: &Entrant, entrants: &[Entrant], paths: &[Path]) -> Option<Verdict> {
-    let at = &entrant.ranked.at;
+fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Option<Verdict> {
+    let at = &contender.ranked.at;
     let mut roles: Vec<Role> = Vec::new();
     let mut reasons: Vec<(Role, String)> = Vec::new();
     for path in paths.iter().filter(|path| path.disabled.is_none()) {
         for role in path.roles(at) {
             let because = match (path.connection(), role) {
                 (Some(connection), Role::Connection) => connection.because.clone(),
-                _ => why_best(&entrant.ranked, role, entrants),
+                _ => why_best(&contender.ranked, role, contenders),
             };
             if !roles.contains(&role) {
                 roles.push(role);
@@ -102,15 +105,15 @@ fn chosen(entrant: &Entrant, entrants: &[Entrant], paths: &[Path]) -> Option<Ver
 }
 
 /// Why the module is the best of its domain for a role: the rule that put it before the runner-up.
-fn why_best(ranked: &Ranked, role: Role, entrants: &[Entrant]) -> String {
-    let rivals = entrants.iter().filter(|entrant| {
-        let other = &entrant.ranked;
-        entrant.may_carry_data()
+fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
+    let rivals = contenders.iter().filter(|contender| {
+        let other = &contender.ranked;
+        contender.may_carry_data()
             && other.at.domain == ranked.at.domain
             && other.at != ranked.at
             && role.lacks(&other.facts).is_none()
     });
-    match rivals.map(|entrant| &entrant.ranked).min_by(|a, b| compare(a, b, role).0) {
+    match rivals.map(|contender| &contender.ranked).min_by(|a, b| compare(a, b, role).0) {
         Some(second) => format!("before {}: {}", second.at.module, compare(ranked, second, role).1),
         None => format!("{}, alone in its domain", ranked.priority_text()),
     }
@@ -120,7 +123,7 @@ fn why_best(ranked: &Ranked, role: Role, entrants: &[Entrant]) -> String {
 pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
 
 /// Why a data-path module that may be used is not.
-fn lost(ranked: &Ranked, path: Option<&Path>, entrants: &[Entrant]) -> Vec<Verdict> {
+fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
         let because = PATH_IS_DISABLED.to_owned();
         return vec![Verdict::Disabled { because }];
@@ -131,7 +134,7 @@ fn lost(ranked: &Ranked, path: Option<&Path>, entrants: &[Entrant]) -> Vec<Verdi
         if role.lacks(&ranked.facts).is_some() {
             continue;
         }
-        let Some(best) = entrants.iter().map(|e| &e.ranked).find(|r| r.at == *winner) else {
+        let Some(best) = contenders.iter().map(|e| &e.ranked).find(|r| r.at == *winner) else {
             continue;
         };
         let rule = compare(best, ranked, role).1;
@@ -172,17 +175,19 @@ fn lacks_everything() -> Verdict {
 
 /// Why a connection-only module has nothing to do.
 fn idle_connector(
-    entrant: &Entrant,
-    entrants: &[Entrant],
+    contender: &Contender,
+    contenders: &[Contender],
     paths: &[Path],
-    wishes: &Wishes,
+    preferences: &Preferences,
 ) -> Verdict {
-    if let Some(lack) = Role::Connection.lacks(&entrant.ranked.facts) {
+    if let Some(lack) = Role::Connection.lacks(&contender.ranked.facts) {
         let role = Role::Connection.name().into();
         return Verdict::LacksCapability { capability: lack.into(), role };
     }
-    if connection::lists(entrants, wishes).all(|list| connection::place(entrant, list).is_none()) {
-        return Verdict::Filtered { by: wishes.connect.cite() };
+    if connection::lists(contenders, preferences)
+        .all(|list| connection::place(contender, list).is_none())
+    {
+        return Verdict::Filtered { by: preferences.connect.cite() };
     }
     let others: Vec<String> = paths
         .iter()

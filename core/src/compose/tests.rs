@@ -10,9 +10,9 @@ const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
 const RMA: u64 = caps::PUT | caps::GET;
 
 /// A data-path module that connects to an interface.
-fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> Candidate {
+fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
     let cost = Cost { overhead_ns: 50.0, latency_ns: 500.0, bytes_per_second: 1e10 };
-    Candidate {
+    FoundModule {
         at: ModuleRef::new(provider, domain, module),
         facts: ModuleFacts {
             connection_only: false,
@@ -30,43 +30,43 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
 }
 
 /// RC: everything, but somebody has to carry its address.
-fn rc() -> Candidate {
+fn rc() -> FoundModule {
     let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
     rc.facts.connects_to_endpoint = true;
     rc
 }
 
 /// UD: messages to anybody.
-fn ud() -> Candidate {
+fn ud() -> FoundModule {
     data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
 }
 
-fn connector(provider: &str, domain: &str, module: &str) -> Candidate {
+fn connector(provider: &str, domain: &str, module: &str) -> FoundModule {
     let mut connector = data(provider, domain, module, 0, 10);
     connector.facts.connection_only = true;
     connector
 }
 
-fn tcp_connect() -> Candidate {
+fn tcp_connect() -> FoundModule {
     connector("tcp-connect", "tcp-connect", "tcp-connect")
 }
 
-fn rdmacm() -> Candidate {
+fn rdmacm() -> FoundModule {
     connector("verbs", "verbs:mlx5_0", "rdmacm")
 }
 
-fn shm() -> Candidate {
+fn shm() -> FoundModule {
     data("shm", "shm", "mem", MESSAGES | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY, 50)
 }
 
-fn cma() -> Candidate {
+fn cma() -> FoundModule {
     data("shm-cma", "shm-cma", "copy", RMA, 40)
 }
 
-/// Wishes as variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
-fn wishes(set: &[(&str, &str)]) -> Wishes {
+/// Preferences as variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
+fn preferences(set: &[(&str, &str)]) -> Preferences {
     let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Wishes::from_config(&Config::builder().environment(set).build().unwrap()).unwrap()
+    Preferences::from_config(&Config::builder().environment(set).build().unwrap()).unwrap()
 }
 
 /// `message rma atomic connection` of every path, `-` for none, `~` for emulated, `!` in front of a
@@ -101,7 +101,7 @@ fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
 fn paths_follow_the_rules() {
     struct Row {
         case: &'static str,
-        candidates: Vec<Candidate>,
+        candidates: Vec<FoundModule>,
         set: &'static [(&'static str, &'static str)],
         paths: &'static [&'static str],
     }
@@ -185,16 +185,16 @@ fn paths_follow_the_rules() {
         row("a connection-only domain is no path", vec![tcp_connect()], &[], &[]),
     ];
     for Row { case, candidates, set, paths } in rows {
-        assert_eq!(shape(&compose(&candidates, &wishes(set))), paths, "{case}");
+        assert_eq!(shape(&compose(&candidates, &preferences(set))), paths, "{case}");
     }
 }
 
 #[test]
 fn the_result_does_not_depend_on_the_order_of_discovery() {
     let mut all = vec![rc(), ud(), rdmacm(), tcp_connect(), shm(), cma()];
-    let first = compose(&all, &wishes(&[]));
+    let first = compose(&all, &preferences(&[]));
     all.reverse();
-    let second = compose(&all, &wishes(&[]));
+    let second = compose(&all, &preferences(&[]));
     assert_eq!(first.paths, second.paths);
     assert_eq!(first.records, second.records);
 }
@@ -203,7 +203,7 @@ fn the_result_does_not_depend_on_the_order_of_discovery() {
 fn every_candidate_has_a_record() {
     for set in [&[][..], &[("TIELINE_MODULES", "^*/rc")], &[("TIELINE_CONNECT_POLICY", "prefer")]] {
         let all = [rc(), ud(), rdmacm(), tcp_connect(), shm(), cma()];
-        let composition = compose(&all, &wishes(set));
+        let composition = compose(&all, &preferences(set));
         for candidate in &all {
             let subject = candidate.at.to_string();
             assert!(!verdicts(&composition, &subject).is_empty(), "{subject} {set:?}");
@@ -213,7 +213,7 @@ fn every_candidate_has_a_record() {
 
 #[test]
 fn a_choice_says_by_which_rule() {
-    let composition = compose(&[rc(), ud()], &wishes(&[]));
+    let composition = compose(&[rc(), ud()], &preferences(&[]));
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0/rc"),
         [
@@ -229,12 +229,12 @@ fn a_choice_says_by_which_rule() {
 #[test]
 fn the_policy_is_said_openly() {
     let all = [rc(), ud(), tcp_connect()];
-    let fallback = compose(&all, &wishes(&[]));
+    let fallback = compose(&all, &preferences(&[]));
     assert_eq!(
         verdicts(&fallback, "tcp-connect/tcp-connect"),
         ["not needed: closed again: verbs:mlx5_0 is connected by verbs:mlx5_0/ud"]
     );
-    let prefer = compose(&all, &wishes(&[("TIELINE_CONNECT_POLICY", "prefer")]));
+    let prefer = compose(&all, &preferences(&[("TIELINE_CONNECT_POLICY", "prefer")]));
     assert_eq!(
         verdicts(&prefer, "tcp-connect/tcp-connect"),
         [
@@ -252,7 +252,7 @@ fn the_policy_is_said_openly() {
 
 #[test]
 fn an_unneeded_connection_module_is_closed_again() {
-    let composition = compose(&[shm(), tcp_connect()], &wishes(&[]));
+    let composition = compose(&[shm(), tcp_connect()], &preferences(&[]));
     assert_eq!(composition.not_needed, [tcp_connect().at]);
     assert_eq!(
         verdicts(&composition, "tcp-connect/tcp-connect"),
@@ -265,13 +265,13 @@ fn a_connection_only_module_never_carries_data() {
     let mut boastful = tcp_connect();
     boastful.facts.caps = MESSAGES | RMA | caps::ATOMICS;
     let composition =
-        compose(&[boastful], &wishes(&[("TIELINE_MODULES", "tcp-connect/tcp-connect")]));
+        compose(&[boastful], &preferences(&[("TIELINE_MODULES", "tcp-connect/tcp-connect")]));
     assert!(composition.paths.is_empty());
 }
 
 #[test]
 fn a_path_that_nobody_can_connect_is_disabled_with_the_reason() {
-    let composition = compose(&[rc(), ud(), shm()], &wishes(&[("TIELINE_MODULES", "^*/ud")]));
+    let composition = compose(&[rc(), ud(), shm()], &preferences(&[("TIELINE_MODULES", "^*/ud")]));
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0"),
         [
@@ -287,7 +287,7 @@ fn a_path_that_nobody_can_connect_is_disabled_with_the_reason() {
 fn a_priority_of_the_user_overrides_the_modules_own() {
     let mut ud = ud();
     ud.priority = Some((99, "TIELINE_PRIORITY_VERBS_UD=99 (environment)".into()));
-    let composition = compose(&[rc(), ud], &wishes(&[]));
+    let composition = compose(&[rc(), ud], &preferences(&[]));
     assert_eq!(shape(&composition), ["verbs:mlx5_0: ud rc rc ud"]);
     let verdict = &verdicts(&composition, "verbs:mlx5_0/ud")[0];
     assert!(
@@ -300,7 +300,7 @@ fn a_priority_of_the_user_overrides_the_modules_own() {
 fn a_negative_priority_disables() {
     let mut ud = ud();
     ud.priority = Some((-1, "TIELINE_PRIORITY_VERBS=-1 (environment)".into()));
-    let composition = compose(&[rc(), ud], &wishes(&[]));
+    let composition = compose(&[rc(), ud], &preferences(&[]));
     assert_eq!(shape(&composition), ["!verbs:mlx5_0: rc rc rc -"]);
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0/ud"),
@@ -311,13 +311,13 @@ fn a_negative_priority_disables() {
 #[test]
 fn a_module_whose_own_priority_is_negative_has_to_be_asked_for() {
     let shy = data("toy", "toy", "loop", MESSAGES, -1);
-    assert!(compose(std::slice::from_ref(&shy), &wishes(&[])).paths.is_empty());
-    let by_module = wishes(&[("TIELINE_MODULES", "toy/loop")]);
+    assert!(compose(std::slice::from_ref(&shy), &preferences(&[])).paths.is_empty());
+    let by_module = preferences(&[("TIELINE_MODULES", "toy/loop")]);
     assert_eq!(shape(&compose(std::slice::from_ref(&shy), &by_module)), ["toy: loop ~ ~ -"]);
-    let by_glob = wishes(&[("TIELINE_MODULES", "toy/*")]);
+    let by_glob = preferences(&[("TIELINE_MODULES", "toy/*")]);
     assert!(compose(std::slice::from_ref(&shy), &by_glob).paths.is_empty());
-    let by_provider = Candidate { provider_asked_for: true, ..shy };
-    assert_eq!(shape(&compose(&[by_provider], &wishes(&[]))), ["toy: loop ~ ~ -"]);
+    let by_provider = FoundModule { provider_asked_for: true, ..shy };
+    assert_eq!(shape(&compose(&[by_provider], &preferences(&[]))), ["toy: loop ~ ~ -"]);
 }
 
 #[test]
@@ -325,28 +325,28 @@ fn equal_priorities_are_decided_by_cost_and_then_by_name() {
     let mut fast = data("x", "x", "z", MESSAGES, 10);
     fast.facts.cost[0].latency_ns = 100.0;
     let slow = data("x", "x", "a", MESSAGES, 10);
-    let composition = compose(&[slow.clone(), fast], &wishes(&[]));
+    let composition = compose(&[slow.clone(), fast], &preferences(&[]));
     assert_eq!(shape(&composition), ["x: z ~ ~ -"]);
     assert_eq!(
         verdicts(&composition, "x/a"),
         ["outranked by x/z: a message of 8 bytes in 151 ns against 551 ns"]
     );
     let twin = data("x", "x", "b", MESSAGES, 10);
-    assert_eq!(shape(&compose(&[twin, slow], &wishes(&[]))), ["x: a ~ ~ -"]);
+    assert_eq!(shape(&compose(&[twin, slow], &preferences(&[]))), ["x: a ~ ~ -"]);
 }
 
 #[test]
 fn half_a_capability_is_named() {
-    let composition = compose(&[data("x", "x", "w", caps::PUT, 1)], &wishes(&[]));
+    let composition = compose(&[data("x", "x", "w", caps::PUT, 1)], &preferences(&[]));
     assert_eq!(verdicts(&composition, "x/w"), ["unfit: for RMA: lacks get"]);
 }
 
 #[test]
 fn a_filter_says_which_variable() {
-    let composition = compose(&[shm(), cma()], &wishes(&[("TIELINE_DOMAINS", "^shm-cma")]));
+    let composition = compose(&[shm(), cma()], &preferences(&[("TIELINE_DOMAINS", "^shm-cma")]));
     assert_eq!(shape(&composition), ["shm: mem mem mem -"]);
     assert_eq!(verdicts(&composition, "shm-cma"), ["left out by TIELINE_DOMAINS=^shm-cma"]);
-    let composition = compose(&[shm()], &wishes(&[("TIELINE_MODULES", "shm/men")]));
+    let composition = compose(&[shm()], &preferences(&[("TIELINE_MODULES", "shm/men")]));
     assert_eq!(
         verdicts(&composition, "shm/men"),
         [
@@ -357,9 +357,9 @@ fn a_filter_says_which_variable() {
 
 #[test]
 fn what_is_required_and_missing_is_an_error() {
-    let required = |set: &[(&str, &str)], candidates: &[Candidate]| {
-        let wishes = wishes(set);
-        compose(candidates, &wishes).check_required(&wishes)
+    let required = |set: &[(&str, &str)], candidates: &[FoundModule]| {
+        let preferences = preferences(set);
+        compose(candidates, &preferences).check_required(&preferences)
     };
     let verbs = &[("TIELINE_DOMAINS", "required:verbs:*,shm")];
     assert!(required(verbs, &[rc(), ud(), shm()]).is_ok());

@@ -1,23 +1,23 @@
 //! The calls of a provider's endpoint that take memory or a key, or end something, and why they may be made.
 //!
-//! *It is open.* A lane is closed when its endpoint is dropped, a line when the last endpoint that uses it has let go of
+//! *It is open.* A lane is closed when its endpoint is dropped, a circuit when the last endpoint that uses it has let go of
 //! it; keys and operations hold their endpoint.
 //!
-//! *The key is its own.* A `Native`, and the short way, are made of what was imported together; their `KeyInner` takes one
+//! *The key is its own.* A `ImportedKey`, and the short way, are made of what was imported together; their `KeyInner` takes one
 //! out of its ways before it lets the key go, once.
 //!
-//! *The memory stays.* What may end later stands in the table of operations with its memory (`Landing`) before it is
+//! *The memory stays.* What may end later stands in the table of operations with its memory (`LocalBuffer`) before it is
 //! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
 //! does is over when the call returns: its memory is borrowed for the call (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
 use super::Lane;
-use super::key::{Native, Short};
+use super::key::{FastPath, ImportedKey};
 use super::record::RmaRecord;
 use tieline_plugin_api::abi::Atomic;
 
-impl Native {
+impl ImportedKey {
     /// Posts a put or get.
     #[inline(always)]
     pub(super) fn post(&self, put: bool, op: &RmaRecord<'_>) -> i32 {
@@ -39,7 +39,7 @@ impl Native {
     }
 }
 
-impl Short {
+impl FastPath {
     /// A put that is over when this returns.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {

@@ -6,10 +6,10 @@
 //! device, and what it cannot do (other operations, 32 bits) is done by compare-and-swap on the 64-bit word.
 
 use super::Inner;
-use super::key::{KeyInner, Native, RemoteKey};
+use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::order::way;
+use super::queued::{AtomicTask, BySwap, Failed, QueuedOp};
 use super::record::atomic_op_record;
-use super::task::{AtomicTask, BySwap, Failed, Task};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, AtomicCall};
 use crate::proto::id;
@@ -63,7 +63,7 @@ impl AtomicCall {
     }
 }
 
-impl Native {
+impl ImportedKey {
     /// The way that it is, towards fences.
     pub(super) fn bit(&self) -> u64 {
         if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
@@ -77,7 +77,7 @@ impl Native {
 
 impl KeyInner {
     /// Who does this atomic natively; none: processors, asked by message.
-    fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<Native> {
+    fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<ImportedKey> {
         if self.record.device_atomics.is_some() {
             return self.device();
         }
@@ -115,7 +115,7 @@ impl Inner {
             let control = self.emulating()?;
             let request = control.open(if fetch { Kind::Fetch } else { Kind::Atomic })?;
             let bytes = emulate::atomic_request(&key.inner.target(offset), call);
-            self.emulate(&control, Task::ask(id::ATOMIC, request, bytes));
+            self.emulate(&control, QueuedOp::ask(id::ATOMIC, request, bytes));
             return self.outcome(request);
         }
         if native.is_none() && !key.inner.may_find_more() {
@@ -143,7 +143,7 @@ impl Inner {
         }
         let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
         let by_swap = BySwap::default();
-        self.enqueue(Task::Atomic(AtomicTask {
+        self.enqueue(QueuedOp::Atomic(AtomicTask {
             key,
             call,
             offset,
@@ -157,7 +157,7 @@ impl Inner {
 
     fn post_atomic(
         &self,
-        native: &Native,
+        native: &ImportedKey,
         call: &AtomicCall,
         offset: u64,
         fetch: bool,
@@ -220,7 +220,7 @@ impl Inner {
     }
 
     /// One round of the loop: what was found the last time is swapped for what the operation makes of it.
-    fn attempt_by_swap(&self, native: &Native, task: &mut AtomicTask) -> Result<bool, Failed> {
+    fn attempt_by_swap(&self, native: &ImportedKey, task: &mut AtomicTask) -> Result<bool, Failed> {
         let (at, shift) = word_around(task.offset, task.call.width);
         let swap = |guess| -> Result<AtomicCall, Failed> {
             let operand = task.call.applied(guess, shift).map_err(Failed::by_nobody)?;

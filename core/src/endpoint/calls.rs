@@ -1,8 +1,8 @@
 //! What endpoints ask of their worker beyond what they share with it. None of it is on the short way of an operation.
 
 use super::inner::Inner;
-use super::route::Way;
-use super::task::{Job, Waiting};
+use super::queued::{SharedCopy, Waiting};
+use super::route::ModulePair;
 use crate::address::WorkerAddress;
 use crate::op::Id;
 use crate::registry::abi::RawEndpoint;
@@ -10,32 +10,32 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 /// Connections of modules that connect to an endpoint: they belong to the worker.
-pub(crate) trait Lines {
-    /// The provider endpoint of a line for `endpoint` over `way`; forms it when there is none. `Again`: it is
+pub(crate) trait Circuits {
+    /// The provider endpoint of a circuit for `endpoint` over `way`; forms it when there is none. `Again`: it is
     /// being formed, and the endpoint will be worked on when it is there.
-    fn wire(self: Rc<Self>, endpoint: &Inner, way: Way) -> Result<RawEndpoint, Error>;
+    fn wire(self: Rc<Self>, endpoint: &Inner, way: ModulePair) -> Result<RawEndpoint, Error>;
 
-    /// Whether this endpoint's line over an interface is being formed.
-    fn line_forms(&self, endpoint: &Inner, interface: usize) -> bool;
+    /// Whether this endpoint's circuit over an interface is being formed.
+    fn circuit_forms(&self, endpoint: &Inner, interface: usize) -> bool;
 
-    /// The line that an endpoint uses over an interface.
-    fn line_over(&self, endpoint: &Inner, interface: usize) -> Option<u64>;
+    /// The circuit that an endpoint uses over an interface.
+    fn circuit_over(&self, endpoint: &Inner, interface: usize) -> Option<u64>;
 
-    /// The lines that an endpoint uses.
-    fn lines_of(&self, endpoint: &Inner) -> Vec<u64>;
+    /// The circuits that an endpoint uses.
+    fn circuits_of(&self, endpoint: &Inner) -> Vec<u64>;
 
-    /// An endpoint has failed: its lines lead to a peer that is given up, unless somebody else uses them.
-    fn end_lines(self: Rc<Self>, endpoint: &Inner, error: &Error);
+    /// An endpoint has failed: its circuits lead to a peer that is given up, unless somebody else uses them.
+    fn end_circuits(self: Rc<Self>, endpoint: &Inner, error: &Error);
 
-    /// This endpoint has packed, and could not leave its lines before.
-    fn drop_dead_lines_of(&self, endpoint: &Inner);
+    /// This endpoint has packed, and could not leave its circuits before.
+    fn drop_dead_circuits_of(&self, endpoint: &Inner);
 
-    /// An endpoint is gone: its lines stay for the next one, unless they are dead.
-    fn release_lines(&self, endpoint: &Inner);
+    /// An endpoint is gone: its circuits stay for the next one, unless they are dead.
+    fn release_circuits(&self, endpoint: &Inner);
 }
 
-/// A worker, as its endpoints see it. They keep it, and with it their lines.
-pub(crate) trait WorkerCalls: Lines {
+/// A worker, as its endpoints see it. They keep it, and with it their circuits.
+pub(crate) trait WorkerCalls: Circuits {
     /// The bytes of the worker's address.
     fn identity(&self) -> Result<Vec<u8>, Error>;
 
@@ -55,7 +55,7 @@ pub(crate) trait WorkerCalls: Lines {
     fn remove_endpoint(&self, id: Id);
 
     /// A peer still copies its part of a large transfer: progress is to end it.
-    fn add_copy(&self, copy: Job);
+    fn add_copy(&self, copy: SharedCopy);
 
     /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
     fn provider_failed(&self, interface: usize);

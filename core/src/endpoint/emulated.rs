@@ -3,9 +3,9 @@
 use super::Inner;
 use super::order::way;
 use super::post::Transfer;
+use super::queued::{NativeOp, QueuedOp, Source};
 use super::record::Completion;
-use super::task::{NativeOp, Source, Task};
-use crate::op::{Kind, Landing, Memory};
+use crate::op::{Kind, LocalBuffer, Memory};
 use crate::proto::{emulate, id};
 use crate::request::Outcome;
 use crate::{Error, Status};
@@ -30,7 +30,7 @@ impl Inner {
                 self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
             }
         };
-        let task = Task::Put { source, len: transfer.len, sent: 0, target, request, answer };
+        let task = QueuedOp::Put { source, len: transfer.len, sent: 0, target, request, answer };
         self.emulate(&control, task);
         self.outcome(request)
     }
@@ -39,10 +39,11 @@ impl Inner {
         let control = self.emulating()?;
         let request = control.open(Kind::Get)?;
         let (target, len) = (transfer.key.inner.target(transfer.offset), transfer.len);
-        let landing = Landing { memory: transfer.memory, offset: transfer.at, len, missing: len };
-        self.shared.ops.borrow_mut().set_landing(request, landing);
+        let local_buffer =
+            LocalBuffer { memory: transfer.memory, offset: transfer.at, len, missing: len };
+        self.shared.ops.borrow_mut().set_landing(request, local_buffer);
         let bytes = emulate::get_request(&target, len as u64);
-        self.emulate(&control, Task::ask(id::GET, request, bytes));
+        self.emulate(&control, QueuedOp::ask(id::GET, request, bytes));
         self.outcome(request)
     }
 
@@ -80,11 +81,11 @@ impl Inner {
                     Memory::Region(region) => Source::Region(region.clone(), at),
                     Memory::Bytes(bytes) => Source::Bytes(bytes[at..at + len].into()),
                 };
-                Task::Put { source, len, sent: 0, target, request: asked, answer: asked }
+                QueuedOp::Put { source, len, sent: 0, target, request: asked, answer: asked }
             } else {
                 let memory = op.memory.clone();
-                ops.set_landing(asked, Landing { memory, offset: at, len, missing: len });
-                Task::ask(id::GET, asked, emulate::get_request(&target, len as u64))
+                ops.set_landing(asked, LocalBuffer { memory, offset: at, len, missing: len });
+                QueuedOp::ask(id::GET, asked, emulate::get_request(&target, len as u64))
             }
         };
         match std::ptr::eq(self, Rc::as_ptr(&control)) {

@@ -1,6 +1,6 @@
 //! How an endpoint ends: what failed, what that means for it, and what it leaves behind.
 
-use super::task::{Failed, Task};
+use super::queued::{Failed, QueuedOp};
 use super::{Inner, Owner, State};
 use crate::op::held::Through;
 use crate::proto::emulate::refused;
@@ -74,7 +74,7 @@ impl Inner {
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
         let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
-        for inner in queued.iter().filter_map(Task::inner_request) {
+        for inner in queued.iter().filter_map(QueuedOp::inner_request) {
             self.shared.ops.borrow_mut().forget(inner);
         }
         drop(queued);
@@ -84,9 +84,9 @@ impl Inner {
                 self.worker.answer_lost(self, waiting, error.status());
             }
         }
-        self.worker.clone().end_lines(self, &error);
+        self.worker.clone().end_circuits(self, &error);
         self.lost_for_its_user(None, &error);
-        if self.owner != Owner::Line {
+        if self.owner != Owner::Circuit {
             self.worker.clone().service_peer_lost(self.address.party.worker, &error);
         }
         if let Some(control) = self.open_control() {
@@ -168,7 +168,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.state.set(State::Closed);
-        if !self.all_lines().is_empty() {
+        if !self.all_circuits().is_empty() {
             self.shared.orphan(self.index, |interface| self.through(interface));
         }
         let error = Error::from_status(Status::Canceled);
@@ -178,7 +178,7 @@ impl Drop for Inner {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.close();
             }
-            self.worker.release_lines(self);
+            self.worker.release_circuits(self);
             self.shared.provider_closed(Through::Endpoint(self.id));
         }
         self.worker.remove_endpoint(self.id);

@@ -9,8 +9,8 @@
 //! a flush that what follows waits for, in the queue; its failure is the next flush's.
 
 use super::order::way;
-use super::task::{Failed, Task};
-use super::{Inner, Way, WorkerCalls};
+use super::queued::{Failed, QueuedOp};
+use super::{Inner, ModulePair, WorkerCalls};
 use crate::op::{Id, Kind};
 use crate::request::Outcome;
 use crate::shared::Shared;
@@ -175,7 +175,7 @@ impl Inner {
             order.fenced.set(0);
             return Ok(());
         }
-        if matches!(self.queue.borrow().back(), Some(Task::Barrier { .. })) {
+        if matches!(self.queue.borrow().back(), Some(QueuedOp::Barrier { .. })) {
             return Ok(()); // nothing was posted since
         }
         let before = order.posted.get() | order.fenced.get();
@@ -193,8 +193,9 @@ impl Inner {
     /// Asks the one lane that has something under way to keep order, if it is one and can.
     fn keeps_order_itself(&self, before: u64) -> bool {
         // What completes at once does not look at the order, so it must not be there.
-        let at_once =
-            |way: &Way| self.shared.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0;
+        let at_once = |way: &ModulePair| {
+            self.shared.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0
+        };
         let mut lanes = way::lanes(before);
         let (Some(rank), None) = (lanes.next(), lanes.next()) else { return false };
         if before != way::lane(rank)
@@ -222,19 +223,19 @@ impl Inner {
         };
         self.begin_flush(request, None);
         if self.shared.ops.borrow().is_open(request) {
-            self.enqueue(Task::Barrier { request });
+            self.enqueue(QueuedOp::Barrier { request });
         }
     }
 
-    /// The lines among the lanes that operations of this endpoint go through, those to the peer's service worker too:
+    /// The circuits among the lanes that operations of this endpoint go through, those to the peer's service worker too:
     /// they belong to the worker and may outlive this endpoint.
-    pub(super) fn all_lines(&self) -> Vec<u64> {
-        let mut lines = self.worker.lines_of(self);
+    pub(super) fn all_circuits(&self) -> Vec<u64> {
+        let mut circuits = self.worker.circuits_of(self);
         let past = self.past_controls.borrow();
         for control in self.open_control().iter().chain(past.iter()) {
-            lines.extend(self.worker.lines_of(control));
+            circuits.extend(self.worker.circuits_of(control));
         }
-        lines
+        circuits
     }
 
     /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
@@ -261,7 +262,7 @@ impl Inner {
     /// them ends. What went through them and had completed locally may not have arrived, and what takes their place knows
     /// nothing of it.
     pub(super) fn control_failed(&self, control: &Inner, only: Option<usize>, error: &Error) {
-        let through = |way: &Way| {
+        let through = |way: &ModulePair| {
             only.is_none_or(|only| only == way.interface) && self.way_of(control, way).is_some()
         };
         for way in self.route.memory.iter().filter(|way| through(way)) {
@@ -281,7 +282,7 @@ impl Inner {
         };
         let (late, mut told) = (take(&self.order.local), take(&self.order.covered));
         for task in self.queue.borrow_mut().iter_mut() {
-            if let Task::FlushLanes { lanes, .. } = task {
+            if let QueuedOp::FlushLanes { lanes, .. } = task {
                 let gone = lost(*lanes);
                 *lanes &= !gone;
                 told |= gone != 0;
@@ -313,7 +314,7 @@ pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) {
             shared.part(request, Ok(0));
         } else {
             // There is no room for it in a lane now.
-            endpoint.put_first(Task::FlushLanes { request, lanes: left });
+            endpoint.put_first(QueuedOp::FlushLanes { request, lanes: left });
         }
     }
 }

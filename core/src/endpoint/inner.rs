@@ -4,8 +4,8 @@
 use super::calls::WorkerCalls;
 use super::key::KeyInner;
 use super::order::Order;
+use super::queued::{Failed, QueuedOp, Waiting};
 use super::route::Route;
-use super::task::{Failed, Task, Waiting};
 use crate::address::WorkerAddress;
 use crate::op::{Id, Kind};
 use crate::registry::abi::{PackBuffer, RawEndpoint};
@@ -33,15 +33,15 @@ pub(crate) enum Owner {
     Application,
     /// The library's own, for emulated operations and answers.
     Library,
-    /// It carries the answers to what came over one line, and nothing else.
-    Line,
+    /// It carries the answers to what came over one circuit, and nothing else.
+    Circuit,
 }
 
 /// An opened lane of this endpoint.
 pub(crate) struct Lane {
     pub(crate) interface: usize,
     pub(crate) raw: RawEndpoint,
-    /// Closed with this endpoint; a line of the worker's is not.
+    /// Closed with this endpoint; a circuit of the worker's is not.
     pub(super) owned: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Packing {
     #[default]
     No,
     Yes,
-    /// It packs, and is to leave its lines when it has packed.
+    /// It packs, and is to leave its circuits when it has packed.
     Leaves,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     /// Keys of other endpoints go through its lanes.
     pub(super) reaches_memory: Cell<bool>,
     pub(super) lanes: RefCell<Vec<Lane>>,
-    pub(super) queue: RefCell<VecDeque<Task>>,
+    pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
     /// What the peer asked, to be answered before anything of ours.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     /// Keys that were imported here, whose ways a broken provider is taken out of.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
     /// Large transfers in a row with which the peer did not help.
-    pub(crate) lonely: Cell<u32>,
+    pub(crate) unhelped: Cell<u32>,
 }
 
 impl Inner {
@@ -127,7 +127,7 @@ impl Inner {
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),
-            lonely: Cell::new(0),
+            unhelped: Cell::new(0),
         }
     }
 
@@ -196,7 +196,7 @@ impl Inner {
         keys.push(Rc::downgrade(key));
     }
 
-    /// The lanes that close with it: lines are the worker's.
+    /// The lanes that close with it: circuits are the worker's.
     pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
         let lanes = self.lanes.borrow();
         lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()

@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::rails::split;
-use super::route::Way;
+use super::route::ModulePair;
 use crate::mem::key::KeyRecord;
 use crate::proto::emulate::{Target, refused};
 use crate::region::Access;
@@ -15,7 +15,7 @@ use tieline_plugin_api::{caps, cost_class};
 
 /// A provider's way to a region: posting needs no further choice.
 #[derive(Clone, Copy)]
-pub(crate) struct Native {
+pub(crate) struct ImportedKey {
     pub(crate) raw: RawEndpoint,
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Native {
     pub(super) max: [usize; 2],
 }
 
-impl Native {
+impl ImportedKey {
     /// Copies between processes through the kernel: two can share the work.
     pub(crate) fn copies_between_processes(&self) -> bool {
         self.synchronous
@@ -56,7 +56,7 @@ impl Native {
 }
 
 /// What the short way of an operation needs, in one place: nothing is left to choose.
-pub(super) struct Short {
+pub(super) struct FastPath {
     pub(super) raw: Cell<RawEndpoint>,
     pub(super) key: Cell<*mut c_void>,
     /// Puts and gets shorter than this take the short way; 0: none does.
@@ -67,9 +67,9 @@ pub(super) struct Short {
     pub(super) fetch: Cell<[u32; 2]>,
 }
 
-impl Short {
-    fn closed() -> Short {
-        Short {
+impl FastPath {
+    fn closed() -> FastPath {
+        FastPath {
             raw: Cell::new(RawEndpoint::nowhere()),
             key: Cell::new(std::ptr::null_mut()),
             put_below: Cell::new(0),
@@ -80,7 +80,7 @@ impl Short {
     }
 
     /// Opens the short way over `native`, or closes it.
-    fn set(&self, native: Option<Native>, assist_size: usize) {
+    fn set(&self, native: Option<ImportedKey>, assist_size: usize) {
         let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
             self.put_below.set(0);
             self.get_below.set(0);
@@ -103,12 +103,12 @@ impl Short {
 }
 
 pub(crate) struct KeyInner {
-    pub(super) short: Short,
+    pub(super) short: FastPath,
     pub(crate) endpoint: Rc<Inner>,
     pub(crate) record: KeyRecord,
-    pub(super) best: Cell<Option<Native>>,
+    pub(super) best: Cell<Option<ImportedKey>>,
     /// Imported provider keys, with the interface that each belongs to.
-    imported: RefCell<Vec<Native>>,
+    imported: RefCell<Vec<ImportedKey>>,
     /// Ways whose provider said "ask again", by rank.
     unresolved: RefCell<Vec<usize>>,
     /// Operations until providers are asked again, and how many there were before the last time.
@@ -129,7 +129,7 @@ impl RemoteKey {
     /// Imports a key of the peer's over every way to its memory.
     pub(super) fn import(ep: &Rc<Inner>, record: KeyRecord) -> RemoteKey {
         let key = KeyInner {
-            short: Short::closed(),
+            short: FastPath::closed(),
             endpoint: ep.clone(),
             record,
             best: Cell::new(None),
@@ -226,14 +226,14 @@ impl KeyInner {
         }
         if let Some(best) = self.best.get() {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
-            self.best.set(Some(Native { settled, ..best }));
+            self.best.set(Some(ImportedKey { settled, ..best }));
         }
         self.short.set(self.best.get(), self.endpoint.shared.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {
         let ep = &*self.endpoint;
-        let way: Way = ep.route.memory[rank];
+        let way: ModulePair = ep.route.memory[rank];
         let slot = &ep.shared.interfaces[way.interface];
         if slot.out_of_use.borrow().is_some() {
             return;
@@ -260,7 +260,7 @@ impl KeyInner {
                     None => !by_device,
                 };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
-                let native = Native {
+                let native = ImportedKey {
                     raw,
                     key,
                     interface: way.interface,
@@ -284,9 +284,9 @@ impl KeyInner {
     }
 
     /// The way to the device that executes this region's atomics.
-    pub(super) fn device(&self) -> Option<Native> {
+    pub(super) fn device(&self) -> Option<ImportedKey> {
         let home = self.record.device_atomics?;
-        let executes = |n: &&Native| n.part == home && n.fetch != [0; 2];
+        let executes = |n: &&ImportedKey| n.part == home && n.fetch != [0; 2];
         self.imported.borrow().iter().find(executes).copied()
     }
 
@@ -299,7 +299,7 @@ impl KeyInner {
         let ep = &*self.endpoint;
         let forms = |rank: &usize| {
             let interface = ep.route.memory[*rank].interface;
-            let over = |ep: &Inner| ep.worker.line_forms(ep, interface);
+            let over = |ep: &Inner| ep.worker.circuit_forms(ep, interface);
             over(ep) || ep.open_control().is_some_and(|control| over(&control))
         };
         self.unresolved.borrow().iter().copied().filter(forms).min()
@@ -311,25 +311,25 @@ impl KeyInner {
     }
 
     /// The native way that is there now, after asking providers that wanted more time.
-    pub(crate) fn native_now(&self) -> Option<Native> {
+    pub(crate) fn native_now(&self) -> Option<ImportedKey> {
         self.resolve();
         self.best.get()
     }
 
     /// Whether there is another way than this one.
-    pub(super) fn has_another(&self, native: &Native) -> bool {
+    pub(super) fn has_another(&self, native: &ImportedKey) -> bool {
         self.imported.borrow().iter().any(|other| other.rank != native.rank)
     }
 
     /// The way of this rank while it is there, else the best.
-    pub(super) fn way(&self, rank: usize) -> Option<Native> {
+    pub(super) fn way(&self, rank: usize) -> Option<ImportedKey> {
         let same = self.imported.borrow().iter().find(|native| native.rank == rank).copied();
         same.or(self.best.get())
     }
 
     /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
     /// `best` does, by bandwidth.
-    pub(super) fn rails(&self, best: &Native, offset: u64, len: usize) -> Vec<(usize, usize)> {
+    pub(super) fn rails(&self, best: &ImportedKey, offset: u64, len: usize) -> Vec<(usize, usize)> {
         let slots = &self.endpoint.shared.interfaces;
         let first = &slots[best.interface];
         let imported = self.imported.borrow();
@@ -339,7 +339,7 @@ impl KeyInner {
                 && slot.module == first.module
                 && slot.out_of_use.borrow().is_none()
         });
-        let speed = |native: &Native| {
+        let speed = |native: &ImportedKey| {
             slots[native.interface].attr.cost[cost_class::BULK_RMA].bytes_per_second
         };
         let rails: Vec<(usize, f64)> = alike.map(|native| (native.rank, speed(native))).collect();
@@ -403,7 +403,7 @@ impl KeyInner {
     }
 
     /// This way failed for this pair (the kernel refuses it from now on): the next best one takes over.
-    pub(super) fn downgrade(&self, native: &Native, status: Status) {
+    pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);
         if known && status != Status::ProviderFailed {
@@ -438,8 +438,8 @@ impl Drop for KeyInner {
 mod tests {
     use super::*;
 
-    fn native(synchronous: bool, caps: u64) -> Native {
-        Native {
+    fn native(synchronous: bool, caps: u64) -> ImportedKey {
+        ImportedKey {
             raw: RawEndpoint::nowhere(),
             key: std::ptr::null_mut(),
             interface: 0,

@@ -1,6 +1,6 @@
 //! The lanes of an endpoint: opened on first use, and left when what they go over ends.
 
-use super::{Inner, Lane, State, Way};
+use super::{Inner, Lane, ModulePair, State};
 use crate::op::held::{Through, Unfinished};
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
@@ -44,7 +44,7 @@ impl Inner {
     }
 
     /// The lane over an interface, opened on first use.
-    pub(crate) fn lane(&self, way: Way) -> Result<RawEndpoint, Error> {
+    pub(crate) fn lane(&self, way: ModulePair) -> Result<RawEndpoint, Error> {
         if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == way.interface) {
             return Ok(lane.raw);
         }
@@ -68,7 +68,7 @@ impl Inner {
 
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
     /// peer's service worker, when it has one.
-    pub(crate) fn memory_lane(&self, way: Way) -> Result<RawEndpoint, Error> {
+    pub(crate) fn memory_lane(&self, way: ModulePair) -> Result<RawEndpoint, Error> {
         if self.shared.interfaces[way.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
                 if let Some(way) = self.way_of(&control, &way) {
@@ -81,17 +81,17 @@ impl Inner {
     }
 
     /// The way of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
-    pub(super) fn way_of(&self, control: &Inner, way: &Way) -> Option<Way> {
+    pub(super) fn way_of(&self, control: &Inner, way: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[way.interface];
-        let same = |other: &&Way| {
+        let same = |other: &&ModulePair| {
             slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == way.interface
         };
         control.route.memory.iter().find(same).copied()
     }
 
-    /// A line that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
+    /// A circuit that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
     /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
-    pub(crate) fn line_failed(&self, interface: usize, error: &Error) {
+    pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|way| way.interface != interface) {
             self.lost_for_its_user(Some(interface), error);
@@ -109,9 +109,9 @@ impl Inner {
         }
     }
 
-    /// Lets go of what this endpoint has of a line over an interface; false where it is alive, where keys of other
+    /// Lets go of what this endpoint has of a circuit over an interface; false where it is alive, where keys of other
     /// endpoints go through it, or while it packs.
-    pub(crate) fn leave_line(&self, interface: usize) -> bool {
+    pub(crate) fn leave_circuit(&self, interface: usize) -> bool {
         if self.is_alive() || self.reaches_memory.get() || self.packs() {
             return false;
         }
@@ -134,8 +134,8 @@ impl Inner {
     /// What an operation of this endpoint may have gone through that was posted to an interface.
     pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
-        let mut add = |endpoint: &Inner| match self.worker.line_over(endpoint, interface) {
-            Some(line) => through.push(Through::Line(line)),
+        let mut add = |endpoint: &Inner| match self.worker.circuit_over(endpoint, interface) {
+            Some(circuit) => through.push(Through::Circuit(circuit)),
             None if endpoint.has_lane(interface) => through.push(Through::Endpoint(endpoint.id)),
             None => {}
         };

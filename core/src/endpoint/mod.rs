@@ -5,7 +5,6 @@
 
 mod abi;
 mod answer;
-pub(crate) mod assist;
 mod atomic;
 mod calls;
 mod emulated;
@@ -18,18 +17,19 @@ mod order;
 mod packing;
 mod post;
 mod queue;
+pub(crate) mod queued;
 mod rails;
 mod record;
 mod rma;
 mod route;
-pub(crate) mod task;
+pub(crate) mod shared_copy;
 mod unreachable;
 
-pub(crate) use calls::{Lines, WorkerCalls};
+pub(crate) use calls::{Circuits, WorkerCalls};
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
 pub use record::{AtomicOp, Completion, Width};
-pub(crate) use route::{Route, Way};
+pub(crate) use route::{ModulePair, Route};
 
 use crate::explain::Record;
 use crate::mem::key::KeyRecord;
@@ -40,10 +40,10 @@ use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
 use crate::{Error, Status};
 use packing::packed_too_much;
+use queued::QueuedOp;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-use task::Task;
 use tieline_plugin_api::OK;
 
 /// The way to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
@@ -181,7 +181,7 @@ impl Endpoint {
         ep.check_message(id, len)?;
         let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
         let request = ep.open(Kind::Send)?;
-        ep.enqueue(Task::Gather { id, header, pieces: pieces.collect(), len, request });
+        ep.enqueue(QueuedOp::Gather { id, header, pieces: pieces.collect(), len, request });
         ep.outcome(request)
     }
 
@@ -213,7 +213,7 @@ impl Endpoint {
         ep.check_alive()?;
         ep.shared.check_no_handler("a flush")?;
         let request = ep.open(Kind::Ping)?;
-        ep.enqueue(Task::ask(id::PING, request, Vec::new()));
+        ep.enqueue(QueuedOp::ask(id::PING, request, Vec::new()));
         ep.outcome(request)
     }
 
@@ -328,7 +328,7 @@ impl Inner {
             return Err(Status::Again.into());
         }
         let request = self.open(Kind::Send)?;
-        self.enqueue(Task::Message { id, header, payload, request: Some(request) });
+        self.enqueue(QueuedOp::Message { id, header, payload, request: Some(request) });
         self.outcome(request)
     }
 

@@ -17,7 +17,7 @@ impl Inner {
         Packs { endpoint: self, before: self.packing.replace(Packing::Yes) }
     }
 
-    /// Whether it packs; then it leaves its lines when it has packed.
+    /// Whether it packs; then it leaves its circuits when it has packed.
     pub(super) fn packs(&self) -> bool {
         let packs = self.packing.get() != Packing::No;
         if packs {
@@ -29,7 +29,7 @@ impl Inner {
     #[cold]
     fn leave_after_packing(&self, before: Packing) {
         match before {
-            Packing::No => self.worker.drop_dead_lines_of(self),
+            Packing::No => self.worker.drop_dead_circuits_of(self),
             _ => self.packing.set(Packing::Leaves),
         }
     }

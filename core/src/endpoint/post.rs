@@ -1,11 +1,11 @@
 //! The slow way of put, get and atomics: whatever did not complete in one call.
 
-use super::key::{Native, RemoteKey};
+use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
+use super::queued::{Failed, NativeOp, QueuedOp, Source};
 use super::record::{Completion, rma_op};
-use super::task::{Failed, NativeOp, Source, Task};
 use super::{Inner, State};
-use crate::op::{Id, Kind, Landing, Memory};
+use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::region::{Access, Region};
 use crate::request::{Outcome, Request};
 use crate::{Error, Status};
@@ -195,7 +195,7 @@ impl Inner {
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open(self.index, Kind::Native)?;
-            ops.set_landing(request, Landing::held(memory, at, len));
+            ops.set_landing(request, LocalBuffer::held(memory, at, len));
             request
         };
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
@@ -286,9 +286,9 @@ impl Inner {
         len: usize,
     ) {
         let (memory, at) = (transfer.memory.clone(), transfer.at + from);
-        let landing = Landing::held(memory.clone(), at, len);
-        self.shared.ops.borrow_mut().set_landing(request, landing);
-        self.enqueue(Task::Native(NativeOp {
+        let local_buffer = LocalBuffer::held(memory.clone(), at, len);
+        self.shared.ops.borrow_mut().set_landing(request, local_buffer);
+        self.enqueue(QueuedOp::Native(NativeOp {
             put: transfer.put,
             memory,
             at,
@@ -305,7 +305,7 @@ impl Inner {
 
     /// Whether a transfer may be begun that takes several pieces: were there room for none of it to wait, `Again` in the
     /// middle would have to be told although some is written.
-    fn may_cut(&self, put: bool, len: usize, native: &Native, copied: usize) -> bool {
+    fn may_cut(&self, put: bool, len: usize, native: &ImportedKey, copied: usize) -> bool {
         len <= native.most(put) || self.has_room(copied)
     }
 
@@ -313,7 +313,7 @@ impl Inner {
     fn post_shared(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
-        native: &Native,
+        native: &ImportedKey,
     ) -> Result<Outcome, Error> {
         let rails = transfer.key.inner.rails(native, transfer.offset, transfer.len);
         if let [_] = rails[..] {
@@ -343,7 +343,7 @@ impl Inner {
         put: bool,
         base: *mut u8,
         len: usize,
-        native: &Native,
+        native: &ImportedKey,
         offset: u64,
     ) -> Result<(), Status> {
         let max = native.most(put);
@@ -396,7 +396,7 @@ impl Inner {
     }
 
     /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
-    fn post_native(&self, op: &mut NativeOp, native: &Native) -> Result<bool, Failed> {
+    fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
         if op.posted == 0 && op.len <= most {
             return match self.post_piece(op, native, op.request, op.len)? {
@@ -416,8 +416,8 @@ impl Inner {
                 let mut ops = self.shared.ops.borrow_mut();
                 let piece = ops.open_part(op.request, self.index, Kind::Native);
                 let piece = piece.map_err(Failed::by_nobody)?;
-                let landing = Landing::held(op.memory.clone(), op.at + op.posted, len);
-                ops.set_landing(piece, landing);
+                let local_buffer = LocalBuffer::held(op.memory.clone(), op.at + op.posted, len);
+                ops.set_landing(piece, local_buffer);
                 piece
             };
             let posted = self.post_piece(op, native, piece, len);
@@ -437,7 +437,7 @@ impl Inner {
     fn post_piece(
         &self,
         op: &NativeOp,
-        native: &Native,
+        native: &ImportedKey,
         id: Id,
         len: usize,
     ) -> Result<i32, Failed> {
@@ -461,7 +461,12 @@ impl Inner {
 
     /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its
     /// contract is taken out.
-    pub(crate) fn memory_failure(&self, native: &Native, key: &RemoteKey, status: Status) -> Error {
+    pub(crate) fn memory_failure(
+        &self,
+        native: &ImportedKey,
+        key: &RemoteKey,
+        status: Status,
+    ) -> Error {
         let error = self.failure_over(status, Some(native.interface));
         match status {
             Status::PeerFailed => {

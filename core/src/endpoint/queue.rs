@@ -4,7 +4,7 @@
 //! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
 //! that waits for the peer: not for a fence, and not for questions of ours.
 
-use super::task::{Failed, Source, Task, Waiting};
+use super::queued::{Failed, QueuedOp, Source, Waiting};
 use super::{Inner, State};
 use crate::op::Id;
 use crate::proto::emulate::{Answer, PUT_HEAD, Target};
@@ -21,31 +21,33 @@ const MOST_ANSWERS: usize = 65_536;
 
 impl Inner {
     /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
-    pub(crate) fn attempt(&self, task: &mut Task) -> Result<bool, Failed> {
+    pub(crate) fn attempt(&self, task: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match task {
-            Task::Message { id, header, payload, .. } => self.message_now(*id, *header, payload),
-            Task::Gather { id, header, pieces, len, .. } => {
+            QueuedOp::Message { id, header, payload, .. } => {
+                self.message_now(*id, *header, payload)
+            }
+            QueuedOp::Gather { id, header, pieces, len, .. } => {
                 self.pack_now(*id, *header, *len, |out| {
                     pieces.iter().try_for_each(|(region, range)| {
                         out.put_span(&region.inner.span, range.start, range.end - range.start)
                     })
                 })
             }
-            Task::Put { source, len, sent, target, answer, .. } => {
+            QueuedOp::Put { source, len, sent, target, answer, .. } => {
                 self.send_put(source, *len, sent, target, *answer)
             }
-            Task::Forward { to, task } => {
+            QueuedOp::Forward { to, task } => {
                 if let Some(task) = task.take() {
                     to.enqueue(*task);
                 }
                 Ok(())
             }
-            Task::Barrier { request } => {
+            QueuedOp::Barrier { request } => {
                 return Ok(!self.shared.ops.borrow().is_open(*request));
             }
-            Task::FlushLanes { request, lanes } => return Ok(self.flush_lanes(*request, lanes)),
-            Task::Native(op) => return self.attempt_native(op),
-            Task::Atomic(op) => return self.attempt_atomic(op),
+            QueuedOp::FlushLanes { request, lanes } => return Ok(self.flush_lanes(*request, lanes)),
+            QueuedOp::Native(op) => return self.attempt_native(op),
+            QueuedOp::Atomic(op) => return self.attempt_atomic(op),
         };
         match sent {
             Ok(()) => Ok(true),
@@ -87,7 +89,7 @@ impl Inner {
     }
 
     /// Sends a task now if nothing is queued before it, otherwise queues it.
-    pub(crate) fn enqueue(&self, mut task: Task) {
+    pub(crate) fn enqueue(&self, mut task: QueuedOp) {
         if self.state.get() == State::New && task.is_message() {
             if let Err(error) = self.open_message_lane() {
                 if error.status() != Status::Again {
@@ -115,7 +117,7 @@ impl Inner {
     }
 
     /// Puts a task before all others: they may wait for it.
-    pub(super) fn put_first(&self, task: Task) {
+    pub(super) fn put_first(&self, task: QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get() + task.copied());
         self.queue.borrow_mut().push_front(task);
         self.queue_has_work();
@@ -128,9 +130,9 @@ impl Inner {
         self.worker.make_busy(self);
     }
 
-    fn task_failed(&self, task: &Task, failed: Failed) {
+    fn task_failed(&self, task: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
-        if let Task::Put { request, answer, .. } = task {
+        if let QueuedOp::Put { request, answer, .. } = task {
             if request != answer {
                 // The last piece asks for it, which was not sent.
                 self.shared.with_ops(|ops| ops.withdraw(*answer));
@@ -140,10 +142,11 @@ impl Inner {
     }
 
     /// Hands an emulated operation to the endpoint that it goes through, behind what a fence holds back here.
-    pub(super) fn emulate(&self, control: &Rc<Inner>, task: Task) {
-        let held_back = |task: &Task| matches!(task, Task::Barrier { .. });
+    pub(super) fn emulate(&self, control: &Rc<Inner>, task: QueuedOp) {
+        let held_back = |task: &QueuedOp| matches!(task, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
-            return self.enqueue(Task::Forward { to: control.clone(), task: Some(Box::new(task)) });
+            return self
+                .enqueue(QueuedOp::Forward { to: control.clone(), task: Some(Box::new(task)) });
         }
         control.enqueue(task);
     }
@@ -156,13 +159,13 @@ impl Inner {
     }
 
     /// Whether nothing here can move until a connection has formed, or has failed to.
-    pub(crate) fn waits_for_line(&self) -> bool {
+    pub(crate) fn waits_for_circuit(&self) -> bool {
         let messages_wait = || {
             let way = self.route.message().filter(|_| self.state.get() == State::New);
-            way.is_some_and(|way| self.worker.line_forms(self, way.interface))
+            way.is_some_and(|way| self.worker.circuit_forms(self, way.interface))
         };
         match self.queue.borrow().front() {
-            Some(Task::Native(op)) => op.key.forming().is_some(),
+            Some(QueuedOp::Native(op)) => op.key.forming().is_some(),
             Some(task) => task.is_message() && messages_wait(),
             None => !self.answers.borrow().is_empty() && messages_wait(),
         }
@@ -264,7 +267,7 @@ impl Inner {
         let mut done = self.run_answers(budget);
         let most = done + budget;
         while done < most {
-            let message = self.queue.borrow().front().is_some_and(Task::is_message);
+            let message = self.queue.borrow().front().is_some_and(QueuedOp::is_message);
             if message && self.state.get() == State::New {
                 match self.open_message_lane() {
                     Ok(()) => self.state.set(State::Queueing),
@@ -303,7 +306,7 @@ impl Inner {
         (done, left || !self.answers.borrow().is_empty())
     }
 
-    fn uncount(&self, task: &Task) {
+    fn uncount(&self, task: &QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.copied()));
     }
 }

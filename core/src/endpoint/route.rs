@@ -4,8 +4,8 @@ use super::unreachable;
 use crate::address::{Candidate, WorkerAddress};
 use crate::config::vars;
 use crate::explain::Record;
+use crate::lanes::{LaneTarget, PeerModule, lanes};
 use crate::rank::{ModuleRef, Role};
-use crate::reach::{PeerModule, Via, lanes};
 use crate::setup::Core;
 use crate::shared::Shared;
 use crate::{Error, Status};
@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 /// An interface of ours, and the peer's candidate that it reaches.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct ModulePair {
     pub(crate) interface: usize,
     pub(crate) candidate: usize,
 }
@@ -21,11 +21,11 @@ pub(crate) struct Way {
 /// The ways to one peer.
 pub(crate) struct Route {
     /// Message lanes, best first.
-    messages: Vec<Way>,
+    messages: Vec<ModulePair>,
     /// The one that is used: a later one when those before could not be opened.
     chosen: Cell<usize>,
     /// Lanes for put, get and atomics, best first.
-    pub(crate) memory: Vec<Way>,
+    pub(crate) memory: Vec<ModulePair>,
     /// What was composed besides messages, in words.
     pub(crate) composed: String,
     /// What was decided, and why.
@@ -65,14 +65,14 @@ impl Route {
         let composed = lanes.compose(&peer.label(), &wired);
         let ways = |role: Role| {
             lanes.of(role).iter().filter_map(|lane| match &lane.via {
-                Via::Module(at, candidate) => {
-                    Some(Way { interface: shared.interface(at)?, candidate: *candidate })
+                LaneTarget::Module(at, candidate) => {
+                    Some(ModulePair { interface: shared.interface(at)?, candidate: *candidate })
                 }
-                Via::Messages => None,
+                LaneTarget::Messages => None,
             })
         };
         let messages = ways(Role::Message).collect();
-        let mut memory: Vec<Way> = ways(Role::Rma).collect();
+        let mut memory: Vec<ModulePair> = ways(Role::Rma).collect();
         for way in ways(Role::Atomic) {
             if !memory.iter().any(|known| known.interface == way.interface) {
                 memory.push(way);
@@ -82,7 +82,7 @@ impl Route {
     }
 
     /// One way alone, for messages.
-    pub(crate) fn only(way: Way) -> Route {
+    pub(crate) fn only(way: ModulePair) -> Route {
         Route {
             messages: vec![way],
             chosen: Cell::new(0),
@@ -93,13 +93,13 @@ impl Route {
     }
 
     /// Puts the ways last, among their like, that failed lately, and of them the one that failed last.
-    pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&Way) -> u64) {
+    pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&ModulePair) -> u64) {
         self.messages.sort_by_key(&avoided_until);
         self.memory.sort_by_key(&avoided_until);
     }
 
     /// The message lane.
-    pub(crate) fn message(&self) -> Option<Way> {
+    pub(crate) fn message(&self) -> Option<ModulePair> {
         self.messages.get(self.chosen.get()).copied()
     }
 

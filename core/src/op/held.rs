@@ -4,7 +4,7 @@
 //! It is let go when the provider says how the operation ended, or when everything is closed that the operation may have
 //! gone through: from then on, by the binary interface, the provider touches nothing of it.
 
-use super::{Id, Landing};
+use super::{Id, LocalBuffer};
 
 /// What a provider has that was posted on it and that nobody here waits for any more.
 pub(crate) struct Unfinished {
@@ -13,7 +13,7 @@ pub(crate) struct Unfinished {
     pub(super) interface: usize,
     /// `None`: it has no memory of ours.
     #[allow(dead_code)] // held for its drop
-    pub(super) landing: Option<Landing>,
+    pub(super) local_buffer: Option<LocalBuffer>,
 }
 
 impl Unfinished {
@@ -26,8 +26,8 @@ impl Unfinished {
 /// An endpoint of a provider's that an operation may have gone through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Through {
-    /// A line of the worker's, by its number.
-    Line(u64),
+    /// A circuit of the worker's, by its number.
+    Circuit(u64),
     /// The lanes of an endpoint.
     Endpoint(Id),
     /// A provider that is out of use: nothing of it is closed before its interface is.

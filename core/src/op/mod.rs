@@ -41,7 +41,7 @@ impl Memory {
 }
 
 /// What an operation in flight reads from or writes to.
-pub(crate) struct Landing {
+pub(crate) struct LocalBuffer {
     pub(crate) memory: Memory,
     pub(crate) offset: usize,
     pub(crate) len: usize,
@@ -49,10 +49,10 @@ pub(crate) struct Landing {
     pub(crate) missing: usize,
 }
 
-impl Landing {
+impl LocalBuffer {
     /// Memory that is only held, since a provider uses it.
-    pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> Landing {
-        Landing { memory, offset, len, missing: 0 }
+    pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> LocalBuffer {
+        LocalBuffer { memory, offset, len, missing: 0 }
     }
 
     /// Takes bytes that a message brought; `true`: these were the last.

@@ -10,7 +10,7 @@
 
 mod ends;
 
-use super::Landing;
+use super::LocalBuffer;
 use super::held::Unfinished;
 use super::slab::{Id, Slab};
 use crate::{Error, Status};
@@ -129,7 +129,7 @@ impl Hot {
 /// What few operations have.
 #[derive(Default)]
 struct Cold {
-    landing: Option<Landing>,
+    local_buffer: Option<LocalBuffer>,
     error: Option<Error>,
     /// Operations that this one is a part of, or that wait for it.
     then: Vec<Id>,
@@ -175,7 +175,7 @@ pub(crate) struct Table {
     /// Flushes that everything before has ended, and that now ask the lanes.
     due: Vec<Id>,
     /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
-    freed: Vec<Landing>,
+    freed: Vec<LocalBuffer>,
 }
 
 impl Table {
@@ -350,9 +350,9 @@ impl Table {
     }
 
     /// What it reads from or writes to, to be kept until it ends.
-    pub(crate) fn set_landing(&mut self, id: Id, landing: Landing) {
+    pub(crate) fn set_landing(&mut self, id: Id, local_buffer: LocalBuffer) {
         if let Some(cold) = self.slab.cold_mut(id) {
-            cold.landing = Some(landing);
+            cold.local_buffer = Some(local_buffer);
         }
     }
 
@@ -395,9 +395,9 @@ impl Table {
     }
 
     /// Where the data of an emulated get goes.
-    pub(crate) fn landing_of_get(&mut self, id: Id) -> Option<&mut Landing> {
+    pub(crate) fn landing_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
-        self.slab.cold_mut(id)?.landing.as_mut()
+        self.slab.cold_mut(id)?.local_buffer.as_mut()
     }
 
     // ---- ending ----
@@ -464,9 +464,9 @@ impl Table {
 
     fn end(&mut self, id: Id, value: u64, bare: bool, tells: bool) {
         let Some(cold) = self.slab.cold_mut(id) else { return };
-        let landing = cold.landing.take();
+        let local_buffer = cold.local_buffer.take();
         let (error, then) = (cold.error.clone(), std::mem::take(&mut cold.then));
-        self.freed.extend(landing);
+        self.freed.extend(local_buffer);
         let Some(&hot) = self.slab.get(id) else { return };
         let unheard = then.is_empty();
         // What a flush tells it tells once: to who asked for it, or to what it is a part of.
@@ -535,7 +535,7 @@ impl Table {
     }
 
     /// Memory that an ended operation used.
-    pub(crate) fn take_freed(&mut self) -> Option<Landing> {
+    pub(crate) fn take_freed(&mut self) -> Option<LocalBuffer> {
         self.freed.pop()
     }
 

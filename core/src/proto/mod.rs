@@ -1,7 +1,7 @@
 //! The core's own messages: how they are written, and what of their handling needs neither an endpoint nor a worker.
 
-pub(crate) mod assist;
 pub(crate) mod emulate;
+pub(crate) mod shared_copy;
 
 /// The ids of the core's own messages; applications have those below.
 pub(crate) mod id {
@@ -17,9 +17,9 @@ pub(crate) mod id {
     pub(crate) const SERVICE: u16 = 0xf008;
 }
 
-/// Who sent one of the core's own messages, and over which line where it came over one.
+/// Who sent one of the core's own messages, and over which circuit where it came over one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) peer: u32,
-    pub(crate) line: Option<u64>,
+    pub(crate) circuit: Option<u64>,
 }

@@ -48,7 +48,7 @@ pub(crate) struct SearchPath {
 }
 
 /// A file that is a provider by its name and its rights.
-pub(super) struct Candidate {
+pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) name_in_file: String,
     /// From the system directory.
@@ -128,7 +128,7 @@ impl SearchPath {
     }
 
     /// Lists the candidates in the order of the search, and records what cannot be one.
-    pub(super) fn candidates(self) -> (Vec<Candidate>, Vec<Record>) {
+    pub(super) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = self.records;
         let mut candidates = Vec::new();
         let mut seen = HashSet::new();
@@ -163,7 +163,7 @@ impl SearchPath {
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 if seen.insert(real) {
                     let system = *kind == Kind::System;
-                    candidates.push(Candidate { path, name_in_file, system });
+                    candidates.push(FoundFile { path, name_in_file, system });
                 }
             }
         }
@@ -211,7 +211,7 @@ fn follow(trust: &Trust, path: &Path, expected: &str) -> Result<PathBuf, Refusal
 }
 
 /// Checks a candidate's rights, structure and note. None of its code runs.
-pub(super) fn examine(candidate: &Candidate) -> Result<Examined, Refusal> {
+pub(super) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
     const READABLE: &str = "a file that can be read";
     let unreadable = |error: std::io::Error| -> Refusal {
         ("search", Unfit { expected: READABLE.into(), found: error.to_string() })

@@ -9,8 +9,8 @@ use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, R
 use crate::compose::{Composition, Path};
 use crate::config::{Config, vars};
 use crate::explain::{Record, Verdict};
+use crate::lanes::{LaneTarget, PeerModule, Serves, lanes};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
-use crate::reach::{PeerModule, Serves, Via, lanes};
 use crate::setup::Core;
 
 impl Report {
@@ -79,8 +79,8 @@ fn lane_views(composition: &Composition) -> Vec<LaneView> {
         views.extend(lanes.of(role).iter().map(|lane| LaneView {
             role: role.name().to_owned(),
             via: match &lane.via {
-                Via::Module(at, _) => at.to_string(),
-                Via::Messages => "emulated".to_owned(),
+                LaneTarget::Module(at, _) => at.to_string(),
+                LaneTarget::Messages => "emulated".to_owned(),
             },
             memory: match (role, lane.serves) {
                 (Role::Message, _) => None,

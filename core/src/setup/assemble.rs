@@ -2,8 +2,8 @@
 
 use super::selftest;
 use super::{Core, ModuleUse, Roles};
-use crate::address::Place;
-use crate::compose::{self, Composition, Wishes};
+use crate::address::Location;
+use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
 use crate::mem::{DomainSlot, Memory};
@@ -69,7 +69,7 @@ impl Core {
                 .or_else(|| about.map(|record| record.verdict.to_string()))
         };
         self.config.selection(vars::PROVIDERS)?.check_required(&loaded, reason)?;
-        self.composition.check_required(&Wishes::from_config(&self.config)?)?;
+        self.composition.check_required(&Preferences::from_config(&self.config)?)?;
         if self.modules.iter().any(|m| m.roles.message) {
             Ok(())
         } else {
@@ -97,7 +97,7 @@ impl Core {
         let _ = config.secret()?;
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
-        let wishes = Wishes::from_config(&config)?;
+        let preferences = Preferences::from_config(&config)?;
         let settings = Arc::new(ConfigSettings(config.clone()));
         let discovery = discover(settings, &builtin(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
@@ -141,7 +141,7 @@ impl Core {
         for (at, attr, _) in &found {
             let version = discovery.providers.iter().find(|p| p.name == at.provider);
             let version = version.map(|p| &p.version);
-            candidates.push(compose::Candidate {
+            candidates.push(compose::FoundModule {
                 at: at.clone(),
                 facts: ModuleFacts::from(attr),
                 provider_preference: providers.admits(&at.provider, version).unwrap_or(0),
@@ -156,7 +156,7 @@ impl Core {
         // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
         let mut closed: Vec<String> = Vec::new();
         let composition = loop {
-            let mut composition = compose::compose(&candidates, &wishes);
+            let mut composition = compose::compose(&candidates, &preferences);
             let Some(record) = closed_connector(&composition, &found, &domains, id) else {
                 // A name that means one of them was found, whatever became of it.
                 composition.records.retain(|r| {
@@ -170,7 +170,7 @@ impl Core {
             closed.push(record.subject());
             records.push(record);
         };
-        check_names(&wishes, &found, &discovery, &mut records);
+        check_names(&preferences, &found, &discovery, &mut records);
         let idle: Vec<&str> = discovery
             .records
             .iter()
@@ -195,7 +195,7 @@ impl Core {
         let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Notes::default()));
         let core = Arc::new(Core {
             id,
-            place: Place::here(),
+            place: Location::here(),
             config,
             discovery,
             composition,
@@ -351,13 +351,13 @@ fn closed_connector(
 
 /// Records names in the list of domains that fit nothing.
 fn check_names(
-    wishes: &Wishes,
+    preferences: &Preferences,
     found: &[FoundModule],
     discovery: &Discovery,
     records: &mut Vec<Record>,
 ) {
     let domains: Vec<&str> = found.iter().map(|(at, _, _)| at.domain.as_str()).collect();
-    records.extend(wishes.domains.unmatched(&domains, &discovery.looked));
+    records.extend(preferences.domains.unmatched(&domains, &discovery.looked));
 }
 
 /// The modules that the usable paths consist of, best first: those that can carry data, or the

@@ -8,7 +8,7 @@ mod selftest;
 mod spin;
 
 use crate::Error;
-use crate::address::{Party, Place};
+use crate::address::{Location, WorkerEntry};
 use crate::compose::Composition;
 use crate::config::Config;
 use crate::explain::Record;
@@ -41,7 +41,7 @@ pub(crate) struct ModuleUse {
 /// Everything of a context that its workers and regions share. Immutable but for what is counted.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) spin: Spin,
     guard: Arc<ForkGuard>,
     notes: Arc<Notes>,
-    service: OnceLock<Party>,
+    service: OnceLock<WorkerEntry>,
     /// Why the progress thread has ended before it was told to.
     service_stopped: OnceLock<Error>,
     /// Last: everything above that points into a domain goes first.
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// The service worker, for every worker but itself.
-    pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<Party> {
+    pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
         self.service.get().filter(|party| party.worker != *worker && serves()).cloned()
     }
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Publishes the service worker.
-    pub(crate) fn set_service(&self, party: Party) {
+    pub(crate) fn set_service(&self, party: WorkerEntry) {
         let _ = self.service.set(party);
     }
 }

@@ -8,7 +8,7 @@ pub(crate) use orphans::End;
 use crate::interface::InterfaceSlot;
 use crate::op::held::{Held, Through, Unfinished};
 use crate::op::{Id, Table};
-use crate::proto::assist::Slots;
+use crate::proto::shared_copy::Slots;
 use crate::rank::ModuleRef;
 use crate::setup::Core;
 use crate::sys::ForkGuard;
@@ -107,8 +107,8 @@ impl Shared {
         if due {
             self.note_work();
         }
-        while let Some(landing) = freed {
-            drop(landing);
+        while let Some(local_buffer) = freed {
+            drop(local_buffer);
             freed = self.ops.borrow_mut().take_freed();
         }
         result

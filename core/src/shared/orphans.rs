@@ -1,5 +1,5 @@
 //! Operations that outlive their endpoint: it was dropped while a provider had them, and the connections that they go over are
-//! the worker's and live on. They end as the provider says, or else with what they go over: the line, the interface, the worker.
+//! the worker's and live on. They end as the provider says, or else with what they go over: the circuit, the interface, the worker.
 
 use super::Shared;
 use crate::Error;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 struct Orphan {
     id: Id,
     interface: usize,
-    /// Lines that it may have gone over.
+    /// Circuits that it may have gone over.
     through: Vec<Through>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 /// What came to its end under operations.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
-    Line(u64),
+    Circuit(u64),
     /// `broken`: nothing of its provider is called again.
     Interface {
         index: usize,
@@ -33,14 +33,14 @@ pub(crate) enum End {
 }
 
 impl Shared {
-    /// An endpoint is dropped. What providers have of it goes on without it where it goes over lines alone; `through` says what
+    /// An endpoint is dropped. What providers have of it goes on without it where it goes over circuits alone; `through` says what
     /// that is, by interface.
     pub(crate) fn orphan(&self, owner: usize, through: impl Fn(usize) -> Vec<Through>) {
         let posted = self.ops.borrow().posted_of(owner);
         let orphan = |(id, interface)| Orphan { id, interface, through: through(interface) };
-        let over_lines = |one: &Through| matches!(one, Through::Line(_));
+        let over_circuits = |one: &Through| matches!(one, Through::Circuit(_));
         let mut left: Vec<Orphan> = posted.into_iter().map(orphan).collect();
-        left.retain(|orphan| orphan.through.iter().all(over_lines));
+        left.retain(|orphan| orphan.through.iter().all(over_circuits));
         self.with_ops(|ops| left.iter().for_each(|orphan| ops.orphan(orphan.id)));
         let mut all = self.orphans.0.borrow_mut();
         if all.len() + left.len() > all.capacity() {
@@ -52,7 +52,7 @@ impl Shared {
     /// Ends those that go over this. Providers may touch their memory until what they go over is closed.
     pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {
-            End::Line(number) => orphan.through.contains(&Through::Line(number)),
+            End::Circuit(number) => orphan.through.contains(&Through::Circuit(number)),
             End::Interface { index, .. } => orphan.interface == index,
             End::Worker => true,
         };
@@ -79,13 +79,13 @@ impl Shared {
     /// How many there are, by where they go.
     pub(crate) fn orphans_by_way(
         &self,
-        line_name: impl Fn(u64) -> Option<String>,
+        circuit_name: impl Fn(u64) -> Option<String>,
     ) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for orphan in self.orphans.0.borrow().iter() {
             if self.ops.borrow().is_open(orphan.id) {
                 let name = orphan.through.iter().find_map(|one| match one {
-                    Through::Line(number) => line_name(*number),
+                    Through::Circuit(number) => circuit_name(*number),
                     _ => None,
                 });
                 let way = name.unwrap_or_else(|| self.interfaces[orphan.interface].path.clone());

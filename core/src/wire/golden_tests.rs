@@ -2,7 +2,7 @@
 //! changes only with its version. A new minor adds a file; it changes none.
 
 use crate::Status;
-use crate::address::{Candidate, MESSAGES, Party, Place, Scheme, Via, WorkerAddress};
+use crate::address::{Candidate, Location, MESSAGES, Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::mem::key::KeyRecord;
 use crate::region::Access;
 
@@ -19,7 +19,7 @@ macro_rules! golden {
 }
 
 fn address() -> WorkerAddress {
-    let party = |n| Party {
+    let party = |n| WorkerEntry {
         worker: [n; 16],
         candidates: vec![Candidate {
             provider: "shm".into(),
@@ -40,7 +40,7 @@ fn address() -> WorkerAddress {
     WorkerAddress {
         context: [1; 16],
         messages: MESSAGES,
-        place: Place {
+        place: Location {
             boot_id: [2; 16],
             pid_namespace: 3,
             net_namespace: 4,

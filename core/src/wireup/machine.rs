@@ -1,8 +1,10 @@
 //! The machine: what the caller's side of a connection does. What peers do is in `receive.rs`.
 
 use super::message::{MAX_ADDRESS, MAX_IDENTITY};
-use super::record::Peer;
-use super::{Action, Claim, ConnectionKey, Counters, Limits, Phase, Reason, ReasonKind, WorkerId};
+use super::record::PeerRecord;
+use super::{
+    Action, Claim, ConnectionKey, Limits, Phase, Reason, ReasonKind, WireupCounters, WorkerId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tieline_plugin_api::address_hash;
 
@@ -14,7 +16,7 @@ pub(crate) struct Machine {
     pub(super) identity: Vec<u8>,
     pub(super) limits: Limits,
     pub(super) connections: BTreeMap<ConnectionKey, Connection>,
-    pub(super) peers: BTreeMap<WorkerId, Peer>,
+    pub(super) peers: BTreeMap<WorkerId, PeerRecord>,
     /// When which unfinished connection wants attention; exactly one entry for each of them.
     pub(super) timers: BTreeSet<(u64, ConnectionKey)>,
     pub(super) actions: VecDeque<Action>,
@@ -26,7 +28,7 @@ pub(crate) struct Machine {
     pub(super) floor: u32,
     /// Counts changes, so that the pair that rested longest is forgotten first.
     pub(super) changes: u64,
-    pub(super) counters: Counters,
+    pub(super) counters: WireupCounters,
 }
 
 /// The state of one connection.
@@ -57,12 +59,12 @@ pub(super) struct Connection {
     pub(super) renumbered: u8,
     /// For words: how often the present message was sent, and what came last.
     pub(super) sent: u32,
-    pub(super) heard: Option<(u64, Heard)>,
+    pub(super) heard: Option<(u64, LastWord)>,
 }
 
 /// The last thing that a peer said about a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum LastWord {
     Request,
     Reply,
     InWork,
@@ -110,7 +112,7 @@ impl Machine {
             idle_pairs: 0,
             floor: 0,
             changes: 0,
-            counters: Counters::default(),
+            counters: WireupCounters::default(),
         };
         machine.set_identity(identity);
         machine
@@ -301,7 +303,7 @@ impl Machine {
     }
 
     /// What happened so far.
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &WireupCounters {
         &self.counters
     }
 }

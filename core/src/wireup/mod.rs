@@ -10,15 +10,15 @@
 //!
 //! The picture, the table and the bytes are in `docs/wireup.md`.
 
-mod books;
-mod course;
 mod machine;
 mod message;
 mod receive;
 mod record;
 pub(crate) mod service;
+mod tables;
 #[cfg(test)]
 mod tests;
+mod transitions;
 
 pub(crate) use machine::Machine;
 #[cfg(test)]
@@ -223,7 +223,7 @@ pub(crate) enum ReasonKind {
 
 /// How often what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub(crate) struct WireupCounters {
     /// Requests that came in, duplicates too.
     pub(crate) requests: u64,
     /// Messages sent again because no answer came.

@@ -1,8 +1,8 @@
 //! What the machine does with a datagram. Nothing here trusts what it reads.
 
-use super::books::WINDOW;
-use super::machine::{Connection, Heard, Machine};
+use super::machine::{Connection, LastWord, Machine};
 use super::message::{Body, Header, Malformed, Parsed, VERSION, encode, parse};
+use super::tables::WINDOW;
 use super::{Action, ConnectionKey, Phase, ReasonKind, WorkerId, short};
 use tieline_plugin_api::address_hash;
 
@@ -136,7 +136,7 @@ impl Machine {
         let Some(c) = self.connections.get_mut(key) else {
             return self.request_for_none(now, header, key, identity, address);
         };
-        c.heard = Some((now, Heard::Request));
+        c.heard = Some((now, LastWord::Request));
         c.losses = 0;
         match c.phase {
             Phase::Making if c.theirs.is_none() => c.theirs = Some(address.to_vec()),
@@ -207,7 +207,7 @@ impl Machine {
         let mut connection = Connection::new(now, deadline, self.limits.first_retry);
         connection.early = true;
         connection.theirs = Some(address.to_vec());
-        connection.heard = Some((now, Heard::Request));
+        connection.heard = Some((now, LastWord::Request));
         self.insert(key.clone(), connection);
         if let Some(peer) = self.peers.get_mut(&key.peer) {
             peer.epoch = header.from_epoch;
@@ -233,7 +233,7 @@ impl Machine {
             let text = "the reply is bound to an endpoint that is gone";
             return self.answer(header, identity, ReasonKind::Closed, text);
         }
-        c.heard = Some((now, Heard::Reply));
+        c.heard = Some((now, LastWord::Reply));
         c.losses = 0;
         match c.phase {
             Phase::Asked => {
@@ -268,7 +268,7 @@ impl Machine {
         let last_retry = self.limits.last_retry;
         match self.connections.get_mut(key) {
             Some(c) if c.phase == Phase::Asked && !ready => {
-                c.heard = Some((now, Heard::InWork));
+                c.heard = Some((now, LastWord::InWork));
                 c.losses = 0;
                 c.interval = last_retry;
             }
@@ -286,7 +286,7 @@ impl Machine {
         match kind {
             ReasonKind::Busy => {
                 if phase == Some(Phase::Asked) {
-                    c.heard = Some((now, Heard::Busy(text.to_string())));
+                    c.heard = Some((now, LastWord::Busy(text.to_string())));
                     c.losses = 0;
                 }
             }

@@ -7,7 +7,7 @@ const MAX_SPANS: usize = 256;
 
 /// One worker that we have, or had, something with.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peer {
+pub(super) struct PeerRecord {
     /// Its life; 0: nothing heard yet.
     pub(super) epoch: u64,
     /// By module.

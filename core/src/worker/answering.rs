@@ -80,14 +80,14 @@ impl Inner {
         !self.owed.is_empty()
     }
 
-    /// Who waits for an answer that did not come over a line: what came over one ends with it.
+    /// Who waits for an answer that did not come over a circuit: what came over one ends with it.
     pub(super) fn who_waits(&self) -> BTreeSet<u32> {
         let mut who: BTreeSet<u32> = {
             let debts = self.owed.debts.borrow();
-            debts.iter().filter(|debt| debt.to.line.is_none()).map(|debt| debt.to.peer).collect()
+            debts.iter().filter(|debt| debt.to.circuit.is_none()).map(|debt| debt.to.peer).collect()
         };
         for endpoint in self.all_endpoints() {
-            if endpoint.owner != Owner::Line && endpoint.answers_len() > 0 {
+            if endpoint.owner != Owner::Circuit && endpoint.answers_len() > 0 {
                 who.extend(self.peers.borrow().known_number(&endpoint.address.party.worker));
             }
         }
@@ -98,7 +98,7 @@ impl Inner {
     pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
         if self.shared.same_process() {
             who.into_iter()
-                .for_each(|peer| self.hang_up(Origin { peer, line: None }, Status::Closed));
+                .for_each(|peer| self.hang_up(Origin { peer, circuit: None }, Status::Closed));
         }
     }
 
@@ -106,14 +106,14 @@ impl Inner {
     pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
         let unanswered = "a question that it carried could not be answered";
-        if let Some(line) = to.line {
-            self.line_failed(line, status, unanswered);
-            return self.drop_failed(line);
+        if let Some(circuit) = to.circuit {
+            self.circuit_failed(circuit, status, unanswered);
+            return self.drop_failed(circuit);
         }
         for slot in &self.shared.interfaces {
             for number in slot.numbers_of(to.peer) {
                 if slot.to_endpoint {
-                    self.line_failed(number, status, unanswered);
+                    self.circuit_failed(number, status, unanswered);
                     self.drop_failed(number);
                 } else if let Err(refused) = slot.interface.hang_up(number) {
                     self.shared.core.note(format!(

@@ -1,9 +1,9 @@
-//! What a worker does for its endpoints, beside their lines.
+//! What a worker does for its endpoints, beside their circuits.
 
 use super::Inner;
 use super::owed::Debt;
 use crate::address::WorkerAddress;
-use crate::endpoint::task::{Job, Waiting};
+use crate::endpoint::queued::{SharedCopy, Waiting};
 use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
 use crate::op::Id;
 use crate::proto::Origin;
@@ -34,7 +34,7 @@ impl WorkerCalls for Inner {
         self.make_busy(endpoint);
     }
 
-    fn add_copy(&self, copy: Job) {
+    fn add_copy(&self, copy: SharedCopy) {
         self.copies.borrow_mut().push(copy);
         self.shared.note_work();
     }
@@ -58,12 +58,12 @@ impl WorkerCalls for Inner {
 
     fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
         // Where a connection carried the question it has ended with the connection.
-        if endpoint.owner == Owner::Line || status == Status::PeerFailed || self.closed.get() {
+        if endpoint.owner == Owner::Circuit || status == Status::PeerFailed || self.closed.get() {
             return;
         }
         let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
         if let Some(peer) = peer {
-            let to = Origin { peer, line: None };
+            let to = Origin { peer, circuit: None };
             let Waiting { answer, owed_since } = lost;
             // A connection that forms and fails again and again does not begin its time anew.
             let since = owed_since.unwrap_or_else(|| self.wiring.now());

@@ -120,7 +120,7 @@ struct Entry {
     failed: bool,
 }
 
-/// A lane that is to be asked to flush. What it leads over is looked up on each try: a line may fail meanwhile, and a provider
+/// A lane that is to be asked to flush. What it leads over is looked up on each try: a circuit may fail meanwhile, and a provider
 /// may break.
 struct ToAsk {
     /// In whose name it is asked.
@@ -132,8 +132,8 @@ struct ToAsk {
 enum Over {
     /// The endpoint's own lane over an interface.
     Own(usize),
-    /// A line of the worker's.
-    Line(u64),
+    /// A circuit of the worker's.
+    Circuit(u64),
 }
 
 /// A lane that was asked to flush.
@@ -217,7 +217,7 @@ impl Book {
 impl Inner {
     /// Operations whose endpoint is gone, by where they go.
     fn orphans_by_way(&self) -> BTreeMap<String, usize> {
-        self.shared.orphans_by_way(|line| self.line_name(line))
+        self.shared.orphans_by_way(|circuit| self.circuit_name(circuit))
     }
 
     /// What peers are owed, or helped with, beside what stands on endpoints.
@@ -309,7 +309,7 @@ impl Inner {
         for number in self.wiring.standing() {
             // One that nobody uses may have something to deliver as well.
             let Ok(endpoint) = self.answers_over(number) else { continue };
-            lanes.push_back(ToAsk { endpoint, over: Over::Line(number) });
+            lanes.push_back(ToAsk { endpoint, over: Over::Circuit(number) });
         }
         lanes
     }
@@ -318,7 +318,7 @@ impl Inner {
     fn raw_of(&self, lane: &ToAsk) -> Option<(usize, RawEndpoint)> {
         match lane.over {
             Over::Own(at) => lane.endpoint.own_lanes().into_iter().find(|(i, _)| *i == at),
-            Over::Line(number) => self.raw_of_line(number),
+            Over::Circuit(number) => self.raw_of_circuit(number),
         }
     }
 
@@ -371,7 +371,7 @@ impl Inner {
         }
         self.shared.end_orphans(End::Worker, &error);
         drop((busy, peers, self.wiring.take_answers()));
-        self.drop_all_lines();
+        self.drop_all_circuits();
         // A handler that is running is let go when it has returned.
         match self.handlers.try_borrow_mut() {
             Ok(mut handlers) => {
@@ -384,7 +384,7 @@ impl Inner {
         self.services.close();
         *self.on_failure.borrow_mut() = None;
         *self.on_left.borrow_mut() = None;
-        self.wiring.carriers.forget_out_of_band();
+        self.wiring.transports.forget_out_of_band();
         let copies = self.copies.take();
         drop(copies);
         self.helps.close();

@@ -75,15 +75,15 @@ impl Inner {
         endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade()).collect()
     }
 
-    /// The endpoint that the answer to one of the core's own messages goes through. One that came over a line is
-    /// answered over that line: where the line dies, what was asked over it fails at whoever asked, so nobody waits
+    /// The endpoint that the answer to one of the core's own messages goes through. One that came over a circuit is
+    /// answered over that circuit: where the circuit dies, what was asked over it fails at whoever asked, so nobody waits
     /// for an answer that went another way and was lost there.
     pub(crate) fn answer_endpoint(
         self: &Rc<Self>,
         from: Origin,
     ) -> Result<Rc<EndpointInner>, Error> {
-        match from.line {
-            Some(line) => self.answers_over(line),
+        match from.circuit {
+            Some(circuit) => self.answers_over(circuit),
             None => self.reply_endpoint(from.peer),
         }
     }
@@ -107,7 +107,7 @@ impl Inner {
             entry.address.clone().ok_or_else(unknown)?
         };
         let existing = self.all_endpoints().into_iter().find(|e| {
-            e.owner != Owner::Line
+            e.owner != Owner::Circuit
                 && e.address.party.worker == address.party.worker
                 && e.check_alive().is_ok()
         });
@@ -124,10 +124,10 @@ impl Inner {
         Ok(endpoint)
     }
 
-    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their lines.
+    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their circuits.
     pub(super) fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
         for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
-            if endpoint.owner == Owner::Line {
+            if endpoint.owner == Owner::Circuit {
                 self.forget_answers(endpoint);
             }
         }

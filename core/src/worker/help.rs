@@ -1,8 +1,10 @@
-//! Help with copies that peers share; see [`crate::proto::assist`].
+//! Help with copies that peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
-use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, SLOT_BYTES, TROUBLE, parse_request};
 use crate::proto::emulate::Target;
+use crate::proto::shared_copy::{
+    CLAIMS, Claims, FINISHED, Plan, SLOT_BYTES, TROUBLE, parse_request,
+};
 use crate::region::{Access, Table};
 use crate::request::Outcome;
 use crate::{Error, Status};

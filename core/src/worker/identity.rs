@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::Error;
-use crate::address::{Candidate, Party, WorkerAddress};
+use crate::address::{Candidate, WorkerAddress, WorkerEntry};
 use crate::interface::{InterfaceSlot, Said};
 
 impl Inner {
@@ -20,7 +20,7 @@ impl Inner {
     }
 
     /// How this worker is reached.
-    pub(crate) fn party(&self) -> Party {
+    pub(crate) fn party(&self) -> WorkerEntry {
         let candidate = |(slot, said): (&InterfaceSlot, &Said)| Candidate {
             provider: slot.provider.name.clone(),
             domain: slot.domain.clone(),
@@ -29,6 +29,6 @@ impl Inner {
             address: slot.address(said),
         };
         let candidates = self.shared.interfaces.iter().zip(&self.said).map(candidate).collect();
-        Party { worker: self.shared.id, candidates, schemes: self.schemes() }
+        WorkerEntry { worker: self.shared.id, candidates, schemes: self.schemes() }
     }
 }

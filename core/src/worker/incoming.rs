@@ -3,7 +3,7 @@
 use super::Inner;
 use super::wiring::Sender;
 use crate::Status;
-use crate::endpoint::{Endpoint, Lines};
+use crate::endpoint::{Circuits, Endpoint};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer};
 use crate::proto::{Origin, id};
@@ -74,8 +74,8 @@ impl Inner {
         }
         let over = asked.route.message().ok_or(Status::BadData)?.interface;
         if self.shared.interfaces[over].to_endpoint {
-            let line = self.line_over(&asked, over);
-            if line.is_none() || line != from.line {
+            let circuit = self.circuit_over(&asked, over);
+            if circuit.is_none() || circuit != from.circuit {
                 return Err(Status::BadData);
             }
         }
@@ -108,8 +108,8 @@ impl Inner {
         }
         let whole = {
             let mut ops = self.shared.ops.borrow_mut();
-            let landing = ops.landing_of_get(id).ok_or(Status::BadData)?;
-            landing.take(position, data)?
+            let local_buffer = ops.landing_of_get(id).ok_or(Status::BadData)?;
+            local_buffer.take(position, data)?
         };
         if whole {
             self.shared.part(id, Ok(0));

@@ -1,10 +1,10 @@
 //! What a worker has, and the order in which it lets go of it.
 
-use super::carriers::Carriers;
-use super::desk::Desk;
+use super::service_state::ServiceState;
+use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
-use crate::endpoint::{Inner as EndpointInner, task::Job};
+use crate::endpoint::{Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
 use crate::op::slab::Slab;
@@ -46,7 +46,7 @@ pub(crate) struct Inner {
     pub(super) pause: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
-    pub(super) services: Desk,
+    pub(super) services: ServiceState,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
     /// What a handler left of its batch when it panicked, by interface.
     pub(super) left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(super) owed: owed::Owed,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
     /// Large transfers of ours that a peer still copies a part of, and those of peers that we help with.
-    pub(super) copies: RefCell<Vec<Job>>,
+    pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
     pub(super) counters: Cell<Counters>,
     pub(super) poller: Poller,
@@ -107,9 +107,9 @@ impl Inner {
         if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
             return Err(error);
         }
-        let carriers = Carriers::open(&core, id, &poller);
-        let wiring = Wiring::new(id, carriers, core.connect_timeout);
-        let services = Desk::new(core.connect_timeout);
+        let transports = WireupTransports::open(&core, id, &poller);
+        let wiring = Wiring::new(id, transports, core.connect_timeout);
+        let services = ServiceState::new(core.connect_timeout);
         let polled = |slow: bool| {
             let asks = move |caps: u64| {
                 caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow

@@ -5,11 +5,8 @@ mod answering;
 mod arrivals;
 mod backoff;
 mod calls;
-mod carrier;
-mod carriers;
 mod close;
 mod counters;
-mod desk;
 mod endpoints;
 mod help;
 mod identity;
@@ -18,10 +15,13 @@ mod inner;
 mod owed;
 mod peers;
 mod progress;
+mod service_state;
 pub(crate) mod services;
 #[cfg(test)]
 mod tests;
 mod wait;
+mod wireup_transport;
+mod wireup_transports;
 mod wiring;
 
 pub use close::{Loss, Undelivered};

@@ -1,9 +1,9 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
-use super::carriers::CARRIER_COOKIE;
 use super::inner::set_handler;
+use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, Inner};
-use crate::endpoint::{Inner as EndpointInner, assist::run as run_copies, flush::run_due};
+use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::InterfaceSlot;
 use crate::message::{Message, abi::release};
 use crate::proto::Origin;
@@ -22,7 +22,7 @@ const HOT: u32 = 2048;
 /// not slowed down; with connections there, some tens of microseconds at most.
 const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
-const LAST_PAUSE_WITHOUT_LINES: u32 = 4096;
+const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
 
 /// Events of a poll that are still to be handed on. A handler that panics leaves those behind it to the next progress
 /// call: the provider's memory that they point to stays until its interface is polled again, which is not before.
@@ -111,7 +111,7 @@ impl Inner {
             self.hot.set(self.hot.get() - 1);
         } else if !self.fast.is_empty() {
             let last = match self.wiring.is_idle() {
-                true => LAST_PAUSE_WITHOUT_LINES,
+                true => LAST_PAUSE_WITHOUT_CIRCUITS,
                 false => LAST_PAUSE,
             };
             self.slow_in.set(self.pause.get());
@@ -200,7 +200,7 @@ impl Inner {
                 if id >= FIRST && event.id <= u32::from(u16::MAX) {
                     let from = Origin {
                         peer: slot.peer(event.peer).0,
-                        line: slot.to_endpoint.then_some(event.peer),
+                        circuit: slot.to_endpoint.then_some(event.peer),
                     };
                     self.handle(id, event.header, from, payload(event));
                 } else {
@@ -229,14 +229,14 @@ impl Inner {
             event::ENDPOINT_FAILED => {
                 let words = String::from_utf8_lossy(payload(event)).into_owned();
                 let status = Status::from_code(event.status);
-                if event.cookie >= CARRIER_COOKIE {
-                    return self.carrier_failed(event.cookie);
+                if event.cookie >= TRANSPORT_COOKIE {
+                    return self.transport_failed(event.cookie);
                 }
                 if slot.to_endpoint {
-                    return self.line_failed(event.cookie, status, &words);
+                    return self.circuit_failed(event.cookie, status, &words);
                 }
                 if let Some(endpoint) = self.endpoint(event.cookie) {
-                    let error = self.line_error(&endpoint.address, status, &words);
+                    let error = self.circuit_error(&endpoint.address, status, &words);
                     endpoint.fail(error.clone());
                     if status == Status::PeerFailed {
                         self.peer_failed(endpoint.address.context, &error);

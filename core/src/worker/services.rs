@@ -23,12 +23,12 @@
 //! Names of services are a space of their own: they have nothing to do with message ids or with connections
 //! between peers. The messages go over the pair's message lane, whatever module that is.
 
-pub use super::desk::ServiceAnswer;
+pub use super::service_state::ServiceAnswer;
 
-use super::desk::{Answered, Asked};
+use super::service_state::{Answered, Asked};
 use super::{Inner, Worker};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Endpoint, task::Task};
+use crate::endpoint::{Endpoint, queued::QueuedOp};
 use crate::interface::PeerId;
 use crate::proto::emulate::Answer;
 use crate::proto::{Origin, id};
@@ -180,9 +180,9 @@ impl Worker {
         on_request: impl Fn(ServiceRequest) + 'static,
     ) -> Result<(), Error> {
         self.inner.check_open()?;
-        let desk = &self.inner.services;
-        let known = desk.listeners.borrow().contains_key(service);
-        desk.services.borrow_mut().listen(service, backlog).map_err(|reason| {
+        let state = &self.inner.services;
+        let known = state.listeners.borrow().contains_key(service);
+        state.services.borrow_mut().listen(service, backlog).map_err(|reason| {
             let status = if known { Status::Busy } else { Status::Invalid };
             Error::new(status, format!("cannot listen for service `{service}`"), reason.text, "")
         })?;
@@ -190,7 +190,7 @@ impl Worker {
         let listener = move |asked| {
             on_request(ServiceRequest::new(worker.clone(), asked));
         };
-        let _ = desk.listeners.borrow_mut().insert(service.to_owned(), Rc::new(listener));
+        let _ = state.listeners.borrow_mut().insert(service.to_owned(), Rc::new(listener));
         Ok(())
     }
 
@@ -218,9 +218,9 @@ impl Worker {
         let peer = parsed.party.worker;
         let endpoint = self.connect(address)?;
         let _ = self.inner.peer_number(&parsed);
-        let desk = &self.inner.services;
+        let state = &self.inner.services;
         let now = self.inner.wiring.now();
-        let asked = desk.services.borrow_mut().ask(now, peer, service, private);
+        let asked = state.services.borrow_mut().ask(now, peer, service, private);
         let token = asked.map_err(|reason| {
             let status = match reason.kind {
                 ReasonKind::Busy => Status::Again,
@@ -228,7 +228,7 @@ impl Worker {
             };
             Error::new(status, format!("cannot ask for service `{service}`"), reason.text, "")
         })?;
-        let _ = desk.calls.borrow_mut().insert(token, None);
+        let _ = state.calls.borrow_mut().insert(token, None);
         let call = ServiceCall { worker: self.inner.clone(), endpoint, token };
         self.inner.carry_out_services();
         Ok(call)
@@ -319,12 +319,12 @@ impl Inner {
                         Ok(endpoint) if answers => {
                             let answer = Answer::Service(message.into());
                             if let Err((answer, status)) = endpoint.answer(answer, None) {
-                                let to = Origin { peer: number, line: None };
+                                let to = Origin { peer: number, circuit: None };
                                 self.keep_answer(to, answer, status);
                             }
                         }
                         Ok(endpoint) => {
-                            endpoint.enqueue(Task::tell(id::SERVICE, message));
+                            endpoint.enqueue(QueuedOp::tell(id::SERVICE, message));
                         }
                         Err(error) => self.service_peer_lost(peer, &error),
                     }

@@ -7,7 +7,7 @@ use crate::{Context, Outcome, Region};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-mod lines;
+mod circuits;
 
 fn over_shm(progress_thread: bool) -> Context {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm");

@@ -144,7 +144,7 @@ impl Inner {
                 return Ok(false);
             }
         }
-        for slot in &self.wiring.carriers.connectors {
+        for slot in &self.wiring.transports.connectors {
             let armed = match slot.connector.arm() {
                 // What waits for it hears of it in the next call of progress.
                 Err(Status::ProviderFailed) if slot.broke.get() => Armed::Sleep,
@@ -197,8 +197,8 @@ impl Inner {
             return Ok(true);
         }
         if self.arm()? {
-            // What waits for a connection that forms is woken by a carrier's descriptor or the timer.
-            let busy = self.busy.borrow().iter().any(|endpoint| !endpoint.waits_for_line());
+            // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer.
+            let busy = self.busy.borrow().iter().any(|endpoint| !endpoint.waits_for_circuit());
             let queued = self.shared.settling.replace(false) || busy || self.wiring.has_waiting();
             let nap = match (timeout, queued) {
                 (timeout, false) => timeout,

@@ -1,23 +1,23 @@
-//! Lines: connections of modules that connect to an endpoint.
+//! Circuits: connections of modules that connect to an endpoint.
 //!
 //! The state machine in [`crate::wireup`] decides; here its actions are carried out with providers and
-//! connectors. A line belongs to the worker, not to the endpoint that asked for it: the peer may use it as
+//! connectors. A circuit belongs to the worker, not to the endpoint that asked for it: the peer may use it as
 //! well, so it stays when an endpoint is dropped and serves the next one that leads to the same peer.
 //!
-//! A line's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
+//! A circuit's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
 
-mod act;
+mod actions;
 mod answers;
-mod course;
-mod lines;
+mod circuits;
+mod events;
 mod sender;
 
 pub(crate) use sender::Sender;
 
-use super::carriers::{Carrier, Carriers};
+use super::wireup_transports::{WireupTransport, WireupTransports};
 use super::{Counters, abi};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, Way};
+use crate::endpoint::{Inner as EndpointInner, ModulePair};
 use crate::registry::abi::RawEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
 use crate::{Error, Status};
@@ -33,26 +33,26 @@ enum State {
 }
 
 /// One connection.
-struct Line {
+struct Circuit {
     /// None: it leads to ourselves.
     key: Option<ConnectionKey>,
-    way: Way,
+    way: ModulePair,
     raw: RawEndpoint,
     peer: Rc<WorkerAddress>,
     state: State,
-    carrier: Option<Carrier>,
+    transport: Option<WireupTransport>,
     outbox: VecDeque<Vec<u8>>,
     /// Endpoints that use it.
     users: Vec<Weak<EndpointInner>>,
     /// What goes back to the peer over it.
     answers: Option<Rc<EndpointInner>>,
-    /// What the carrier last complained of.
+    /// What the wire-up transport last complained of.
     trouble: String,
     /// Why it will never carry anything to there.
     hopeless: Option<Status>,
 }
 
-impl Line {
+impl Circuit {
     /// The endpoints that use it, and the one of its answers.
     fn everybody(&self) -> Vec<Rc<EndpointInner>> {
         let users = self.users.iter().filter_map(Weak::upgrade);
@@ -68,7 +68,7 @@ impl Line {
     }
 }
 
-/// Ends the endpoint of a line's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
+/// Ends the endpoint of a circuit's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
 /// not a connection that is about to be closed.
 fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
     if let Some(answers) = answers {
@@ -76,39 +76,43 @@ fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
     }
 }
 
-/// A worker's lines and what forms them.
+/// A worker's circuits and what forms them.
 pub(crate) struct Wiring {
-    pub(super) carriers: Carriers,
+    pub(super) transports: WireupTransports,
     machine: RefCell<Machine>,
-    lines: RefCell<BTreeMap<u64, Line>>,
+    circuits: RefCell<BTreeMap<u64, Circuit>>,
     by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
-    /// The line of an endpoint, by its place and the interface.
+    /// The circuit of an endpoint, by its place and the interface.
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
-    /// Lines with datagrams that their carrier had no room for.
+    /// Circuits with datagrams that their wire-up transport had no room for.
     waiting: RefCell<BTreeSet<u64>>,
     /// Ways to a peer that failed lately, and until when they are tried last.
     lost: RefCell<BTreeMap<([u8; 16], usize), u64>>,
-    next_line: Cell<u64>,
-    closed_lines: RefCell<VecDeque<u64>>,
+    next_circuit: Cell<u64>,
+    closed_circuits: RefCell<VecDeque<u64>>,
     clock: Instant,
     timer: Cell<u64>,
 }
 
 impl Wiring {
-    pub(super) fn new(worker: [u8; 16], carriers: Carriers, deadline: Duration) -> Wiring {
+    pub(super) fn new(
+        worker: [u8; 16],
+        transports: WireupTransports,
+        deadline: Duration,
+    ) -> Wiring {
         let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         let limits = Limits { deadline, ..Limits::default() };
         // Workers have random numbers, so a worker has one life.
         Wiring {
-            carriers,
+            transports,
             machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
-            lines: RefCell::default(),
+            circuits: RefCell::default(),
             by_key: RefCell::default(),
             by_user: RefCell::default(),
             waiting: RefCell::default(),
             lost: RefCell::default(),
-            next_line: Cell::new(0),
-            closed_lines: RefCell::default(),
+            next_circuit: Cell::new(0),
+            closed_circuits: RefCell::default(),
             clock: Instant::now(),
             timer: Cell::new(u64::MAX),
         }
@@ -138,50 +142,58 @@ impl Wiring {
 
     /// Whether there is no connection, formed or forming.
     pub(super) fn is_idle(&self) -> bool {
-        self.lines.borrow().is_empty()
+        self.circuits.borrow().is_empty()
     }
 
-    /// Whether carriers had no room for something.
+    /// Whether wire-up transports had no room for something.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Lines that stand.
+    /// Circuits that stand.
     pub(super) fn standing(&self) -> Vec<u64> {
-        let lines = self.lines.borrow();
-        let stands = |line: &Line| matches!(line.state, State::Ready);
-        lines.iter().filter(|(_, line)| stands(line)).map(|(number, _)| *number).collect()
+        let circuits = self.circuits.borrow();
+        let stands = |circuit: &Circuit| matches!(circuit.state, State::Ready);
+        circuits.iter().filter(|(_, circuit)| stands(circuit)).map(|(number, _)| *number).collect()
     }
 
-    /// The provider of this interface broke: nothing of it is called again, neither over lines nor by what carries datagrams.
+    /// The provider of this interface broke: nothing of it is called again, neither over circuits nor by what carries datagrams.
     pub(super) fn fail_interface(&self, interface: usize) {
-        let mut lines = self.lines.borrow_mut();
-        lines.values_mut().filter(|l| l.way.interface == interface).for_each(|l| l.raw.fail());
-        self.carriers.fail(interface);
+        let mut circuits = self.circuits.borrow_mut();
+        circuits.values_mut().filter(|l| l.way.interface == interface).for_each(|l| l.raw.fail());
+        self.transports.fail(interface);
     }
 
     /// Every endpoint of answers. The worker is about to close.
     pub(super) fn take_answers(&self) -> Vec<Rc<EndpointInner>> {
-        self.lines.borrow_mut().values_mut().filter_map(|line| line.answers.take()).collect()
+        self.circuits
+            .borrow_mut()
+            .values_mut()
+            .filter_map(|circuit| circuit.answers.take())
+            .collect()
     }
 
     #[cfg(test)]
-    pub(super) fn lines_with_answers(&self) -> Vec<u64> {
-        let lines = self.lines.borrow();
-        lines.iter().filter(|(_, line)| line.answers.is_some()).map(|(number, _)| *number).collect()
+    pub(super) fn circuits_with_answers(&self) -> Vec<u64> {
+        let circuits = self.circuits.borrow();
+        circuits
+            .iter()
+            .filter(|(_, circuit)| circuit.answers.is_some())
+            .map(|(number, _)| *number)
+            .collect()
     }
 
-    /// Ends every line. Nothing uses them any more.
+    /// Ends every circuit. Nothing uses them any more.
     pub(super) fn close(&self) {
-        for (_, line) in std::mem::take(&mut *self.lines.borrow_mut()) {
-            abi::close(line.raw);
+        for (_, circuit) in std::mem::take(&mut *self.circuits.borrow_mut()) {
+            abi::close(circuit.raw);
         }
-        self.carriers.close();
+        self.transports.close();
     }
 
     /// In a forked child: nothing is closed.
     pub(super) fn forget(&mut self) {
-        self.lines.borrow_mut().clear();
-        self.carriers.forget();
+        self.circuits.borrow_mut().clear();
+        self.transports.forget();
     }
 }

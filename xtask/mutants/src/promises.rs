@@ -48,18 +48,18 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "core/src/worker/endpoints.rs",
-        "self.answers_over(line)",
+        "self.answers_over(circuit)",
         "self.reply_endpoint(from.peer)",
         "an answer goes another way than its question",
     ),
     (
-        "core/src/endpoint/assist.rs",
+        "core/src/endpoint/shared_copy.rs",
         "(job.plan.at + from) as usize",
         "job.plan.at as usize",
         "a shared copy begins at its first chunk",
     ),
     (
-        "core/src/endpoint/assist.rs",
+        "core/src/endpoint/shared_copy.rs",
         "job.plan.target.offset + from",
         "job.plan.target.offset",
         "a shared copy ends at its first chunk",
@@ -85,25 +85,25 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ("core/src/registry/abi/objects.rs", "fn release(", "", "lent payloads are never given back"),
     // ---- wire-up ----
     (
-        "core/src/worker/wiring/act.rs",
+        "core/src/worker/wiring/actions.rs",
         "code < 0",
         "false",
         "an endpoint that could not be connected counts as one that is",
     ),
     (
-        "core/src/wireup/books.rs",
+        "core/src/wireup/tables.rs",
         "self.idle_pairs <= MAX_IDLE_PAIRS",
         "true",
         "idle pairs are never forgotten",
     ),
     (
-        "core/src/wireup/books.rs",
+        "core/src/wireup/tables.rs",
         "pair.live > 0 || pair.touched > until",
         "pair.touched > until",
         "pairs in use are forgotten",
     ),
     (
-        "core/src/wireup/books.rs",
+        "core/src/wireup/tables.rs",
         "floor = floor.max(pair.used.highest());",
         "",
         "numbers of forgotten pairs are new again",

@@ -6,7 +6,7 @@ use crate::rank::agree;
 use crate::report::composed;
 
 /// The same as [`compose`], with what stands for `TIELINE_CONNECT` in a domain.
-fn composed_with(candidates: &[Candidate], set: &[(&str, &str)]) -> Composition {
+fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Composition {
     let pairs = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let config = Config::builder().environment(pairs).build().unwrap();
     let mut candidates = candidates.to_vec();
@@ -16,7 +16,7 @@ fn composed_with(candidates: &[Candidate], set: &[(&str, &str)]) -> Composition 
     }
     let known = config.check(&[]).unwrap();
     assert!(known.is_empty(), "{known:?}");
-    compose(&candidates, &Wishes::from_config(&config).unwrap())
+    compose(&candidates, &Preferences::from_config(&config).unwrap())
 }
 
 fn line(composition: &Composition, domain: &str) -> String {
@@ -25,13 +25,13 @@ fn line(composition: &Composition, domain: &str) -> String {
 }
 
 /// The modules of a host with `rxe0`, the one that the lines are about.
-fn on_rxe0(mut candidate: Candidate) -> Candidate {
+fn on_rxe0(mut candidate: FoundModule) -> FoundModule {
     candidate.at.domain = "verbs:rxe0".into();
     candidate
 }
 
 /// A network that needs somebody to form its connections, too.
-fn tcp() -> Candidate {
+fn tcp() -> FoundModule {
     let mut tcp = data("tcp", "tcp", "stream", MESSAGES | RMA, 10);
     tcp.facts.connects_to_endpoint = true;
     tcp

@@ -73,8 +73,8 @@ impl Table {
             if let Some(cold) = self.slab.cold_mut(*id) {
                 let _ = cold.error.get_or_insert_with(|| error.clone());
                 if let Some(interface) = posted {
-                    let landing = cold.landing.take();
-                    unfinished.push(Unfinished { id: *id, interface, landing });
+                    let local_buffer = cold.local_buffer.take();
+                    unfinished.push(Unfinished { id: *id, interface, local_buffer });
                 }
             }
         }

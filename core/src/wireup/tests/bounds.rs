@@ -1,11 +1,11 @@
 //! What is bounded, each to the very number: what is remembered, what peers may begin, what private data there may be.
 
 use super::world::{MODULE, id};
-use crate::wireup::books::{MAX_IDLE_PAIRS, WINDOW};
 use crate::wireup::message::{Body, Header, Parsed, encode, parse};
 use crate::wireup::service::{
     MAX_PRIVATE, Message, ServiceAction, ServiceLimits, Services, encode as encode_service,
 };
+use crate::wireup::tables::{MAX_IDLE_PAIRS, WINDOW};
 use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
 
 /// One of many peers.

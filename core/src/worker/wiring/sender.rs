@@ -51,12 +51,12 @@ impl Inner {
         if ours { Ok(()) } else { Err("it speaks for a worker that did not send it") }
     }
 
-    /// The address of a worker to which a line leads.
+    /// The address of a worker to which a circuit leads.
     fn address_of(&self, worker: &[u8; 16]) -> Option<Rc<WorkerAddress>> {
         let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
         let by_key = self.wiring.by_key.borrow();
         let (_, number) = by_key.range(first..).next().filter(|(key, _)| key.peer == *worker)?;
-        self.wiring.lines.borrow().get(number).map(|line| line.peer.clone())
+        self.wiring.circuits.borrow().get(number).map(|circuit| circuit.peer.clone())
     }
 
     /// Whether a peer has an address of a module that a worker of ours is known to have.
@@ -85,10 +85,10 @@ mod tests {
     use super::*;
     use crate::Context;
     use crate::address::Scheme;
-    use crate::endpoint::Way;
+    use crate::endpoint::ModulePair;
     use crate::registry::abi::RawEndpoint;
     use crate::wireup::{Body, Header, ReasonKind, encode};
-    use crate::worker::wiring::{Line, State};
+    use crate::worker::wiring::{Circuit, State};
     use std::collections::VecDeque;
 
     /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
@@ -129,20 +129,20 @@ mod tests {
         let via = Via::Connector(b"its connector".to_vec());
         known.party.schemes.push(Scheme { name: "c/d".into(), via, serves: Vec::new() });
         let key = ConnectionKey { peer: known.party.worker, module: "tcp|a|b".into(), n: 1 };
-        let line = Line {
+        let circuit = Circuit {
             key: Some(key.clone()),
-            way: Way { interface: 0, candidate: 0 },
+            way: ModulePair { interface: 0, candidate: 0 },
             raw: RawEndpoint::nowhere(),
             peer: Rc::new(known.clone()),
             state: State::Forming,
-            carrier: None,
+            transport: None,
             outbox: VecDeque::new(),
             users: Vec::new(),
             answers: None,
             trouble: String::new(),
             hopeless: None,
         };
-        let _ = me.wiring.lines.borrow_mut().insert(7, line);
+        let _ = me.wiring.circuits.borrow_mut().insert(7, circuit);
         let _ = me.wiring.by_key.borrow_mut().insert(key, 7);
         let gone = |kind| {
             let from = known.party.worker;

@@ -1,4 +1,4 @@
-//! Lines in the course of time: what carriers bring, what time demands, and how lines fail.
+//! Circuits in the course of time: what wire-up transports bring, what time demands, and how circuits fail.
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
@@ -6,7 +6,7 @@ use crate::registry::abi::events::{Batch, payload};
 use crate::shared::End;
 use crate::wireup::{self, Reason, ReasonKind};
 use crate::worker::Inner;
-use crate::worker::carriers::Carrier;
+use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::{address_hash, event};
@@ -15,8 +15,8 @@ impl Inner {
     /// Moves wire-up on: what connectors bring, and what time demands.
     pub(in crate::worker) fn poll_wiring(self: &Rc<Self>) -> usize {
         let mut count = 0;
-        for index in 0..self.wiring.carriers.connectors.len() {
-            let slot = &self.wiring.carriers.connectors[index];
+        for index in 0..self.wiring.transports.connectors.len() {
+            let slot = &self.wiring.transports.connectors[index];
             let mut batch = Batch::new();
             let events = match slot.connector.poll(batch.slots()) {
                 Ok(0) => continue,
@@ -44,7 +44,7 @@ impl Inner {
                         let words = String::from_utf8_lossy(payload(event)).into_owned();
                         let status = Status::from_code(event.status);
                         let hash = event.header;
-                        self.carrier_left(index, |to| address_hash(to) == hash, status, &words);
+                        self.transport_left(index, |to| address_hash(to) == hash, status, &words);
                     }
                     _ => self.bump(|c| c.malformed += 1),
                 }
@@ -81,7 +81,7 @@ impl Inner {
     /// The provider of a connector broke: no connection is formed by it any more.
     #[cold]
     fn connector_broke(self: &Rc<Self>, index: usize) {
-        let slot = &self.wiring.carriers.connectors[index];
+        let slot = &self.wiring.transports.connectors[index];
         if slot.broke.replace(true) {
             return;
         }
@@ -90,13 +90,13 @@ impl Inner {
         }
         let words = slot.provider.poisoned_by();
         self.shared.core.note(format!("{} is not used any more: {words}", slot.scheme));
-        self.carrier_left(index, |_| true, Status::ProviderFailed, &words);
+        self.transport_left(index, |_| true, Status::ProviderFailed, &words);
         // It may be the provider of interfaces as well.
         self.take_out_broken();
     }
 
     /// The way to such addresses broke, or there never was one.
-    fn carrier_left(
+    fn transport_left(
         self: &Rc<Self>,
         connector: usize,
         there: impl Fn(&[u8]) -> bool,
@@ -113,14 +113,16 @@ impl Inner {
         ];
         let hopeless = Some(status).filter(|status| hopeless.contains(status));
         let mut concerned = Vec::new();
-        for line in self.wiring.lines.borrow_mut().values_mut() {
-            let Some(Carrier::Connector(index, address)) = &line.carrier else { continue };
+        for circuit in self.wiring.circuits.borrow_mut().values_mut() {
+            let Some(WireupTransport::Connector(index, address)) = &circuit.transport else {
+                continue;
+            };
             if *index == connector && there(address) {
-                let scheme = &self.wiring.carriers.connectors[connector].scheme;
-                line.trouble = format!("{scheme}: {words}");
-                line.hopeless = hopeless;
-                if let (State::Forming, Some(key)) = (&line.state, &line.key) {
-                    concerned.push((key.clone(), line.trouble.clone()));
+                let scheme = &self.wiring.transports.connectors[connector].scheme;
+                circuit.trouble = format!("{scheme}: {words}");
+                circuit.hopeless = hopeless;
+                if let (State::Forming, Some(key)) = (&circuit.state, &circuit.key) {
+                    concerned.push((key.clone(), circuit.trouble.clone()));
                 }
             }
         }
@@ -135,14 +137,14 @@ impl Inner {
         self.carry_out();
     }
 
-    /// Sends what carriers had no room for; whether some is left.
+    /// Sends what wire-up transports had no room for; whether some is left.
     pub(in crate::worker) fn send_waiting_datagrams(&self) -> bool {
         let waiting = std::mem::take(&mut *self.wiring.waiting.borrow_mut());
         for number in waiting {
             loop {
                 let next = {
-                    let mut lines = self.wiring.lines.borrow_mut();
-                    lines.get_mut(&number).and_then(|line| line.outbox.pop_front())
+                    let mut circuits = self.wiring.circuits.borrow_mut();
+                    circuits.get_mut(&number).and_then(|circuit| circuit.outbox.pop_front())
                 };
                 let Some(datagram) = next else { break };
                 self.send_for(number, datagram);
@@ -156,21 +158,27 @@ impl Inner {
 
     // ---- failure ----
 
-    /// A line that stood has failed, or the peer closed it.
-    pub(in crate::worker) fn line_failed(
+    /// A circuit that stood has failed, or the peer closed it.
+    pub(in crate::worker) fn circuit_failed(
         self: &Rc<Self>,
         number: u64,
         status: Status,
         words: &str,
     ) {
         let (users, peer, interface, key, error) = {
-            let mut lines = self.wiring.lines.borrow_mut();
-            let Some(line) = lines.get_mut(&number) else { return };
-            let error = self.line_error(&line.peer, status, words);
-            line.state = State::Dead(error.clone());
-            (line.everybody(), line.peer.clone(), line.way.interface, line.key.clone(), error)
+            let mut circuits = self.wiring.circuits.borrow_mut();
+            let Some(circuit) = circuits.get_mut(&number) else { return };
+            let error = self.circuit_error(&circuit.peer, status, words);
+            circuit.state = State::Dead(error.clone());
+            (
+                circuit.everybody(),
+                circuit.peer.clone(),
+                circuit.way.interface,
+                circuit.key.clone(),
+                error,
+            )
         };
-        // Before anything below lets go of the line: only this says whether it was the last that leads here from the peer.
+        // Before anything below lets go of the circuit: only this says whether it was the last that leads here from the peer.
         let gone = self.forget_number(&self.shared.interfaces[interface], number);
         if let Some(key) = key {
             self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
@@ -178,11 +186,11 @@ impl Inner {
             let _ = self.wiring.by_key.borrow_mut().remove(&key);
         }
         for endpoint in &users {
-            endpoint.line_failed(interface, &error);
+            endpoint.circuit_failed(interface, &error);
         }
         self.forget_replies(&users);
         drop(users);
-        self.shared.end_orphans(End::Line(number), &error);
+        self.shared.end_orphans(End::Circuit(number), &error);
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {
@@ -210,7 +218,7 @@ impl Inner {
         }
     }
 
-    pub(in crate::worker) fn line_error(
+    pub(in crate::worker) fn circuit_error(
         &self,
         peer: &WorkerAddress,
         status: Status,

@@ -7,10 +7,10 @@
 //!
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
-use super::carriers::{Carrier, ConnectorSlot};
+use super::wireup_transports::{ConnectorSlot, WireupTransport};
 use super::wiring::Sender;
 use super::{Inner, Worker, abi};
-use crate::address::{Party, Scheme, Via, WorkerAddress};
+use crate::address::{Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::compose;
 use crate::proto::id;
 use crate::rank::{ModuleRef, agree};
@@ -40,11 +40,11 @@ impl Inner {
                 }
                 let via = match here {
                     Here::Connector(at) => {
-                        let slot = &self.wiring.carriers.connectors[at];
+                        let slot = &self.wiring.transports.connectors[at];
                         Via::Connector(slot.said.last(|| slot.connector.address()))
                     }
                     Here::OutOfBand => {
-                        let oob = self.wiring.carriers.out_of_band.borrow();
+                        let oob = self.wiring.transports.out_of_band.borrow();
                         Via::Connector(oob.as_ref().map(|o| o.address.clone()).unwrap_or_default())
                     }
                     Here::Interface(at) => Via::Candidate(at as u8),
@@ -57,14 +57,14 @@ impl Inner {
 
     /// What is open and can form the connections of a domain, best first, each with its rank.
     fn schemes_here(&self, domain: &str) -> Vec<(String, i32, Here)> {
-        let carriers = &self.wiring.carriers;
+        let transports = &self.wiring.transports;
         let mut found = Vec::new();
         for connection in self.shared.core.composition.schemes(domain) {
             let at = &connection.at;
             let works = |slot: &ConnectorSlot| slot.at == *at && !slot.provider.poisoned();
-            let connector = || carriers.connectors.iter().position(works);
+            let connector = || transports.connectors.iter().position(works);
             let here = if at.provider == compose::OUT_OF_BAND {
-                carriers.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
+                transports.out_of_band.borrow().is_some().then_some(Here::OutOfBand)
             } else {
                 connector().map(Here::Connector).or(self.shared.interface(at).map(Here::Interface))
             };
@@ -76,7 +76,7 @@ impl Inner {
     /// The domain of what carries datagrams here.
     fn domain_of(&self, here: Here) -> Option<&String> {
         match here {
-            Here::Connector(at) => Some(&self.wiring.carriers.connectors[at].at.domain),
+            Here::Connector(at) => Some(&self.wiring.transports.connectors[at].at.domain),
             Here::Interface(at) => Some(&self.shared.interfaces[at].domain),
             Here::OutOfBand => None,
         }
@@ -86,7 +86,7 @@ impl Inner {
     fn reaches(&self, peer: &WorkerAddress, here: Here, via: &Via) -> bool {
         match (here, via) {
             (Here::Connector(at), Via::Connector(address)) => {
-                self.wiring.carriers.connectors[at].connector.reachable(address).is_ok()
+                self.wiring.transports.connectors[at].connector.reachable(address).is_ok()
             }
             (Here::Interface(at), Via::Candidate(there)) => {
                 let slot = &self.shared.interfaces[at];
@@ -104,12 +104,12 @@ impl Inner {
     ///
     /// # Errors
     /// `Unreachable`, with what both sides have.
-    pub(super) fn choose_carrier(
+    pub(super) fn choose_transport(
         &self,
         peer: &WorkerAddress,
         interface: usize,
         candidate: usize,
-    ) -> Result<Carrier, Error> {
+    ) -> Result<WireupTransport, Error> {
         let mine = self.schemes_here(&self.shared.interfaces[interface].domain);
         let theirs: Vec<(&Scheme, i32)> = peer
             .party
@@ -135,13 +135,13 @@ impl Inner {
         let reaches = |here, via: &Via| self.reaches(peer, here, via);
         match best_pair(&ours, &theirs, reaches) {
             Some((Here::Interface(ours), Via::Candidate(theirs))) => {
-                Ok(Carrier::Messages(ours, usize::from(*theirs)))
+                Ok(WireupTransport::Messages(ours, usize::from(*theirs)))
             }
             Some((Here::Connector(index), Via::Connector(address))) => {
-                Ok(Carrier::Connector(index, address.clone()))
+                Ok(WireupTransport::Connector(index, address.clone()))
             }
             Some((Here::OutOfBand, Via::Connector(address))) => {
-                Ok(Carrier::OutOfBand(address.clone()))
+                Ok(WireupTransport::OutOfBand(address.clone()))
             }
             _ => Err(Error::new(
                 Status::BadData,
@@ -166,14 +166,15 @@ impl Inner {
         if peer.party.worker == self.shared.id {
             return Ok(None);
         }
-        let carrier = self.choose_carrier(peer, interface, candidate).map_err(|e| e.to_string())?;
-        let (at, reached) = match carrier {
-            Carrier::Connector(index, address) => {
-                let slot = &self.wiring.carriers.connectors[index];
+        let transport =
+            self.choose_transport(peer, interface, candidate).map_err(|e| e.to_string())?;
+        let (at, reached) = match transport {
+            WireupTransport::Connector(index, address) => {
+                let slot = &self.wiring.transports.connectors[index];
                 (slot.at.clone(), slot.connector.reachable(&address))
             }
-            Carrier::OutOfBand(_) => (compose::out_of_band(), Ok(())),
-            Carrier::Messages(interface, candidate) => {
+            WireupTransport::OutOfBand(_) => (compose::out_of_band(), Ok(())),
+            WireupTransport::Messages(interface, candidate) => {
                 let slot = &self.shared.interfaces[interface];
                 let address = &peer.party.candidates[candidate].address;
                 let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
@@ -190,26 +191,26 @@ impl Inner {
     pub(super) fn send_datagram(
         &self,
         peer: &WorkerAddress,
-        carrier: &Carrier,
+        transport: &WireupTransport,
         datagram: &[u8],
     ) -> Result<(), Status> {
-        let carriers = &self.wiring.carriers;
-        match carrier {
-            Carrier::Connector(index, address) => {
-                carriers.connectors[*index].connector.send(address, datagram)
+        let transports = &self.wiring.transports;
+        match transport {
+            WireupTransport::Connector(index, address) => {
+                transports.connectors[*index].connector.send(address, datagram)
             }
-            Carrier::OutOfBand(address) => {
+            WireupTransport::OutOfBand(address) => {
                 // Not borrowed while it runs: it may set another one.
-                let oob = carriers.out_of_band.borrow().clone();
+                let oob = transports.out_of_band.borrow().clone();
                 match oob {
                     Some(oob) if (oob.send)(address, datagram) => Ok(()),
                     Some(_) => Err(Status::Again),
                     None => Err(Status::Unreachable),
                 }
             }
-            Carrier::Messages(interface, candidate) => {
+            WireupTransport::Messages(interface, candidate) => {
                 let key = (*interface, *candidate, peer.party.worker);
-                let known = carriers.messages.borrow().get(&key);
+                let known = transports.messages.borrow().get(&key);
                 let raw = match known {
                     Some(raw) => raw,
                     None => {
@@ -219,13 +220,13 @@ impl Inner {
                         }
                         let address = &peer.party.candidates[*candidate].address;
                         let identity = self.identity().map_err(|e| e.status())?;
-                        let cookie = carriers.messages.borrow_mut().cookie();
+                        let cookie = transports.messages.borrow_mut().cookie();
                         let handle = slot
                             .interface
                             .connect(address, &identity, cookie)
                             .map_err(|e| e.status())?;
                         let raw = slot.interface.endpoint(handle);
-                        let gone = carriers.messages.borrow_mut().insert(key, cookie, raw);
+                        let gone = transports.messages.borrow_mut().insert(key, cookie, raw);
                         if let Some(gone) = gone {
                             abi::close(gone);
                         }
@@ -244,7 +245,7 @@ impl Inner {
                 };
                 if sent.is_err_and(|status| status != Status::Again) {
                     // The next datagram gets a new one.
-                    let broken = carriers.messages.borrow_mut().remove(&key);
+                    let broken = transports.messages.borrow_mut().remove(&key);
                     if let Some(broken) = broken {
                         abi::close(broken);
                     }
@@ -255,26 +256,30 @@ impl Inner {
     }
 
     /// An endpoint that carries datagrams has failed: the next datagram gets a new one.
-    pub(super) fn carrier_failed(&self, cookie: u64) {
-        let broken = self.wiring.carriers.messages.borrow_mut().failed(cookie);
+    pub(super) fn transport_failed(&self, cookie: u64) {
+        let broken = self.wiring.transports.messages.borrow_mut().failed(cookie);
         if let Some(broken) = broken {
             abi::close(broken);
         }
     }
 
-    /// What a person calls a carrier.
-    pub(super) fn carrier_name(&self, carrier: &Carrier) -> String {
-        match carrier {
-            Carrier::Connector(index, _) => self.wiring.carriers.connectors[*index].scheme.clone(),
-            Carrier::OutOfBand(_) => compose::OUT_OF_BAND.into(),
-            Carrier::Messages(interface, _) => self.shared.interfaces[*interface].path.clone(),
+    /// What a person calls a wire-up transport.
+    pub(super) fn transport_name(&self, transport: &WireupTransport) -> String {
+        match transport {
+            WireupTransport::Connector(index, _) => {
+                self.wiring.transports.connectors[*index].scheme.clone()
+            }
+            WireupTransport::OutOfBand(_) => compose::OUT_OF_BAND.into(),
+            WireupTransport::Messages(interface, _) => {
+                self.shared.interfaces[*interface].path.clone()
+            }
         }
     }
 }
 
 /// Whether a scheme is of the domain of the candidate that it serves: one of another domain says so, or serves others
 /// as well or better.
-fn is_of_its_domain(scheme: &Scheme, candidate: usize, party: &Party) -> bool {
+fn is_of_its_domain(scheme: &Scheme, candidate: usize, party: &WorkerEntry) -> bool {
     let domain = |at: usize| party.candidates.get(at).map(|there| &there.domain);
     match scheme.via {
         Via::Candidate(at) => domain(usize::from(at)) == domain(candidate),
@@ -325,7 +330,7 @@ impl Worker {
                 "open the context with out_of_band(true) and see `tieline info --why`",
             ));
         }
-        self.inner.wiring.carriers.set_out_of_band(address, Box::new(send));
+        self.inner.wiring.transports.set_out_of_band(address, Box::new(send));
         Ok(())
     }
 
@@ -353,7 +358,7 @@ mod tests {
     use super::*;
     use crate::address::Candidate;
 
-    fn party(domains: &[&str]) -> Party {
+    fn party(domains: &[&str]) -> WorkerEntry {
         let candidate = |domain: &&str| Candidate {
             provider: "verbs".into(),
             domain: (*domain).into(),
@@ -361,7 +366,10 @@ mod tests {
             priority: 60,
             address: Vec::new(),
         };
-        Party { candidates: domains.iter().map(candidate).collect(), ..Party::default() }
+        WorkerEntry {
+            candidates: domains.iter().map(candidate).collect(),
+            ..WorkerEntry::default()
+        }
     }
 
     fn connector(serves: &[(u8, i32)]) -> Scheme {

@@ -7,7 +7,7 @@
 //! initiator): `sequence | taken from the front | taken from the back`. A peer that does not look costs
 //! one message; one that looks late finds nothing left, or another sequence, and does nothing.
 //!
-//! Here is what both sides agree on. The initiator is in `endpoint/assist.rs`, the helper in `worker/help.rs`.
+//! Here is what both sides agree on. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 
 use super::emulate::Target;
 use crate::mem::Memory;

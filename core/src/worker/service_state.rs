@@ -32,18 +32,18 @@ pub(super) struct Asked {
 }
 
 /// A worker's side of its services.
-pub(super) struct Desk {
+pub(super) struct ServiceState {
     pub(super) services: RefCell<Services>,
     pub(super) listeners: RefCell<HashMap<String, Listener>>,
     /// Calls that nobody has taken the answer of.
     pub(super) calls: RefCell<HashMap<u64, Option<Answered>>>,
 }
 
-impl Desk {
-    pub(super) fn new(timeout: Duration) -> Desk {
+impl ServiceState {
+    pub(super) fn new(timeout: Duration) -> ServiceState {
         let waiting = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         let limits = ServiceLimits { waiting, asking: waiting + GRACE, ..ServiceLimits::default() };
-        Desk {
+        ServiceState {
             services: RefCell::new(Services::new(limits)),
             listeners: RefCell::default(),
             calls: RefCell::default(),

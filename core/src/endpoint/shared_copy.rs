@@ -1,13 +1,15 @@
-//! The initiator's half of a copy that a peer shares; see [`crate::proto::assist`].
+//! The initiator's half of a copy that a peer shares; see [`crate::proto::shared_copy`].
 
-use super::key::Native;
+use super::key::ImportedKey;
 use super::post::Transfer;
+use super::queued::{Failed, NativeOp, QueuedOp, SharedCopy};
 use super::record::Completion;
-use super::task::{Failed, Job, NativeOp, Task};
 use super::{Inner, State};
-use crate::op::{Id, Kind, Landing, Memory};
-use crate::proto::assist::{CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word};
+use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::proto::id;
+use crate::proto::shared_copy::{
+    CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word,
+};
 use crate::region::{Access, Region};
 use crate::request::Outcome;
 use crate::shared::Shared;
@@ -18,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
 /// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
-const LONELY: u32 = 4;
+const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
 
 impl Inner {
@@ -27,7 +29,7 @@ impl Inner {
         &self,
         transfer: &Transfer<'_>,
         local: &Region,
-        native: &Native,
+        native: &ImportedKey,
     ) -> Option<Result<Outcome, Error>> {
         let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
@@ -63,10 +65,10 @@ impl Inner {
             // A full queue only means that nobody helps.
             let _ = self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes));
             let (local, key) = (local.hold(), key.inner.clone());
-            let mut job = Job { plan, request: None, local, key, copied: Ok(()) };
+            let mut job = SharedCopy { plan, request: None, local, key, copied: Ok(()) };
             job.copied = copy_front(&job, &region);
             let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
-            self.lonely.set(if now.back > 0 { 0 } else { self.lonely.get().saturating_add(1) });
+            self.unhelped.set(if now.back > 0 { 0 } else { self.unhelped.get().saturating_add(1) });
             self.conclude(native, job, &region)
         })();
         if !matches!(outcome, Ok(Outcome::Pending(_))) {
@@ -77,16 +79,21 @@ impl Inner {
 
     /// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.
     fn worth_asking(&self) -> bool {
-        let lonely = self.lonely.get();
-        if lonely < LONELY || lonely % ASK_AGAIN == 0 {
+        let unhelped = self.unhelped.get();
+        if unhelped < UNHELPED || unhelped % ASK_AGAIN == 0 {
             return true;
         }
-        self.lonely.set(lonely + 1);
+        self.unhelped.set(unhelped + 1);
         false
     }
 
     /// Ends the operation, or leaves it to progress when the helper still copies.
-    fn conclude(&self, native: &Native, mut job: Job, region: &Region) -> Result<Outcome, Error> {
+    fn conclude(
+        &self,
+        native: &ImportedKey,
+        mut job: SharedCopy,
+        region: &Region,
+    ) -> Result<Outcome, Error> {
         wait_for_helper(&job, region);
         if let Some(result) = ended(&job, region) {
             let failed = |status| self.failed(Failed::by(native.interface, status));
@@ -95,7 +102,7 @@ impl Inner {
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open_inner(self.index, Kind::Copy)?;
-            ops.set_landing(request, Landing::held(Memory::Region(job.local.clone()), 0, 0));
+            ops.set_landing(request, LocalBuffer::held(Memory::Region(job.local.clone()), 0, 0));
             request
         };
         job.request = Some(request);
@@ -105,10 +112,10 @@ impl Inner {
 
     /// The kernel has begun to refuse what this side was to copy: all of it goes another way, as a part of the operation
     /// that it is, before what is queued behind that.
-    fn copy_another_way(&self, request: Id, job: &Job) -> Result<(), Error> {
+    fn copy_another_way(&self, request: Id, job: &SharedCopy) -> Result<(), Error> {
         self.check_alive()?;
-        let Job { plan, local, key, .. } = job;
-        if let Some(native) = key.best.get().filter(Native::copies_between_processes) {
+        let SharedCopy { plan, local, key, .. } = job;
+        if let Some(native) = key.best.get().filter(ImportedKey::copies_between_processes) {
             key.downgrade(&native, Status::Unreachable);
         }
         let (at, len) = (plan.at as usize, plan.len as usize);
@@ -116,10 +123,10 @@ impl Inner {
         let part = {
             let mut ops = self.shared.ops.borrow_mut();
             let part = ops.open_part(request, self.index, Kind::Native)?;
-            ops.set_landing(part, Landing::held(memory.clone(), at, len));
+            ops.set_landing(part, LocalBuffer::held(memory.clone(), at, len));
             part
         };
-        self.put_first(Task::Native(NativeOp {
+        self.put_first(QueuedOp::Native(NativeOp {
             put: plan.put,
             memory,
             at,
@@ -137,7 +144,7 @@ impl Inner {
 }
 
 /// Copies chunks from the front until none is left.
-fn copy_front(job: &Job, region: &Region) -> Result<(), Status> {
+fn copy_front(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
     let mut front = 0;
@@ -164,7 +171,7 @@ fn copy_front(job: &Job, region: &Region) -> Result<(), Status> {
     }
 }
 
-fn copy_run(job: &Job, run: Run) -> Result<(), Status> {
+fn copy_run(job: &SharedCopy, run: Run) -> Result<(), Status> {
     let (from, n) = job.plan.piece(run);
     let base = job.local.inner.span.range((job.plan.at + from) as usize, n as usize)?;
     job.key.copy(job.plan.put, base, n as usize, job.plan.target.offset + from)
@@ -176,7 +183,7 @@ enum Helper {
     GaveUp,
 }
 
-fn helper(job: &Job, region: &Region) -> Helper {
+fn helper(job: &SharedCopy, region: &Region) -> Helper {
     let read = |at| word(region, job.plan.slot, at).map_or(0, |w| w.load(Ordering::SeqCst));
     if read(TROUBLE) != 0 {
         return Helper::GaveUp;
@@ -188,7 +195,7 @@ fn helper(job: &Job, region: &Region) -> Helper {
     }
 }
 
-fn wait_for_helper(job: &Job, region: &Region) {
+fn wait_for_helper(job: &SharedCopy, region: &Region) {
     for _ in 0..PATIENCE {
         if !matches!(helper(job, region), Helper::Working) {
             return;
@@ -198,7 +205,7 @@ fn wait_for_helper(job: &Job, region: &Region) {
 }
 
 /// How a transfer ended, once the helper has nothing of it any more.
-fn ended(job: &Job, region: &Region) -> Option<Result<(), Status>> {
+fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     if job.copied == Err(Status::BadData) {
         // What stands in the slot is not the work of one who helps.
         return Some(job.copied);
@@ -211,7 +218,7 @@ fn ended(job: &Job, region: &Region) -> Option<Result<(), Status>> {
 }
 
 /// Copies what a helper had taken and gave up.
-fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
+fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
     let count = Claims::unpack(now).back;
     if count == 0 {
@@ -223,7 +230,7 @@ fn redo_back(job: &Job, region: &Region) -> Result<(), Status> {
 }
 
 /// One round of progress over a worker's shared copies: how many have ended.
-pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<Job>>) -> usize {
+pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let mut count = 0;
     let jobs = std::mem::take(&mut *copies.borrow_mut());
     for job in jobs {

@@ -1,6 +1,6 @@
 //! The course of a connection, from one phase to the next, and what is said to the peer on the way.
 
-use super::machine::{Heard, Machine};
+use super::machine::{LastWord, Machine};
 use super::message::{Body, Header, cut, encode};
 use super::{Action, Claim, ConnectionKey, Phase, Reason, ReasonKind};
 use tieline_plugin_api::address_hash;
@@ -112,10 +112,10 @@ impl Machine {
             None => "nothing was heard of the peer".to_string(),
             Some((at, what)) => {
                 let what = match what {
-                    Heard::Request => "its request".to_string(),
-                    Heard::Reply => "its reply".to_string(),
-                    Heard::InWork => "that it is making its endpoint".to_string(),
-                    Heard::Busy(text) => format!("that it is busy ({text})"),
+                    LastWord::Request => "its request".to_string(),
+                    LastWord::Reply => "its reply".to_string(),
+                    LastWord::InWork => "that it is making its endpoint".to_string(),
+                    LastWord::Busy(text) => format!("that it is busy ({text})"),
                 };
                 format!("last heard of the peer: {what}, {} ago", seconds(now.saturating_sub(*at)))
             }

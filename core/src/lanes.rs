@@ -36,7 +36,7 @@ pub(crate) enum Serves {
 
 /// What a lane goes through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(crate) enum LaneTarget {
     /// A module here, and the peer's module that it reaches: an index into the peer's list.
     Module(ModuleRef, usize),
     /// The core's emulation over the first message lane.
@@ -45,9 +45,9 @@ pub(crate) enum Via {
 
 /// One way to serve a class of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lane {
+pub(crate) struct RankedLane {
     /// Through what.
-    pub(crate) via: Via,
+    pub(crate) via: LaneTarget,
     /// For which memory; messages need none.
     pub(crate) serves: Serves,
     /// Why it stands where it stands.
@@ -58,18 +58,18 @@ pub(crate) struct Lane {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lanes {
     /// For messages; empty: the peer cannot be reached.
-    pub(crate) message: Vec<Lane>,
+    pub(crate) message: Vec<RankedLane>,
     /// For put and get.
-    pub(crate) rma: Vec<Lane>,
+    pub(crate) rma: Vec<RankedLane>,
     /// For atomics.
-    pub(crate) atomic: Vec<Lane>,
+    pub(crate) atomic: Vec<RankedLane>,
     /// What cannot reach this peer, and what was chosen for it.
     pub(crate) records: Vec<Record>,
 }
 
 impl Lanes {
     /// The lanes of a role; none for connections.
-    pub(crate) fn of(&self, role: Role) -> &[Lane] {
+    pub(crate) fn of(&self, role: Role) -> &[RankedLane] {
         match role {
             Role::Message => &self.message,
             Role::Rma => &self.rma,
@@ -89,8 +89,8 @@ impl Lanes {
         for role in [Role::Rma, Role::Atomic] {
             let modules = in_use(self.of(role));
             let mut names: Vec<String> = modules.iter().map(ToString::to_string).collect();
-            let whole = |lane: &Lane| {
-                matches!(lane.via, Via::Module(..)) && lane.serves == Serves::AnyMemory
+            let whole = |lane: &RankedLane| {
+                matches!(lane.via, LaneTarget::Module(..)) && lane.serves == Serves::AnyMemory
             };
             if !self.of(role).iter().any(whole) {
                 names.push("emulated".into());
@@ -120,11 +120,11 @@ impl Lanes {
 
 /// The modules that serve some memory, or messages, while nothing fails: those up to the first that serves all, and
 /// its like in other domains, which share what is large.
-fn in_use(lanes: &[Lane]) -> Vec<ModuleRef> {
+fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
     let mut whole: Option<&ModuleRef> = None;
     let mut modules = Vec::new();
     for lane in lanes {
-        let Via::Module(at, _) = &lane.via else { continue };
+        let LaneTarget::Module(at, _) = &lane.via else { continue };
         match whole {
             Some(first) if (&first.provider, &first.module) != (&at.provider, &at.module) => {}
             _ => modules.push(at.clone()),
@@ -187,10 +187,10 @@ pub(crate) fn lanes(
             });
         }
         fit.sort_by(|a, b| compare(a.0, b.0, role).0);
-        let mut built: Vec<Lane> = Vec::new();
+        let mut built: Vec<RankedLane> = Vec::new();
         for (place, (ranked, index)) in fit.iter().enumerate() {
-            built.push(Lane {
-                via: Via::Module(ranked.at.clone(), *index),
+            built.push(RankedLane {
+                via: LaneTarget::Module(ranked.at.clone(), *index),
                 serves: serves(ranked, role),
                 because: because(ranked, fit.get(place + 1).map(|next| next.0), role),
             });
@@ -211,11 +211,11 @@ pub(crate) fn lanes(
 /// The module that carries messages, when it reaches nobody outside of this host.
 fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef> {
     match &lanes.message.first()?.via {
-        Via::Module(at, _) => {
+        LaneTarget::Module(at, _) => {
             let caps = composition.ranked(at)?.facts.caps;
             (caps & caps::LOCAL_ONLY != 0).then(|| at.clone())
         }
-        Via::Messages => None,
+        LaneTarget::Messages => None,
     }
 }
 
@@ -267,13 +267,13 @@ fn because(ranked: &Ranked, next: Option<&Ranked>, role: Role) -> String {
     }
 }
 
-fn emulation(before: &[Lane]) -> Lane {
+fn emulation(before: &[RankedLane]) -> RankedLane {
     let because = if before.is_empty() {
         "no module reaches this peer's memory: emulated over messages"
     } else {
         "for memory that the lanes before cannot reach: emulated over messages"
     };
-    Lane { via: Via::Messages, serves: Serves::AnyMemory, because: because.into() }
+    RankedLane { via: LaneTarget::Messages, serves: Serves::AnyMemory, because: because.into() }
 }
 
 /// A record for each module in use towards this peer.
@@ -283,7 +283,7 @@ fn chosen(peer: &str, lanes: &Lanes) -> Vec<Record> {
         // A second message lane is a reserve, not in use.
         let active = if role == Role::Message { 1 } else { usize::MAX };
         for lane in lanes.of(role).iter().take(active) {
-            let Via::Module(at, _) = &lane.via else { continue };
+            let LaneTarget::Module(at, _) = &lane.via else { continue };
             let place = match uses.iter().position(|(known, ..)| known == at) {
                 Some(place) => place,
                 None => {
@@ -312,13 +312,13 @@ fn about(peer: &str, at: &ModuleRef, verdict: Verdict) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compose::{Candidate, Wishes, compose};
+    use crate::compose::{FoundModule, Preferences, compose};
     use crate::config::Config;
     use crate::rank::ModuleFacts;
     use tieline_plugin_api::abi::Cost;
 
-    fn module(provider: &str, module: &str, caps: u64, priority: i32) -> Candidate {
-        Candidate {
+    fn module(provider: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
+        FoundModule {
             at: ModuleRef::new(provider, provider, module),
             facts: ModuleFacts {
                 connection_only: false,
@@ -337,12 +337,12 @@ mod tests {
 
     const RMA: u64 = caps::PUT | caps::GET;
 
-    fn shm() -> Candidate {
+    fn shm() -> FoundModule {
         let caps = caps::AM_SHORT | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY;
         module("shm", "mem", caps, 50)
     }
 
-    fn single_copy() -> Vec<Candidate> {
+    fn single_copy() -> Vec<FoundModule> {
         vec![
             module("shm-knem", "copy", RMA, 38),
             module("shm-cma", "copy", RMA, 39),
@@ -350,16 +350,16 @@ mod tests {
         ]
     }
 
-    fn tcp() -> Candidate {
+    fn tcp() -> FoundModule {
         module("tcp", "stream", caps::AM_SHORT, 10)
     }
 
-    fn composed(candidates: &[Candidate]) -> Composition {
-        let wishes = Wishes::from_config(&Config::builder().build().unwrap()).unwrap();
-        compose(candidates, &wishes)
+    fn composed(candidates: &[FoundModule]) -> Composition {
+        let preferences = Preferences::from_config(&Config::builder().build().unwrap()).unwrap();
+        compose(candidates, &preferences)
     }
 
-    fn peers(candidates: &[Candidate]) -> Vec<PeerModule> {
+    fn peers(candidates: &[FoundModule]) -> Vec<PeerModule> {
         candidates
             .iter()
             .map(|c| PeerModule { at: c.at.clone(), priority: c.facts.priority })
@@ -367,11 +367,11 @@ mod tests {
     }
 
     /// `shm/mem* shm-cma/copy ~`: a star for own memory alone, a tilde for emulation.
-    fn row(lanes: &[Lane]) -> String {
+    fn row(lanes: &[RankedLane]) -> String {
         let words = lanes.iter().map(|lane| match &lane.via {
-            Via::Messages => "~".to_owned(),
-            Via::Module(at, _) if lane.serves == Serves::OwnMemory => format!("{at}*"),
-            Via::Module(at, _) => at.to_string(),
+            LaneTarget::Messages => "~".to_owned(),
+            LaneTarget::Module(at, _) if lane.serves == Serves::OwnMemory => format!("{at}*"),
+            LaneTarget::Module(at, _) => at.to_string(),
         });
         words.collect::<Vec<_>>().join(" ")
     }
@@ -505,21 +505,23 @@ mod tests {
         let lanes = lanes("p5", &composed(&all), &there, |_, there| {
             if there.at.domain == "tcp:eth7" { Ok(()) } else { Err("no route".into()) }
         });
-        assert_eq!(lanes.message[0].via, Via::Module(all[0].at.clone(), 1));
+        assert_eq!(lanes.message[0].via, LaneTarget::Module(all[0].at.clone(), 1));
     }
 
-    fn rail(name: &str) -> Candidate {
+    fn rail(name: &str) -> FoundModule {
         let mut rail = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
         rail.at.domain = format!("verbs:{name}");
         rail
     }
 
-    fn pairs(ours: &[Candidate], theirs: &[Candidate]) -> Vec<(String, String)> {
+    fn pairs(ours: &[FoundModule], theirs: &[FoundModule]) -> Vec<(String, String)> {
         let theirs = peers(theirs);
         let lanes = lanes("p6", &composed(ours), &theirs, |_, _| Ok(()));
-        let pair = |lane: &Lane| match &lane.via {
-            Via::Module(at, there) => Some((at.domain.clone(), theirs[*there].at.domain.clone())),
-            Via::Messages => None,
+        let pair = |lane: &RankedLane| match &lane.via {
+            LaneTarget::Module(at, there) => {
+                Some((at.domain.clone(), theirs[*there].at.domain.clone()))
+            }
+            LaneTarget::Messages => None,
         };
         lanes.rma.iter().filter_map(pair).collect()
     }

@@ -5,9 +5,9 @@ use super::key::KeyInner;
 use super::record::Completion;
 use crate::Status;
 use crate::op::{Id, Memory};
-use crate::proto::assist::Plan;
 use crate::proto::emulate::{Answer, AtomicCall, Target};
 use crate::proto::id;
+use crate::proto::shared_copy::Plan;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
 }
 
 /// One queued operation.
-pub(crate) enum Task {
+pub(crate) enum QueuedOp {
     /// A message whose payload was copied, or a question of the core's own.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message gathered from regions.
@@ -49,7 +49,7 @@ pub(crate) enum Task {
     /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
     Put { source: Source, len: usize, sent: usize, target: Target, request: Id, answer: Id },
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
-    Forward { to: Rc<Inner>, task: Option<Box<Task>> },
+    Forward { to: Rc<Inner>, task: Option<Box<QueuedOp>> },
     /// Holds back what follows until `request` has ended.
     Barrier { request: Id },
     /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
@@ -60,29 +60,29 @@ pub(crate) enum Task {
     Atomic(AtomicTask),
 }
 
-impl Task {
+impl QueuedOp {
     /// A question of the core's own protocols; its answer ends `question`.
-    pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> Task {
-        Task::Message { id, header: question.raw(), payload: bytes.into(), request: None }
+    pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> QueuedOp {
+        QueuedOp::Message { id, header: question.raw(), payload: bytes.into(), request: None }
     }
 
     /// A message of the core's own that nobody answers.
-    pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> Task {
-        Task::Message { id, header: 0, payload: bytes.into(), request: None }
+    pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> QueuedOp {
+        QueuedOp::Message { id, header: 0, payload: bytes.into(), request: None }
     }
 
     /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
-        matches!(self, Task::Message { .. } | Task::Gather { .. } | Task::Put { .. })
+        matches!(self, QueuedOp::Message { .. } | QueuedOp::Gather { .. } | QueuedOp::Put { .. })
     }
 
     /// Bytes that were copied for it.
     pub(super) fn copied(&self) -> usize {
         match self {
-            Task::Message { payload, .. } => payload.len(),
-            Task::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
-            Task::Native(op) => op.copied(),
+            QueuedOp::Message { payload, .. } => payload.len(),
+            QueuedOp::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
+            QueuedOp::Native(op) => op.copied(),
             _ => 0,
         }
     }
@@ -91,24 +91,24 @@ impl Task {
     pub(crate) fn request(&self) -> Option<Id> {
         match self {
             // A question has no request beside the operation that it asks for.
-            Task::Message { id, header, request: None, .. } if *id >= id::FIRST => {
+            QueuedOp::Message { id, header, request: None, .. } if *id >= id::FIRST => {
                 Id::from_raw(*header)
             }
-            Task::Message { request, .. } => *request,
-            Task::Gather { request, .. }
-            | Task::Put { request, .. }
-            | Task::FlushLanes { request, .. } => Some(*request),
-            Task::Native(op) => Some(op.request),
-            Task::Atomic(op) => Some(op.request),
+            QueuedOp::Message { request, .. } => *request,
+            QueuedOp::Gather { request, .. }
+            | QueuedOp::Put { request, .. }
+            | QueuedOp::FlushLanes { request, .. } => Some(*request),
+            QueuedOp::Native(op) => Some(op.request),
+            QueuedOp::Atomic(op) => Some(op.request),
             // What is forwarded ends with the endpoint that it goes to.
-            Task::Barrier { .. } | Task::Forward { .. } => None,
+            QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } => None,
         }
     }
 
     /// An operation beside `request` that nobody asks for when this task is given up.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
-            Task::Atomic(op) => op.posted_swap(),
+            QueuedOp::Atomic(op) => op.posted_swap(),
             _ => None,
         }
     }
@@ -116,9 +116,11 @@ impl Task {
     /// The operation that ends when it has been sent.
     pub(super) fn ends_when_sent(&self) -> Option<Id> {
         match self {
-            Task::Put { request, answer, .. } if request != answer => Some(*request),
-            Task::Message { request, .. } => *request,
-            Task::Gather { request, .. } | Task::FlushLanes { request, .. } => Some(*request),
+            QueuedOp::Put { request, answer, .. } if request != answer => Some(*request),
+            QueuedOp::Message { request, .. } => *request,
+            QueuedOp::Gather { request, .. } | QueuedOp::FlushLanes { request, .. } => {
+                Some(*request)
+            }
             _ => None,
         }
     }
@@ -179,7 +181,7 @@ impl AtomicTask {
 
 /// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
 /// memory, and count in the slot.
-pub(crate) struct Job {
+pub(crate) struct SharedCopy {
     pub(super) plan: Plan,
     pub(super) request: Option<Id>,
     pub(super) local: Region,

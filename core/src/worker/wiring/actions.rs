@@ -1,15 +1,15 @@
 //! What the wire-up machine asks for, carried out.
 
 use super::State;
-use super::lines::module_text;
+use super::circuits::module_text;
 use crate::address::WorkerAddress;
-use crate::endpoint::Way;
+use crate::endpoint::ModulePair;
 use crate::wireup::{Action, Claim, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
-/// Datagrams that one line keeps while its carrier has no room. What does not fit is sent again later.
+/// Datagrams that one circuit keeps while its wire-up transport has no room. What does not fit is sent again later.
 const OUTBOX: usize = 8;
 
 impl Inner {
@@ -42,8 +42,8 @@ impl Inner {
             }
             Action::Bind { key, address } => {
                 let number = self.wiring.by_key.borrow().get(&key).copied();
-                let raw =
-                    number.and_then(|n| self.wiring.lines.borrow().get(&n).map(|line| line.raw));
+                let raw = number
+                    .and_then(|n| self.wiring.circuits.borrow().get(&n).map(|circuit| circuit.raw));
                 let code = raw.map_or(Status::Closed as i32, |raw| raw.connect(&address));
                 let outcome = match code {
                     code if code < 0 => Err(Status::from_code(code).text()),
@@ -74,10 +74,10 @@ impl Inner {
                     });
                     reached.map(move |(there, _)| (index, there))
                 });
-                let mut carriers =
-                    ways.filter_map(|(index, there)| self.choose_carrier(&peer, index, there).ok());
-                if let Some(carrier) = carriers.next() {
-                    let _ = self.send_datagram(&peer, &carrier, &datagram);
+                let mut transports = ways
+                    .filter_map(|(index, there)| self.choose_transport(&peer, index, there).ok());
+                if let Some(transport) = transports.next() {
+                    let _ = self.send_datagram(&peer, &transport, &datagram);
                 }
             }
         }
@@ -86,10 +86,10 @@ impl Inner {
     /// What was wanted of one connection goes on as another; no data went over the first.
     pub(super) fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
         let number = self.wiring.by_key.borrow_mut().remove(from);
-        let old = number.and_then(|number| self.wiring.lines.borrow_mut().remove(&number));
+        let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
         let (Some(number), Some(old)) = (number, old) else { return };
         let _ = self.forget_number(&self.shared.interfaces[old.way.interface], number);
-        self.close_line(number, old.raw);
+        self.close_circuit(number, old.raw);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {
             let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.way.interface));
@@ -98,7 +98,7 @@ impl Inner {
         let number = match to {
             Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
             Claim::New(key) => {
-                let made = self.new_line(Some(key.clone()), old.way, old.peer, old.carrier);
+                let made = self.new_circuit(Some(key.clone()), old.way, old.peer, old.transport);
                 let mut machine = self.wiring.machine.borrow_mut();
                 match made {
                     Ok((number, address)) => {
@@ -112,7 +112,7 @@ impl Inner {
                 }
             }
         };
-        // Without a line they ask for one again.
+        // Without a circuit they ask for one again.
         for endpoint in users {
             if let Some(number) = number {
                 self.add_user(number, &endpoint);
@@ -143,9 +143,10 @@ impl Inner {
                 }
                 let theirs = &peer.party.candidates[there].address;
                 slot.interface.reachable(theirs).map_err(Error::from)?;
-                let carrier = self.choose_carrier(&peer, index, there)?;
-                let way = Way { interface: index, candidate: there };
-                let made = self.new_line(Some(key.clone()), way, Rc::new(peer), Some(carrier))?;
+                let transport = self.choose_transport(&peer, index, there)?;
+                let way = ModulePair { interface: index, candidate: there };
+                let made =
+                    self.new_circuit(Some(key.clone()), way, Rc::new(peer), Some(transport))?;
                 return Ok(made.1);
             }
         }
@@ -157,27 +158,27 @@ impl Inner {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let Some(number) = number else { return };
         let users = {
-            let mut lines = self.wiring.lines.borrow_mut();
-            let Some(line) = lines.get_mut(&number) else { return };
-            line.outbox.clear();
-            line.state = match reason {
+            let mut circuits = self.wiring.circuits.borrow_mut();
+            let Some(circuit) = circuits.get_mut(&number) else { return };
+            circuit.outbox.clear();
+            circuit.state = match reason {
                 None => State::Ready,
                 Some(reason) => {
-                    let trouble = (&*line.trouble, line.hopeless);
-                    State::Dead(self.reason(&line.peer, trouble, reason))
+                    let trouble = (&*circuit.trouble, circuit.hopeless);
+                    State::Dead(self.reason(&circuit.peer, trouble, reason))
                 }
             };
             match reason.map(|reason| reason.kind) {
                 None => {
-                    let way = (line.peer.party.worker, line.way.interface);
+                    let way = (circuit.peer.party.worker, circuit.way.interface);
                     let _ = self.wiring.lost.borrow_mut().remove(&way);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Carrier) => {
-                    self.avoid(line.peer.party.worker, line.way.interface);
+                    self.avoid(circuit.peer.party.worker, circuit.way.interface);
                 }
                 Some(_) => {}
             }
-            line.everybody()
+            circuit.everybody()
         };
         if reason.is_some() {
             let _ = self.wiring.by_key.borrow_mut().remove(key);
@@ -193,25 +194,25 @@ impl Inner {
 
     pub(super) fn send_for(&self, number: u64, datagram: Vec<u8>) {
         let way = {
-            let lines = self.wiring.lines.borrow();
-            let Some(line) = lines.get(&number) else { return };
-            line.carrier.clone().map(|carrier| (line.peer.clone(), carrier))
+            let circuits = self.wiring.circuits.borrow();
+            let Some(circuit) = circuits.get(&number) else { return };
+            circuit.transport.clone().map(|transport| (circuit.peer.clone(), transport))
         };
-        let Some((peer, carrier)) = way else { return };
-        let sent = self.send_datagram(&peer, &carrier, &datagram);
-        let mut lines = self.wiring.lines.borrow_mut();
-        let Some(line) = lines.get_mut(&number) else { return };
+        let Some((peer, transport)) = way else { return };
+        let sent = self.send_datagram(&peer, &transport, &datagram);
+        let mut circuits = self.wiring.circuits.borrow_mut();
+        let Some(circuit) = circuits.get_mut(&number) else { return };
         match sent {
             Ok(()) => {}
             Err(Status::Again) => {
-                if line.outbox.len() < OUTBOX {
-                    line.outbox.push_back(datagram);
+                if circuit.outbox.len() < OUTBOX {
+                    circuit.outbox.push_back(datagram);
                 }
                 let _ = self.wiring.waiting.borrow_mut().insert(number);
                 self.shared.note_work();
             }
             Err(status) => {
-                line.trouble = format!("{}: {}", self.carrier_name(&carrier), status.text());
+                circuit.trouble = format!("{}: {}", self.transport_name(&transport), status.text());
             }
         }
     }

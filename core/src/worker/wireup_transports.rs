@@ -16,9 +16,9 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The first cookie of endpoints that carry datagrams; no line and no endpoint of the application has one so high.
-pub(super) const CARRIER_COOKIE: u64 = u64::MAX << 62;
-/// Such endpoints at a time. Each line needs one while it forms.
+/// The first cookie of endpoints that carry datagrams; no circuit and no endpoint of the application has one so high.
+pub(super) const TRANSPORT_COOKIE: u64 = u64::MAX << 62;
+/// Such endpoints at a time. Each circuit needs one while it forms.
 const MOST_CARRIED: usize = 1024;
 
 /// A connection-only module that is open on a worker.
@@ -48,25 +48,25 @@ pub(super) struct OutOfBand {
 }
 
 /// Everything on a worker that can carry datagrams.
-pub(super) struct Carriers {
+pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// Endpoints over modules of a domain; closed with the worker.
     pub(super) messages: RefCell<Carried<MessagePath, RawEndpoint>>,
 }
 
-/// The way of one line's datagrams.
+/// The way of one circuit's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum WireupTransport {
     Connector(usize, Vec<u8>),
     OutOfBand(Vec<u8>),
     /// An interface of ours, and the peer's candidate.
     Messages(usize, usize),
 }
 
-impl Carriers {
+impl WireupTransports {
     /// Opens the connection-only modules that the composition needs.
-    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> Carriers {
+    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> WireupTransports {
         let mut connectors = Vec::new();
         for module in &core.connectors {
             let domain = &core.memory.domains[module.domain];
@@ -95,8 +95,8 @@ impl Carriers {
                 broke: Cell::new(false),
             });
         }
-        let messages = RefCell::new(Carried::new(MOST_CARRIED, CARRIER_COOKIE));
-        Carriers { connectors, out_of_band: RefCell::default(), messages }
+        let messages = RefCell::new(Carried::new(MOST_CARRIED, TRANSPORT_COOKIE));
+        WireupTransports { connectors, out_of_band: RefCell::default(), messages }
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {

@@ -1,9 +1,9 @@
-//! Lines: which of them carry answers, what carries their datagrams, and what the end of one means.
+//! Circuits: which of them carry answers, what carries their datagrams, and what the end of one means.
 
 use super::*;
-use crate::address::{Party, Scheme, Via};
+use crate::address::{Scheme, Via, WorkerEntry};
 use crate::proto::emulate::Answer;
-use crate::worker::carriers::Carrier;
+use crate::worker::wireup_transports::WireupTransport;
 use tieline_testing::Wait;
 
 /// The folder of the TCP provider, or why there is none.
@@ -45,7 +45,7 @@ fn pending(outcome: Result<Outcome, Error>) -> Request {
 }
 
 #[test]
-fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
+fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
     let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
     let target = there.alloc(64).unwrap();
@@ -56,15 +56,15 @@ fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
         let key = endpoint.import_key(&key).unwrap();
         end(&asks, &answers, &pending(endpoint.fetch_add(&key, 0, 1))).unwrap()
     };
-    let answered_over = || answers.inner.wiring.lines_with_answers();
+    let answered_over = || answers.inner.wiring.circuits_with_answers();
     assert_eq!(add(&first), 0);
     let one = answered_over();
     assert_eq!(one.len(), 1);
     assert_eq!((add(&second), add(&first)), (1, 2));
     let both = answered_over();
-    assert_eq!(both.len(), 2, "each endpoint has its line: {both:?}");
+    assert_eq!(both.len(), 2, "each endpoint has its circuit: {both:?}");
     assert!(both.contains(&one[0]));
-    // What answers does not keep a line claimed: the next endpoint takes it.
+    // What answers does not keep a circuit claimed: the next endpoint takes it.
     drop(first);
     let third = asks.connect(&address).unwrap();
     assert_eq!(add(&third), 3);
@@ -73,7 +73,7 @@ fn an_answer_goes_back_over_the_line_that_the_question_came_by() {
 
 /// The same peer may have been asked two things, of which it answers one in the other's place.
 #[test]
-fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
+fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
     let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
     let target = there.alloc(64).unwrap();
@@ -84,26 +84,26 @@ fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
         let key = endpoint.import_key(&key).unwrap();
         pending(endpoint.fetch_add(&key, 0, 1))
     };
-    let line_of = |endpoint: &Endpoint, known: &[u64]| {
+    let circuit_of = |endpoint: &Endpoint, known: &[u64]| {
         let _ = end(&asks, &answers, &ask(endpoint)).unwrap();
-        let lines = answers.inner.wiring.lines_with_answers();
-        *lines.iter().find(|line| !known.contains(line)).expect("a line of its own")
+        let circuits = answers.inner.wiring.circuits_with_answers();
+        *circuits.iter().find(|circuit| !known.contains(circuit)).expect("a circuit of its own")
     };
-    let one = line_of(&first, &[]);
-    let other = line_of(&second, &[one]);
+    let one = circuit_of(&first, &[]);
+    let other = circuit_of(&second, &[one]);
     let asked = ask(&first);
     let lie = |value| Answer::Reply { token: asked.id.raw(), status: 0, value };
     let wrong = answers.inner.answers_over(other).unwrap();
     wrong.send_answer(&mut lie(99)).unwrap();
-    let wait = Wait::new("an answer over the other line");
+    let wait = Wait::new("an answer over the other circuit");
     while asks.counters().malformed == 0 && asks.test(&asked).is_none() {
         wait.goes_on();
         let _ = asks.progress();
     }
-    assert_eq!(asks.test(&asked), None, "it was not asked over that line");
+    assert_eq!(asks.test(&asked), None, "it was not asked over that circuit");
     let right = answers.inner.answers_over(one).unwrap();
     right.send_answer(&mut lie(77)).unwrap();
-    let wait = Wait::new("an answer over the line of the question");
+    let wait = Wait::new("an answer over the circuit of the question");
     while asks.test(&asked).is_none() {
         wait.goes_on();
         let _ = asks.progress();
@@ -111,9 +111,9 @@ fn an_answer_counts_only_over_the_line_that_the_question_went_by() {
     assert_eq!(asks.test(&asked), Some(Ok(77)));
 }
 
-/// Two workers of one process, of which the second has no line yet.
+/// Two workers of one process, of which the second has no circuit yet.
 #[test]
-fn a_line_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
+fn a_circuit_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
     for (status, ends) in [(Status::PeerFailed, true), (Status::TimedOut, false)] {
         let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
         let asks = here.worker().unwrap();
@@ -124,8 +124,8 @@ fn a_line_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
         let told = Rc::new(Cell::new(0));
         let count = told.clone();
         asks.on_peer_failure(move |_, _| count.set(count.get() + 1));
-        let [line] = asks.inner.wiring.standing()[..] else { panic!("one line") };
-        asks.inner.line_failed(line, status, "the test says so");
+        let [circuit] = asks.inner.wiring.standing()[..] else { panic!("one circuit") };
+        asks.inner.circuit_failed(circuit, status, "the test says so");
         assert_eq!(first.error().map(|error| error.status()), Some(status));
         assert_eq!(second.error().is_some(), ends, "{status}");
         assert_eq!(told.get(), 0, "a handler ran outside of progress");
@@ -136,7 +136,7 @@ fn a_line_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
 }
 
 #[test]
-fn a_peer_stands_elsewhere_when_a_line_to_it_stands_in_another_domain() {
+fn a_peer_stands_elsewhere_when_a_circuit_to_it_stands_in_another_domain() {
     let Some(folder) = tcp_folder() else { return };
     let both = Context::builder()
         .set("TIELINE_PROVIDER_PATH", &folder)
@@ -146,16 +146,17 @@ fn a_peer_stands_elsewhere_when_a_line_to_it_stands_in_another_domain() {
     let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
     let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
     assert_eq!(end(&asks, &answers, &pending(endpoint.flush_messages())), Ok(0));
-    let [line] = asks.inner.wiring.standing()[..] else { panic!("one line") };
+    let [circuit] = asks.inner.wiring.standing()[..] else { panic!("one circuit") };
     let slot = |to_endpoint: bool| {
         asks.inner.shared.interfaces.iter().find(|slot| slot.to_endpoint == to_endpoint).unwrap()
     };
     let stands = |worker: &Worker| {
-        [false, true].map(|lines| asks.inner.stands_elsewhere(worker.inner.shared.id, slot(lines)))
+        [false, true]
+            .map(|circuits| asks.inner.stands_elsewhere(worker.inner.shared.id, slot(circuits)))
     };
     assert_eq!(stands(&answers), [true, false]);
-    assert_eq!(stands(&there.worker().unwrap()), [false, false], "it is another worker's line");
-    asks.inner.line_failed(line, Status::TimedOut, "the test says so");
+    assert_eq!(stands(&there.worker().unwrap()), [false, false], "it is another worker's circuit");
+    asks.inner.circuit_failed(circuit, Status::TimedOut, "the test says so");
     assert_eq!(stands(&answers), [false, false], "it stands no more");
 }
 
@@ -173,14 +174,14 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
         ..of.party.schemes[0].clone()
     };
     let via = |scheme: &Scheme| match &scheme.via {
-        Via::Connector(address) => Some(Carrier::Connector(0, address.clone())),
+        Via::Connector(address) => Some(WireupTransport::Connector(0, address.clone())),
         Via::Candidate(_) => None,
     };
     for (first, second) in [(1, 2), (2, 1)] {
         let schemes = vec![scheme(&peer, first), scheme(&beside, second)];
         let best = schemes.iter().max_by_key(|scheme| scheme.rank(0)).and_then(via);
-        let party = Party { schemes, ..peer.party.clone() };
+        let party = WorkerEntry { schemes, ..peer.party.clone() };
         let peer = WorkerAddress { party, ..peer.clone() };
-        assert_eq!(worker.inner.choose_carrier(&peer, 0, 0).ok(), best);
+        assert_eq!(worker.inner.choose_transport(&peer, 0, 0).ok(), best);
     }
 }
