@@ -1,6 +1,6 @@
 //! A connection to the one who serves, and what is still to be written to it.
 
-use super::door::Door;
+use super::handshake::Handshake;
 use super::stream::Stream;
 use super::wire::{Decoder, Frame, HELLO_LIMIT};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::time::Instant;
 pub(super) struct Connection {
     pub(super) stream: Stream,
     /// Still to be passed; none for sockets whose other end the kernel vouches for.
-    pub(super) door: Option<Door>,
+    pub(super) handshake: Option<Handshake>,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
     pub(super) rank: Option<usize>,
@@ -68,10 +68,10 @@ impl Outbox {
 }
 
 impl Connection {
-    pub(super) fn new(stream: Stream, door: Option<Door>) -> Connection {
+    pub(super) fn new(stream: Stream, handshake: Option<Handshake>) -> Connection {
         Connection {
             stream,
-            door,
+            handshake,
             decoder: Decoder::new(HELLO_LIMIT),
             out: Outbox::default(),
             rank: None,
@@ -86,10 +86,10 @@ impl Connection {
         self.write();
     }
 
-    /// What the door has to say.
+    /// What the handshake has to say.
     pub(super) fn answer(&mut self) {
-        if let Some(door) = &mut self.door {
-            self.out.push(&door.take_output().into());
+        if let Some(handshake) = &mut self.handshake {
+            self.out.push(&handshake.take_output().into());
         }
     }
 

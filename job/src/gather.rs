@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Who is to be told what.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Tell {
+pub(super) enum Reply {
     Nobody,
     /// This rank.
     One(usize, Frame),
@@ -61,7 +61,7 @@ impl Gather {
     }
 
     /// A process names itself. `Err` says why it is refused; the second value is for everybody else.
-    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (String, Tell)> {
+    pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (String, Reply)> {
         let (rank, size) = (hello.rank as usize, self.size);
         let who = format!("pid {} on {}", hello.pid, hello.host);
         // Before anything else: a process of another job is not to end this one, whatever it says.
@@ -71,7 +71,7 @@ impl Gather {
             } else {
                 "TIELINE_JOB is not this job's"
             };
-            return Err((self.turn_away(which.into()), Tell::Nobody));
+            return Err((self.turn_away(which.into()), Reply::Nobody));
         }
         if hello.size as usize != size {
             // Nobody can know which of the two is right, and the others would wait in vain.
@@ -81,11 +81,11 @@ impl Gather {
         }
         if rank >= size {
             let text = format!("there is no rank {rank} in this job of {size}");
-            return Err((self.turn_away(text), Tell::Nobody));
+            return Err((self.turn_away(text), Reply::Nobody));
         }
         if let Some(Member { name: first, .. }) = self.members.get(&rank) {
             let text = format!("rank {rank} has joined already, as {first}; this is {who}");
-            return Err((self.turn_away(text), Tell::Nobody));
+            return Err((self.turn_away(text), Reply::Nobody));
         }
         let _ = self.members.insert(rank, Member { name: who, part: None });
         Ok(rank)
@@ -105,9 +105,9 @@ impl Gather {
         rank: usize,
         round: u64,
         bytes: Vec<u8>,
-    ) -> Result<Tell, String> {
+    ) -> Result<Reply, String> {
         if let Some(last_word) = &self.over {
-            return Ok(Tell::One(rank, last_word.clone()));
+            return Ok(Reply::One(rank, last_word.clone()));
         }
         let part = self.members.get_mut(&rank).map(|member| &mut member.part);
         let Some(part) = part.filter(|part| part.is_none() && round == self.round) else {
@@ -125,22 +125,22 @@ impl Gather {
             return Ok(self.end(Frame::Refused { text }));
         }
         if self.given < self.size {
-            return Ok(Tell::Nobody);
+            return Ok(Reply::Nobody);
         }
         let parts = self.members.values_mut().map(|m| m.part.take().unwrap_or_default()).collect();
         self.round += 1;
         (self.given, self.given_bytes) = (0, 0);
-        Ok(Tell::All(Frame::Gathered { round, parts }))
+        Ok(Reply::All(Frame::Gathered { round, parts }))
     }
 
     /// A process will wait no longer: nobody will, and everybody hears the same reason.
-    pub(super) fn give_up(&mut self, waited: Duration) -> Tell {
+    pub(super) fn give_up(&mut self, waited: Duration) -> Reply {
         let text = self.missing(waited);
         self.end(Frame::Late { text })
     }
 
     /// A process ended or hung up: nobody who waits for it now or later will wait in vain.
-    pub(super) fn gone(&mut self, text: &str) -> Tell {
+    pub(super) fn gone(&mut self, text: &str) -> Reply {
         self.end(Frame::Lost { text: text.to_owned() })
     }
 
@@ -158,14 +158,14 @@ impl Gather {
     }
 
     /// Everybody who has come is told, waiting or not: later the one who serves may be gone.
-    fn end(&mut self, last_word: Frame) -> Tell {
+    fn end(&mut self, last_word: Frame) -> Reply {
         if self.over.is_some() {
-            return Tell::Nobody;
+            return Reply::Nobody;
         }
         self.over = Some(last_word.clone());
         // There will be no answer to what was contributed.
         self.members.values_mut().for_each(|member| member.part = None);
-        Tell::All(last_word)
+        Reply::All(last_word)
     }
 
     fn missing(&self, waited: Duration) -> String {
@@ -226,28 +226,28 @@ mod tests {
     fn everyone_is_answered_in_rank_order_once_the_last_has_spoken() {
         let mut gather = joined(3);
         for round in 0..2 {
-            assert_eq!(gather.contribute(2, round, vec![2]), Ok(Tell::Nobody));
-            assert_eq!(gather.contribute(0, round, vec![0]), Ok(Tell::Nobody));
+            assert_eq!(gather.contribute(2, round, vec![2]), Ok(Reply::Nobody));
+            assert_eq!(gather.contribute(0, round, vec![0]), Ok(Reply::Nobody));
             let answer = Frame::Gathered { round, parts: vec![vec![0], vec![1], vec![2]] };
-            assert_eq!(gather.contribute(1, round, vec![1]), Ok(Tell::All(answer)));
+            assert_eq!(gather.contribute(1, round, vec![1]), Ok(Reply::All(answer)));
         }
     }
 
     #[test]
     fn a_death_reaches_those_who_wait_and_those_who_come_later() {
         let mut gather = joined(3);
-        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
         let lost = || Frame::Lost { text: "rank 1 died".into() };
-        assert_eq!(gather.gone("rank 1 died"), Tell::All(lost()));
-        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Tell::One(2, lost())));
-        assert_eq!(gather.gone("rank 2 died"), Tell::Nobody, "the first death is the reason");
+        assert_eq!(gather.gone("rank 1 died"), Reply::All(lost()));
+        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Reply::One(2, lost())));
+        assert_eq!(gather.gone("rank 2 died"), Reply::Nobody, "the first death is the reason");
     }
 
     #[test]
     fn a_process_that_speaks_twice_or_ahead_is_refused() {
         let mut gather = joined(2);
         assert!(gather.contribute(0, 1, vec![]).is_err());
-        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
         assert!(gather.contribute(0, 0, vec![]).is_err());
     }
 
@@ -258,14 +258,14 @@ mod tests {
             let _ = gather.join(&hello(rank, 5)).unwrap();
         }
         for rank in [0, 1] {
-            assert_eq!(gather.contribute(rank, 0, vec![]), Ok(Tell::Nobody));
+            assert_eq!(gather.contribute(rank, 0, vec![]), Ok(Reply::Nobody));
         }
         let told = gather.give_up(Duration::from_secs(120));
         let text = "ranks 3 and 4 of 5 have not come within 120s, and rank 2 of 5 has not called \
                     exchange within 120s";
         let late = || Frame::Late { text: text.into() };
-        assert_eq!(told, Tell::All(late()));
-        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Tell::One(2, late())));
+        assert_eq!(told, Reply::All(late()));
+        assert_eq!(gather.contribute(2, 0, vec![]), Ok(Reply::One(2, late())));
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         let mut gather = joined(2);
         let refused = gather.join(&Hello { pid: 5, ..hello(1, 2) }).unwrap_err();
         let text = "rank 1 has joined already, as pid 71 on a; this is pid 5 on a".to_owned();
-        assert_eq!(refused, (text, Tell::Nobody));
+        assert_eq!(refused, (text, Reply::Nobody));
         assert_eq!(gather.name(1), "rank 1 (pid 71 on a)");
     }
 
@@ -281,20 +281,20 @@ mod tests {
     fn another_size_ends_the_job_and_another_jobs_process_does_not() {
         let mut gather = Gather::new(2, "j");
         assert_eq!(gather.join(&hello(0, 2)).unwrap(), 0);
-        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Tell::Nobody));
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
         // Whatever its size.
         for size in [2, 4] {
             let stranger = Hello { job: "other".into(), ..hello(1, size) };
-            assert_eq!(gather.join(&stranger).unwrap_err().1, Tell::Nobody);
+            assert_eq!(gather.join(&stranger).unwrap_err().1, Reply::Nobody);
         }
         let (text, told) = gather.join(&hello(1, 4)).unwrap_err();
-        assert_eq!(told, Tell::All(Frame::Refused { text }));
+        assert_eq!(told, Reply::All(Frame::Refused { text }));
     }
 
     #[test]
     fn a_size_beyond_reason_costs_nothing_and_its_missing_ranks_are_counted() {
         let mut gather = Gather::new(usize::MAX, "j");
-        let Tell::All(Frame::Late { text }) = gather.give_up(Duration::from_secs(1)) else {
+        let Reply::All(Frame::Late { text }) = gather.give_up(Duration::from_secs(1)) else {
             panic!("nobody is told");
         };
         assert!(text.starts_with("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 18446744073709551607 more of "));

@@ -34,13 +34,13 @@ use tieline_config::{Config, Error};
 use tieline_plugin_api::Status;
 
 mod connection;
-mod door;
 mod gather;
+mod handshake;
 mod host;
 mod link;
 mod local;
-mod place;
 mod pmix;
+mod process_info;
 mod rendezvous;
 pub mod server;
 mod slurm;
@@ -49,8 +49,8 @@ mod sys;
 pub mod wire;
 
 use link::Link;
-use place::{Get, Place, Secret, refuse};
-use rendezvous::Meeting;
+use process_info::{Get, ProcessInfo, Secret, refuse};
+use rendezvous::Rendezvous;
 use stream::Stream;
 
 /// How long joining, and each exchange, may take unless `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`]
@@ -109,36 +109,36 @@ impl Job {
     }
 
     fn from_variables(get: Get<'_>, secret: Secret<'_>) -> Result<Job, Error> {
-        let timeout = place::timeout(get)?;
+        let timeout = process_info::timeout(get)?;
         let deadline = Deadline::new(timeout);
-        let own = Place::of_tieline(get)?;
+        let own = ProcessInfo::of_tieline(get)?;
         let spoken = get("TIELINE_EXCHANGE");
-        let mut job = if let (Some(place), Some(spoken)) = (&own, &spoken) {
-            Job::of_launcher(place, spoken, secret, &deadline)?
+        let mut job = if let (Some(info), Some(spoken)) = (&own, &spoken) {
+            Job::of_launcher(info, spoken, secret, &deadline)?
         } else if let Some(addresses) = get("TIELINE_RENDEZVOUS") {
-            let place = own.map_or_else(|| Place::of_any(get), |own| Ok(Some(own)))?;
-            let place = place.ok_or_else(|| {
+            let info = own.map_or_else(|| ProcessInfo::of_any(get), |own| Ok(Some(own)))?;
+            let info = info.ok_or_else(|| {
                 refuse(
                     "TIELINE_RENDEZVOUS is set, and TIELINE_RANK and TIELINE_SIZE are not".into(),
                 )
             })?;
             Job::at_rendezvous(
-                &place,
-                &Meeting::new(addresses, "TIELINE_RENDEZVOUS", secret)?,
+                &info,
+                &Rendezvous::new(addresses, "TIELINE_RENDEZVOUS", secret)?,
                 &deadline,
             )?
-        } else if let Some(place) = own {
-            match place.size {
-                1 => Job::new(Place::alone(), Box::new(Alone)),
+        } else if let Some(info) = own {
+            match info.size {
+                1 => Job::new(ProcessInfo::alone(), Box::new(Alone)),
                 _ => return Err(rendezvous::unknown_exchange("")),
             }
         } else if pmix::is_there(get) {
-            let (place, pmix) = pmix::Pmix::join(&deadline)?;
-            Job::new(place, Box::new(pmix))
-        } else if let Some(place) = Place::of_slurm(get)? {
-            Job::at_rendezvous(&place, &slurm::meeting(get, &place, secret)?, &deadline)?
+            let (info, pmix) = pmix::Pmix::join(&deadline)?;
+            Job::new(info, Box::new(pmix))
+        } else if let Some(info) = ProcessInfo::of_slurm(get)? {
+            Job::at_rendezvous(&info, &slurm::rendezvous(get, &info, secret)?, &deadline)?
         } else {
-            Job::new(Place::alone(), Box::new(Alone))
+            Job::new(ProcessInfo::alone(), Box::new(Alone))
         };
         job.deadline = timeout;
         Ok(job)
@@ -146,46 +146,50 @@ impl Job {
 
     /// `TIELINE_EXCHANGE`: a launcher of ours serves.
     fn of_launcher(
-        place: &Place,
+        info: &ProcessInfo,
         spoken: &str,
         secret: Secret<'_>,
         deadline: &Deadline,
     ) -> Result<Job, Error> {
         let exchange: Box<dyn Exchange + Send> = match spoken.split_once(':') {
-            Some(("unix", name)) => Box::new(launcher(name, place, deadline)?),
+            Some(("unix", name)) => Box::new(launcher(name, info, deadline)?),
             Some(("tcp", addresses)) => {
-                let meeting = Meeting::new(addresses.to_owned(), "TIELINE_EXCHANGE", secret)?;
-                let hello = host::hello(place.rank, place.size, &place.id);
-                Box::new(meeting.join(hello, deadline)?)
+                let rendezvous = Rendezvous::new(addresses.to_owned(), "TIELINE_EXCHANGE", secret)?;
+                let hello = host::hello(info.rank, info.size, &info.id);
+                Box::new(rendezvous.join(hello, deadline)?)
             }
             _ => return Err(rendezvous::unknown_exchange(spoken)),
         };
-        Ok(Job::new(place.clone(), exchange))
+        Ok(Job::new(info.clone(), exchange))
     }
 
     /// Rank 0 serves. The first exchange tells who shares a host with whom.
-    fn at_rendezvous(place: &Place, meeting: &Meeting, deadline: &Deadline) -> Result<Job, Error> {
-        let hello = host::hello(place.rank, place.size, &place.id);
-        let mut exchange: Box<dyn Exchange + Send> = match (place.size, place.rank) {
+    fn at_rendezvous(
+        info: &ProcessInfo,
+        rendezvous: &Rendezvous,
+        deadline: &Deadline,
+    ) -> Result<Job, Error> {
+        let hello = host::hello(info.rank, info.size, &info.id);
+        let mut exchange: Box<dyn Exchange + Send> = match (info.size, info.rank) {
             (1, _) => Box::new(Alone),
-            (_, 0) => Box::new(meeting.serve(hello, deadline)?),
-            _ => Box::new(meeting.join(hello, deadline)?),
+            (_, 0) => Box::new(rendezvous.serve(hello, deadline)?),
+            _ => Box::new(rendezvous.join(hello, deadline)?),
         };
         let facts = exchange.allgather(&host::facts(), deadline)?;
-        let (local_rank, local_size) = host::local_place(&facts, place.rank);
-        let mut job = Job::new(place.clone(), exchange);
-        job.local_rank = place.local_rank.unwrap_or(local_rank);
-        job.local_size = place.local_size.unwrap_or(local_size);
+        let (local_rank, local_size) = host::local_place(&facts, info.rank);
+        let mut job = Job::new(info.clone(), exchange);
+        job.local_rank = info.local_rank.unwrap_or(local_rank);
+        job.local_size = info.local_size.unwrap_or(local_size);
         Ok(job)
     }
 
-    fn new(place: Place, exchange: Box<dyn Exchange + Send>) -> Job {
+    fn new(info: ProcessInfo, exchange: Box<dyn Exchange + Send>) -> Job {
         Job {
-            rank: place.rank,
-            size: place.size,
-            local_rank: place.local_rank.unwrap_or(0),
-            local_size: place.local_size.unwrap_or(1),
-            id: place.id,
+            rank: info.rank,
+            size: info.size,
+            local_rank: info.local_rank.unwrap_or(0),
+            local_size: info.local_size.unwrap_or(1),
+            id: info.id,
             deadline: DEADLINE,
             exchange: Mutex::new(exchange),
         }
@@ -303,12 +307,12 @@ pub fn joined_processes() -> usize {
 #[must_use]
 pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let place = match Place::of_tieline(&variable) {
-        Ok(None) => Place::of_any(&variable),
-        place => place,
+    let info = match ProcessInfo::of_tieline(&variable) {
+        Ok(None) => ProcessInfo::of_any(&variable),
+        info => info,
     };
     // What makes no sense there is for who joins the job to say.
-    place.ok().flatten().and_then(|place| place.local_size).unwrap_or(1)
+    info.ok().flatten().and_then(|info| info.local_size).unwrap_or(1)
 }
 
 impl fmt::Debug for Job {
@@ -343,7 +347,7 @@ impl Exchange for Alone {
 }
 
 /// The socket of a launcher on this host.
-fn launcher(name: &str, place: &Place, deadline: &Deadline) -> Result<Link, Error> {
+fn launcher(name: &str, info: &ProcessInfo, deadline: &Deadline) -> Result<Link, Error> {
     let name = name
         .strip_prefix('@')
         .ok_or_else(|| refuse("TIELINE_EXCHANGE has a socket name without `@`".into()))?;
@@ -360,7 +364,7 @@ fn launcher(name: &str, place: &Place, deadline: &Deadline) -> Result<Link, Erro
             "see that `tieline run` still runs, as the same user and in the same network namespace",
         )
     })?;
-    let hello = host::hello(place.rank, place.size, &place.id);
+    let hello = host::hello(info.rank, info.size, &info.id);
     Link::open(Stream::Unix(stream), hello, "the launcher", deadline)
 }
 

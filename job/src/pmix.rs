@@ -7,7 +7,7 @@
 mod sys;
 
 use super::link::late;
-use super::place::{Get, Place};
+use super::process_info::{Get, ProcessInfo};
 use super::{Deadline, Exchange};
 use crate::{Error, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ impl Pmix {
     /// Joins; the place is the server's word.
     ///
     /// Under raised rights nobody joins: libpmix looks for code where the environment says (`PMIX_MCA_*`).
-    pub(super) fn join(deadline: &Deadline) -> Result<(Place, Pmix), Error> {
+    pub(super) fn join(deadline: &Deadline) -> Result<(ProcessInfo, Pmix), Error> {
         if raised_rights() {
             return Err(Error::new(
                 Status::Permission,
@@ -82,16 +82,17 @@ impl Pmix {
         let local_rank = pmix.number(Some(me.rank()), "pmix.lrank", deadline).ok();
         let local_size = pmix.number(None, "pmix.local.size", deadline).ok();
         pmix.all_here = local_size == Some(pmix.size);
-        let place = Place { rank, size: pmix.size, local_rank, local_size, id: me.namespace() };
-        if place.rank >= place.size || place.size > super::wire::MAX_RANKS {
+        let info =
+            ProcessInfo { rank, size: pmix.size, local_rank, local_size, id: me.namespace() };
+        if info.rank >= info.size || info.size > super::wire::MAX_RANKS {
             return Err(Error::new(
                 Status::BadData,
                 "cannot join the job that PMIx started",
-                format!("it says rank {rank} of {}", place.size),
+                format!("it says rank {rank} of {}", info.size),
                 "",
             ));
         }
-        Ok((place, pmix))
+        Ok((info, pmix))
     }
 
     fn number(&self, rank: Option<u32>, key: &str, deadline: &Deadline) -> Result<usize, Error> {

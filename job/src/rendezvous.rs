@@ -15,9 +15,9 @@
 //! others are not to wait for each other until rank 0 has finished what it computes. It sleeps but for an
 //! exchange, and its end comes with the Job's.
 
-use super::door::{self, NotYet};
+use super::handshake::{self, NotYet};
 use super::link::{Link, late};
-use super::place::{Secret, refuse};
+use super::process_info::{Secret, refuse};
 use super::server::Server;
 use super::stream::Stream;
 use super::wire::Hello;
@@ -42,7 +42,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Where the others are, and what is needed to meet them.
-pub(super) struct Meeting {
+pub(super) struct Rendezvous {
     /// One or more of `host:port`, the same on all.
     addresses: String,
     secret: Vec<u8>,
@@ -52,13 +52,13 @@ pub(super) struct Meeting {
     local: Option<String>,
 }
 
-impl Meeting {
+impl Rendezvous {
     /// What `variable` says, with the job's secret.
     pub(super) fn new(
         addresses: String,
         variable: &'static str,
         secret: Secret<'_>,
-    ) -> Result<Meeting, Error> {
+    ) -> Result<Rendezvous, Error> {
         for address in addresses.split(',') {
             let good = address.rsplit_once(':').is_some_and(|(host, port)| {
                 !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0)
@@ -72,12 +72,21 @@ impl Meeting {
                 ));
             }
         }
-        Ok(Meeting { addresses, secret: secret()?, variable, local: None })
+        Ok(Rendezvous { addresses, secret: secret()?, variable, local: None })
     }
 
     /// For a job that is on one host: a local socket, and the words for what is wrong with it.
-    pub(super) fn on_this_host(addresses: String, variable: &'static str, name: &str) -> Meeting {
-        Meeting { addresses, secret: Vec::new(), variable, local: Some(local::name("slurm", name)) }
+    pub(super) fn on_this_host(
+        addresses: String,
+        variable: &'static str,
+        name: &str,
+    ) -> Rendezvous {
+        Rendezvous {
+            addresses,
+            secret: Vec::new(),
+            variable,
+            local: Some(local::name("slurm", name)),
+        }
     }
 
     /// Comes to the rendezvous, and waits for it where it is not there yet.
@@ -126,7 +135,7 @@ impl Meeting {
                 Ok(stream) if is_own_echo(&stream) => why = "nobody listens there yet".into(),
                 Ok(stream) => {
                     tieline_net::tune(&stream, SILENCE);
-                    match door::enter(&stream, &self.secret, deadline) {
+                    match handshake::enter(&stream, &self.secret, deadline) {
                         Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
                         // Of several addresses one may be another host's as seen from here.

@@ -13,8 +13,8 @@
 //! ```
 
 use super::connection::{Connection, encoded};
-use super::door::Door;
-use super::gather::{Gather, Tell};
+use super::gather::{Gather, Reply};
+use super::handshake::Handshake;
 use super::stream::Stream;
 use super::sys::{self, Interest};
 use super::wire::{CONTRIBUTION_LIMIT, Frame};
@@ -209,8 +209,9 @@ impl Server {
                 }
                 Listener::Tcp(listener, secret) => listener.accept().map(|(stream, _)| {
                     let _ = stream.set_nodelay(true);
-                    let door = Door::accept(secret).ok_or("no random numbers for a challenge")?;
-                    Ok(Connection::new(Stream::Tcp(stream), Some(door)))
+                    let handshake =
+                        Handshake::accept(secret).ok_or("no random numbers for a challenge")?;
+                    Ok(Connection::new(Stream::Tcp(stream), Some(handshake)))
                 }),
             };
             match accepted {
@@ -232,7 +233,7 @@ impl Server {
                     ) => {}
                 // No descriptor, or no memory: a stranger's place may be had; else it is tried again after a pause,
                 // since the listener stays readable and would be asked without end.
-                Err(_) if self.evict(|c| c.door.is_some()) => {}
+                Err(_) if self.evict(|c| c.handshake.is_some()) => {}
                 Err(_) => {
                     self.accept_at = Some(Instant::now() + PAUSE);
                     return;
@@ -249,7 +250,7 @@ impl Server {
 
     /// Whether one more may be taken in, at the cost of a nameless one where there must be.
     fn make_room(&mut self) -> bool {
-        !self.is_full() || self.evict(|c| c.door.is_some()) || self.evict(|_| true)
+        !self.is_full() || self.evict(|c| c.handshake.is_some()) || self.evict(|_| true)
     }
 
     /// Drops the oldest nameless connection of this kind that has had its time.
@@ -281,14 +282,14 @@ impl Server {
             Err(e) if super::retries(&e) => return,
             _ => return self.hung_up(index),
         };
-        if let Some(door) = &mut connection.door {
-            let passed = door.push(got);
+        if let Some(handshake) = &mut connection.handshake {
+            let passed = handshake.push(got);
             connection.answer();
             match passed {
                 Ok(passed) => {
                     if let Some(rest) = passed {
                         connection.decoder.push(&rest);
-                        connection.door = None;
+                        connection.handshake = None;
                     }
                     connection.write();
                 }
@@ -358,7 +359,7 @@ impl Server {
         connection.open = false;
         match (connection.rank, self.hung_up) {
             (Some(rank), None) => self.hung_up = Some((rank, Instant::now() + self.grace)),
-            (None, _) if connection.door.is_some() => self.turned_away += 1,
+            (None, _) if connection.handshake.is_some() => self.turned_away += 1,
             _ => {}
         }
     }
@@ -400,12 +401,12 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, told: Tell) {
+    fn tell(&mut self, told: Reply) {
         // One that is dying cannot be told; its end is noticed on its own.
         match told {
-            Tell::Nobody => {}
-            Tell::One(rank, frame) => self.say(&encoded(&frame), |c| c.rank == Some(rank)),
-            Tell::All(frame) => {
+            Reply::Nobody => {}
+            Reply::One(rank, frame) => self.say(&encoded(&frame), |c| c.rank == Some(rank)),
+            Reply::All(frame) => {
                 let bytes = encoded(&frame);
                 drop(frame);
                 // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.

@@ -2,8 +2,8 @@
 //! identity.
 
 use super::gather::SLURM;
-use super::place::{Get, Place, Secret, check_id, refuse};
-use super::rendezvous::Meeting;
+use super::process_info::{Get, ProcessInfo, Secret, check_id, refuse};
+use super::rendezvous::Rendezvous;
 use crate::Error;
 
 /// Ports that steps meet at: one of these, by the numbers of job and step.
@@ -26,13 +26,17 @@ pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
 
 /// Where the step meets. On one node that is a local socket, whose ends know each other's user: no port is needed that
 /// another step may have, and no secret.
-pub(super) fn meeting(get: Get<'_>, place: &Place, secret: Secret<'_>) -> Result<Meeting, Error> {
-    let address = if place.size > 1 { address(get)? } else { "127.0.0.1:1".into() };
+pub(super) fn rendezvous(
+    get: Get<'_>,
+    info: &ProcessInfo,
+    secret: Secret<'_>,
+) -> Result<Rendezvous, Error> {
+    let address = if info.size > 1 { address(get)? } else { "127.0.0.1:1".into() };
     if get("SLURM_STEP_NUM_NODES").as_deref() == Some("1") {
-        let name = format!("{address}-{:016x}", digest(place.id.as_bytes()));
-        return Ok(Meeting::on_this_host(address, NODES, &name));
+        let name = format!("{address}-{:016x}", digest(info.id.as_bytes()));
+        return Ok(Rendezvous::on_this_host(address, NODES, &name));
     }
-    Meeting::new(address, NODES, secret)
+    Rendezvous::new(address, NODES, secret)
 }
 
 /// FNV-1a: a short name for an identity. Two that have the same are told apart by their hellos.

@@ -55,7 +55,8 @@ pub(super) enum Packing {
     Leaves,
 }
 
-/// An endpoint, as its operations, its keys and its worker have it.
+/// An endpoint, as its operations, its keys and its worker have it. No cell is borrowed while a provider or the worker is called, or
+/// while what an operation held is dropped: all of these may come back here, and end the endpoint.
 pub(crate) struct Inner {
     pub(crate) state: Cell<State>,
     pub(crate) message: Cell<RawEndpoint>,

@@ -54,7 +54,7 @@ pub(super) struct Connection {
     pub(super) interval: u64,
     /// The earlier of `deadline` and `retry`, as it stands in `timers`.
     pub(super) timer: Option<u64>,
-    /// Losses of the carrier since something was heard.
+    /// Losses of the wire-up transport since something was heard.
     pub(super) losses: u32,
     pub(super) renumbered: u8,
     /// For words: how often the present message was sent, and what came last.
@@ -230,8 +230,8 @@ impl Machine {
         let _ = self.remove(key);
     }
 
-    /// The carrier to the peer broke: what was sent may be lost. It is sent again, soon at first, then less so.
-    pub(crate) fn carrier_lost(&mut self, now: u64, key: &ConnectionKey) {
+    /// The wire-up transport to the peer broke: what was sent may be lost. It is sent again, soon at first, then less so.
+    pub(crate) fn transport_lost(&mut self, now: u64, key: &ConnectionKey) {
         let (first, last) = (self.limits.first_retry, self.limits.last_retry);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(retry) = connection.retry else { return };
@@ -242,10 +242,10 @@ impl Machine {
     }
 
     /// There is no way to the peer, for the reason `why`.
-    pub(crate) fn carrier_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
+    pub(crate) fn transport_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key).is_some_and(|phase| phase != Phase::Ready) {
             let text = format!("{key} cannot be formed: {why}");
-            self.fail(now, key, ReasonKind::Carrier, text, None);
+            self.fail(now, key, ReasonKind::Transport, text, None);
         }
     }
 

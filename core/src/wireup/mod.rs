@@ -212,7 +212,7 @@ pub(crate) enum ReasonKind {
     /// The peer speaks another version of this protocol.
     Version,
     /// There is no way to the peer.
-    Carrier,
+    Transport,
     /// The peer knows a later life of this worker.
     Outlived,
     /// The local endpoint could not be made or connected.

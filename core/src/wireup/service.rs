@@ -236,7 +236,7 @@ impl Services {
         let tokens: Vec<_> = asking.map(|(token, _)| *token).collect();
         for token in tokens {
             if let Some(asking) = self.no_longer_asking(peer, token) {
-                self.failed(token, &asking, ReasonKind::Carrier, why);
+                self.failed(token, &asking, ReasonKind::Transport, why);
             }
         }
     }

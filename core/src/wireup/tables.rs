@@ -1,4 +1,4 @@
-//! The machine's books: which connections there are, which numbers are used, and when something is due.
+//! The machine's tables: which connections there are, which numbers are used, and when something is due.
 
 use super::machine::{Connection, Machine};
 use super::record::Pair;

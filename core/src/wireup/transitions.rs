@@ -1,4 +1,4 @@
-//! The course of a connection, from one phase to the next, and what is said to the peer on the way.
+//! Transitions: how a connection goes from one phase to the next, and what is said to the peer on the way.
 
 use super::machine::{LastWord, Machine};
 use super::message::{Body, Header, cut, encode};

@@ -353,7 +353,7 @@ impl Inner {
                         ReasonKind::TimedOut => {
                             (Status::TimedOut, "see that the server makes progress")
                         }
-                        ReasonKind::Carrier => (Status::PeerFailed, ""),
+                        ReasonKind::Transport => (Status::PeerFailed, ""),
                         _ => (Status::Unreachable, "see what the server listens for"),
                     };
                     let error = Error::new(status, "the service gave no answer", reason.text, fix);

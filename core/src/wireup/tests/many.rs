@@ -90,7 +90,7 @@ fn apply(world: &mut World, event: &Event) {
         Event::Lost(who, index) => {
             let side = &mut world.sides[usize::from(*who)];
             if let Some(key) = pick!(side.endpoints.keys(), index) {
-                side.machine.carrier_lost(side.now, &key);
+                side.machine.transport_lost(side.now, &key);
             }
         }
         Event::Tick(who) => {

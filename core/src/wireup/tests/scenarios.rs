@@ -87,15 +87,15 @@ fn a_peer_that_never_answers_is_given_up_at_the_deadline_in_words() {
 }
 
 #[test]
-fn a_carrier_without_a_way_fails_the_connection_with_its_words() {
-    // A wrong secret is known to the carrier, which cannot reach the peer then.
+fn a_transport_without_a_way_fails_the_connection_with_its_words() {
+    // A wrong secret is known to the wire-up transport, which cannot reach the peer then.
     let mut world = two();
     world.connect(A, B);
     let machine = &mut world.sides[0].machine;
     while machine.take_action().is_some() {}
-    machine.carrier_hopeless(5, &key(B, 1), "the peer does not know the job's secret");
+    machine.transport_hopeless(5, &key(B, 1), "the peer does not know the job's secret");
     let Some(Action::Failed { reason, .. }) = machine.take_action() else { panic!() };
-    assert_eq!(reason.kind, ReasonKind::Carrier);
+    assert_eq!(reason.kind, ReasonKind::Transport);
     assert!(reason.text.contains("the peer does not know the job's secret"), "{reason}");
     assert_eq!((machine.len(), machine.next_timer()), (0, None));
 }
@@ -335,7 +335,7 @@ fn data_of_the_peer_counts_as_its_readiness() {
 }
 
 #[test]
-fn a_broken_carrier_makes_the_next_try_come_soon() {
+fn a_broken_transport_makes_the_next_try_come_soon() {
     let mut world = two();
     world.capacity = 0;
     world.connect(A, B);
@@ -343,7 +343,7 @@ fn a_broken_carrier_makes_the_next_try_come_soon() {
     machine.tick(50_000_000);
     machine.tick(150_000_000);
     assert_eq!(machine.next_timer(), Some(350_000_000));
-    machine.carrier_lost(160_000_000, &key(B, 1));
+    machine.transport_lost(160_000_000, &key(B, 1));
     assert_eq!(machine.next_timer(), Some(210_000_000));
 }
 

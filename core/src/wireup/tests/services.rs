@@ -167,7 +167,7 @@ fn a_lost_peer_ends_what_it_asked_and_what_was_asked_of_it() {
     two.carry(0);
     assert!(two.was_withdrawn(request));
     let reason = two.failure(token);
-    assert_eq!(reason.kind, ReasonKind::Carrier);
+    assert_eq!(reason.kind, ReasonKind::Transport);
     assert!(reason.text.contains("the link is down"));
 }
 

@@ -335,7 +335,7 @@ impl World {
 }
 
 impl Side {
-    /// The machine's books agree with each other and with the caller's.
+    /// The machine's tables agree with each other and with the caller's.
     fn check(&self) {
         let m = &self.machine;
         assert!(

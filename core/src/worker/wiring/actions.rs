@@ -173,7 +173,7 @@ impl Inner {
                     let way = (circuit.peer.party.worker, circuit.way.interface);
                     let _ = self.wiring.lost.borrow_mut().remove(&way);
                 }
-                Some(ReasonKind::TimedOut | ReasonKind::Carrier) => {
+                Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
                     self.avoid(circuit.peer.party.worker, circuit.way.interface);
                 }
                 Some(_) => {}

@@ -1,4 +1,4 @@
-//! Circuits in the course of time: what wire-up transports bring, what time demands, and how circuits fail.
+//! What happens to circuits: datagrams arrive, timers expire, wire-up transports break, circuits fail.
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
@@ -130,8 +130,8 @@ impl Inner {
         for (key, trouble) in concerned {
             let mut machine = self.wiring.machine.borrow_mut();
             match hopeless.is_some() {
-                true => machine.carrier_hopeless(now, &key, &trouble),
-                false => machine.carrier_lost(now, &key),
+                true => machine.transport_hopeless(now, &key, &trouble),
+                false => machine.transport_lost(now, &key),
             }
         }
         self.carry_out();
@@ -251,13 +251,13 @@ impl Inner {
                 (Status::PeerFailed, "the process has been replaced: exchange addresses again")
             }
             ReasonKind::Version => (Status::Unsupported, "use the same version on both sides"),
-            ReasonKind::Carrier if hopeless == Some(Status::PeerFailed) => {
+            ReasonKind::Transport if hopeless == Some(Status::PeerFailed) => {
                 (Status::PeerFailed, "exchange addresses again if the process was restarted")
             }
-            ReasonKind::Carrier if hopeless == Some(Status::Permission) => {
+            ReasonKind::Transport if hopeless == Some(Status::Permission) => {
                 (Status::Permission, "give all processes the same TIELINE_SECRET")
             }
-            ReasonKind::Carrier if hopeless == Some(Status::NoMemory) => {
+            ReasonKind::Transport if hopeless == Some(Status::NoMemory) => {
                 (Status::NoMemory, "raise the limit on open descriptors (ulimit -n), or close some")
             }
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),

@@ -1,5 +1,5 @@
-//! The door of an exchange over TCP: the handshake of `tieline-net`, which whoever knows the job's secret
-//! passes. Blocking on the dialler's side, step by step on the server's.
+//! The handshake of an exchange over TCP: that of `tieline-net`, which whoever knows the job's secret passes.
+//! Blocking on the dialler's side, step by step on the server's.
 
 use super::{Deadline, retries};
 use crate::{Error, Status};
@@ -18,15 +18,15 @@ const COOKIE: [u8; 16] = *b"tieline exchange";
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The server's side of one connection.
-pub(super) struct Door {
+pub(super) struct Handshake {
     acceptor: Acceptor,
 }
 
-impl Door {
-    /// A door with this lock; none when the system has no random numbers.
-    pub(super) fn accept(secret: &[u8]) -> Option<Door> {
+impl Handshake {
+    /// One that asks for this secret; none when the system has no random numbers.
+    pub(super) fn accept(secret: &[u8]) -> Option<Handshake> {
         let key = Key::derive(secret, &COOKIE);
-        Some(Door { acceptor: Acceptor::new(key, nonce().ok()?) })
+        Some(Handshake { acceptor: Acceptor::new(key, nonce().ok()?) })
     }
 
     /// Bytes for the other side.

@@ -16,7 +16,7 @@ pub(super) const FIX_LAUNCH: &str = "start the program with `tieline run -n N --
 
 /// This process's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ProcessInfo {
     pub(super) rank: usize,
     pub(super) size: usize,
     /// As the environment says; an exchange may find it out itself.
@@ -39,40 +39,46 @@ const OTHERS: &[[&str; 4]] = &[
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
 ];
 
-impl Place {
+impl ProcessInfo {
     /// A job of one.
-    pub(super) fn alone() -> Place {
-        Place { rank: 0, size: 1, local_rank: Some(0), local_size: Some(1), id: String::new() }
+    pub(super) fn alone() -> ProcessInfo {
+        ProcessInfo {
+            rank: 0,
+            size: 1,
+            local_rank: Some(0),
+            local_size: Some(1),
+            id: String::new(),
+        }
     }
 
     /// From TIELINE_RANK and TIELINE_SIZE; none when neither is set.
-    pub(super) fn of_tieline(get: Get<'_>) -> Result<Option<Place>, Error> {
+    pub(super) fn of_tieline(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         if get("TIELINE_RANK").is_none() && get("TIELINE_SIZE").is_none() {
             return Ok(None);
         }
         let names = ["TIELINE_RANK", "TIELINE_SIZE", "TIELINE_LOCAL_RANK", "TIELINE_LOCAL_SIZE"];
-        Place::read(get, &names).map(Some)
+        ProcessInfo::read(get, &names).map(Some)
     }
 
     /// From the variables of Slurm's srun: a step, and not the script around it.
-    pub(super) fn of_slurm(get: Get<'_>) -> Result<Option<Place>, Error> {
+    pub(super) fn of_slurm(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         let names = &OTHERS[0];
         if names[..2].iter().any(|name| get(name).is_none()) {
             return Ok(None);
         }
-        let mut place = Place::read(get, names)?;
-        place.id = slurm::identity(get, &place.id)?;
-        Ok(Some(place))
+        let mut info = ProcessInfo::read(get, names)?;
+        info.id = slurm::identity(get, &info.id)?;
+        Ok(Some(info))
     }
 
     /// From the variables of any launcher that numbers its processes.
-    pub(super) fn of_any(get: Get<'_>) -> Result<Option<Place>, Error> {
-        if let Some(place) = Place::of_slurm(get)? {
-            return Ok(Some(place));
+    pub(super) fn of_any(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
+        if let Some(info) = ProcessInfo::of_slurm(get)? {
+            return Ok(Some(info));
         }
         for names in &OTHERS[1..] {
             if names[..2].iter().all(|name| get(name).is_some()) {
-                return Place::read(get, names).map(Some);
+                return ProcessInfo::read(get, names).map(Some);
             }
         }
         Ok(None)
@@ -81,7 +87,7 @@ impl Place {
     fn read(
         get: Get<'_>,
         [rank, size, local_rank, local_size]: &[&str; 4],
-    ) -> Result<Place, Error> {
+    ) -> Result<ProcessInfo, Error> {
         let number = |name: &str| -> Result<usize, Error> {
             let text = get(name).unwrap_or_default();
             text.trim().parse().map_err(|_| {
@@ -93,28 +99,28 @@ impl Place {
             "" => Ok(None),
             _ => get(name).map(|_| number(name)).transpose(),
         };
-        let place = Place {
+        let info = ProcessInfo {
             rank: number(rank)?,
             size: number(size)?,
             local_rank: maybe(local_rank)?,
             local_size: maybe(local_size)?,
             id: get("TIELINE_JOB").unwrap_or_default(),
         };
-        if place.rank >= place.size {
+        if info.rank >= info.size {
             return Err(refuse(format!(
                 "{rank} is {} and {size} is {}: ranks run from 0 to size - 1",
-                place.rank, place.size
+                info.rank, info.size
             )));
         }
         let most = |name: &str, found: usize, most: usize| match found <= most {
             true => Ok(()),
             false => Err(refuse(format!("{name} is {found}, and the most is {most}"))),
         };
-        most(size, place.size, MAX_RANKS)?;
-        most(local_rank, place.local_rank.unwrap_or(0), MAX_RANKS)?;
-        most(local_size, place.local_size.unwrap_or(0), MAX_RANKS)?;
-        check_id(&place.id)?;
-        Ok(place)
+        most(size, info.size, MAX_RANKS)?;
+        most(local_rank, info.local_rank.unwrap_or(0), MAX_RANKS)?;
+        most(local_size, info.local_size.unwrap_or(0), MAX_RANKS)?;
+        check_id(&info.id)?;
+        Ok(info)
     }
 }
 
