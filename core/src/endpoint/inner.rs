@@ -55,8 +55,9 @@ pub(super) enum Packing {
     Leaves,
 }
 
-/// An endpoint, as its operations, its keys and its worker have it. No cell is borrowed while a provider or the worker is called, or
-/// while what an operation held is dropped: all of these may come back here, and end the endpoint.
+/// An endpoint, as its operations, its keys and its worker have it. A cell is borrowed for a look or a change, and meanwhile neither a packer
+/// of the application's runs nor is dropped what an operation held: both may come back here, and end the endpoint. Providers may be
+/// called: they call nobody but packers.
 pub(crate) struct Inner {
     pub(crate) state: Cell<State>,
     pub(crate) message: Cell<RawEndpoint>,

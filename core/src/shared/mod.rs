@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) has_work: Cell<bool>,
     /// Somebody asked for a key that a provider still fetches; its arrival is no event.
     pub(crate) settling: Cell<bool>,
-    /// Every operation that has not ended. Not borrowed while a provider is called or memory is let go.
+    /// Every operation that has not ended. Not borrowed while memory of the application's is let go.
     pub(crate) ops: RefCell<Table>,
     /// Those of endpoints that are gone.
     orphans: Orphans,

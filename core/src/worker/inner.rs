@@ -25,9 +25,9 @@ pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
 type LeftHandler = Rc<dyn Fn(PeerId)>;
 
-/// A cell is borrowed for a look or a change, and nothing outside of this crate runs meanwhile: no provider, no function of the
-/// application's, no drop of what it handed over. The exception is `handlers`, which stays borrowed while message handlers run,
-/// so whoever changes it tries first, and leaves the rest to the next progress call.
+/// A cell is borrowed for a look or a change, and no function of the application's runs meanwhile, nor the drop of what it handed
+/// over: both may come back here. The exception is `handlers`, which stays borrowed while message handlers run, so whoever changes it
+/// tries first, and leaves the rest to the next progress call.
 pub(crate) struct Inner {
     /// Its `Worker` was dropped: nothing new begins, whoever still holds it.
     pub(super) closed: Cell<bool>,

@@ -76,8 +76,8 @@ fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
     }
 }
 
-/// A worker's circuits and what forms them. No cell is borrowed while a provider, a wire-up transport or an endpoint is called: what
-/// these do may come back here. Actions are taken out of the machine one by one, and carried out when it is no longer borrowed.
+/// A worker's circuits and what forms them. No cell is borrowed while an endpoint fails or goes on, or while the application is given a
+/// datagram: both may come back here. Actions are taken out of the machine one by one, and carried out when it is no longer borrowed.
 pub(crate) struct Wiring {
     pub(super) transports: WireupTransports,
     machine: RefCell<Machine>,
