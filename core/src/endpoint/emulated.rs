@@ -41,7 +41,7 @@ impl Inner {
         let (target, len) = (transfer.key.inner.target(transfer.offset), transfer.len);
         let local_buffer =
             LocalBuffer { memory: transfer.memory, offset: transfer.at, len, missing: len };
-        self.shared.ops.borrow_mut().set_landing(request, local_buffer);
+        self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
         let bytes = emulate::get_request(&target, len as u64);
         self.emulate(&control, QueuedOp::ask(id::GET, request, bytes));
         self.outcome(request)
@@ -84,7 +84,7 @@ impl Inner {
                 QueuedOp::Put { source, len, sent: 0, target, request: asked, answer: asked }
             } else {
                 let memory = op.memory.clone();
-                ops.set_landing(asked, LocalBuffer { memory, offset: at, len, missing: len });
+                ops.set_local_buffer(asked, LocalBuffer { memory, offset: at, len, missing: len });
                 QueuedOp::ask(id::GET, asked, emulate::get_request(&target, len as u64))
             }
         };

@@ -195,7 +195,7 @@ impl Inner {
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open(self.index, Kind::Native)?;
-            ops.set_landing(request, LocalBuffer::held(memory, at, len));
+            ops.set_local_buffer(request, LocalBuffer::held(memory, at, len));
             request
         };
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
@@ -287,7 +287,7 @@ impl Inner {
     ) {
         let (memory, at) = (transfer.memory.clone(), transfer.at + from);
         let local_buffer = LocalBuffer::held(memory.clone(), at, len);
-        self.shared.ops.borrow_mut().set_landing(request, local_buffer);
+        self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
         self.enqueue(QueuedOp::Native(NativeOp {
             put: transfer.put,
             memory,
@@ -417,7 +417,7 @@ impl Inner {
                 let piece = ops.open_part(op.request, self.index, Kind::Native);
                 let piece = piece.map_err(Failed::by_nobody)?;
                 let local_buffer = LocalBuffer::held(op.memory.clone(), op.at + op.posted, len);
-                ops.set_landing(piece, local_buffer);
+                ops.set_local_buffer(piece, local_buffer);
                 piece
             };
             let posted = self.post_piece(op, native, piece, len);

@@ -102,7 +102,10 @@ impl Inner {
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open_inner(self.index, Kind::Copy)?;
-            ops.set_landing(request, LocalBuffer::held(Memory::Region(job.local.clone()), 0, 0));
+            ops.set_local_buffer(
+                request,
+                LocalBuffer::held(Memory::Region(job.local.clone()), 0, 0),
+            );
             request
         };
         job.request = Some(request);
@@ -123,7 +126,7 @@ impl Inner {
         let part = {
             let mut ops = self.shared.ops.borrow_mut();
             let part = ops.open_part(request, self.index, Kind::Native)?;
-            ops.set_landing(part, LocalBuffer::held(memory.clone(), at, len));
+            ops.set_local_buffer(part, LocalBuffer::held(memory.clone(), at, len));
             part
         };
         self.put_first(QueuedOp::Native(NativeOp {

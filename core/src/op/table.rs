@@ -350,7 +350,7 @@ impl Table {
     }
 
     /// What it reads from or writes to, to be kept until it ends.
-    pub(crate) fn set_landing(&mut self, id: Id, local_buffer: LocalBuffer) {
+    pub(crate) fn set_local_buffer(&mut self, id: Id, local_buffer: LocalBuffer) {
         if let Some(cold) = self.slab.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
         }

@@ -217,13 +217,13 @@ fn memory_that_a_provider_has_is_given_to_who_fails_the_endpoint_and_other_memor
     let mut table = Table::new(100);
     let local_buffer = || LocalBuffer::held(Memory::Bytes(vec![0; 8].into()), 0, 8);
     let (theirs, ours) = (posted(&mut table, 0, 1), table.open(0, Kind::Get).unwrap());
-    table.set_landing(theirs, local_buffer());
-    table.set_landing(ours, local_buffer());
+    table.set_local_buffer(theirs, local_buffer());
+    table.set_local_buffer(ours, local_buffer());
     let unfinished = table.fail_owner(0, &bare(Status::Io));
     assert_eq!(unfinished.len(), 1);
     assert!(table.take_freed().is_some() && table.take_freed().is_none(), "ours alone");
     let done = posted(&mut table, 1, 1);
-    table.set_landing(done, local_buffer());
+    table.set_local_buffer(done, local_buffer());
     assert!(table.take_freed().is_none());
     assert!(table.completed(done.raw(), 1, Ok(0)));
     assert!(table.take_freed().is_some() && table.take_freed().is_none());

@@ -130,7 +130,7 @@ impl Lane {
 
     /// It connects to an endpoint.
     #[must_use]
-    pub fn over_lines(self) -> Lane {
+    pub fn over_circuits(self) -> Lane {
         Lane { to_endpoint: true, ..self }
     }
 
@@ -275,7 +275,7 @@ impl World {
 
     /// Whether the application has to carry addresses of endpoints.
     #[must_use]
-    pub fn has_lines(&self) -> bool {
+    pub fn has_circuits(&self) -> bool {
         let state = self.state();
         let any = |of: fn(&Lane) -> bool| state.lanes.iter().any(of);
         any(|lane| lane.to_endpoint) && !any(|lane| lane.connects)

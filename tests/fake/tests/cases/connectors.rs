@@ -8,7 +8,7 @@ use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// Messages over one provider, memory over connections that a connector of the other one forms.
 fn formed_by_a_connector() -> Vec<Lane> {
-    let rma = Lane::memory("rma").over_lines().sleeping();
+    let rma = Lane::memory("rma").over_circuits().sleeping();
     vec![Lane::messages("am").sleeping(), rma, Lane::connector("mail")]
 }
 
@@ -63,7 +63,7 @@ cases! {
 
     fn who_waits_for_a_connector_that_breaks_hears_it_at_once() {
         for slot in [Slot::Datagram, Slot::Collect] {
-            let lanes = vec![Lane::whole("all").over_lines(), Lane::connector("mail")];
+            let lanes = vec![Lane::whole("all").over_circuits(), Lane::connector("mail")];
             let stage = Stage::new(lanes);
             let fresh = stage.at_a.worker().unwrap();
             let to_b = fresh.connect(&stage.b.address().unwrap()).unwrap();
@@ -141,7 +141,7 @@ cases! {
     }
 
     fn a_provider_whose_connector_breaks_is_not_posted_to_any_more() {
-        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_lines(), Lane::connector("mail")];
+        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits(), Lane::connector("mail")];
         let stage = Stage::new(lanes);
         stage.world.rule(Rule::next(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
         assert!(stage.until(|| stage.world.was_refused(Slot::Collect)));

@@ -150,7 +150,7 @@ cases! {
 
     /// A datagram may be due in any call; what carries it may call the worker.
     fn what_carries_datagrams_may_use_its_worker() {
-        let world = World::new(1, vec![Lane::whole("all").over_lines()]);
+        let world = World::new(1, vec![Lane::whole("all").over_circuits()]);
         let (at_a, at_b) = (crate::stage::context(world, &[]), crate::stage::context(world, &[]));
         let (a, b) = (Rc::new(at_a.worker().unwrap()), Rc::new(at_b.worker().unwrap()));
         let address = Rc::new(RefCell::new(Vec::new()));

@@ -3,12 +3,12 @@
 //! A case that waits for its repair stands in [`KNOWN`]: it has to fail, and one that passes has to be taken out.
 
 mod bounds;
+mod circuits;
 mod closing;
 mod connectors;
 mod contract;
 mod forged;
 mod lanes;
-mod lines;
 mod order;
 mod panics;
 mod progress_thread;
@@ -43,12 +43,12 @@ pub(crate) use cases;
 fn every_known_case_is_a_case() {
     let sources = [
         include_str!("bounds.rs"),
+        include_str!("circuits.rs"),
         include_str!("closing.rs"),
         include_str!("connectors.rs"),
         include_str!("contract.rs"),
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
-        include_str!("lines.rs"),
         include_str!("order.rs"),
         include_str!("panics.rs"),
         include_str!("progress_thread.rs"),

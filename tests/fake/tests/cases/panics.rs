@@ -256,8 +256,8 @@ cases! {
 
     /// The endpoint fails with the first of its lanes, before the second is taken out.
     fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
-        for over_lines in [false, true] {
-            let rma = Lane { to_endpoint: over_lines, ..Lane::memory("rma") };
+        for over_circuits in [false, true] {
+            let rma = Lane { to_endpoint: over_circuits, ..Lane::memory("rma") };
             let stage = Stage::new(vec![Lane::messages("am"), rma]);
             let (_target, key) = stage.target(vec![0; 64]);
             let local = stage.local(vec![1; 8]);

@@ -95,12 +95,12 @@ cases! {
 
     /// What is under way through it is nobody's to end when it fails.
     fn what_is_under_way_to_the_service_worker_ends_with_the_connection_to_it() {
-        for lines in [false, true] {
+        for circuits in [false, true] {
             let memory = Lane::memory("rma");
-            let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, to_endpoint: lines, ..memory };
+            let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, to_endpoint: circuits, ..memory };
             let on = [("TIELINE_PROGRESS_THREAD", "on")];
             let mut lanes = vec![Lane::messages("am"), memory];
-            lanes.extend(lines.then(|| Lane::connector("mail")));
+            lanes.extend(circuits.then(|| Lane::connector("mail")));
             let stage = Stage::with(lanes, &on);
             let (_target, key) = stage.target(vec![0; 64]);
             let local = stage.local(vec![1; 8]);
@@ -108,12 +108,12 @@ cases! {
             let get = pending(stage.ab.get(&local, 0..8, &key, 0));
             let flush = pending(stage.ab.flush());
             let posted = || !stage.world.calls(Slot::Get).is_empty();
-            assert!(comes(|| { let _ = stage.turn(); posted() }), "{lines}");
+            assert!(comes(|| { let _ = stage.turn(); posted() }), "{circuits}");
             let [call] = stage.world.calls(Slot::Get)[..] else { panic!("one get, natively") };
             // The thread's worker was the second to open an interface.
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(call.interface, serves, Status::Io, "the cable is cut");
-            let ended = stage.end_of(&get).unwrap_or_else(|| panic!("{lines}: it ends")).unwrap_err();
+            let ended = stage.end_of(&get).unwrap_or_else(|| panic!("{circuits}: it ends")).unwrap_err();
             assert_eq!(ended.status(), Status::Io, "{ended}");
             let ended = stage.end_of(&flush).expect("nothing stands before it any more");
             assert_eq!(ended.unwrap_err().status(), Status::Io, "what it waited for failed");

@@ -28,7 +28,7 @@ pub(crate) fn try_context(
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
-    builder.out_of_band(world.has_lines()).open()
+    builder.out_of_band(world.has_circuits()).open()
 }
 
 /// Datagrams of wire-up, by the worker that each is for.
@@ -67,7 +67,7 @@ impl Stage {
         let (at_a, at_b) = (context(world, settings), context(world, settings));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
         let mail = Mail::default();
-        for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_lines()) {
+        for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_circuits()) {
             carry(worker, name, &mail).unwrap();
         }
         let ab = a.connect(&b.address().unwrap()).unwrap();

@@ -210,7 +210,7 @@ cases! {
 
     /// It has no endpoint there: nobody uses the connection but the peer.
     fn a_peer_that_leaves_is_told_to_who_only_receives_over_its_connection() {
-        let mut stage = Stage::new(vec![Lane::whole("all").over_lines()]);
+        let mut stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
         let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
         let (left, failed, came) = (told.clone(), told.clone(), told.clone());
         stage.b.on_peer_left(move |peer| left.borrow_mut().push(("left", peer.to_string())));

@@ -1,4 +1,4 @@
-//! Lanes that connect to an endpoint: the lines that they form, and what ends with them.
+//! Lanes that connect to an endpoint: the circuits that they form, and what ends with them.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The message that answers a question.
 const REPLY: u32 = 0xf004;
 
-fn over_lines() -> Stage {
-    Stage::new(vec![Lane::whole("all").over_lines()])
+fn over_circuits() -> Stage {
+    Stage::new(vec![Lane::whole("all").over_circuits()])
 }
 
 /// There is no room for a while for what this worker answers.
@@ -26,8 +26,8 @@ fn no_room_for_answers(stage: &Stage, at: usize) {
 }
 
 cases! {
-    fn what_goes_over_lines_arrives_and_is_answered() {
-        let stage = over_lines();
+    fn what_goes_over_circuits_arrives_and_is_answered() {
+        let stage = over_circuits();
         let log = stage.log_at_b(5);
         let (target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
@@ -40,8 +40,8 @@ cases! {
     }
 
     /// Its user goes while answers still wait for room on it.
-    fn a_line_that_its_last_user_closes_takes_its_answers_along() {
-        let stage = over_lines();
+    fn a_circuit_that_its_last_user_closes_takes_its_answers_along() {
+        let stage = over_circuits();
         let at = stage.world.interface(0, "all");
         no_room_for_answers(&stage, at);
         drop(pending(stage.ba.flush_messages()));
@@ -58,8 +58,8 @@ cases! {
     }
 
     /// The same in one call: an endpoint was dropped with messages in its queue, and fails there.
-    fn a_line_whose_dropped_user_fails_takes_its_answers_along() {
-        let stage = over_lines();
+    fn a_circuit_whose_dropped_user_fails_takes_its_answers_along() {
+        let stage = over_circuits();
         let at = stage.world.interface(0, "all");
         no_room_for_answers(&stage, at);
         drop(pending(stage.ba.flush_messages()));
@@ -78,8 +78,8 @@ cases! {
     }
 
     /// It is asked whether everything has arrived, has no room for the question, and fails.
-    fn a_line_that_fails_while_its_worker_closes_is_not_asked_again() {
-        let stage = over_lines();
+    fn a_circuit_that_fails_while_its_worker_closes_is_not_asked_again() {
+        let stage = over_circuits();
         // One that nothing was sent on from here.
         let second = stage.b.connect(&stage.a.address().unwrap()).unwrap();
         let log = stage.log_at_b(5);
@@ -95,8 +95,8 @@ cases! {
     }
 
     /// What led there has long failed when the last that knows the peer lets go of it.
-    fn a_peer_is_forgotten_with_what_is_left_of_a_line_to_it() {
-        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_lines()]);
+    fn a_peer_is_forgotten_with_what_is_left_of_a_circuit_to_it() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 8]);
         assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
         let peer = Rc::new(Cell::new(None));
@@ -125,7 +125,7 @@ cases! {
     /// It was dropped, and the connection is the worker's: what a provider has of it ends with that at the latest.
     fn operations_of_a_dropped_endpoint_end_with_what_they_go_over() {
         type End = fn(&Stage);
-        let line: End = |stage| {
+        let circuit: End = |stage| {
             let (a, b) = (stage.world.interface(0, "rma"), stage.world.interface(1, "rma"));
             stage.world.break_endpoints(a, b, Status::Io, "the cable is cut");
         };
@@ -139,9 +139,9 @@ cases! {
             assert_eq!(loss.operations, 1, "{loss:?}");
             assert!(loss.to.contains("other:rma/rma"), "{loss:?}");
         };
-        let ends = [(line, Status::Io), (provider, Status::ProviderFailed), (worker, Status::Closed)];
+        let ends = [(circuit, Status::Io), (provider, Status::ProviderFailed), (worker, Status::Closed)];
         for (end, status) in ends {
-            let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_lines()];
+            let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_circuits()];
             let stage = Stage::new(lanes);
             let (target, _) = stage.target(vec![0; 8]);
             let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -164,7 +164,7 @@ cases! {
 
     /// What it covers writes still: an `Ok` would say that the memory may be used.
     fn a_flush_of_a_dropped_endpoint_is_not_complete_before_what_it_covers() {
-        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_lines()]);
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (target, _) = stage.target(vec![0; 8]);
         let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let key = dropped.import_key(&target.remote_key().unwrap()).unwrap();
@@ -187,8 +187,8 @@ cases! {
     fn a_peer_that_fails_is_told_where_another_interface_is_out_of_use() {
         for status in [Status::ProviderFailed, Status::Io] {
             let lanes = vec![
-                Lane::messages("am").over_lines(),
-                Lane::memory("rma").of_the_other().over_lines(),
+                Lane::messages("am").over_circuits(),
+                Lane::memory("rma").of_the_other().over_circuits(),
             ];
             let stage = Stage::new(lanes);
             let at = |nth, lane| stage.world.interface(nth, lane);
@@ -213,7 +213,7 @@ cases! {
     }
 
     fn a_provider_that_broke_is_not_called_over_its_lines() {
-        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_lines()];
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_circuits()];
         let stage = Stage::new(lanes);
         let (_target, key) = stage.target(vec![0; 8]);
         assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
@@ -227,7 +227,7 @@ cases! {
     }
 
     fn a_question_to_a_closed_worker_leaves_nothing_behind() {
-        let stage = over_lines();
+        let stage = over_circuits();
         let address = stage.a.address().unwrap();
         stage.a.close(PATIENCE).unwrap();
         let carried = stage.carry_for_a();
@@ -243,7 +243,7 @@ cases! {
 
     /// The application still holds an endpoint of the same connection, and does not know yet that it has failed.
     fn who_asks_a_worker_that_is_closed_hears_of_it_at_once() {
-        let stage = over_lines();
+        let stage = over_circuits();
         let (_target, _key) = stage.target(vec![0; 8]);
         stage.a.close(PATIENCE).unwrap();
         let asked = pending(stage.ba.flush_messages());
@@ -253,9 +253,9 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its packer closes the worker, or lets time pass, and what the line carries is hung up on: the provider is inside of it.
+    /// Its packer closes the worker, or lets time pass, and what the circuit carries is hung up on: the provider is inside of it.
     fn a_connection_that_packs_is_closed_when_it_has_packed() {
-        let stage = over_lines();
+        let stage = over_circuits();
         let asked = RefCell::new(None);
         let _ = stage.ab.send_packed(5, 0, 8, |_| {
             no_room_for_answers(&stage, stage.world.interface(0, "all"));
@@ -273,7 +273,7 @@ cases! {
 
     /// The same by a question that comes when the worker is closed, and with a packer that panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
-        let stage = over_lines();
+        let stage = over_circuits();
         let asked = RefCell::new(None);
         let packing = std::panic::AssertUnwindSafe(|| {
             let _ = stage.ab.send_packed(5, 0, 8, |_| {
@@ -291,7 +291,7 @@ cases! {
 
     /// Its answer was still to be given, and the application holds an endpoint of the connection.
     fn who_asked_a_worker_before_it_was_closed_hears_of_it() {
-        for lane in [Lane::whole("all").over_lines(), Lane::whole("all")] {
+        for lane in [Lane::whole("all").over_circuits(), Lane::whole("all")] {
             let stage = Stage::new(vec![lane]);
             no_room_for_answers(&stage, stage.world.interface(0, "all"));
             let asked = pending(stage.ba.flush_messages());
@@ -329,8 +329,8 @@ cases! {
 
     /// Of requests that the application keeps, and of those that come afterwards.
     fn who_asks_a_closed_worker_for_a_service_hears_of_it() {
-        for over_lines in [true, false] {
-            let stage = Stage::new(vec![Lane { to_endpoint: over_lines, ..Lane::whole("all") }]);
+        for over_circuits in [true, false] {
+            let stage = Stage::new(vec![Lane { to_endpoint: over_circuits, ..Lane::whole("all") }]);
             let kept: Rc<RefCell<Vec<ServiceRequest>>> = Rc::default();
             let keeps = kept.clone();
             stage.a.listen("store", 4, move |request| keeps.borrow_mut().push(request)).unwrap();
@@ -340,7 +340,7 @@ cases! {
             stage.a.close(PATIENCE).unwrap();
             assert!(stage.until(|| early.test().is_some()), "it waits for no answer");
             // A new connection is not formed with a worker that is closed.
-            if !over_lines {
+            if !over_circuits {
                 let late = stage.b.connect_to_service(&address, "store", b"").unwrap();
                 assert!(stage.until(|| late.test().is_some()), "it waits for no answer");
                 assert!(late.test().unwrap().is_err());
