@@ -91,11 +91,12 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// The length of a new area for `least` bytes, next to areas of `total` bytes: whole pages, and whole huge ones once it
-/// has some.
+/// The length of a new area for `least` bytes, whole pages, next to areas of `total` bytes: whole huge pages where there is
+/// room for one.
 fn area_len(least: usize, total: usize) -> usize {
-    let wanted = least.max((total / 2).min(LARGEST));
-    wanted.next_multiple_of(if wanted >= HUGE { HUGE } else { PAGE as usize })
+    let wanted = (total / 2).min(LARGEST);
+    let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };
+    least.max(wanted / whole * whole)
 }
 
 impl<D: Device> Area<D> {

@@ -56,6 +56,9 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
         }
+        // SAFETY: the range that was just mapped. A forked child has no use for it, and a copy of pinned pages would be made
+        // at once: of huge pages from those that are set aside. A kernel that refuses only costs that.
+        let _ = unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         NonNull::new(base.cast::<u8>())
             .map(|base| Mapping { base, len })
             .ok_or_else(|| Failure::new(Status::NoMemory, "the kernel mapped page zero"))

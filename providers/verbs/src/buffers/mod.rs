@@ -58,7 +58,12 @@ impl Pool {
     /// [`Status::Again`]: all are in use.
     pub(crate) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
-            self.grow().map_err(|failure| failure.status)?;
+            // Where there is no memory for more, those that are on their way come back.
+            let some = self.total() > 0;
+            self.grow().map_err(|failure| match failure.status {
+                Status::NoMemory if some => Status::Again,
+                status => status,
+            })?;
         }
         self.free.pop().ok_or(Status::Again)
     }

@@ -33,7 +33,7 @@
 //!
 //! # Rooms
 //!
-//! `peers` decides who is reached over which connection, `net` and `dial` move it along, `wire` is one connection;
+//! `peers` decides who is reached over which connection, `wires` and `dial` move it along, `wire` is one connection;
 //! `frame`, `credits` and `address` are what travels; `listening` knows which IP addresses lead to a port.
 
 mod abi;

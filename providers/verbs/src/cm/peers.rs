@@ -317,7 +317,8 @@ impl Peers {
 
     fn broke_protocol(&mut self, net: &mut impl Net, link: u64, what: &str) {
         let Some(at) = self.links.get(&link) else { return };
-        let why = format!("the peer broke the protocol: {what} in phase {:?}", at.closing);
+        let when = if at.closing == Closing::No { "" } else { " while the connection closes" };
+        let why = format!("the peer broke the protocol: {what}{when}");
         net.close(link);
         self.lost(net, link, Status::BadData, &why);
     }
