@@ -73,13 +73,16 @@ impl ConfigBuilder {
     /// A file that is malformed, one that `TIELINE_CONFIG` names and that cannot be read, or a name from
     /// the program that is no variable's.
     pub fn build(mut self) -> Result<Config, Error> {
-        if let Some(name) = self.program.keys().find(|name| !name.starts_with("TIELINE_")) {
-            return Err(Error::new(
+        let is_foreign = |(name, _): &(&String, &String)| !name.starts_with("TIELINE_");
+        if let Some((name, value)) = self.program.iter().find(is_foreign) {
+            let error = Error::new(
                 Status::Invalid,
                 format!("the program set `{name}`"),
                 "every variable's name begins with TIELINE_",
                 "see `tieline config` for the names",
-            ));
+            );
+            let setting = Setting { value: value.clone(), origin: Origin::Program };
+            return Err(error.about(name, setting));
         }
         let is_misspelt = |(name, meant): &(String, String)| {
             format!("{name} (environment) is read by nobody here; did you mean {meant}?")
@@ -130,7 +133,12 @@ impl ConfigBuilder {
                     }
                     "read".to_owned()
                 }
-                Err(error) if is_named => return Err(unreadable(&path, &error)),
+                Err(error) if is_named => {
+                    let by_program = self.program.contains_key(vars::CONFIG);
+                    let origin = if by_program { Origin::Program } else { Origin::Environment };
+                    let setting = Setting { value: path.display().to_string(), origin };
+                    return Err(unreadable(&path, &error).about(vars::CONFIG, setting));
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => "not there".to_owned(),
                 Err(error) => {
                     warnings.push(format!("{} is not read: {error}", path.display()));

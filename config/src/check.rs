@@ -43,12 +43,13 @@ impl Config {
                         format!("unset it or {}; `tieline config` lists the names", vars::STRICT)
                     }
                 };
-                return Err(Error::new(
+                let error = Error::new(
                     Status::Invalid,
                     format!("{} is not known", self.cite(name)),
                     format!("no variable has that name and {} holds", self.cite(vars::STRICT)),
                     fix,
-                ));
+                );
+                return Err(self.blamed(name, error));
             }
             let hint = match near {
                 Some(near) => format!("did you mean {near}?"),

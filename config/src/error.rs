@@ -1,22 +1,20 @@
 //! Errors: what happened, why, and what to do.
 
+use crate::Setting;
 use std::fmt;
 use tieline_plugin_api::{Failure, Status};
 
-/// Whose doing a failure is, for programs that act on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Kind {
-    /// Nothing was done; the same call may succeed after progress.
-    Again,
-    /// The peer died, left, or sent what makes no sense.
-    Peer,
-    /// The caller asked for what cannot be: a wrong key, a range outside, a closed object.
-    Misuse,
-    /// The system refused, or a bounded resource ran out.
-    Environment,
-    /// A provider broke its contract and is out of use.
-    Provider,
+/// What has ended with a failure. The same status may mean one refused call, or the end of everything on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// This call, or this operation.
+    Call,
+    /// A connection, and what was under way on it.
+    Connection,
+    /// The worker: this process closed it.
+    Worker,
+    /// The context: its progress thread has stopped, or this is a forked child, which has none of it.
+    Context,
 }
 
 /// A failure with its three facts. Cheap to make when there is nothing to say beyond the status.
@@ -31,6 +29,8 @@ struct Facts {
     what: String,
     why: String,
     fix: String,
+    scope: Scope,
+    setting: Option<(String, Setting)>,
 }
 
 impl Error {
@@ -42,7 +42,8 @@ impl Error {
         why: impl Into<String>,
         fix: impl Into<String>,
     ) -> Error {
-        let facts = Facts { what: what.into(), why: why.into(), fix: fix.into() };
+        let (what, why, fix) = (what.into(), why.into(), fix.into());
+        let facts = Facts { what, why, fix, scope: Scope::Call, setting: None };
         Error { status, facts: Some(Box::new(facts)) }
     }
 
@@ -53,6 +54,31 @@ impl Error {
         Error { status, facts: None }
     }
 
+    /// The same failure, of something that has ended with it. It never becomes less than it was.
+    #[must_use]
+    pub fn of(mut self, scope: Scope) -> Error {
+        let facts = self.facts.get_or_insert_with(|| {
+            Box::new(Facts {
+                what: self.status.text().to_owned(),
+                why: String::new(),
+                fix: String::new(),
+                scope,
+                setting: None,
+            })
+        });
+        facts.scope = facts.scope.max(scope);
+        self
+    }
+
+    /// The same failure, with the setting that is to blame.
+    #[must_use]
+    pub fn about(mut self, name: &str, setting: Setting) -> Error {
+        if let Some(facts) = &mut self.facts {
+            facts.setting = Some((name.to_owned(), setting));
+        }
+        self
+    }
+
     /// The status, the same one that crosses the provider ABI.
     #[inline]
     #[must_use]
@@ -60,28 +86,17 @@ impl Error {
         self.status
     }
 
-    /// Whose doing it is.
+    /// What has ended with it.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        match self.status {
-            Status::Again => Kind::Again,
-            Status::PeerFailed | Status::Unreachable | Status::BadData | Status::TimedOut => {
-                Kind::Peer
-            }
-            Status::Invalid
-            | Status::KeyRejected
-            | Status::OutOfRange
-            | Status::TooLarge
-            | Status::Closed
-            | Status::Misaligned
-            | Status::Unsupported
-            | Status::UnsupportedParam
-            | Status::Busy
-            | Status::Canceled
-            | Status::NotConnected => Kind::Misuse,
-            Status::ProviderFailed => Kind::Provider,
-            _ => Kind::Environment,
-        }
+    pub fn scope(&self) -> Scope {
+        self.facts.as_ref().map_or(Scope::Call, |f| f.scope)
+    }
+
+    /// The setting that is to blame, by its name, if one is. The name is empty for a line of a file that is none.
+    #[must_use]
+    pub fn setting(&self) -> Option<(&str, &Setting)> {
+        let (name, setting) = self.facts.as_ref()?.setting.as_ref()?;
+        Some((name, setting))
     }
 
     /// What happened.

@@ -18,7 +18,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tieline_plugin_api::Status;
 use toml::Spanned;
 
-use crate::Error;
+use crate::{Error, Origin, Setting};
 
 /// One `name = value` of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +69,14 @@ impl LineStarts {
 /// Reads what a file's text sets. A variable that is set twice, under whichever spelling, is an error.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
     let malformed = |line: usize, why: String| {
-        Error::new(
+        let error = Error::new(
             Status::Invalid,
             format!("{}:{line} is not understood", path.display()),
             why,
             "correct the line; a setting looks like `providers = \"shm\"`",
-        )
+        );
+        let origin = Origin::File(path.to_owned(), line);
+        error.about("", Setting { value: String::new(), origin })
     };
     let starts = LineStarts::of(text);
     let line_of = |at: usize| starts.line_of(at);

@@ -225,7 +225,8 @@ impl Config {
                 Ok(Some(secret))
             }
             Err((why, fix)) => {
-                Err(Error::new(Status::Invalid, self.cite(vars::SECRET_FILE), why, fix))
+                let error = Error::new(Status::Invalid, self.cite(vars::SECRET_FILE), why, fix);
+                Err(self.blamed(vars::SECRET_FILE, error))
             }
         }
     }
@@ -241,12 +242,13 @@ impl Config {
     pub fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
         let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let name = names.find(|name| self.setting(name).is_some())?;
-        Some(Error::new(
+        let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
             format!("provider {provider}: {words}"),
             self.how_to_correct(name),
-        ))
+        );
+        Some(self.blamed(name, error))
     }
 
     /// One of the words that the variable's declaration lists, in lower case.
@@ -257,11 +259,8 @@ impl Config {
 
     /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
     pub fn selection(&self, name: &str) -> Result<Selection, Error> {
-        let origin = match self.origin(name) {
-            origin @ (Origin::File(..) | Origin::Program) => origin.to_string(),
-            _ => String::new(),
-        };
-        let selection = Selection::parse_from(name, &origin, &self.text(name))?;
+        let setting = Setting { value: self.text(name), origin: self.origin(name) };
+        let selection = Selection::parse_from(name, setting)?;
         let asked = self.setting(name).is_some();
         Ok(if asked { selection } else { selection.quiet() })
     }
@@ -403,12 +402,18 @@ impl Config {
     }
 
     fn not_a(&self, name: &str, kind: Kind) -> Error {
-        Error::new(
+        let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
             kind.accepted(),
             self.how_to_correct(name),
-        )
+        );
+        self.blamed(name, error)
+    }
+
+    fn blamed(&self, name: &str, error: Error) -> Error {
+        let value = shown(name, &self.text(name)).to_owned();
+        error.about(name, Setting { value, origin: self.origin(name) })
     }
 
     fn how_to_correct(&self, name: &str) -> String {

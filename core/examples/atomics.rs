@@ -41,7 +41,9 @@ fn main() -> Result<(), Error> {
     let bit = 1 << (rank % 64);
     for round in 0..ROUNDS {
         let number = round * ranks + rank;
-        let post = |op, at, n| finish(home.atomic(op, Width::Bits64, &words, at, n)?);
+        let post = |op, at, n| -> Result<u64, Error> {
+            Ok(finish(home.atomic(op, Width::Bits64, &words, at, n)?)?)
+        };
         let _ = post(AtomicOp::Add, SUM, number)?;
         let _ = post(AtomicOp::Or, BITS, bit)?;
         let _ = post(AtomicOp::And, KEPT, !bit)?;

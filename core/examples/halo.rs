@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tieline::{Context, Endpoint, Error, Job, Region, RemoteKey, Status, Worker};
+use tieline::{Context, Endpoint, Error, Job, PostError, Region, RemoteKey, Status, Worker};
 
 const CELLS: usize = 1000;
 
@@ -40,15 +40,18 @@ impl Neighbour {
     }
 }
 
-/// Posts as soon as there is room: `Again` says that nothing was done, and that progress makes some.
-fn accepted<T>(worker: &Worker, mut post: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+/// Posts as soon as there is room: `Retry` says that nothing was done, and that progress makes some.
+fn accepted<T>(
+    worker: &Worker,
+    mut post: impl FnMut() -> Result<T, PostError>,
+) -> Result<T, Error> {
     let mut posted = Err(Status::Again.into());
     let is_taken = || {
         posted = post();
-        !matches!(&posted, Err(error) if error.status() == Status::Again)
+        !matches!(posted, Err(PostError::Retry(_)))
     };
     let _ = worker.wait_until(is_taken, None)?;
-    posted
+    Ok(posted?)
 }
 
 fn main() -> Result<(), Error> {

@@ -33,7 +33,7 @@ pub(crate) fn main() -> Result<(), Error> {
     // The next one may still refuse to be reached; then it would wait for this greeting, and this rank for nothing.
     let _ = worker.wait_until(|| greeted.get() || next.error().is_some(), Some(PATIENCE))?;
     match next.error() {
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
         None if greeted.get() => job.barrier(),
         None => Err(Error::new(
             Status::TimedOut,

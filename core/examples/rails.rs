@@ -13,7 +13,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tieline::{Context, Endpoint, Error, Job, Outcome, Region, RemoteKey, Status, Worker};
+use tieline::{
+    Context, Endpoint, Error, Job, Outcome, PostError, Region, RemoteKey, Status, Worker,
+};
 
 const LEN: usize = 1 << 20;
 const ROUND: u16 = 1;
@@ -79,14 +81,14 @@ fn round(
 
 fn tried(
     worker: &Worker,
-    mut post: impl FnMut() -> Result<Outcome, Error>,
+    mut post: impl FnMut() -> Result<Outcome, PostError>,
 ) -> Result<Outcome, Error> {
     loop {
         match post() {
-            Err(error) if error.status() == Status::Again => {
+            Err(PostError::Retry(_)) => {
                 let _ = worker.wait(Some(Duration::from_millis(10)))?;
             }
-            other => return other,
+            other => return Ok(other?),
         }
     }
 }

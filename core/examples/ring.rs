@@ -25,7 +25,8 @@ fn main() -> Result<(), Error> {
         let _ = worker.wait_until(|| arrived.get().is_some(), None)?;
         Ok(arrived.take().unwrap_or_default())
     };
-    let pass_on = |value: u64| worker.finish(next.send(TOKEN, value, b"")?);
+    let pass_on =
+        |value: u64| -> Result<u64, Error> { Ok(worker.finish(next.send(TOKEN, value, b"")?)?) };
 
     let start = Instant::now();
     let mut token = 0;

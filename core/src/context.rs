@@ -1,6 +1,6 @@
 //! Contexts: providers found, ranked and composed; the home of workers and registered memory.
 
-use crate::Error;
+use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
 use crate::mem::region::{Access, Backing, Region};
 use crate::report::Report;
@@ -34,8 +34,9 @@ impl Context {
     /// Opens a context as environment and configuration files say.
     ///
     /// # Errors
-    /// A malformed variable, a `required:` provider that is missing, or no module at all that carries messages.
-    pub fn open() -> Result<Context, Error> {
+    /// [`OpenError::Configure`]: a malformed variable, a `required:` provider that is missing, or no module at all that carries
+    /// messages. [`OpenError::Release`]: memory, descriptors or threads ran out.
+    pub fn open() -> Result<Context, OpenError> {
         Context::builder().open()
     }
 
@@ -47,11 +48,12 @@ impl Context {
     /// Opens a worker, which belongs to the calling thread.
     ///
     /// # Errors
-    /// When no module is left that carries messages: descriptors or memory ran out. One that cannot be opened beside others
-    /// is left out, and [`Context::report`] says why. When the progress thread has stopped, once it is known.
-    pub fn worker(&self) -> Result<Worker, Error> {
+    /// When no module is left that carries messages: mostly [`OpenError::Release`], descriptors or memory ran out. One that
+    /// cannot be opened beside others is left out, and [`Context::report`] says why. [`OpenError::Reopen`] when the progress
+    /// thread has stopped, once it is known, and in a forked child.
+    pub fn worker(&self) -> Result<Worker, OpenError> {
         self.core.check_service()?;
-        Worker::open(self.core.clone(), Some(self.lease.clone()))
+        Ok(Worker::open(self.core.clone(), Some(self.lease.clone()))?)
     }
 
     /// Allocates zeroed memory that is shared from birth where a provider offers that: local peers reach it
@@ -61,9 +63,9 @@ impl Context {
     /// [`Region::is_shared`] is `false`, and the report says why.
     ///
     /// # Errors
-    /// `NoMemory` for more than the machine has available, or than the process's limits or the memory control groups
-    /// around it allow, before a page is touched.
-    pub fn alloc(&self, len: usize) -> Result<Region, Error> {
+    /// [`OpenError::Release`] for more than the machine has available, or than the process's limits or the memory control
+    /// groups around it allow, before a page is touched. [`OpenError::Reopen`] as of [`Context::worker`].
+    pub fn alloc(&self, len: usize) -> Result<Region, OpenError> {
         self.alloc_with(len, Access::ALL)
     }
 
@@ -71,16 +73,17 @@ impl Context {
     ///
     /// # Errors
     /// As [`Context::alloc`].
-    pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, Error> {
+    pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, OpenError> {
         self.core.check_service()?;
-        self.core.memory.alloc(len, access)
+        Ok(self.core.memory.alloc(len, access)?)
     }
 
     /// Registers a buffer, which the region owns from here on. All access.
     ///
     /// # Errors
-    /// When a provider refuses it.
-    pub fn register(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, Error> {
+    /// [`OpenError::Reopen`] as of [`Context::worker`]. A provider that refuses the memory is no error: peers reach it through
+    /// the others, or by messages, and [`Context::report`] says so.
+    pub fn register(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         self.register_with(buffer, Access::ALL)
     }
 
@@ -92,10 +95,10 @@ impl Context {
         &self,
         buffer: impl Into<Box<[u8]>>,
         access: Access,
-    ) -> Result<Region, Error> {
+    ) -> Result<Region, OpenError> {
         self.core.check_service()?;
         let buffer = OwnedBuffer::new(buffer.into());
-        self.core.memory.register(buffer.span(), access, Backing::Owned(buffer))
+        Ok(self.core.memory.register(buffer.span(), access, Backing::Owned(buffer))?)
     }
 
     /// Registers memory that the application owns.
@@ -114,11 +117,11 @@ impl Context {
         base: *mut u8,
         len: usize,
         access: Access,
-    ) -> Result<Region, Error> {
+    ) -> Result<Region, OpenError> {
         self.core.check_service()?;
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
-        self.core.memory.register(span, access, Backing::Borrowed)
+        Ok(self.core.memory.register(span, access, Backing::Borrowed)?)
     }
 
     #[cfg(test)]
@@ -162,10 +165,10 @@ impl ContextBuilder {
     /// so: for tools that explain.
     ///
     /// # Errors
-    /// A malformed variable or file.
-    pub fn report(self) -> Result<(Report, Option<Error>), Error> {
+    /// [`OpenError::Configure`]: a malformed variable or file.
+    pub fn report(self) -> Result<(Report, Option<OpenError>), OpenError> {
         let core = Core::assemble(self.config.build()?, self.out_of_band)?;
-        let unusable = core.check_usable().err();
+        let unusable = core.check_usable().err().map(OpenError::from);
         Ok((Report::of(&core), unusable))
     }
 
@@ -173,7 +176,7 @@ impl ContextBuilder {
     ///
     /// # Errors
     /// As [`Context::open`].
-    pub fn open(self) -> Result<Context, Error> {
+    pub fn open(self) -> Result<Context, OpenError> {
         let core = Core::open(self.config.build()?, self.out_of_band)?;
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
             Some(Service::start(core.clone())?)

@@ -20,13 +20,15 @@
 //! A [`Context`] finds providers, ranks them and composes paths; its [`Report`] says what is used and why the
 //! rest is not. A [`Worker`] is a progress engine that belongs to one thread. An [`Endpoint`] leads to one
 //! peer. A [`Region`] is memory that peers can reach with its [`RemoteKey`]. Every failure is an [`Error`] that
-//! says what happened, why, and what to do; the library prints nothing, installs nothing and never exits.
+//! says what happened, why, and what to do, and whose type says what a program can do ([`error`]); the library prints
+//! nothing, installs nothing and never exits.
 
 mod address;
 mod builtin;
 mod compose;
 pub mod context;
 pub mod endpoint;
+pub mod error;
 mod interface;
 mod lanes;
 mod mem;
@@ -48,14 +50,14 @@ pub mod worker;
 
 pub use mem::region;
 use tieline_config as config;
+pub use tieline_config::explain;
 use tieline_config::select;
-pub use tieline_config::{error, explain};
 pub use tieline_job as job;
 
 pub use builtin::configuration_markdown;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{AtomicOp, Completion, Endpoint, MAX_MESSAGE_ID, RemoteKey, Width};
-pub use error::{Error, Kind};
+pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;
 pub use message::{KeptMessage, Message, PeerId};
 

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
+use crate::error::Scope;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::io;
@@ -214,7 +215,8 @@ impl ForkGuard {
             format!("{what} was used in a forked child"),
             "connections and shared memory belong to the process that made them",
             "open a new Context in the child",
-        ))
+        )
+        .of(Scope::Context))
     }
 }
 

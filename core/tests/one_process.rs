@@ -114,7 +114,9 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
     assert_eq!(outside.status(), Status::OutOfRange);
     assert_eq!(me.fetch_add(&key, 65, 1).unwrap_err().status(), Status::Misaligned);
     drop(target);
-    let gone = me.put_bytes(b"late", &key, 0).and_then(|o| worker.finish(o)).unwrap_err();
+    let gone = me
+        .put_bytes(b"late", &key, 0)
+        .map_or_else(tieline::Error::from, |o| worker.finish(o).unwrap_err().into());
     assert_eq!(gone.status(), Status::KeyRejected, "{gone}");
     // The error belonged to that operation: the endpoint lives on.
     assert!(me.error().is_none());
@@ -274,11 +276,11 @@ fn a_put_that_had_completed_locally_tells_its_failure_at_the_next_flush() {
     assert_eq!(target.to_vec(5..15).unwrap(), [1; 10]);
     drop(target);
     let _ = put(5);
-    let error = me.flush().and_then(|o| worker.finish(o));
+    let flush = || worker.finish(me.flush().unwrap());
     // The refusal may arrive before the flush or with it; the one after it is clean.
-    let error = error.and_then(|_| me.flush().and_then(|o| worker.finish(o))).unwrap_err();
+    let error = flush().and_then(|_| flush()).unwrap_err();
     assert_eq!(error.status(), Status::KeyRejected);
-    let _ = worker.finish(me.flush().unwrap()).unwrap();
+    let _ = flush().unwrap();
 }
 
 #[test]

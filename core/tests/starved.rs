@@ -28,19 +28,19 @@ fn a_connection_without_a_descriptor_fails_with_that_reason_and_the_next_one_sta
         return println!("skipped: no prlimit");
     }
     let hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    let send = || {
+    let send = || -> Result<(), tieline::Error> {
         let endpoint = worker.connect(&address)?;
         match endpoint.send(1, 0, b"hello")? {
             Outcome::Done(_) => Ok(()),
             Outcome::Pending(request) => loop {
                 if let Some(result) = worker.test(&request) {
-                    return result.map(drop);
+                    return Ok(result.map(drop)?);
                 }
                 let _ = (worker.progress(), peer.progress());
             },
         }
     };
-    let error: tieline::Error = send().unwrap_err();
+    let error = send().unwrap_err();
     assert_eq!(error.status(), Status::NoMemory, "{error}");
     assert!(error.to_string().contains("open files"), "{error}");
     assert!(error.fix().contains("ulimit -n"), "{error}");

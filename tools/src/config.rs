@@ -53,7 +53,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     };
     let code = if args.json { print(&json(&values)?) } else { print(&text) }?;
     match failure {
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
         None => Ok(code),
     }
 }

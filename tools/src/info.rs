@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     let code = print(&text)?;
     match unusable {
         Some(error) if args.why || args.json => Err(brief(&error)),
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
         None => Ok(code),
     }
 }

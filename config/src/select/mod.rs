@@ -17,18 +17,15 @@ mod parse;
 use semver::{Version, VersionReq};
 use tieline_plugin_api::Status;
 
-use crate::Error;
 use crate::explain::{Record, Verdict};
-use crate::{nearest, vars};
+use crate::{Error, Origin, Setting, nearest, vars};
 use glob::Glob;
 
 /// A parsed list. The empty one admits everything.
 #[derive(Clone, Debug)]
 pub struct Selection {
     variable: String,
-    /// Where the value was set, when that is worth a word: ` (/etc/tieline/tieline.toml:3)`.
-    origin: String,
-    value: String,
+    setting: Setting,
     excludes: bool,
     quiet: bool,
     entries: Vec<Entry>,
@@ -57,8 +54,7 @@ impl Selection {
     pub fn all(variable: &str) -> Selection {
         Selection {
             variable: variable.to_owned(),
-            origin: String::new(),
-            value: String::new(),
+            setting: Setting { value: String::new(), origin: Origin::Default },
             excludes: false,
             quiet: true,
             entries: Vec::new(),
@@ -71,9 +67,13 @@ impl Selection {
         self
     }
 
-    /// `TIELINE_PROVIDERS=^shm-cma`, for messages.
+    /// `TIELINE_PROVIDERS=^shm-cma (/etc/tieline/tieline.toml:3)`, for messages.
     pub fn cite(&self) -> String {
-        format!("{}={}{}", self.variable, self.value, self.origin)
+        let Setting { value, origin } = &self.setting;
+        match origin {
+            Origin::File(..) | Origin::Program => format!("{}={value} ({origin})", self.variable),
+            Origin::Environment | Origin::Default => format!("{}={value}", self.variable),
+        }
     }
 
     /// Whether the order of this list means something.
@@ -164,12 +164,13 @@ impl Selection {
             }
             None => "make it available, or drop `required:`".to_owned(),
         };
-        Err(Error::new(
+        let error = Error::new(
             Status::NoDevice,
             format!("{} is required by {} and cannot be used", entry.name, self.cite()),
             why,
             fix,
-        ))
+        );
+        Err(error.about(&self.variable, self.setting.clone()))
     }
 
     /// The entry that decides about a name, and its place in the list.

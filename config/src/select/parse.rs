@@ -4,8 +4,7 @@ use semver::VersionReq;
 use tieline_plugin_api::Status;
 
 use super::{Entry, Glob, Selection};
-use crate::Error;
-use crate::vars;
+use crate::{Error, Setting, vars};
 
 impl Selection {
     /// Reads the value of a variable.
@@ -14,21 +13,23 @@ impl Selection {
     /// What cannot be understood, why, and how to write it.
     #[cfg(test)]
     pub fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
-        Selection::parse_from(variable, "", value)
+        let setting = Setting { value: value.to_owned(), origin: crate::Origin::Default };
+        Selection::parse_from(variable, setting)
     }
 
-    /// Reads a value; `origin` is who set it, where that is worth a word in messages.
-    pub fn parse_from(variable: &str, origin: &str, value: &str) -> Result<Selection, Error> {
-        let value = value.trim();
-        let origin = if origin.is_empty() { String::new() } else { format!(" ({origin})") };
-        let mut selection =
-            Selection { value: value.to_owned(), origin, ..Selection::all(variable) };
+    /// Reads what was set.
+    pub fn parse_from(variable: &str, setting: Setting) -> Result<Selection, Error> {
+        let setting = Setting { value: setting.value.trim().to_owned(), ..setting };
+        let mut selection = Selection { setting, ..Selection::all(variable) };
+        let setting = selection.setting.clone();
+        let value = setting.value.as_str();
         if value.is_empty() {
             return Ok(selection);
         }
         selection.quiet = false;
         let wrong = |why: String, fix: &str| {
-            Error::new(Status::Invalid, format!("{} cannot be used", selection.cite()), why, fix)
+            let what = format!("{} cannot be used", selection.cite());
+            Error::new(Status::Invalid, what, why, fix).about(variable, setting.clone())
         };
         let (excludes, list) = match value.strip_prefix('^') {
             Some(rest) => (true, rest.trim_start()),

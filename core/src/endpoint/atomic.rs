@@ -15,7 +15,7 @@ use crate::proto::emulate::{self, AtomicCall};
 use crate::proto::id;
 use crate::region::Access;
 use crate::request::Outcome;
-use crate::{Error, Status};
+use crate::{Error, PostError, Status};
 use std::rc::Rc;
 use tieline_plugin_api::{OK, PENDING, atomic_op};
 
@@ -105,10 +105,10 @@ impl Inner {
         key: &RemoteKey,
         offset: u64,
         fetch: bool,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
         if offset % u64::from(call.width) != 0 {
-            return Err(emulate::refused(Status::Misaligned));
+            return Err(emulate::refused(Status::Misaligned).into());
         }
         let native = key.inner.native_atomic(call, fetch);
         if native.is_none() && key.inner.record.device_atomics.is_none() {
@@ -116,10 +116,10 @@ impl Inner {
             let request = control.open(if fetch { Kind::Fetch } else { Kind::Atomic })?;
             let bytes = emulate::atomic_request(&key.inner.target(offset), call);
             self.emulate(&control, QueuedOp::ask(id::ATOMIC, request, bytes));
-            return self.outcome(request);
+            return Ok(self.outcome(request)?);
         }
         if native.is_none() && !key.inner.may_find_more() {
-            return Err(key.inner.no_device());
+            return Err(key.inner.no_device().into());
         }
         let goes = native.is_none_or(|native| self.may_go(native.bit()));
         let request = self.open(Kind::Native)?;
@@ -129,7 +129,7 @@ impl Inner {
         let now = native.filter(|n| goes && n.does(call, fetch) && self.may_post_memory());
         if let Some(native) = now.filter(|_| self.queue_len() == 0) {
             match self.post_atomic(&native, call, offset, fetch, request) {
-                Ok(Posted::Pending) => return self.outcome(request),
+                Ok(Posted::Pending) => return Ok(self.outcome(request)?),
                 Ok(Posted::NoRoom) => {}
                 Ok(Posted::Done(value)) => {
                     self.shared.with_ops(|ops| ops.withdraw(request));
@@ -137,7 +137,7 @@ impl Inner {
                 }
                 Err(status) => {
                     self.shared.with_ops(|ops| ops.withdraw(request));
-                    return Err(self.memory_failure(&native, key, status));
+                    return Err(self.memory_failure(&native, key, status).into());
                 }
             }
         }
@@ -152,7 +152,7 @@ impl Inner {
             fenced,
             by_swap,
         }));
-        self.outcome(request)
+        Ok(self.outcome(request)?)
     }
 
     fn post_atomic(

@@ -2,6 +2,7 @@
 
 use super::queued::{Failed, QueuedOp};
 use super::{Inner, Owner, State};
+use crate::error::Scope;
 use crate::op::held::Through;
 use crate::proto::emulate::refused;
 use crate::registry::abi::RawEndpoint;
@@ -49,7 +50,8 @@ impl Inner {
         let error = self.failure_over(failed.status, failed.interface);
         match failed.status {
             Status::PeerFailed | Status::Closed | Status::BadData | Status::Io => {
-                self.fail(error.clone());
+                self.fail(error);
+                return self.dead_error();
             }
             Status::ProviderFailed => {
                 if let Some(interface) = failed.interface {
@@ -67,6 +69,7 @@ impl Inner {
             // One of its lanes may have carried on.
             return self.lost_for_its_user(None, &error);
         }
+        let error = error.of(Scope::Connection);
         self.state.set(State::Failed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(error.clone());

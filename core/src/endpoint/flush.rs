@@ -12,7 +12,7 @@ use super::order::way;
 use super::queued::{Failed, QueuedOp};
 use super::{Inner, ModulePair, WorkerCalls};
 use crate::op::{Id, Kind};
-use crate::request::Outcome;
+use crate::request::{Outcome, Request};
 use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::Cell;
@@ -86,6 +86,10 @@ impl Inner {
         };
         self.begin_flush(id, late);
         run_due(&self.shared, &*self.worker);
+        if matches!(self.shared.ops.borrow_mut().take(id), Some(Err(_))) {
+            // The failure is of what it waited for, and told to who asks how it ended.
+            return Ok(Outcome::Pending(Request { shared: self.shared.clone(), id }));
+        }
         self.outcome(id)
     }
 

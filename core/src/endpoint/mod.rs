@@ -38,7 +38,7 @@ use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
-use crate::{Error, Status};
+use crate::{ConnectError, Error, PostError, Status};
 use packing::packed_too_much;
 use queued::QueuedOp;
 use std::fmt;
@@ -96,10 +96,11 @@ impl Endpoint {
     /// The payload is copied. `Done`: it is under way. `Pending`: it is queued, in order.
     ///
     /// # Errors
-    /// `Again` when the queue is full (nothing was sent: make progress), `TooLarge`, `PeerFailed` and
-    /// the other reasons for which an endpoint is finished.
+    /// [`PostError::Retry`] when the queue is full: nothing was sent, so make progress and send again. [`PostError::Correct`]
+    /// for an id of the library's, or more bytes than [`Endpoint::max_message`]. [`PostError::Reconnect`] when the endpoint has
+    /// ended, and with the reason.
     #[inline]
-    pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, Error> {
+    pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         if ep.state.get() == State::Ready
             && payload.len() <= ep.max_short.get()
@@ -119,14 +120,14 @@ impl Endpoint {
     /// `max_len` bytes and returns how many it wrote.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]; `Invalid`, and nothing is sent, when `pack` returns more than `max_len`.
+    /// As [`Endpoint::send`]; [`PostError::Correct`] also when `pack` returns more than `max_len`: nothing is sent then.
     pub fn send_packed(
         &self,
         id: u16,
         header: u64,
         max_len: usize,
         pack: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_message(id, max_len)?;
         let mut pack = Some(pack);
@@ -141,13 +142,15 @@ impl Endpoint {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
                 // Nothing was sent.
-                Err(Status::Invalid) if pack.is_none() => return Err(packed_too_much(max_len)),
-                Err(status) => return Err(ep.failed(ep.by_message_lane(status))),
+                Err(Status::Invalid) if pack.is_none() => {
+                    return Err(packed_too_much(max_len).into());
+                }
+                Err(status) => return Err(ep.failed(ep.by_message_lane(status)).into()),
             }
         }
         let Some(pack) = pack else {
             // The provider ran the callback and then had no room: its promise is broken.
-            return Err(ep.failed(ep.by_message_lane(Status::ProviderFailed)));
+            return Err(ep.failed(ep.by_message_lane(Status::ProviderFailed)).into());
         };
         if !ep.has_room(max_len) {
             return Err(Status::Again.into());
@@ -157,19 +160,19 @@ impl Endpoint {
         buffer.put_with(max_len, pack).map_err(|_| packed_too_much(max_len))?;
         let len = buffer.len();
         bytes.truncate(len);
-        ep.queue_message(id, header, bytes.into())
+        Ok(ep.queue_message(id, header, bytes.into())?)
     }
 
     /// Sends a message gathered from pieces of regions, which must not change until it is done.
     ///
     /// # Errors
-    /// As [`Endpoint::send`], and `OutOfRange`.
+    /// As [`Endpoint::send`]; [`PostError::Correct`] also for a range outside its region.
     pub fn send_regions(
         &self,
         id: u16,
         header: u64,
         pieces: &[(&Region, Range<usize>)],
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         let mut len = 0usize;
         for (region, range) in pieces {
@@ -182,14 +185,14 @@ impl Endpoint {
         let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
         let request = ep.open(Kind::Send)?;
         ep.enqueue(QueuedOp::Gather { id, header, pieces: pieces.collect(), len, request });
-        ep.outcome(request)
+        Ok(ep.outcome(request)?)
     }
 
     /// The longest message that this endpoint carries.
     ///
     /// # Errors
-    /// When there is no path to the peer.
-    pub fn max_message(&self) -> Result<usize, Error> {
+    /// [`PostError::Reconnect`] when the endpoint has ended, or no connection comes about.
+    pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
         let _ = ep.ready_or_opened()?;
         Ok(ep.max_packed.get().max(ep.max_short.get()))
@@ -199,37 +202,39 @@ impl Endpoint {
     /// posted before is in the transport's hands, in order.
     ///
     /// # Errors
-    /// The first failure of what it waited for.
-    pub fn flush(&self) -> Result<Outcome, Error> {
-        self.inner.flush()
+    /// As [`Endpoint::send`]; [`PostError::Correct`] in a handler. What it completes with is the first failure of what it
+    /// waited for.
+    pub fn flush(&self) -> Result<Outcome, PostError> {
+        Ok(self.inner.flush()?)
     }
 
     /// Completes when the peer's handlers have run for every message posted before: a round trip.
     ///
     /// # Errors
     /// As [`Endpoint::flush`].
-    pub fn flush_messages(&self) -> Result<Outcome, Error> {
+    pub fn flush_messages(&self) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_alive()?;
         ep.shared.check_no_handler("a flush")?;
         let request = ep.open(Kind::Ping)?;
         ep.enqueue(QueuedOp::ask(id::PING, request, Vec::new()));
-        ep.outcome(request)
+        Ok(ep.outcome(request)?)
     }
 
     /// Orders every put, get and atomic posted before ahead of those posted after.
     ///
     /// # Errors
     /// As [`Endpoint::flush`].
-    pub fn fence(&self) -> Result<(), Error> {
-        self.inner.fence()
+    pub fn fence(&self) -> Result<(), PostError> {
+        Ok(self.inner.fence()?)
     }
 
     /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`.
     ///
     /// # Errors
-    /// `KeyRejected` when the bytes are damaged or belong to another process than this endpoint's peer.
-    pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
+    /// [`PostError::Correct`] when the bytes are damaged or belong to another process than this endpoint's peer;
+    /// [`PostError::Reconnect`] when the endpoint has ended.
+    pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, PostError> {
         let ep = &self.inner;
         ep.check_alive()?;
         let record = KeyRecord::parse(bytes)?;
@@ -239,7 +244,8 @@ impl Endpoint {
                 "a remote key of another process",
                 format!("this endpoint leads to {}", ep.address.label()),
                 "import it on the endpoint that leads to the key's owner",
-            ));
+            )
+            .into());
         }
         Ok(RemoteKey::import(ep, record))
     }
@@ -263,10 +269,10 @@ impl Endpoint {
         self.inner.route.records.clone()
     }
 
-    /// The reason why this endpoint is finished, if it is.
+    /// The reason why this endpoint has ended, if it has, and what it takes to have another one to this peer.
     #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        self.inner.error.borrow().clone()
+    pub fn error(&self) -> Option<ConnectError> {
+        self.inner.error.borrow().clone().map(ConnectError::from)
     }
 }
 
@@ -291,20 +297,20 @@ impl Inner {
         id: u16,
         header: u64,
         payload: &[u8],
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let sent = match Status::from_code(code) {
             Status::Again => patiently(|| self.short_now(id, header, payload)),
             status => Err(status),
         };
         match sent {
             Ok(()) => Ok(Outcome::Done(0)),
-            Err(Status::Again) => self.queue_message(id, header, payload.into()),
-            Err(status) => Err(self.failed(self.by_message_lane(status))),
+            Err(Status::Again) => Ok(self.queue_message(id, header, payload.into())?),
+            Err(status) => Err(self.failed(self.by_message_lane(status)).into()),
         }
     }
 
     #[cold]
-    fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, Error> {
+    fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         self.check_message(id, payload.len())?;
         if self.state.get() == State::Queueing {
             // What is queued goes first; then this message needs no copy.
@@ -314,13 +320,13 @@ impl Inner {
             match patiently(|| self.message_now(id, header, payload)) {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
-                Err(status) => return Err(self.failed(self.by_message_lane(status))),
+                Err(status) => return Err(self.failed(self.by_message_lane(status)).into()),
             }
         }
         if !self.has_room(payload.len()) {
             return Err(Status::Again.into());
         }
-        self.queue_message(id, header, payload.into())
+        Ok(self.queue_message(id, header, payload.into())?)
     }
 
     fn queue_message(&self, id: u16, header: u64, payload: Box<[u8]>) -> Result<Outcome, Error> {
@@ -363,8 +369,8 @@ impl Inner {
                 Ok(()) => {}
                 Err(error) if error.status() == Status::Again => return Ok(false),
                 Err(error) => {
-                    self.fail(error.clone());
-                    return Err(error);
+                    self.fail(error);
+                    return Err(self.dead_error());
                 }
             }
         }

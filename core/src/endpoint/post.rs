@@ -8,7 +8,7 @@ use super::{Inner, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::region::{Access, Region};
 use crate::request::{Outcome, Request};
-use crate::{Error, Status};
+use crate::{Error, PostError, Status};
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
@@ -91,7 +91,7 @@ impl Inner {
         key: &RemoteKey,
         offset: u64,
         completion: Completion,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         self.check_local(local)?;
         self.prepare(key, offset, len, Access::WRITE)?;
         let region = || Memory::Region(local.hold());
@@ -102,7 +102,7 @@ impl Inner {
         if let Some(outcome) = self.try_native(&transfer)? {
             return Ok(outcome);
         }
-        self.put_emulated(Source::Region(local.hold(), at), &transfer)
+        Ok(self.put_emulated(Source::Region(local.hold(), at), &transfer)?)
     }
 
     #[cold]
@@ -111,7 +111,7 @@ impl Inner {
         data: &[u8],
         key: &RemoteKey,
         offset: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         self.prepare(key, offset, data.len(), Access::WRITE)?;
         while let Some(native) = key.inner.best.get().filter(|native| native.synchronous) {
             if !self.may_post_memory() || !self.may_go(way::AT_ONCE) {
@@ -124,7 +124,7 @@ impl Inner {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
                 Err(Status::Again) => break,
-                Err(status) => return Err(self.memory_failure(&native, key, status)),
+                Err(status) => return Err(self.memory_failure(&native, key, status).into()),
             }
         }
         if !self.has_room(data.len()) {
@@ -140,9 +140,9 @@ impl Inner {
         }
         let transfer = Transfer { put: true, memory, at, len, key, offset, completion };
         if let Some(rank) = key.inner.best.get().map(|n| n.rank).or_else(|| key.inner.forming()) {
-            return self.post_in_turn(&transfer, rank);
+            return Ok(self.post_in_turn(&transfer, rank)?);
         }
-        self.put_emulated(Source::Bytes(data.into()), &transfer)
+        Ok(self.put_emulated(Source::Bytes(data.into()), &transfer)?)
     }
 
     #[inline(never)]
@@ -153,7 +153,7 @@ impl Inner {
         len: usize,
         key: &RemoteKey,
         offset: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         self.check_local(local)?;
         self.prepare(key, offset, len, Access::READ)?;
         let completion = Completion::Remote;
@@ -165,7 +165,7 @@ impl Inner {
         if let Some(outcome) = self.try_native(&transfer)? {
             return Ok(outcome);
         }
-        self.get_emulated(transfer)
+        Ok(self.get_emulated(transfer)?)
     }
 
     /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
@@ -470,8 +470,10 @@ impl Inner {
         let error = self.failure_over(status, Some(native.interface));
         match status {
             Status::PeerFailed => {
-                self.fail(error.clone());
+                self.fail(error);
+                let error = self.dead_error();
                 self.worker.peer_failed(self.address.context, &error);
+                return error;
             }
             Status::ProviderFailed => {
                 self.worker.provider_failed(native.interface);

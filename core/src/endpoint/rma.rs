@@ -3,7 +3,7 @@
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, RemoteKey};
-use crate::Error;
+use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::region::Region;
 use crate::request::Outcome;
@@ -16,7 +16,8 @@ impl Endpoint {
     /// Writes a range of a local region to the peer's region at `offset`; complete when visible there.
     ///
     /// # Errors
-    /// `OutOfRange` and `KeyRejected` belong to this operation: the endpoint lives on.
+    /// [`PostError::Correct`]: a range outside of a region, or a key that does not grant this. [`PostError::Retry`]: as many
+    /// operations are open as may be. [`PostError::Reconnect`]: the endpoint has ended, and with the reason.
     #[inline]
     pub fn put(
         &self,
@@ -24,7 +25,7 @@ impl Endpoint {
         range: Range<usize>,
         key: &RemoteKey,
         offset: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         self.put_with(local, range, key, offset, Completion::Remote)
     }
 
@@ -40,7 +41,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
         completion: Completion,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len)?;
         let short = &key.inner.short;
@@ -57,9 +58,14 @@ impl Endpoint {
     /// Writes bytes that lie anywhere; they are free again when the call returns.
     ///
     /// # Errors
-    /// As [`Endpoint::put`], and `Again` when they would have to be queued and the queue is full.
+    /// As [`Endpoint::put`]; [`PostError::Retry`] also when they would have to be queued and the queue is full.
     #[inline]
-    pub fn put_bytes(&self, data: &[u8], key: &RemoteKey, offset: u64) -> Result<Outcome, Error> {
+    pub fn put_bytes(
+        &self,
+        data: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
         let short = &key.inner.short;
         if data.len() < short.put_below.get() && self.may_go_short(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
@@ -82,7 +88,7 @@ impl Endpoint {
         range: Range<usize>,
         key: &RemoteKey,
         offset: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len)?;
         let short = &key.inner.short;
@@ -99,7 +105,7 @@ impl Endpoint {
     /// An atomic without a result.
     ///
     /// # Errors
-    /// As [`Endpoint::put`], and `Misaligned`.
+    /// As [`Endpoint::put`]; [`PostError::Correct`] also for an offset that is no multiple of the width.
     #[inline]
     pub fn atomic(
         &self,
@@ -108,7 +114,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
         operand: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let call = AtomicCall { op: op as u32, width: width as u32, operand, compare: 0 };
         self.atomic_call(&call, key, offset, false)
     }
@@ -125,7 +131,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
         operand: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let call = AtomicCall { op: op as u32, width: width as u32, operand, compare: 0 };
         self.atomic_call(&call, key, offset, true)
     }
@@ -142,7 +148,7 @@ impl Endpoint {
         offset: u64,
         expected: u64,
         new: u64,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let op = atomic_op::COMPARE_SWAP;
         let call = AtomicCall { op, width: width as u32, operand: new, compare: expected };
         self.atomic_call(&call, key, offset, true)
@@ -153,7 +159,12 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::atomic`].
     #[inline]
-    pub fn fetch_add(&self, key: &RemoteKey, offset: u64, operand: u64) -> Result<Outcome, Error> {
+    pub fn fetch_add(
+        &self,
+        key: &RemoteKey,
+        offset: u64,
+        operand: u64,
+    ) -> Result<Outcome, PostError> {
         self.fetch(AtomicOp::Add, Width::Bits64, key, offset, operand)
     }
 
@@ -164,7 +175,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
         fetch: bool,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, PostError> {
         let short = &key.inner.short;
         let masks = if fetch { short.fetch.get() } else { short.post.get() };
         if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_go_short(key) {

@@ -2,12 +2,18 @@
 
 use super::table::{Kind, Table};
 use super::*;
+use crate::error::Scope;
 use crate::{Error, Status};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn bare(status: Status) -> Error {
     Error::from_status(status)
+}
+
+/// How operations end with what they go over.
+fn lost(status: Status) -> Error {
+    bare(status).of(Scope::Connection)
 }
 
 fn posted(table: &mut Table, owner: usize, interface: usize) -> Id {
@@ -189,8 +195,8 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     let (mine, other) = (table.open(4, Kind::Put).unwrap(), table.open(5, Kind::Put).unwrap());
     let waits = flush(&mut table, 4);
     assert!(table.fail_owner(4, &bare(Status::PeerFailed)).is_empty());
-    assert_eq!(table.take(mine), Some(Err(bare(Status::PeerFailed))));
-    assert_eq!(table.take(waits), Some(Err(bare(Status::PeerFailed))));
+    assert_eq!(table.take(mine), Some(Err(lost(Status::PeerFailed))));
+    assert_eq!(table.take(waits), Some(Err(lost(Status::PeerFailed))));
     assert!(table.is_open(other));
     let by_interface = [posted(&mut table, 6, 1), posted(&mut table, 6, 2)];
     let unfinished = table.fail_posted(6, 1, &bare(Status::ProviderFailed));
@@ -208,7 +214,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     assert_eq!(table.fail_owner(2, &bare(Status::TimedOut)).len(), 1);
     assert!(!table.has_due());
     for id in [put, waits] {
-        assert_eq!(table.take(id), Some(Err(bare(Status::TimedOut))));
+        assert_eq!(table.take(id), Some(Err(lost(Status::TimedOut))));
     }
 }
 
@@ -301,7 +307,7 @@ fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended(
     table.orphan(theirs);
     assert!(table.take(waits).is_none(), "it covers what goes on alone");
     assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
-    assert_eq!(table.take(waits), Some(Err(bare(Status::Canceled))));
+    assert_eq!(table.take(waits), Some(Err(lost(Status::Canceled))));
     assert!(table.is_open(theirs));
 }
 

@@ -11,6 +11,7 @@ use crate::Error;
 use crate::address::{Location, WorkerEntry};
 use crate::compose::Composition;
 use crate::config::Config;
+use crate::error::Scope;
 use crate::explain::Record;
 use crate::mem::Memory;
 use crate::notes::Notes;
@@ -108,7 +109,8 @@ impl Core {
             "the progress thread of this context has stopped",
             format!("{}: {}", error.what(), error.why()),
             "what peers ask of this context's memory waits for its workers' progress; open a new context",
-        ))
+        )
+        .of(Scope::Context))
     }
 
     /// Publishes the service worker.

@@ -6,6 +6,7 @@
 
 use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
+use crate::error::Scope;
 use crate::interface::PeerId;
 use crate::op::{Id, Kind};
 use crate::registry::abi::RawEndpoint;
@@ -362,7 +363,8 @@ impl Inner {
             "the worker is closed",
             why,
             "keep the worker as long as its endpoints",
-        );
+        )
+        .of(Scope::Worker);
         let waiting = self.who_waits();
         let busy = std::mem::take(&mut *self.busy.borrow_mut());
         let peers = std::mem::take(&mut *self.peers.borrow_mut());

@@ -7,7 +7,7 @@ use crate::proto::shared_copy::{
 };
 use crate::region::{Access, Table};
 use crate::request::Outcome;
-use crate::{Error, Status};
+use crate::{PostError, Status};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -131,7 +131,7 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
     let plan = &help.plan;
     let base = u64::from(plan.slot) * SLOT_BYTES as u64;
     let at = |word: usize| base + word as u64;
-    let done_now = |outcome: Result<Outcome, Error>| match outcome {
+    let done_now = |outcome: Result<Outcome, PostError>| match outcome {
         Ok(Outcome::Done(value)) => Some(value),
         _ => None,
     };

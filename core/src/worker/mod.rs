@@ -35,7 +35,7 @@ use crate::message::Message;
 use crate::request::{Outcome, Request};
 use crate::setup::Core;
 use crate::shared::Lease;
-use crate::{Error, Status};
+use crate::{CompletionError, ConnectError, Error, Status};
 use inner::set_handler;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -190,9 +190,9 @@ impl Worker {
     /// operation.
     ///
     /// # Errors
-    /// `BadData` for bytes that are no address; `Unreachable`, with the reason for each module, when
-    /// there is no path.
-    pub fn connect(&self, address: &[u8]) -> Result<Endpoint, Error> {
+    /// [`ConnectError::Correct`] for bytes that are no address; [`ConnectError::Configure`], with the reason for each module,
+    /// when there is no path. How the connection that the first operation makes comes to nothing, that operation says.
+    pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address)?;
         let inner = self.inner.open_endpoint(address, Owner::Application)?;
         Ok(Endpoint { inner })
@@ -202,7 +202,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::connect`].
-    pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, Error> {
+    pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint { inner })
     }
@@ -217,9 +217,9 @@ impl Worker {
     /// Waits for an operation and returns its value.
     ///
     /// # Errors
-    /// The operation's error; `Busy` inside a handler.
-    pub fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
-        self.inner.shared.check_no_handler("finish")?;
+    /// How the operation ended; [`CompletionError::Pending`] where it could not be waited for, as inside a handler.
+    pub fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
+        self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
             Outcome::Done(value) => Ok(value),
             Outcome::Pending(request) => self.inner.finish(&request),
@@ -228,11 +228,12 @@ impl Worker {
 
     /// The result of an operation of this worker, once it has one.
     #[must_use]
-    pub fn test(&self, request: &Request) -> Option<Result<u64, Error>> {
-        match self.inner.check_owner(request) {
-            Ok(()) => self.inner.shared.ops.borrow_mut().take(request.id),
-            Err(error) => Some(Err(error)),
+    pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
+        if let Err(error) = self.inner.check_owner(request) {
+            return Some(Err(CompletionError::Pending(error)));
         }
+        let result = self.inner.shared.ops.borrow_mut().take(request.id)?;
+        Some(result.map_err(CompletionError::from))
     }
 
     /// Waits until everything that is posted on every endpoint now is complete; see [`Endpoint::flush`]. All of them are
@@ -240,9 +241,9 @@ impl Worker {
     /// completed locally there may be lost, as its own error says.
     ///
     /// # Errors
-    /// The first failure of what it waited for; `Busy` inside a handler.
-    pub fn flush(&self) -> Result<(), Error> {
-        self.inner.shared.check_no_handler("a flush")?;
+    /// The first failure of what it waited for; [`CompletionError::Pending`] as of [`Worker::finish`].
+    pub fn flush(&self) -> Result<(), CompletionError> {
+        self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
         let mut first = Ok(());
         let mut posted = VecDeque::new();
         for inner in self.inner.all_endpoints() {
@@ -254,12 +255,12 @@ impl Worker {
                 Err(error) if error.status() == Status::Again => None,
                 result => Some(result),
             };
-            match self.inner.wait_for(None, false, flush)? {
+            match self.inner.wait_for(None, false, flush).map_err(CompletionError::Pending)? {
                 // One that was dropped while something waited for room is held, or it would end with its last task.
                 Some(Ok(outcome @ Outcome::Pending(_))) => {
                     posted.push_back((inner.clone(), outcome))
                 }
-                Some(Err(error)) => first = first.and(Err(error)),
+                Some(Err(error)) => first = first.and(Err(error.into())),
                 Some(Ok(Outcome::Done(_))) | None => {}
             }
         }

@@ -34,7 +34,7 @@ use crate::proto::emulate::Answer;
 use crate::proto::{Origin, id};
 use crate::wireup::ReasonKind;
 use crate::wireup::service::ServiceAction;
-use crate::{Error, Status};
+use crate::{ConnectError, Error, Status};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -153,11 +153,12 @@ impl ServiceCall {
         &self.endpoint
     }
 
-    /// The answer, once it is there. An error: there is none, because nobody listens, the backlog is full, time
-    /// is up or the peer is gone.
+    /// The answer, once it is there. An error: there is none, because nobody listens or the backlog is full
+    /// ([`ConnectError::Configure`]), time is up ([`ConnectError::Retry`]) or the peer is gone ([`ConnectError::Exchange`]).
     #[must_use]
-    pub fn test(&self) -> Option<Result<ServiceAnswer, Error>> {
-        self.worker.services.calls.borrow().get(&self.token)?.clone()
+    pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
+        let answer = self.worker.services.calls.borrow().get(&self.token)?.clone()?;
+        Some(answer.map_err(ConnectError::from))
     }
 }
 
@@ -207,13 +208,14 @@ impl Worker {
     /// Asks the worker with this address for a service, giving up to 1 KiB along.
     ///
     /// # Errors
-    /// As [`Worker::connect`]; `Invalid` for an impossible name or too many bytes.
+    /// As [`Worker::connect`]; [`ConnectError::Correct`] also for an impossible name or too many bytes, [`ConnectError::Retry`]
+    /// while too many calls wait for an answer.
     pub fn connect_to_service(
         &self,
         address: &[u8],
         service: &str,
         private: &[u8],
-    ) -> Result<ServiceCall, Error> {
+    ) -> Result<ServiceCall, ConnectError> {
         let parsed = WorkerAddress::parse(address)?;
         let peer = parsed.party.worker;
         let endpoint = self.connect(address)?;
@@ -237,8 +239,8 @@ impl Worker {
     /// Makes progress until a service has answered.
     ///
     /// # Errors
-    /// As [`ServiceCall::test`]; `Busy` inside a handler.
-    pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, Error> {
+    /// As [`ServiceCall::test`]; [`ConnectError::Correct`] inside a handler.
+    pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, ConnectError> {
         self.inner.shared.check_no_handler("finish_call")?;
         loop {
             if let Some(answer) = self.inner.wait_for(None, true, || call.test())? {

@@ -92,8 +92,8 @@ fn a_region_is_closed_within_any_time_also_one_without_end() {
 fn emulated_put(worker: &Worker, endpoint: &Endpoint, source: &Region, key: &[u8]) -> Status {
     let key = endpoint.import_key(key).unwrap();
     assert!(key.path().starts_with("emulated"), "{}", key.path());
-    let outcome = endpoint.put(source, 0..source.len(), &key, 0);
-    let ended = outcome.and_then(|outcome: Outcome| worker.finish(outcome));
+    let outcome = endpoint.put(source, 0..source.len(), &key, 0).unwrap();
+    let ended = worker.finish(outcome);
     ended.map_or_else(|error| error.status(), |_| Status::Again)
 }
 
@@ -164,8 +164,9 @@ fn in_a_forked_child_a_worker_refuses_everything_and_its_end_tells_nobody() {
     let mut all = Some((worker, me, out, request));
     let ended = ends_in_forked_child(|| {
         let Some((worker, me, out, request)) = all.take() else { return };
-        let invalid =
-            |result: Result<(), Error>| assert_eq!(result.unwrap_err().status(), Status::Invalid);
+        fn invalid(result: Result<(), impl Into<Error>>) {
+            assert_eq!(result.map_err(Into::into).unwrap_err().status(), Status::Invalid);
+        }
         assert_eq!(worker.progress(), 0);
         assert!(worker.test(&request).is_none());
         invalid(me.send(7, 0, b"").map(drop));
@@ -178,7 +179,7 @@ fn in_a_forked_child_a_worker_refuses_everything_and_its_end_tells_nobody() {
         invalid(worker.wait_until(|| false, None).map(drop));
         invalid(worker.arm().map(drop));
         invalid(worker.finish(Outcome::Pending(request)).map(drop));
-        invalid(worker.close(Duration::MAX).map_err(Error::from));
+        invalid(worker.close(Duration::MAX));
         worker.unlisten("any");
         drop((worker, me, out));
         assert_eq!(handled.get(), 0, "a handler ran");

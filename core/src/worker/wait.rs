@@ -4,7 +4,7 @@ use super::backoff::{Step, Wait};
 use super::{Inner, Worker};
 use crate::region::{NotClosed, Region};
 use crate::request::Request;
-use crate::{Error, Status};
+use crate::{CompletionError, Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -211,12 +211,13 @@ impl Inner {
     }
 
     #[inline]
-    pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, Error> {
-        self.check_owner(request)?;
+    pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, CompletionError> {
+        self.check_owner(request).map_err(CompletionError::Pending)?;
         loop {
             let take = || self.shared.ops.borrow_mut().take(request.id);
-            if let Some(result) = self.wait_for(None, true, take)? {
-                return result;
+            let found = self.wait_for(None, true, take).map_err(CompletionError::Pending)?;
+            if let Some(result) = found {
+                return Ok(result?);
             }
         }
     }

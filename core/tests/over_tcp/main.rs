@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use tieline::{Context, ContextBuilder, Endpoint, Outcome, ServiceAnswer, Status, Worker};
+use tieline::{
+    CompletionError, Context, ContextBuilder, Endpoint, Outcome, PostError, ServiceAnswer, Status,
+    Worker,
+};
 use tieline_testing::{Wait, built};
 
 const LOOPBACK: &str = "127.0.0.0/8";
@@ -50,7 +53,7 @@ fn until(workers: &[&Worker], done: impl Fn() -> bool) {
 
 /// Waits for an operation of the first worker while all of them make progress.
 #[track_caller]
-fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, tieline::Error> {
+fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, CompletionError> {
     let wait = Wait::new("the end of an operation");
     match outcome {
         Outcome::Done(value) => Ok(value),
@@ -67,12 +70,12 @@ fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, tieline::Error> 
 }
 
 #[track_caller]
-fn retried<T>(workers: &[&Worker], mut post: impl FnMut() -> Result<T, tieline::Error>) -> T {
+fn retried<T>(workers: &[&Worker], mut post: impl FnMut() -> Result<T, PostError>) -> T {
     let wait = Wait::new("room for one more operation");
     loop {
         wait.goes_on();
         match post() {
-            Err(error) if error.status() == Status::Again => {
+            Err(PostError::Retry(_)) => {
                 for worker in workers {
                     let _ = worker.progress();
                 }

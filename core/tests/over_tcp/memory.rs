@@ -46,7 +46,7 @@ pub(crate) fn memory_operations(
     assert_eq!(target.to_vec(8..300_000).unwrap(), vec![9u8; 299_992]);
     let _ = run(last);
     drop(target);
-    let gone = to.put_bytes(b"late", &key, 0).and_then(|o| finish(&all, o)).unwrap_err();
+    let gone = to.put_bytes(b"late", &key, 0).map(|o| finish(&all, o)).unwrap().unwrap_err();
     assert_eq!(gone.status(), Status::KeyRejected, "{gone}");
     assert!(to.error().is_none());
 }
@@ -102,7 +102,7 @@ fn a_put_that_completes_locally_needs_nothing_of_the_peer_and_a_flush_still_cove
     // Whether the refusal has come already or not: the next flush tells it.
     let mark = to_b.flush_messages().unwrap();
     let _ = finish(&[&a, &b], mark).unwrap();
-    let refused = to_b.flush().and_then(|flush| finish(&[&a, &b], flush)).unwrap_err();
+    let refused = finish(&[&a, &b], to_b.flush().unwrap()).unwrap_err();
     assert_eq!(refused.status(), Status::KeyRejected);
     let _ = finish(&[&a, &b], to_b.flush().unwrap()).unwrap();
     assert!(to_b.error().is_none());

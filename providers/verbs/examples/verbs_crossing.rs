@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tieline::{Context, Endpoint, Error, Job, Status, Worker};
+use tieline::{Context, Endpoint, Error, Job, PostError, Status, Worker};
 
 const HELLO: u16 = 1;
 
@@ -82,8 +82,8 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
         for pair in unsent {
             match pair.0.send(HELLO, pair.1 as u64, b"") {
                 Ok(_) => {}
-                Err(error) if error.status() == Status::Again => left.push(pair),
-                Err(error) => return Err(error),
+                Err(PostError::Retry(_)) => left.push(pair),
+                Err(error) => return Err(error.into()),
             }
         }
         unsent = left;
@@ -93,7 +93,7 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
         }
         // A connection that never came about is no failed peer: its endpoint says it.
         if let Some(error) = endpoints.iter().find_map(|(endpoint, _)| endpoint.error()) {
-            return Err(error);
+            return Err(error.into());
         }
     }
     // What comes too often comes until the other has got everything, too.

@@ -10,7 +10,7 @@
 //! Ends with 3 and the reason in words when something fails.
 
 use std::process::ExitCode;
-use tieline::{Context, Endpoint, Error, Outcome, Status, Worker};
+use tieline::{Context, Endpoint, Error, Outcome, PostError, Worker};
 
 const WORDS: usize = 64 << 10;
 
@@ -54,12 +54,12 @@ fn progress(workers: [&Worker; 2]) {
 }
 
 /// Waits for an operation of the first worker while both make progress.
-fn finish(workers: [&Worker; 2], posted: Result<Outcome, Error>) -> Result<u64, Error> {
+fn finish(workers: [&Worker; 2], posted: Result<Outcome, PostError>) -> Result<u64, Error> {
     match posted? {
         Outcome::Done(value) => Ok(value),
         Outcome::Pending(request) => loop {
             if let Some(result) = workers[0].test(&request) {
-                return result;
+                return Ok(result?);
             }
             progress(workers);
         },
@@ -75,7 +75,7 @@ fn put(
     let key = peer.import_key(key)?;
     loop {
         match peer.put(source, 0..WORDS, &key, 0) {
-            Err(error) if error.status() == Status::Again => {
+            Err(PostError::Retry(_)) => {
                 progress(workers);
             }
             posted => return finish(workers, posted),

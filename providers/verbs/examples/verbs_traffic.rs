@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tieline::{Context, Error, Job, Status, Worker};
+use tieline::{Context, Error, Job, PostError, Status, Worker};
 
 const STREAM: u16 = 1;
 const END: u16 = 2;
@@ -72,10 +72,10 @@ fn send(job: &Job, context: &Context, worker: &Worker, seconds: Duration) -> Res
     while Instant::now() < until {
         match peer.send(STREAM, sent, &content(sent)) {
             Ok(_) => sent += 1,
-            Err(error) if error.status() == Status::Again => {
+            Err(PostError::Retry(_)) => {
                 let _ = worker.progress();
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         if sent % 64 == 0 {
             let _ = worker.finish(peer.put(&source, 0..REGION, &key, 0)?)?;

@@ -6,7 +6,7 @@ use common::{assert_the_rest_works, open, open_with};
 use std::cell::Cell;
 use std::rc::Rc;
 use tieline::explain::Verdict;
-use tieline::{Kind, Outcome, Status};
+use tieline::{Error, Status};
 use tieline_bad_providers::Directory;
 
 /// Only this provider: what works, works through it.
@@ -92,14 +92,12 @@ fn fails_on_dead(directory: &Directory, name: &str) {
     while seen.get() == 0 {
         let _ = worker.progress();
     }
-    let ended = match endpoint.send(1, 0xdead, b"deadly") {
-        Ok(outcome) => worker.finish(outcome).map(|_| ()),
-        Err(error) => Err(error),
+    let send = |header, payload| -> Result<u64, Error> {
+        Ok(worker.finish(endpoint.send(1, header, payload)?)?)
     };
-    let error = ended.expect_err("a failure");
-    assert_eq!((error.status(), error.kind()), (Status::ProviderFailed, Kind::Provider), "{error}");
-    let again = endpoint.send(1, 1, b"later").and_then(|outcome: Outcome| worker.finish(outcome));
-    assert!(again.is_err(), "a provider that has failed is used again");
+    let error = send(0xdead, b"deadly").expect_err("a failure");
+    assert_eq!(error.status(), Status::ProviderFailed, "{error}");
+    assert!(send(1, b"later").is_err(), "a provider that has failed is used again");
     drop((endpoint, worker));
     // Another context of the process, with the other providers, goes on.
     assert_the_rest_works(&open_with(&[], &[("TIELINE_PROVIDERS", "shm")]));

@@ -510,7 +510,10 @@ impl Pages {
     ///
     /// # Errors
     /// What the library says.
-    pub fn register(&self, context: &tieline::Context) -> Result<tieline::Region, tieline::Error> {
+    pub fn register(
+        &self,
+        context: &tieline::Context,
+    ) -> Result<tieline::Region, tieline::OpenError> {
         // SAFETY: they stay mapped until the test unmaps them, which it does after the region was closed.
         unsafe { context.register_raw(self.base as *mut u8, self.len, tieline::Access::ALL) }
     }

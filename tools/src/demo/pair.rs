@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tieline::explain::Verdict;
-use tieline::{Context, Endpoint, Error, Job, Outcome, Region, RemoteKey, Status, Worker};
+use tieline::{Context, Endpoint, Error, Job, Outcome, PostError, Region, RemoteKey, Worker};
 
 /// Message ids.
 pub(super) const PIECE: u16 = 1;
@@ -52,7 +52,7 @@ impl<'a> Pair<'a> {
 
     /// An endpoint that leads to this process.
     pub(super) fn worker_to_itself(&self) -> Result<Endpoint, Error> {
-        self.worker.connect(&self.worker.address()?)
+        Ok(self.worker.connect(&self.worker.address()?)?)
     }
 
     /// Whether this process has the file.
@@ -63,9 +63,10 @@ impl<'a> Pair<'a> {
     /// Progress; an error once the other process is gone.
     pub(super) fn step(&self) -> Result<(), Error> {
         if self.worker.progress() == 0 {
-            if let Some(error) = self.failed.borrow_mut().take().or_else(|| self.endpoint.error()) {
+            if let Some(error) = self.failed.borrow_mut().take() {
                 return Err(error);
             }
+            self.endpoint.error().map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -78,12 +79,12 @@ impl<'a> Pair<'a> {
     /// Posts, however often it takes.
     pub(super) fn post(
         &self,
-        mut post: impl FnMut() -> Result<Outcome, Error>,
+        mut post: impl FnMut() -> Result<Outcome, PostError>,
     ) -> Result<Outcome, Error> {
         loop {
             match post() {
-                Err(error) if error.status() == Status::Again => self.step()?,
-                outcome => return outcome,
+                Err(PostError::Retry(_)) => self.step()?,
+                outcome => return Ok(outcome?),
             }
         }
     }
@@ -96,7 +97,7 @@ impl<'a> Pair<'a> {
         };
         loop {
             match self.worker.test(&request) {
-                Some(result) => return result,
+                Some(result) => return Ok(result?),
                 None => self.step()?,
             }
         }

@@ -4,7 +4,7 @@ use super::args::Memory;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Context, Endpoint, Error, Outcome, Region, RemoteKey, Status, Worker};
+use tieline::{Context, Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status, Worker};
 
 /// Message ids.
 pub(crate) mod id {
@@ -130,14 +130,14 @@ impl<'a> Side<'a> {
     /// A region that the other side may use.
     pub(crate) fn region(&self, memory: Memory, len: usize) -> Result<Region, Error> {
         match memory {
-            Memory::Alloc => self.context.alloc(len),
-            Memory::Ordinary => self.context.register(vec![0; len]),
+            Memory::Alloc => Ok(self.context.alloc(len)?),
+            Memory::Ordinary => self.buffer(len),
         }
     }
 
     /// A buffer of this side. With the usual rights: a peer may then copy a part of a large put or get.
     pub(crate) fn buffer(&self, len: usize) -> Result<Region, Error> {
-        self.context.register(vec![0; len])
+        Ok(self.context.register(vec![0; len])?)
     }
 
     /// Imports a key and waits until its path stands.
@@ -174,10 +174,8 @@ impl<'a> Side<'a> {
         if let Some(error) = self.seen.failed.take() {
             return Err(error);
         }
-        match self.endpoint.as_ref().and_then(Endpoint::error) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        let ended = self.endpoint.as_ref().and_then(Endpoint::error);
+        Ok(ended.map_or(Ok(()), Err)?)
     }
 
     /// Sends, however often it takes.
@@ -191,7 +189,7 @@ impl<'a> Side<'a> {
     #[inline]
     pub(crate) fn post(
         &self,
-        mut post: impl FnMut() -> Result<Outcome, Error>,
+        mut post: impl FnMut() -> Result<Outcome, PostError>,
     ) -> Result<Outcome, Error> {
         let mut posted = post();
         if is_again(&posted) {
@@ -200,7 +198,7 @@ impl<'a> Side<'a> {
                 !is_again(&posted)
             })?;
         }
-        posted
+        Ok(posted?)
     }
 
     /// Waits for an operation.
@@ -215,7 +213,7 @@ impl<'a> Side<'a> {
             ended = self.worker.test(&request);
             ended.is_some()
         })?;
-        ended.unwrap_or(Ok(0))
+        Ok(ended.unwrap_or(Ok(0))?)
     }
 
     /// Waits until everything posted is complete at the other side.
@@ -225,8 +223,8 @@ impl<'a> Side<'a> {
     }
 }
 
-fn is_again(posted: &Result<Outcome, Error>) -> bool {
-    matches!(posted, Err(error) if error.status() == Status::Again)
+fn is_again(posted: &Result<Outcome, PostError>) -> bool {
+    matches!(posted, Err(PostError::Retry(_)))
 }
 
 /// The selection that makes `path` the only one: single-copy providers move no messages, so shm comes along.

@@ -106,9 +106,7 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
     let me = worker.connect(&worker.address().unwrap()).unwrap();
     let target = context.register(vec![0u8; 100]).unwrap();
     let key = me.import_key(&target.remote_key().unwrap()).unwrap();
-    let put = |bytes: &[u8]| {
-        me.put_bytes(bytes, &key, 0).and_then(|outcome| worker.finish(outcome)).map(drop)
-    };
+    let put = |bytes: &[u8]| worker.finish(me.put_bytes(bytes, &key, 0).unwrap()).map(drop);
     put(b"before").unwrap();
     let clone = target.clone();
     let not = not_closed(target);

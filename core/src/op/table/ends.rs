@@ -1,6 +1,7 @@
 //! How operations end with what they go over, and what is told of failures that nobody has asked for.
 
 use super::*;
+use crate::error::Scope;
 
 impl Table {
     /// The failure that nobody was told, for the flush that asks.
@@ -63,6 +64,10 @@ impl Table {
     #[must_use]
     pub(crate) fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished> {
         let mut unfinished = Vec::new();
+        if ids.is_empty() {
+            return unfinished;
+        }
+        let error = error.clone().of(Scope::Connection);
         for id in ids {
             let mut posted = None;
             if let Some(hot) = self.slab.get_mut(*id) {

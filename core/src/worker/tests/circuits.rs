@@ -4,6 +4,7 @@ use super::*;
 use crate::address::{Scheme, Via, WorkerEntry};
 use crate::proto::emulate::Answer;
 use crate::worker::wireup_transports::WireupTransport;
+use crate::{CompletionError, PostError};
 use tieline_testing::Wait;
 
 /// The folder of the TCP provider, or why there is none.
@@ -26,7 +27,7 @@ fn over_tcp() -> Option<Context> {
 }
 
 /// Makes an operation of `asks` end while both make progress.
-fn end(asks: &Worker, answers: &Worker, request: &Request) -> Result<u64, Error> {
+fn end(asks: &Worker, answers: &Worker, request: &Request) -> Result<u64, CompletionError> {
     let wait = Wait::new("the end of an operation");
     loop {
         match asks.test(request) {
@@ -37,7 +38,7 @@ fn end(asks: &Worker, answers: &Worker, request: &Request) -> Result<u64, Error>
     }
 }
 
-fn pending(outcome: Result<Outcome, Error>) -> Request {
+fn pending(outcome: Result<Outcome, PostError>) -> Request {
     match outcome.unwrap() {
         Outcome::Pending(request) => request,
         Outcome::Done(_) => panic!("it ended at once, although a peer has to answer"),

@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
 use tieline::{
-    Access, Completion, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status, Width,
+    Access, Completion, Endpoint, Outcome, PostError, Region, RemoteKey, Request, Status, Width,
 };
 use tieline_fake::{Act, Lane, Rule, Slot};
 
@@ -12,7 +12,7 @@ const MANY: usize = 4_000;
 
 /// The id and the bytes of a question, by its number.
 type Question = fn(u64) -> (u32, Vec<u8>);
-type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, Error>;
+type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>;
 
 /// Its bytes are its own when it has ended locally, and the target has it later.
 const PUT_LOCALLY: Post = |ab, local, key| ab.put_with(local, 0..8, key, 0, Completion::Local);

@@ -161,7 +161,7 @@ cases! {
                 let (Some(from), Some(there)) = (from_here.upgrade(), there.upgrade()) else { return false };
                 if depth.replace(depth.get() + 1) == 0 {
                     let _ = from.progress();
-                    drop(from.connect(&known.borrow()).and_then(|one_more| one_more.send(5, 1, b"")));
+                    drop(from.connect(&known.borrow()).map(|one_more| one_more.send(5, 1, b"")));
                 }
                 depth.set(depth.get() - 1);
                 there.deliver_out_of_band(datagram).is_ok()

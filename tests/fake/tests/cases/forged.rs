@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{Completion, Endpoint, Error, Outcome, Region, RemoteKey, Status};
+use tieline::{Completion, Endpoint, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Lane, Slot};
 use tieline_plugin_api::atomic_op;
 
@@ -37,7 +37,7 @@ fn ask_get(region: &Region, offset: u64, len: u64) -> Vec<u8> {
 /// An operation that a provider has is ended by nothing that the peer says, and its memory stays.
 fn only_the_provider_ends(
     slot: Slot,
-    post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, Error>,
+    post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>,
 ) {
     let stage = Stage::new(vec![Lane::whole("all")]);
     stage.world.hold(slot);

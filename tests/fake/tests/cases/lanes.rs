@@ -88,7 +88,7 @@ cases! {
         let _ = stage.finish(put).unwrap();
         stage.settle();
         stage.ab.fence().unwrap();
-        let flushed = stage.ab.flush().and_then(|flush| stage.finish(flush));
+        let flushed = stage.ended(stage.ab.flush());
         assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
         // Told once.
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
@@ -149,7 +149,7 @@ cases! {
         drop(target);
         let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
         assert_eq!(stage.finish(put), Ok(0), "its bytes were read");
-        let flushed = stage.ab.flush().and_then(|flush| stage.finish(flush));
+        let flushed = stage.ended(stage.ab.flush());
         assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
     }
 

@@ -164,7 +164,7 @@ cases! {
         let local = stage.local(vec![1; 8]);
         stage.world.rule(Rule::next(Slot::Packed, Act::Refuse(Status::NoMemory)));
         let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
-        let failed = put.and_then(|put| stage.finish(put)).expect_err("it was refused");
+        let failed = stage.ended(put).expect_err("it was refused");
         assert_eq!(failed.status(), Status::NoMemory);
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0), "it is told already");
         assert_eq!(stage.a.pending(), 0);

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Completion, Error, Outcome, Region, RemoteKey, Status};
+use tieline::{Completion, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// The events behind a handler that panicked are handed out by the next calls.
@@ -76,7 +76,7 @@ fn everything(
     stage: &Stage,
     (target, key): (&Region, &RemoteKey),
     local: &Region,
-) -> Vec<Result<Outcome, Error>> {
+) -> Vec<Result<Outcome, PostError>> {
     let ab = &stage.ab;
     let mut outcomes = vec![
         ab.send(5, 1, b"short"),
@@ -96,9 +96,9 @@ fn everything(
         let _ = region.remote_key();
         let _ = region.close();
     }
-    if let Ok(fresh) = stage.b.address().and_then(|address| stage.a.connect(&address)) {
-        let again = target.remote_key().and_then(|bytes| fresh.import_key(&bytes));
-        if let Ok(again) = again {
+    if let Ok(Ok(fresh)) = stage.b.address().map(|address| stage.a.connect(&address)) {
+        let again = target.remote_key().map(|bytes| fresh.import_key(&bytes));
+        if let Ok(Ok(again)) = again {
             outcomes.push(fresh.put_bytes(&[1; 8], &again, 0));
         }
         outcomes.push(fresh.send(5, 1, b"fresh"));
@@ -194,18 +194,18 @@ cases! {
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         stage.world.rule(Rule::every(Slot::Put, Act::Panic));
-        let put = stage.ab.put(&local, 0..8, &key, 0).and_then(|put| stage.finish(put));
+        let put = stage.ended(stage.ab.put(&local, 0..8, &key, 0));
         let error = put.expect_err("its provider panicked");
         assert_eq!(error.status(), Status::ProviderFailed, "{error}");
         assert!(!error.to_string().contains("fake:am"), "the wrong one is blamed: {error}");
         stage.settle();
         // It is called no more.
         let calls = stage.world.calls(Slot::Put).len();
-        let _ = stage.ab.put(&local, 0..8, &key, 0).and_then(|put| stage.finish(put));
+        let _ = stage.ended(stage.ab.put(&local, 0..8, &key, 0));
         stage.settle();
         assert_eq!(stage.world.calls(Slot::Put).len(), calls, "a provider that broke is called again");
         // The provider of messages serves on: new endpoints of this worker, and new workers.
-        let next = stage.b.address().and_then(|address| stage.a.connect(&address)).unwrap();
+        let next = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let _ = next.send(5, 76, b"still here").unwrap();
         assert!(stage.until(|| log.borrow().contains(&76)));
         let _ = stage.a.address().expect("what the others need to reach it");

@@ -86,9 +86,9 @@ cases! {
                 // It opens the one that takes its place.
                 drop(stage.ab.fetch_add(&key, 8, 1));
             }
-            let flush = stage.ab.flush().and_then(|flush| stage.finish(flush));
+            let flush = stage.ended(stage.ab.flush());
             assert_eq!(flush.unwrap_err().status(), Status::Io, "{again}");
-            let told = stage.ab.flush().and_then(|flush| stage.finish(flush));
+            let told = stage.ended(stage.ab.flush());
             assert_eq!(told, Ok(0), "it is told once");
         }
     }

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use tieline::{
-    Access, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request, Status, Worker,
+    Access, CompletionError, Context, Endpoint, Error, OpenError, Outcome, PostError, Region,
+    RemoteKey, Request, Status, Worker,
 };
 use tieline_fake::{Lane, World};
 
@@ -20,7 +21,7 @@ pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Conte
 pub(crate) fn try_context(
     world: &'static World,
     settings: &[(&str, &str)],
-) -> Result<Context, Error> {
+) -> Result<Context, OpenError> {
     let mut builder = Context::builder();
     for (name, value) in world.settings() {
         builder = builder.set(name, &value);
@@ -116,7 +117,7 @@ impl Stage {
 
     /// How an operation of `a` ends.
     #[track_caller]
-    pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
+    pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         let request = match outcome {
             Outcome::Done(value) => return Ok(value),
             Outcome::Pending(request) => request,
@@ -124,8 +125,14 @@ impl Stage {
         self.end_of(&request).expect("an operation that ends")
     }
 
+    /// The same of what may end as it is posted.
+    #[track_caller]
+    pub(crate) fn ended(&self, posted: Result<Outcome, PostError>) -> Result<u64, Error> {
+        Ok(self.finish(posted?)?)
+    }
+
     /// How a pending operation of `a` ends, if it does.
-    pub(crate) fn end_of(&self, request: &Request) -> Option<Result<u64, Error>> {
+    pub(crate) fn end_of(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         let result = RefCell::new(None);
         let ended = self.until(|| {
             *result.borrow_mut() = self.a.test(request);
@@ -163,7 +170,7 @@ impl Stage {
 
 /// The request of an operation that must not have ended.
 #[track_caller]
-pub(crate) fn pending(outcome: Result<Outcome, Error>) -> Request {
+pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     match outcome.unwrap() {
         Outcome::Pending(request) => request,
         Outcome::Done(_) => panic!("the operation ended at once, although the provider has it"),
@@ -173,7 +180,7 @@ pub(crate) fn pending(outcome: Result<Outcome, Error>) -> Request {
 /// Posts until the answer is `Again`; how many were taken, if it comes to that before `most`.
 pub(crate) fn posts_until_again(
     most: usize,
-    mut post: impl FnMut() -> Result<Outcome, Error>,
+    mut post: impl FnMut() -> Result<Outcome, PostError>,
 ) -> (Option<usize>, Vec<Request>) {
     let mut requests = Vec::new();
     for taken in 0..most {

@@ -4,7 +4,7 @@ use crate::cases;
 use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use tieline::{Completion, Outcome, Status};
+use tieline::{Completion, Error, Outcome, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 cases! {
@@ -134,11 +134,12 @@ cases! {
             let (log, worker) = (said.clone(), Rc::downgrade(&a));
             a.on_message(5, move |_| {
                 let Some(worker) = worker.upgrade() else { return };
-                let status = |result: Result<u64, tieline::Error>| result.err().map(|e| e.status());
+                let status = |result: Result<u64, Error>| result.err().map(|e| e.status());
+                let ended = |posted: Result<Outcome, PostError>| Ok(worker.finish(posted?)?);
                 let mut log = log.borrow_mut();
-                log.push(status(worker.flush().map(|()| 0)));
-                log.push(status(end.put_bytes(&[1; 8], &key, 0).and_then(|put| worker.finish(put))));
-                log.push(status(end.flush().and_then(|flush| worker.finish(flush))));
+                log.push(status(worker.flush().map(|()| 0).map_err(Error::from)));
+                log.push(status(ended(end.put_bytes(&[1; 8], &key, 0))));
+                log.push(status(ended(end.flush())));
             }).unwrap();
             let _ = to_a.send(5, 0, b"").unwrap();
             assert!(stage.until(|| { let _ = a.progress(); !said.borrow().is_empty() }));

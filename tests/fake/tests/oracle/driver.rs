@@ -13,8 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
 use tieline::{
-    Access, AtomicOp, Completion, Context, Endpoint, Error, Outcome, Region, RemoteKey, Request,
-    Status, Width, Worker,
+    Access, AtomicOp, Completion, CompletionError, ConnectError, Context, Endpoint, Error, Outcome,
+    PostError, Region, RemoteKey, Request, Status, Width, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
 
@@ -189,14 +189,12 @@ impl Run {
                         let kept = message.keep();
                         let sent = worker
                             .endpoint_to(message.peer())
-                            .and_then(|back| back.send(ANSWER, serial, kept.payload()));
-                        if sent.is_ok() {
+                            .is_ok_and(|back| back.send(ANSWER, serial, kept.payload()).is_ok());
+                        if sent {
                             log.borrow_mut().answered[(serial >> 56) as usize].push(serial);
                         }
                     }
-                    Handler::Connects => {
-                        drop(worker.address().and_then(|own| worker.connect(&own)))
-                    }
+                    Handler::Connects => drop(worker.address().map(|own| worker.connect(&own))),
                     Handler::Panics => resume_unwind(Box::new("a handler that panics")),
                 }
             })?;
@@ -276,7 +274,7 @@ impl Run {
         &mut self,
         end: usize,
         what: What,
-        result: Result<Outcome, Error>,
+        result: Result<Outcome, PostError>,
         landing: Option<Own>,
         source: Option<Own>,
     ) -> Result<bool, String> {
@@ -294,10 +292,14 @@ impl Run {
                     self.model.refuse(op);
                 }
                 let broken = self.end(end).broken;
-                match error.status() {
-                    Status::Again if !broken => Ok(false),
-                    Status::TimedOut if broken => Ok(false),
-                    _ => Err(format!("{error} ({:?})", error.status())),
+                match error {
+                    PostError::Retry(_) if !broken => Ok(false),
+                    PostError::Reconnect(ConnectError::Retry(why))
+                        if broken && why.status() == Status::TimedOut =>
+                    {
+                        Ok(false)
+                    }
+                    error => Err(format!("{error} ({:?})", error.status())),
                 }
             }
         }
@@ -308,14 +310,14 @@ impl Run {
         &mut self,
         end: usize,
         what: What,
-        result: Result<u64, Error>,
+        result: Result<u64, CompletionError>,
         landing: Option<Own>,
         source: Option<Own>,
     ) -> Result<(), String> {
         let broken = self.ends[end].as_ref().is_some_and(|end| end.broken);
         let value = match result {
             Ok(value) => value,
-            Err(error) if broken && error.status() == Status::TimedOut => {
+            Err(CompletionError::Unknown(why)) if broken && why.status() == Status::TimedOut => {
                 if let What::Memory(op) = what {
                     self.model.lose(op);
                 }

@@ -105,6 +105,6 @@ impl Node {
             }
         }
         pages.unmap();
-        self.worker().flush()
+        Ok(self.worker().flush()?)
     }
 }

@@ -3,7 +3,7 @@
 use super::{COUNTED, Node, PING, find, number, unhex};
 use crate::sys;
 use std::rc::Rc;
-use tieline::{AtomicOp, Error, Outcome, Status, Width, Worker};
+use tieline::{AtomicOp, Error, Outcome, PostError, Status, Width, Worker};
 
 impl Node {
     pub(super) fn messages(&mut self, words: &[&str]) -> Result<String, Error> {
@@ -47,7 +47,7 @@ impl Node {
                                     "{ended:?}, while the endpoint failed with {e:?}"
                                 );
                             }
-                            return Err(e);
+                            return Err(e.into());
                         }
                     }
                     if header == 200 {
@@ -72,7 +72,7 @@ impl Node {
                 let outcome = self.endpoint(name).flush();
                 self.finish(outcome)
             }
-            ["flush"] => self.worker().flush().map(|()| String::new()),
+            ["flush"] => Ok(self.worker().flush().map(|()| String::new())?),
             // Everything that can be posted, each once: what the status of each is.
             ["post-all", name, key, local] => Ok(self.post_all(name, key, local)),
             // Question and answer without end, driven by the handlers.
@@ -103,7 +103,7 @@ impl Node {
             ("flush_messages", endpoint.flush_messages()),
             ("fence", endpoint.fence().map(|()| Outcome::Done(0))),
         ];
-        let status = |outcome: Result<Outcome, Error>| match outcome {
+        let status = |outcome: Result<Outcome, PostError>| match outcome {
             Ok(Outcome::Done(_)) => "Done".to_string(),
             Ok(Outcome::Pending(_)) => "Pending".to_string(),
             Err(e) => format!("{:?}", e.status()),
@@ -135,7 +135,7 @@ impl Node {
                         Err(e) if e.status() == Status::Again => {
                             let _ = worker.wait(None)?;
                         }
-                        Err(e) => return Err(e),
+                        Err(e) => return Err(e.into()),
                     }
                 }
                 let _ = worker.progress();
@@ -193,7 +193,7 @@ impl Node {
     pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
         let code = sys::in_forked_child(|| {
             let statuses = self.post_all(name, key, local);
-            let connected = self.worker().address().and_then(|a| self.worker().connect(&a));
+            let connected = self.worker().address().and_then(|a| Ok(self.worker().connect(&a)?));
             let status = connected.map_or_else(|e| format!("{:?}", e.status()), |_| "Done".into());
             let events = self.worker().progress();
             self.parent.say(&format!("forked {statuses},connect={status},progress={events}"));

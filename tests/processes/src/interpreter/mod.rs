@@ -1,7 +1,7 @@
 //! The role `node`: does one thing after another as the test says, and reports how each ended and when.
 //!
 //! Between two orders it makes progress and sleeps when there is nothing to do; after `passive` it calls
-//! nothing at all. Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS KIND TEXT`.
+//! nothing at all. Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
 
 mod facts;
 mod memory;
@@ -18,7 +18,9 @@ use std::rc::Rc;
 use std::time::Duration;
 pub use streams::MIXED_REGION;
 use tieline::job::Job;
-use tieline::{Context, Endpoint, Error, Outcome, PeerId, Region, RemoteKey, Status, Worker};
+use tieline::{
+    Context, Endpoint, Error, Outcome, PeerId, PostError, Region, RemoteKey, Status, Worker,
+};
 
 /// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
 pub const COUNTED: u16 = 1;
@@ -98,7 +100,7 @@ pub fn node(parent: Parent) {
         let now = sys::now_ns();
         match answer {
             Ok(text) => node.parent.say(&format!("ok {now} {text}")),
-            Err(e) => node.parent.say(&format!("error {now} {:?} {:?} {e}", e.status(), e.kind())),
+            Err(e) => node.parent.say(&format!("error {now} {:?} {:?} {e}", e.status(), e.scope())),
         }
     }
     // Everything of the application's before the worker, the worker before its context.
@@ -146,7 +148,7 @@ impl Node {
     }
 
     /// Waits for an operation, in the way of an application that carries datagrams or of one that does not.
-    fn finish(&self, outcome: Result<Outcome, Error>) -> Result<String, Error> {
+    fn finish(&self, outcome: Result<Outcome, PostError>) -> Result<String, Error> {
         let worker = self.worker();
         let value = match outcome? {
             Outcome::Pending(request) if self.seen.carries.get() => loop {
@@ -327,10 +329,10 @@ impl Node {
         let (seen, weak) = (self.seen.clone(), Rc::downgrade(&worker));
         worker.on_message(PING, move |m| {
             let Some(worker) = weak.upgrade() else { return };
-            let sent = worker
-                .endpoint_to(m.peer())
-                .and_then(|back| back.send(PONG, m.header(), m.payload()));
-            match sent {
+            let answer = || -> Result<_, Error> {
+                Ok(worker.endpoint_to(m.peer())?.send(PONG, m.header(), m.payload())?)
+            };
+            match answer() {
                 Ok(_) => {}
                 Err(e) if e.status() == Status::PeerFailed => {}
                 Err(e) => seen.wrong(format!("an answer: {e:?}")),

@@ -73,8 +73,8 @@ impl Node {
                         _ => endpoint.fetch_add(key, 8, 1),
                     };
                     let ended = match outcome {
-                        Ok(outcome) => self.worker().finish(outcome),
-                        Err(e) => Err(e),
+                        Ok(outcome) => self.worker().finish(outcome).map_err(Error::from),
+                        Err(e) => Err(e.into()),
                     };
                     match ended {
                         Ok(_) => {}

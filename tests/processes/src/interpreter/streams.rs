@@ -2,7 +2,7 @@
 
 use super::{COUNTED, EXACT, Node, Seen, find, number, pattern, unhex};
 use std::collections::VecDeque;
-use tieline::{Endpoint, Error, Message, Outcome, Status};
+use tieline::{Endpoint, Error, Message, Outcome, PostError};
 
 /// What one turn of `mixed` sends and moves.
 const LENGTHS: [usize; 4] = [8, 1000, 4096, 40_000];
@@ -76,8 +76,8 @@ impl Node {
         let payload: Vec<u8> = (0..len).map(|at| pattern(at, header)).collect();
         loop {
             match endpoint.send(EXACT, header, &payload) {
-                Err(e) if e.status() == Status::Again => self.pause()?,
-                Err(e) => return Err(e),
+                Err(PostError::Retry(_)) => self.pause()?,
+                Err(e) => return Err(e.into()),
                 Ok(outcome) => {
                     let _ = self.numbers.borrow_mut().insert(name.to_string(), header);
                     return Ok(outcome);

@@ -5,7 +5,7 @@ use crate::perf::side::{Side, pattern};
 use crate::perf::stats::{Samples, measure};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use tieline::{Endpoint, Error, Outcome, Region, RemoteKey};
+use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey};
 
 /// How often a put is looked for between two progress calls.
 const LOOKS: u32 = 16;
@@ -135,7 +135,7 @@ fn stream(
     side: &Side<'_>,
     asked: &Asked<'_>,
     window: usize,
-    mut post: impl FnMut(u64) -> Result<Outcome, Error>,
+    mut post: impl FnMut(u64) -> Result<Outcome, PostError>,
 ) -> Result<Samples, Error> {
     let under_way = std::cell::RefCell::new(VecDeque::with_capacity(window));
     let one = |number| {
