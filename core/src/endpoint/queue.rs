@@ -2,7 +2,7 @@
 //! answers to what its peer asked. Progress drains both.
 //!
 //! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
-//! that waits for the peer: not for a fence, and not for questions of ours.
+//! that waits for the peer: not for a fence, and not for requests of ours.
 
 use super::queued::{Failed, QueuedOp, Source, Waiting};
 use super::{Inner, State};
@@ -15,8 +15,8 @@ use crate::wire::Writer;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Answers that are kept for one peer. An endpoint has at most `queue_bytes / OPERATION_BYTES` questions open, 4096 by
-/// default, so who asks for more without taking answers has forgotten to count.
+/// Most answers that are kept for one peer; one that asks for more is failed. It is 16 times what an endpoint may have open by
+/// default (`queue_bytes / OPERATION_BYTES`); a peer whose `TIELINE_QUEUE_BYTES` is above 4m could come to it honestly.
 const MOST_ANSWERS: usize = 65_536;
 
 impl Inner {
@@ -88,7 +88,7 @@ impl Inner {
         }
     }
 
-    /// Sends a task now if nothing is queued before it, otherwise queues it.
+    /// Posts an operation now if nothing is queued before it, otherwise queues it.
     pub(crate) fn enqueue(&self, mut task: QueuedOp) {
         if self.state.get() == State::New && task.is_message() {
             if let Err(error) = self.open_message_lane() {
@@ -116,7 +116,7 @@ impl Inner {
         self.queue_has_work();
     }
 
-    /// Puts a task before all others: they may wait for it.
+    /// Queues at the front: what is queued already may depend on it.
     pub(super) fn put_first(&self, task: QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get() + task.copied());
         self.queue.borrow_mut().push_front(task);
@@ -141,7 +141,8 @@ impl Inner {
         self.settle(task.request(), Err(error));
     }
 
-    /// Hands an emulated operation to the endpoint that it goes through, behind what a fence holds back here.
+    /// Hands an operation that is done by messages to the endpoint that it goes through (`control`: the one to the peer's service
+    /// worker, or this one where there is none), behind what a fence holds back here.
     pub(super) fn emulate(&self, control: &Rc<Inner>, task: QueuedOp) {
         let held_back = |task: &QueuedOp| matches!(task, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
@@ -155,6 +156,7 @@ impl Inner {
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
+        // One that has nothing else takes an operation of any size: it could never be sent otherwise.
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
@@ -178,7 +180,8 @@ impl Inner {
     // ---- answers ----
 
     /// Sends an answer, or keeps it until there is room. The error says why neither can be: the peer is to be told
-    /// another way. `owed_since`: it was tried before.
+    /// another way. `owed_since`: when (ns) an earlier connection failed to carry it; `None`: this is the
+    /// first attempt.
     pub(crate) fn answer(
         &self,
         mut answer: Answer,

@@ -6,7 +6,12 @@
 
 use super::{Id, LocalBuffer};
 
-/// What a provider has that was posted on it and that nobody here waits for any more.
+/// An interface as a slot has it, in eight bits of which 255 says that it is posted nowhere: those from 254 on share a number.
+pub(super) fn narrow(interface: usize) -> usize {
+    interface.min(254)
+}
+
+/// An operation that has ended for whoever posted it, and not for the provider.
 pub(crate) struct Unfinished {
     pub(super) id: Id,
     /// Where it was posted.
@@ -28,13 +33,14 @@ impl Unfinished {
 pub(crate) enum Through {
     /// A circuit of the worker's, by its number.
     Circuit(u64),
-    /// The lanes of an endpoint.
+    /// The lanes of an endpoint, by the endpoint's id (not an operation's).
     Endpoint(Id),
-    /// A provider that is out of use: nothing of it is closed before its interface is.
+    /// A provider that broke: nothing of it is closed one by one. The memory stays until all of this is dropped, with the
+    /// worker's interfaces.
     Interface,
 }
 
-/// All such memory of a worker.
+/// All such memory of a worker; see `Shared::hold`.
 #[derive(Default)]
 pub(crate) struct Held {
     all: Vec<(Unfinished, Vec<Through>)>,
@@ -48,7 +54,7 @@ impl Held {
 
     /// The provider of this interface broke: closing says nothing about it any more.
     pub(crate) fn broke(&mut self, interface: usize) {
-        let posted_there = |op: &Unfinished| op.interface == interface.min(254);
+        let posted_there = |op: &Unfinished| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {
             *through = vec![Through::Interface];
         }
@@ -57,7 +63,7 @@ impl Held {
     /// A provider says how something ended that was posted to this interface. `None`: it has nothing of that number.
     pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
         let ended =
-            |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == interface.min(254);
+            |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == narrow(interface);
         let at = self.all.iter().position(ended)?;
         Some(self.all.swap_remove(at).0)
     }

@@ -11,7 +11,7 @@
 mod ends;
 
 use super::LocalBuffer;
-use super::held::Unfinished;
+use super::held::{Unfinished, narrow};
 use super::slab::{Id, Slab};
 use crate::{Error, Status};
 
@@ -74,12 +74,12 @@ struct Hot {
     flags: u8,
     /// Events that must come before it is complete.
     parts: u16,
-    /// The endpoint's place, and in the highest byte the interface that it is posted to.
-    place: u32,
+    /// The endpoint's index, and in the highest byte the interface that it is posted to.
+    owner_and_interface: u32,
     /// Its neighbours in the owner's list while it is open; its value afterwards.
     before: u32,
     after: u32,
-    /// The application's word, for completions that are told and not asked for.
+    /// Room for the application's word, for completions that are told and not asked for: nothing uses it yet.
     _user: u64,
 }
 
@@ -91,7 +91,7 @@ impl Default for Hot {
             kind: Kind::Send,
             flags: 0,
             parts: 0,
-            place: NOBODY | u32::from(NOWHERE) << 24,
+            owner_and_interface: NOBODY | u32::from(NOWHERE) << 24,
             before: NONE,
             after: NONE,
             _user: 0,
@@ -101,20 +101,20 @@ impl Default for Hot {
 
 impl Hot {
     fn owner(&self) -> u32 {
-        self.place & NOBODY
+        self.owner_and_interface & NOBODY
     }
 
     fn interface(&self) -> u8 {
-        (self.place >> 24) as u8
+        (self.owner_and_interface >> 24) as u8
     }
 
     fn is(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether a provider has it that this interface is of.
+    /// Whether it is posted to this interface, and not complete.
     fn is_posted_to(&self, interface: usize) -> bool {
-        self.is(POSTED) && usize::from(self.interface()) == interface.min(254)
+        self.is(POSTED) && usize::from(self.interface()) == narrow(interface)
     }
 
     fn value(&self) -> u64 {
@@ -142,7 +142,7 @@ struct List {
     open: u32,
     /// The first failure that nobody was told: the next flush says it.
     late: Option<Error>,
-    /// Operations that a provider has ended with a bare status; words may follow.
+    /// Operations that failed with a status and no text; `explain` adds the text if the provider gives it later.
     bare: Vec<Id>,
 }
 
@@ -152,7 +152,7 @@ impl Default for List {
     }
 }
 
-/// Failures without words that are kept in mind for each endpoint.
+/// Most of these that are kept for each endpoint.
 const MOST_BARE: usize = 256;
 
 /// One event of an operation that is to be dealt with.
@@ -172,7 +172,7 @@ pub(crate) struct Table {
     limit: u32,
     open: usize,
     todo: Vec<Part>,
-    /// Flushes that everything before has ended, and that now ask the lanes.
+    /// Flushes before which nothing stands any more, and that now have to flush their lanes. In any order.
     due: Vec<Id>,
     /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
     freed: Vec<LocalBuffer>,
@@ -203,7 +203,7 @@ impl Table {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
-    /// The same without parts of others.
+    /// The same without operations that another one waits for.
     pub(crate) fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
@@ -216,28 +216,28 @@ impl Table {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
         }
-        self.place(owner, kind, 0)
+        self.insert(owner, kind, 0)
     }
 
     /// The same for what an application did not ask for by itself, and that is bounded by what it belongs to.
     pub(crate) fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
-        self.place(owner, kind, 0)
+        self.insert(owner, kind, 0)
     }
 
     /// Opens an operation whose result nobody asks for: its failure is for the next flush.
     pub(crate) fn open_late(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
-        self.place(owner, kind, DETACHED)
+        self.insert(owner, kind, DETACHED)
     }
 
-    /// Opens a part of another operation, which ends after it.
+    /// Opens a part of another operation: `of` ends only after the part has.
     pub(crate) fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
-        let id = self.place(owner, kind, DETACHED)?;
+        let id = self.insert(owner, kind, DETACHED)?;
         self.then(id, of);
         Ok(id)
     }
 
-    /// An operation that was opened as a flush: it is complete when everything that its owner opened before is.
-    /// `asks_lanes`: it is then due, see [`Table::take_due`]; `late`: what went wrong before.
+    /// Makes a flush of an operation that was opened before: it is complete when everything that its owner opened before it is.
+    /// `asks_lanes`: it is then due, see [`Table::take_due`]; `late`: an earlier failure that it tells.
     pub(crate) fn start_flush(&mut self, id: Id, asks_lanes: bool, late: Option<Error>) {
         if let Some(cold) = self.slab.cold_mut(id) {
             cold.error = late;
@@ -253,11 +253,11 @@ impl Table {
         self.run();
     }
 
-    fn place(&mut self, owner: usize, kind: Kind, flags: u8) -> Result<Id, Status> {
+    fn insert(&mut self, owner: usize, kind: Kind, flags: u8) -> Result<Id, Status> {
         let owner = u32::try_from(owner).ok().filter(|owner| *owner < NOBODY);
         let owner = owner.ok_or(Status::NoMemory)?;
-        let place = owner | u32::from(NOWHERE) << 24;
-        let hot = Hot { kind, flags, parts: 1, place, ..Hot::default() };
+        let owner_and_interface = owner | u32::from(NOWHERE) << 24;
+        let hot = Hot { kind, flags, parts: 1, owner_and_interface, ..Hot::default() };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
         let _ = self.own_list(owner as usize);
         self.link(id, owner);
@@ -292,7 +292,7 @@ impl Table {
         }
         if let Some(hot) = self.slab.get_mut(id) {
             (hot.before, hot.after) = (last, NONE);
-            hot.place = hot.place & !NOBODY | owner;
+            hot.owner_and_interface = hot.owner_and_interface & !NOBODY | owner;
         }
     }
 
@@ -359,10 +359,10 @@ impl Table {
     /// A provider has taken the operation at this interface and will say how it ended.
     #[inline]
     pub(crate) fn posted(&mut self, id: Id, interface: usize) {
-        let interface = u32::try_from(interface).unwrap_or(u32::from(NOWHERE)).min(254);
+        let interface = narrow(interface) as u32;
         if let Some(hot) = self.open_hot(id) {
             hot.flags |= POSTED;
-            hot.place = hot.place & NOBODY | interface << 24;
+            hot.owner_and_interface = hot.owner_and_interface & NOBODY | interface << 24;
         }
     }
 
@@ -373,7 +373,7 @@ impl Table {
         }
     }
 
-    /// It takes the end of `of` to end `waits` as well.
+    /// `waits` does not end before `of` has.
     pub(crate) fn then(&mut self, of: Id, waits: Id) {
         let open = self.is_open(of);
         let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
@@ -388,7 +388,7 @@ impl Table {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
-    /// Whether an operation asks this endpoint's peer for an answer, and what for: nothing else takes one.
+    /// Whose an open operation is that only a peer's answer ends, and of which kind; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind.is_asked())?;
         Some((hot.owner() as usize, hot.kind))
@@ -469,7 +469,7 @@ impl Table {
         self.freed.extend(local_buffer);
         let Some(&hot) = self.slab.get(id) else { return };
         let unheard = then.is_empty();
-        // What a flush tells it tells once: to who asked for it, or to what it is a part of.
+        // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
         let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
         if let (Some(error), true) = (&error, tells && !heard) {
             self.tell_flushes(&hot, error, unheard);
@@ -569,6 +569,4 @@ impl Table {
         let nearest = self.slab.get(id).as_ref().and_then(before);
         std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
     }
-
-    // ---- what befalls an endpoint ----
 }

@@ -2,7 +2,8 @@
 //!
 //! Where no module gives a pair native access to some memory, the core sends these messages on the
 //! message lane (to the peer's service worker when its context has a progress thread). The target looks
-//! the region up by number and generation, checks range and rights, and answers. Messages are delivered
+//! the region up by number and generation, checks range and rights, and answers (of a put: its last piece
+//! alone). docs/wire.md has the formats. Messages are delivered
 //! once and in order, so an atomic is executed once.
 
 use crate::region::{Access, Table};
@@ -20,8 +21,9 @@ pub(crate) struct Target {
     pub(crate) offset: u64,
 }
 
-/// Bytes before those of a piece of a put, and of a piece of a get's answer.
+/// Bytes of the [`Target`] before the data of a put.
 pub(crate) const PUT_HEAD: usize = 24;
+/// Bytes of [`data_head`] before the data of a get.
 pub(crate) const GET_DATA_HEAD: usize = 16;
 
 impl Target {
@@ -70,14 +72,14 @@ pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     w.bytes
 }
 
-/// What is owed to a peer for its question.
+/// What is owed to a peer that asked. `token`: the asker's number for its operation, sent back as it came; 0 asks for no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// How it ended, and the value from before.
     Reply { token: u64, status: i32, value: u64 },
     /// The bytes that it asked for, of which so many have been sent.
     Data { token: u64, target: Target, len: u64, sent: u64 },
-    /// What a service says.
+    /// A message of a service (`worker/services.rs`), ready to be sent.
     Service(Box<[u8]>),
 }
 
@@ -108,7 +110,7 @@ pub(crate) fn read_reply(data: &[u8]) -> Result<(i32, u64), Status> {
 /// What is before the bytes of a piece of a get's answer: its place, and a status where the rest does not come.
 pub(crate) fn data_head(position: u64, status: i32) -> Vec<u8> {
     let mut w = Writer::default();
-    let _ = w.u64(position).i32(status).u32(0);
+    let _ = w.u64(position).i32(status).u32(0); // the data begins at 16
     w.bytes
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn on_put(regions: &Table, token: u64, data: &[u8]) -> Result<Option<
     Ok((token != 0).then(|| Answer::reply(token, result.map(|()| 0))))
 }
 
-/// Looks whether a get is allowed.
+/// Checks a get; every piece is checked again when it is sent (`endpoint/answer.rs`).
 pub(crate) fn on_get(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
@@ -169,7 +171,8 @@ pub(crate) fn refused(status: Status) -> Error {
     Error::new(status, "the target refused the operation", why, fix)
 }
 
-/// Executes an atomic on local memory, coherent with every other CPU atomic on it.
+/// Executes an atomic on local memory, coherent with every other CPU atomic on it. The initiator uses it too, on memory that it
+/// maps.
 pub(crate) fn execute(span: &Span, offset: usize, call: &AtomicCall) -> Result<u64, Status> {
     macro_rules! run {
         ($word:expr, $type:ty) => {{

@@ -1,7 +1,8 @@
 //! Circuits: connections of modules that connect to an endpoint.
 //!
-//! The state machine in [`crate::wireup`] decides; here its actions are carried out with providers and
-//! connectors. A circuit belongs to the worker, not to the endpoint that asked for it: the peer may use it as
+//! The state machine in [`crate::wireup`] decides. This file has what is known of each circuit; `events.rs` feeds the machine,
+//! `actions.rs` carries out its actions with providers and connectors, `circuits.rs` makes and ends circuits, `answers.rs` has the
+//! endpoints that replies go over, `sender.rs` checks who sent a datagram. A circuit belongs to the worker, not to the endpoint that asked for it: the peer may use it as
 //! well, so it stays when an endpoint is dropped and serves the next one that leads to the same peer.
 //!
 //! A circuit's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
@@ -48,7 +49,7 @@ struct Circuit {
     answers: Option<Rc<EndpointInner>>,
     /// What the wire-up transport last complained of.
     trouble: String,
-    /// Why it will never carry anything to there.
+    /// Set when the wire-up transport can never reach this peer, and why: it is not tried again.
     hopeless: Option<Status>,
 }
 
@@ -59,7 +60,7 @@ impl Circuit {
         users.chain(self.answers.clone()).collect()
     }
 
-    /// With which error ends what still is under way on it.
+    /// The error with which operations end that are still under way on it.
     fn error(&self) -> Error {
         match &self.state {
             State::Dead(error) => error.clone(),
@@ -83,15 +84,19 @@ pub(crate) struct Wiring {
     machine: RefCell<Machine>,
     circuits: RefCell<BTreeMap<u64, Circuit>>,
     by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
-    /// The circuit of an endpoint, by its place and the interface.
+    /// The circuit's number, by the endpoint's index and the interface's.
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
     /// Circuits with datagrams that their wire-up transport had no room for.
     waiting: RefCell<BTreeSet<u64>>,
-    /// Ways to a peer that failed lately, and until when they are tried last.
-    lost: RefCell<BTreeMap<([u8; 16], usize), u64>>,
+    /// Workers and interfaces between which a circuit failed lately, and the time (ns, see `now`) until which they are tried after
+    /// all others.
+    avoided: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_circuit: Cell<u64>,
+    /// Numbers of closed circuits that are not given away again yet, so that late events meet no newer circuit.
     closed_circuits: RefCell<VecDeque<u64>>,
+    /// Where the time of `now` begins.
     clock: Instant,
+    /// When the machine next wants a call, in ns; `u64::MAX`: never.
     timer: Cell<u64>,
 }
 
@@ -103,7 +108,7 @@ impl Wiring {
     ) -> Wiring {
         let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         let limits = Limits { deadline, ..Limits::default() };
-        // Workers have random numbers, so a worker has one life.
+        // Epoch 1 always: a worker that is opened anew has a new random id, so no id sees a second epoch.
         Wiring {
             transports,
             machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
@@ -111,7 +116,7 @@ impl Wiring {
             by_key: RefCell::default(),
             by_user: RefCell::default(),
             waiting: RefCell::default(),
-            lost: RefCell::default(),
+            avoided: RefCell::default(),
             next_circuit: Cell::new(0),
             closed_circuits: RefCell::default(),
             clock: Instant::now(),
@@ -141,7 +146,7 @@ impl Wiring {
         counters.wireup_rejections = seen.rejected;
     }
 
-    /// Whether there is no connection, formed or forming.
+    /// Whether there are no circuits: none formed, forming, or dead and still held.
     pub(super) fn is_idle(&self) -> bool {
         self.circuits.borrow().is_empty()
     }
@@ -161,7 +166,7 @@ impl Wiring {
     /// The provider of this interface broke: nothing of it is called again, neither over circuits nor by what carries datagrams.
     pub(super) fn fail_interface(&self, interface: usize) {
         let mut circuits = self.circuits.borrow_mut();
-        circuits.values_mut().filter(|l| l.way.interface == interface).for_each(|l| l.raw.fail());
+        circuits.values_mut().filter(|c| c.way.interface == interface).for_each(|c| c.raw.fail());
         self.transports.fail(interface);
     }
 

@@ -171,7 +171,7 @@ impl Inner {
             match reason.map(|reason| reason.kind) {
                 None => {
                     let way = (circuit.peer.party.worker, circuit.way.interface);
-                    let _ = self.wiring.lost.borrow_mut().remove(&way);
+                    let _ = self.wiring.avoided.borrow_mut().remove(&way);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
                     self.avoid(circuit.peer.party.worker, circuit.way.interface);

@@ -314,18 +314,18 @@ impl Inner {
     /// This way to a worker failed: for a while it is tried after all others.
     pub(super) fn avoid(&self, worker: [u8; 16], interface: usize) {
         let now = self.wiring.now();
-        let mut lost = self.wiring.lost.borrow_mut();
-        if lost.len() >= AVOIDED {
-            lost.retain(|_, until| *until > now);
+        let mut avoided = self.wiring.avoided.borrow_mut();
+        if avoided.len() >= AVOIDED {
+            avoided.retain(|_, until| *until > now);
         }
-        if lost.len() < AVOIDED {
-            let _ = lost.insert((worker, interface), now.saturating_add(AVOIDED_FOR));
+        if avoided.len() < AVOIDED {
+            let _ = avoided.insert((worker, interface), now.saturating_add(AVOIDED_FOR));
         }
     }
 
     /// Until when this way to a worker is avoided, because it failed lately; 0 where it is not.
     pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
-        let until = self.wiring.lost.borrow().get(&(worker, interface)).copied();
+        let until = self.wiring.avoided.borrow().get(&(worker, interface)).copied();
         until.filter(|until| *until > self.wiring.now()).unwrap_or(0)
     }
 
