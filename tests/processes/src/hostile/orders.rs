@@ -101,8 +101,11 @@ impl Hostile {
             ["linger", count] => {
                 for _ in 0..number(count) {
                     let (tcp, unread) = sys::lingering(300)?;
-                    self.greet_with(&[tcp])?;
                     self.unread.push(unread);
+                    let greeted = self.greet_with(std::slice::from_ref(&tcp));
+                    // Where the victim closed first, or took nothing, it is this close that lasts.
+                    let _ = std::thread::spawn(move || drop(tcp));
+                    greeted?;
                 }
                 self.strangers.len().to_string()
             }
