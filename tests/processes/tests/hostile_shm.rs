@@ -117,12 +117,18 @@ fn floods_of_records_and_messages_do_not_stop_a_conversation() -> Verdict {
 fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut hostile = attacker(&mut victim);
-    let before = victim.must("descriptors");
-    for order in ["odd", "linger 3"] {
+    let open = |victim: &mut Node| victim.must("descriptors").parse::<u64>().expect("a number");
+    let before = open(&mut victim);
+    for order in ["odd", "linger 3", "odd"] {
         let _ = hostile.must(order);
         undisturbed(&mut victim, &mut friend);
     }
-    assert_eq!(victim.must("descriptors"), before, "what was sent is closed");
+    // What was sent is closed, but who greeted last may be at the door still. One more is a timer of the victim's
+    // own, made when it is first needed; of anything else there would be two.
+    let started = sys::now_ns();
+    while open(&mut victim) > before + 1 {
+        assert!(milliseconds_since(started) < BOUND_MS, "descriptors of others stay open");
+    }
     end([hostile, friend, victim])
 }
 
