@@ -1,7 +1,9 @@
 //! The suites that are to notice a mutant: those that are near its file, the quick ones first. Those with
 //! processes that are killed, locked away or live on hosts of their own take minutes and are left out, as is the lab.
+//! A program that does not come by a mutant without one is not asked about it.
 
-use crate::tree::{SWITCH, cargo};
+use crate::tree::{REACHED, SWITCH, cargo};
+use std::collections::HashSet;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -58,6 +60,8 @@ pub(crate) enum Verdict {
     /// A suite did not end, and no test failed.
     Hang(String),
     Missed,
+    /// No suite comes by it.
+    Unreached,
 }
 
 impl Verdict {
@@ -65,7 +69,7 @@ impl Verdict {
         match self {
             Verdict::Caught(_) => 0,
             Verdict::Hang(_) => 1,
-            Verdict::Missed => 2,
+            Verdict::Missed | Verdict::Unreached => 2,
         }
     }
 }
@@ -76,6 +80,7 @@ impl fmt::Display for Verdict {
             Verdict::Caught(by) => write!(f, "caught by {by}"),
             Verdict::Hang(by) => write!(f, "HANG in {by}"),
             Verdict::Missed => f.write_str("MISSED"),
+            Verdict::Unreached => f.write_str("MISSED (no suite comes by)"),
         }
     }
 }
@@ -90,10 +95,14 @@ struct Program {
     usual: Duration,
     /// Tests that fail without a mutant say nothing of one.
     fails: Vec<String>,
+    /// The mutants that it comes by.
+    reached: HashSet<u32>,
 }
 
 pub(crate) struct Suites {
     programs: Vec<Program>,
+    /// Where a program notes by which mutants it comes.
+    notes: PathBuf,
     built: PathBuf,
 }
 
@@ -138,13 +147,17 @@ impl Suites {
                 folder: folder.to_path_buf(),
                 usual: Duration::ZERO,
                 fails: Vec::new(),
+                reached: HashSet::new(),
             });
         }
         if !output.status.success() {
             return Err("the tests of the copy do not compile".into());
         }
-        let mut suites = Suites { programs: Vec::new(), built: work.join("build/debug") };
+        let (built, notes) = (work.join("build/debug"), work.join("reached"));
+        let mut suites = Suites { programs: Vec::new(), notes, built };
+        let said = |e: std::io::Error| format!("{}: {e}", work.join("reached").display());
         for mut program in programs {
+            std::fs::write(&suites.notes, "").map_err(said)?;
             let ended = suites.run(&program, 0, Duration::from_secs(300));
             let Ended { failed, crashed, hung, took } = ended;
             println!("{:6.1} s  {} {}", took.as_secs_f64(), program.package, program.name);
@@ -154,6 +167,8 @@ impl Suites {
             }
             failed.iter().for_each(|test| println!("          {test} fails without a mutant"));
             (program.usual, program.fails) = (took, failed);
+            let reached = std::fs::read_to_string(&suites.notes).map_err(said)?;
+            program.reached = reached.lines().filter_map(|id| id.parse().ok()).collect();
             suites.programs.push(program);
         }
         Ok(suites)
@@ -165,9 +180,13 @@ impl Suites {
         let mut programs = Vec::new();
         for program in &self.programs {
             let distance = near.iter().position(|near| program.package == *near);
+            let distance = distance.filter(|_| program.reached.contains(&id));
             if let Some(distance) = distance.filter(|at| *at == 0 || program.usual < QUICK) {
                 programs.push((distance, program));
             }
+        }
+        if programs.is_empty() {
+            return Verdict::Unreached;
         }
         programs.sort_by_key(|(_, program)| program.usual);
         let mut hang = None;
@@ -203,6 +222,9 @@ impl Suites {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
+        if id == 0 {
+            let _ = command.env(REACHED, &self.notes);
+        }
         let Ok(mut child) = command.spawn() else {
             return Ended { failed: Vec::new(), crashed: true, hung: false, took: Duration::ZERO };
         };
