@@ -8,7 +8,7 @@ pub(crate) mod key;
 pub mod region;
 mod room;
 
-use crate::notes::Notes;
+use crate::log::Log;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenDomain;
 use crate::sys::{self, ForkGuard, OwnedBuffer, Span};
@@ -36,7 +36,7 @@ pub(crate) struct Memory {
     device_atomics: Option<usize>,
     gauge: room::Gauge,
     guard: Arc<ForkGuard>,
-    notes: Arc<Notes>,
+    notes: Arc<Log<String>>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) domains: Vec<DomainSlot>,
 }
@@ -47,7 +47,7 @@ impl Memory {
         domains: Vec<DomainSlot>,
         device_atomics: Option<usize>,
         guard: Arc<ForkGuard>,
-        notes: Arc<Notes>,
+        notes: Arc<Log<String>>,
     ) -> Memory {
         Memory {
             context,
@@ -70,7 +70,7 @@ impl Memory {
             // Who lets a file become larger than that is ended by a signal.
             let file = sys::limits().file_bytes;
             if file.is_some_and(|most| len as u64 > most) {
-                self.notes.add(format!(
+                self.notes.add_once(format!(
                     "Context::alloc takes ordinary memory for {len} bytes: a memory file, which peers could map, would \
                      be larger than this process may write (ulimit -f)"
                 ));
@@ -83,7 +83,7 @@ impl Memory {
                         return self.complete(span, access, Some(given), Backing::Domain);
                     }
                     // Not here: some system call is forbidden.
-                    Err(error) if error.status() == Status::Unsupported => self.notes.add(format!(
+                    Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
                         "{} gives no memory that peers map, and Context::alloc takes ordinary memory: {error}",
                         slot.name
                     )),
@@ -133,7 +133,7 @@ impl Memory {
                 Ok(memory) => inner.registrations.push(Registration { domain: index, memory }),
                 // Peers reach it through the other domains, or by messages.
                 Err(error) => {
-                    self.notes.add(format!("{} does not know some memory: {error}", slot.name))
+                    self.notes.add_once(format!("{} does not know some memory: {error}", slot.name))
                 }
             }
         }

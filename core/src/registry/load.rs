@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::abi::host::{LogRing, Services};
+use super::abi::host::{LogLine, Services};
 use super::abi::objects::{OpenDomain, listed};
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
@@ -18,6 +18,7 @@ use super::search::Checked;
 use super::{Origin, REFUSED_VALUE, Settings, sys};
 use crate::Error;
 use crate::explain::Verdict;
+use crate::log::Log;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::collections::HashMap;
 use std::ffi::{OsStr, c_int, c_void};
@@ -225,7 +226,7 @@ pub(super) fn start(
     origin: Origin,
     entry: EntryFn,
     settings: Arc<dyn Settings>,
-    log: Arc<LogRing>,
+    log: Arc<Log<LogLine>>,
 ) -> Result<Arc<LoadedProvider>, Refusal> {
     let (services, host) = Services::open(name, log, settings);
     let mut room = Room::new();

@@ -19,11 +19,12 @@ mod sys;
 mod tests;
 mod trust;
 
-pub(crate) use abi::host::LogRing;
 pub(crate) use load::LoadedProvider;
 pub(crate) use search::SearchPath;
 
 use crate::explain::{Record, Verdict};
+use crate::log::Log;
+use abi::host::LogLine;
 use identity::Refusal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,7 +77,7 @@ pub(crate) struct Discovery {
     /// The directories that were searched, for the words of a record.
     pub(crate) looked: String,
     /// What the providers log, now and later.
-    pub(crate) log: Arc<LogRing>,
+    pub(crate) log: Arc<Log<LogLine>>,
 }
 
 /// Searches, checks and loads. `wanted` says whether the filters admit a provider; what they do not admit is
@@ -100,7 +101,7 @@ pub(crate) fn discover_in(
     let looked = path.looked();
     let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").as_deref());
     let (candidates, records) = path.candidates();
-    let log = Arc::new(LogRing::default());
+    let log = Arc::new(Log::new());
     let mut search = Search { providers: Vec::new(), records, settings, log, wanted };
     for candidate in candidates {
         let examined = match search::examine(&candidate) {
@@ -145,7 +146,7 @@ struct Search<'a> {
     providers: Vec<Arc<LoadedProvider>>,
     records: Vec<Record>,
     settings: Arc<dyn Settings>,
-    log: Arc<LogRing>,
+    log: Arc<Log<LogLine>>,
     wanted: &'a dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
 }
 

@@ -13,13 +13,14 @@
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
 
 use super::Settings;
-use super::abi::host::{LogRing, Services};
+use super::abi::host::Services;
 use super::elf::Unfit;
 use super::identity::Refusal;
 use super::room::Room;
 use super::sys::{self, Call, Step, Trial};
 use super::trust::Trust;
 use crate::config::effective_uid;
+use crate::log::Log;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
@@ -175,7 +176,7 @@ impl Settings for Snapshot {
 fn try_file(path: &Path, settings: &dyn Settings) -> std::io::Result<Trial> {
     let symbol = CString::new(ENTRY_SYMBOL)?;
     let settings = Arc::new(Snapshot(settings.all()));
-    let (services, host) = Services::open("trial", Arc::new(LogRing::default()), settings);
+    let (services, host) = Services::open("trial", Arc::new(Log::new()), settings);
     let call = Call { host, room: Room::new() };
     let trial = CString::new(path.as_os_str().as_bytes())
         .map_err(std::io::Error::from)

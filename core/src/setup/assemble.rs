@@ -6,8 +6,8 @@ use crate::address::Location;
 use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, ProviderVar, vars};
 use crate::explain::{Record, Verdict};
+use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
-use crate::notes::Notes;
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
 use crate::sys::ForkGuard;
@@ -192,7 +192,7 @@ impl Core {
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let spin = super::Spin::new(&config)?;
-        let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Notes::default()));
+        let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Log::new()));
         let core = Arc::new(Core {
             id,
             place: Location::here(),

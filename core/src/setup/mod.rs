@@ -13,8 +13,8 @@ use crate::compose::Composition;
 use crate::config::Config;
 use crate::error::Scope;
 use crate::explain::Record;
+use crate::log::Log;
 use crate::mem::Memory;
-use crate::notes::Notes;
 use crate::registry::Discovery;
 use crate::sys::ForkGuard;
 use std::sync::{Arc, OnceLock};
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     /// How long a wait spins.
     pub(crate) spin: Spin,
     guard: Arc<ForkGuard>,
-    notes: Arc<Notes>,
+    notes: Arc<Log<String>>,
     service: OnceLock<WorkerEntry>,
     /// Why the progress thread has ended before it was told to.
     service_stopped: OnceLock<Error>,
@@ -81,7 +81,7 @@ impl Core {
 
     /// Keeps a line for the report.
     pub(crate) fn note(&self, text: String) {
-        self.notes.add(text);
+        self.notes.add_once(text);
     }
 
     /// The lines kept so far.

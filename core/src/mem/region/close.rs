@@ -159,7 +159,7 @@ fn end_all(
             Err(error) if error.status() == Status::Again => left.push(registration),
             Err(error) => {
                 let slot = &memory.domains[registration.domain];
-                memory.notes.add(format!("deregistering memory in {}: {error}", slot.name));
+                memory.notes.add_once(format!("deregistering memory in {}: {error}", slot.name));
                 let _ = unsure.get_or_insert(error);
             }
         }

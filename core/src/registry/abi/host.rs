@@ -2,11 +2,11 @@
 //!
 //! A provider may call these from any thread, at any time, until the process ends. So the table and what
 //! it points to are never freed; what they hold on to (the settings) is let go when the provider is.
-//! Nothing here prints: lines go into a bounded ring that the report shows.
+//! Nothing here prints: lines go into a log that the report shows.
 
+use crate::log::Log;
 use crate::registry::Settings;
-use serde::Serialize;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Host};
 use tieline_plugin_api::{Status, log_level};
 
 /// One line that a provider logged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct LogLine {
     /// Who logged it.
     pub(crate) provider: String,
@@ -23,33 +23,21 @@ pub(crate) struct LogLine {
     pub(crate) level: u32,
     /// The line.
     pub(crate) text: String,
-    /// When, by the host's clock.
-    pub(crate) at_ns: u64,
 }
 
-/// The last lines that the providers of one discovery logged.
-#[derive(Debug, Default)]
-pub(crate) struct LogRing {
-    lines: Mutex<VecDeque<LogLine>>,
-}
-
-/// How many lines are kept, and how long one may be.
-const MOST_LINES: usize = 512;
+/// How long a line may be.
 const MOST_LINE_BYTES: usize = 1024;
 
-impl LogRing {
-    /// The lines that are still there, oldest first.
-    pub(crate) fn lines(&self) -> Vec<LogLine> {
-        lock(&self.lines).iter().cloned().collect()
+impl From<String> for LogLine {
+    fn from(text: String) -> LogLine {
+        LogLine { provider: "tieline".into(), level: log_level::WARN, text }
     }
+}
 
-    /// Adds a line; the oldest one makes room.
+impl Log<LogLine> {
+    /// Adds a line of a provider's.
     pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
-        let mut lines = lock(&self.lines);
-        if lines.len() == MOST_LINES {
-            let _ = lines.pop_front();
-        }
-        lines.push_back(LogLine { provider: provider.to_string(), level, text, at_ns: now_ns() });
+        self.add(LogLine { provider: provider.to_string(), level, text });
     }
 }
 
@@ -60,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What a provider's host functions work on.
 pub(crate) struct Services {
     provider: String,
-    log: Arc<LogRing>,
+    log: Arc<Log<LogLine>>,
     settings: RwLock<Option<Arc<dyn Settings>>>,
     defaults: RwLock<HashMap<String, String>>,
     event: Mutex<Option<(i32, String)>>,
@@ -71,7 +59,7 @@ impl Services {
     /// A host table for one provider. It stays valid for the life of the process.
     pub(in crate::registry) fn open(
         provider: &str,
-        log: Arc<LogRing>,
+        log: Arc<Log<LogLine>>,
         settings: Arc<dyn Settings>,
     ) -> (&'static Services, &'static Host) {
         let services: &'static Services = Box::leak(Box::new(Services {
