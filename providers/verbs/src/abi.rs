@@ -375,6 +375,7 @@ numbers! {
     IBV_EVENT_PORT_ERR = 10;
     IBV_EVENT_LID_CHANGE = 11;
     IBV_EVENT_SRQ_ERR = 14;
+    IBV_EVENT_QP_LAST_WQE_REACHED = 16;
     IBV_EVENT_GID_CHANGE = 18;
     IBV_WC_SUCCESS = 0;
     IBV_WC_LOC_QP_OP_ERR = 2;
@@ -411,6 +412,7 @@ numbers! {
     IBV_QPS_INIT = 1;
     IBV_QPS_RTR = 2;
     IBV_QPS_RTS = 3;
+    IBV_QPS_ERR = 6;
     IBV_WR_RDMA_WRITE = 0;
     IBV_WR_SEND = 2;
     IBV_WR_SEND_WITH_IMM = 3;

@@ -140,8 +140,13 @@ impl Device {
                 return None;
             }
             let kind = raw.event_type;
-            let about_qp =
-                matches!(kind, IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR);
+            let about_qp = matches!(
+                kind,
+                IBV_EVENT_QP_FATAL
+                    | IBV_EVENT_QP_REQ_ERR
+                    | IBV_EVENT_QP_ACCESS_ERR
+                    | IBV_EVENT_QP_LAST_WQE_REACHED
+            );
             let about_queue = matches!(kind, IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR);
             let about_port = matches!(
                 kind,

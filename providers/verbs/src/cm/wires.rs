@@ -158,7 +158,7 @@ impl Wires {
                 }
             };
             if count == 0 {
-                self.cleanup.drained();
+                self.cleanup.fetched(0, true);
                 break;
             }
             for wc in &batch[..count] {

@@ -2,8 +2,8 @@
 //! process (`world.rs`).
 //!
 //! It keeps to what the specification says of the things that the provider relies on: states of a queue pair, keys,
-//! ranges and rights, completions in order and only for sends that ask for them, receivers that have no buffer, and
-//! that a refused access ends both queue pairs.
+//! ranges and rights, completions in order and only for sends that ask for them, receivers that have no buffer,
+//! that a refused access ends both queue pairs, and that what was not read of a queue pair's completions is gone with it.
 
 #![allow(unsafe_code)]
 
@@ -292,7 +292,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
     world(|world| {
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
         let legal = match new.qp_state {
-            IBV_QPS_RESET => true,
+            IBV_QPS_RESET | IBV_QPS_ERR => true,
             IBV_QPS_INIT => pair.attr.qp_state == IBV_QPS_RESET,
             IBV_QPS_RTR => pair.attr.qp_state == IBV_QPS_INIT,
             IBV_QPS_RTS => pair.attr.qp_state == IBV_QPS_RTR,
@@ -300,6 +300,11 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
         };
         if !legal || mask & IBV_QP_STATE == 0 {
             return libc::EINVAL;
+        }
+        if new.qp_state == IBV_QPS_ERR {
+            world.enter_error(qpn, None);
+            world.run();
+            return 0;
         }
         let known = &mut pair.attr;
         let old = *known;
@@ -317,7 +322,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
             (known.rnr_retry, known.max_rd_atomic) = (sender.rnr_retry, sender.max_rd_atomic);
         }
         if new.qp_state == IBV_QPS_RESET {
-            pair.waiting.clear();
+            world.purge(qpn);
         }
         world.run();
         0
@@ -328,6 +333,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: it came from `create_qp`.
     let qpn = unsafe { (*qp).qp_num };
     world(|world| {
+        world.purge(qpn);
         let _ = world.pairs.remove(&qpn);
         // The next pair may lie at the same address.
         let _ = world.receives.remove(&qp.addr());

@@ -7,8 +7,6 @@ use core::cell::RefCell;
 use core::ffi::{c_int, c_uint};
 use std::collections::{BTreeMap, VecDeque};
 
-const QPS_ERR: c_uint = 6;
-
 /// What the device is told to do wrong.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
@@ -18,6 +16,10 @@ pub(crate) struct Faults {
     pub(crate) stuck: bool,
     /// Nothing comes through: sends fail after the last try.
     pub(crate) cut: bool,
+    /// A queue pair in ERR gives nothing back, and says nothing.
+    pub(crate) hung: bool,
+    /// A queue pair in ERR does not say that it has taken its last receive.
+    pub(crate) mute: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
     /// No address handle can be made: no way leads to any port.
@@ -165,6 +167,11 @@ pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
     world(|world| world.pairs[&qpn].attr)
 }
 
+/// Receives that are posted now, to all queues.
+pub(crate) fn receives() -> usize {
+    world(|world| world.receives.values().map(VecDeque::len).sum())
+}
+
 /// The numbers of all queue pairs.
 pub(crate) fn pairs() -> Vec<u32> {
     world(|world| world.pairs.keys().copied().collect())
@@ -256,7 +263,8 @@ impl World {
         let (cq, state) = (pair.cq, pair.attr.qp_state);
         let Some(send) = pair.waiting.pop_front() else { return false };
         let outcome = match state {
-            QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
+            IBV_QPS_ERR if self.faults.hung => Outcome::Wait,
+            IBV_QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
             _ if self.faults.stuck => Outcome::Wait,
             _ => self.execute(qpn, &send),
         };
@@ -273,8 +281,8 @@ impl World {
         if status != IBV_WC_SUCCESS || send.flags & IBV_SEND_SIGNALED != 0 {
             self.complete(qpn, cq, ibv_wc { wr_id: send.id, status, ..ibv_wc::default() });
         }
-        if let (true, Some(pair)) = (status != IBV_WC_SUCCESS, self.pairs.get_mut(&qpn)) {
-            pair.attr.qp_state = QPS_ERR;
+        if status != IBV_WC_SUCCESS {
+            self.enter_error(qpn, None);
         }
         true
     }
@@ -350,14 +358,29 @@ impl World {
 
     /// A key that does not fit ends the target's queue pair, too.
     fn refused(&mut self, peer: u32) -> Outcome {
-        if let Some(pair) = self.pairs.get_mut(&peer) {
-            pair.attr.qp_state = QPS_ERR;
-            let element = pair.object.expose_provenance();
-            if let Some(async_events) = self.async_events.get_mut(&pair.context) {
-                async_events.push_back((IBV_EVENT_QP_ACCESS_ERR, element));
-            }
-        }
+        self.enter_error(peer, Some(IBV_EVENT_QP_ACCESS_ERR));
         Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
+    }
+
+    /// Any state to ERR. One that shares its receives has taken none ahead, and says so behind why it is there.
+    pub(super) fn enter_error(&mut self, qpn: u32, why: Option<c_uint>) {
+        let Some(pair) = self.pairs.get_mut(&qpn) else { return };
+        let element = pair.object.expose_provenance();
+        let first = core::mem::replace(&mut pair.attr.qp_state, IBV_QPS_ERR) != IBV_QPS_ERR;
+        let says = first && pair.receives != pair.object.addr();
+        let last = says && !self.faults.mute && !self.faults.hung;
+        let Some(async_events) = self.async_events.get_mut(&pair.context) else { return };
+        async_events.extend(why.map(|kind| (kind, element)));
+        async_events.extend(last.then_some((IBV_EVENT_QP_LAST_WQE_REACHED, element)));
+    }
+
+    /// A queue pair is reset or destroyed: as with mlx5, nobody reads its completions any more.
+    pub(super) fn purge(&mut self, qpn: u32) {
+        let Some(pair) = self.pairs.get_mut(&qpn) else { return };
+        pair.waiting.clear();
+        if let Some(done) = self.done.get_mut(&pair.cq) {
+            done.retain(|wc| wc.qp_num != qpn);
+        }
     }
 
     fn arrive(&mut self, at: u32, from: u32, payload: &[u8], imm: u32, flags: c_uint) -> Outcome {

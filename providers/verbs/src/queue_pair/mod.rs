@@ -6,9 +6,11 @@
 //! receives and does not send, and from which it goes on.
 //! Connections of `rdmacm` go the same way, with the attributes that the connection manager says (`cm/wire.rs`).
 //!
-//! It ends when it is destroyed, or when it is reset and destroyed later ([`Cleanup`]): either way the device touches nothing
-//! any more that was posted to it. What it had completed before still lies in the completion queue, whose places those
-//! completions take until somebody has read it to its end.
+//! It ends in steps ([`Cleanup`]): in ERR the device gives back what was posted and, where receives are shared, says when it has
+//! taken its last one; the completion queue is read as far as it was filled then; and only then the queue pair is reset or
+//! destroyed. From there on the device touches nothing any more that was posted to it, and what is unread of its completions may be
+//! gone from the queue (mlx5 removes them) or still lie there (soft RoCE does not), where it takes places until somebody has
+//! read the queue to its end.
 
 mod sys;
 
@@ -128,6 +130,12 @@ impl Qp {
         let _ = self.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
     }
 
+    /// Any state to ERR: the device gives back what was posted.
+    pub(crate) fn to_error(&self) -> Result<(), Failure> {
+        let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
+        self.modify(error, IBV_QP_STATE, "ending a queue pair")
+    }
+
     /// Any state to RESET: the device is done with everything that was posted.
     pub(crate) fn reset(&self) -> Result<(), Failure> {
         let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
@@ -221,53 +229,105 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
     Failure::new(status, text)
 }
 
-/// How long a queue pair that was reset is kept before it is destroyed, at least.
+/// How long a device has to give back what was posted to a queue pair in ERR, and to say that it has taken its last receive:
+/// most need microseconds, and some never say it (soft RoCE of older kernels). Which receives it has taken and not given back
+/// nobody else knows: a shared queue is one for all, and devices take from it in an order of their own.
+pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
+/// How long a queue pair whose connection broke is kept before it is destroyed, at least.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 /// While the port is down all of them are kept: beyond this many no other queue pair is made until it is up.
 const KEPT: usize = 64;
 
+/// A queue pair that is out of use and still there.
+struct Ending {
+    qp: Qp,
+    since: Instant,
+    /// Its connection broke, perhaps because its link did, or the link is down. To destroy one takes soft RoCE most of a
+    /// minute while a packet of it lies in the driver of a link that is down, which is heard a little later.
+    broke: bool,
+    /// It takes no receive any more: so many completions are to be read until those of it surely are among them.
+    unread: Option<usize>,
+}
+
 /// What has to be done behind queue pairs that are out of use.
 #[derive(Default)]
 pub(crate) struct Cleanup {
-    /// Reset, and not destroyed yet. To destroy one takes soft RoCE most of a minute while a packet of it lies in the driver of a
-    /// link that is down, which is heard a little later.
-    kept: Vec<(Instant, Qp)>,
-    /// Places in the completion queue that their completions may still take.
+    endings: Vec<Ending>,
+    /// Places in the completion queue that completions of those may still take that were not waited for.
     stale: usize,
 }
 
 impl Cleanup {
-    /// Destroys a queue pair, of which this many completions may still come.
+    /// Destroys a queue pair that shares no receives, of which this many completions may still come.
     pub(crate) fn destroy(&mut self, qp: Option<Qp>, completions: usize) {
         self.stale += completions;
         drop(qp);
     }
 
-    /// The same, except that it is only reset now, which does not wait for a link.
-    pub(crate) fn destroy_later(&mut self, qp: Option<Qp>, completions: usize) {
-        self.stale += completions;
-        if let Some(qp) = qp.filter(|qp| qp.reset().is_ok()) {
-            self.kept.push((Instant::now(), qp));
+    /// Destroys a queue pair that is in ERR when its receives are accounted for, or one that never had any (`unread` is 0).
+    pub(crate) fn drain(&mut self, qp: Qp, broke: bool, unread: Option<usize>) {
+        if !broke && unread == Some(0) {
+            return drop(qp);
+        }
+        self.endings.push(Ending { qp, since: Instant::now(), broke, unread });
+    }
+
+    /// A queue pair has taken its last receive, while `most` completions at most are unread; `false`: it is none of these.
+    pub(crate) fn last_receive(&mut self, qpn: u32, most: usize) -> bool {
+        let ending = self.endings.iter_mut().find(|ending| ending.qp.number() == qpn);
+        let found = ending.is_some();
+        if let Some(unread @ None) = ending.map(|ending| &mut ending.unread) {
+            *unread = Some(most);
+        }
+        found
+    }
+
+    /// So many completions were read; `all`: there were no more.
+    #[inline]
+    pub(crate) fn fetched(&mut self, count: usize, all: bool) {
+        if all {
+            self.stale = 0;
+        }
+        for unread in self.endings.iter_mut().filter_map(|ending| ending.unread.as_mut()) {
+            *unread = if all { 0 } else { unread.saturating_sub(count) };
         }
     }
 
-    /// The port is up: destroys those that were kept long enough.
-    pub(crate) fn destroy_kept(&mut self, now: Instant) {
-        self.kept.retain(|(since, _)| now.duration_since(*since) < KEPT_FOR);
+    /// The device is not waited for any more: it lets go at once of what was posted, of which so many completions may still
+    /// come.
+    pub(crate) fn reset(&mut self, qpn: u32, completions: usize) {
+        self.stale += completions;
+        let Some(at) = self.endings.iter().position(|ending| ending.qp.number() == qpn) else {
+            return;
+        };
+        match self.endings[at].qp.reset() {
+            Ok(()) => self.endings[at].unread = Some(0),
+            Err(_) => drop(self.endings.swap_remove(at)),
+        }
+    }
+
+    /// Destroys those that are through, or had time enough.
+    pub(crate) fn destroy_drained(&mut self, now: Instant, port_down: bool, most: usize) {
+        self.endings.retain_mut(|ending| {
+            let age = now.duration_since(ending.since);
+            if age >= DRAIN_TIME {
+                let _ = ending.unread.get_or_insert(most);
+            }
+            ending.unread != Some(0) || port_down || ending.broke && age < KEPT_FOR
+        });
     }
 
     /// Whether no more can be kept.
     pub(crate) fn is_full(&self) -> bool {
-        self.kept.len() >= KEPT
+        self.endings.len() >= KEPT
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.endings.is_empty()
     }
 
     /// Places in the completion queue that are taken by what is out of use.
     pub(crate) fn stale(&self) -> usize {
         self.stale
-    }
-
-    /// The completion queue was read to its end.
-    pub(crate) fn drained(&mut self) {
-        self.stale = 0;
     }
 }

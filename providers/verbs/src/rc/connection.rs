@@ -6,7 +6,7 @@ use super::queue::{Ends, RESERVE, SendQueue};
 use crate::abi::*;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::queue_pair::{Qp, QpShape, Remote, Srq, Work};
+use crate::queue_pair::{DRAIN_TIME, Qp, QpShape, Remote, Srq, Work};
 use crate::shared::DomainState;
 use crate::sys::Cq;
 use core::ffi::c_uint;
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// The application has closed it; the goodbye is on its way.
     pub(crate) closing: bool,
-    /// Gone as soon as the connection broke: the device then touches nothing any more.
+    /// Gone as soon as the connection broke: then it is on its way through ERR.
     pub(crate) qp: Option<Qp>,
     pub(crate) own: EndpointAddress,
     pub(crate) peer: Option<EndpointAddress>,
@@ -69,6 +69,10 @@ pub(crate) struct Connection {
     pub(crate) packed: Packed,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) async_error: Option<Failure>,
+    /// The device takes no receives for it any more.
+    pub(crate) receives_over: bool,
+    /// Why it is over and since when, while the device has sends to give back.
+    pub(crate) ending: Option<(Failure, Instant)>,
 }
 
 /// A send that the device did not take, with the error number and what was to end with it.
@@ -123,6 +127,8 @@ impl Connection {
             owes_hello: false,
             packed: Packed::Nothing,
             async_error: None,
+            receives_over: false,
+            ending: None,
         })
     }
 
@@ -140,25 +146,31 @@ impl Connection {
     /// Starts again with the same numbers, after nobody answered the hello. Nothing else has been sent and
     /// nothing was received, so that the peer, once it is there, finds a connection that looks new. Returns whether to
     /// send the hello now; otherwise it is sent when the peer was heard. It comes first in any case: should the peer have
-    /// heard it after all, it takes what has that number for a repetition.
+    /// heard it after all, it takes what has that number for a repetition. A reset takes no completion with it that is unread:
+    /// nothing came before the failure, and nothing comes after it.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::NotConnected)?;
         let qp = self.qp.as_ref().ok_or(Status::Closed)?;
         qp.reset()?;
         qp.initialise(&domain.local)?;
         self.ready(domain, &peer)?;
+        self.receives_over = false;
         self.owes_hello = !self.own.repeats_hello(&peer);
         Ok(!self.owes_hello)
     }
 
-    /// Whether the time is over: for the peer to come, or for a send to end.
+    /// Whether the time is over: for the peer to come, for a send to end, or for the device to give everything back.
     pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
         match self.phase {
             Phase::Connecting => now >= self.deadline,
             Phase::Established => {
                 self.stalled.is_some_and(|since| now.duration_since(since) >= limit)
             }
-            _ => false,
+            Phase::Failed(_) => {
+                let since = self.ending.as_ref().map(|(_, since)| *since);
+                since.is_some_and(|since| now.duration_since(since) >= DRAIN_TIME)
+            }
+            Phase::Unconnected => false,
         }
     }
 

@@ -7,6 +7,8 @@ mod any_order_tests;
 mod close_tests;
 mod connection;
 mod credits;
+#[cfg(test)]
+mod drain_tests;
 mod endpoint;
 mod interface;
 #[cfg(test)]

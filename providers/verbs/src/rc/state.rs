@@ -142,12 +142,16 @@ impl State {
     /// Waits for the goodbyes of closed endpoints to leave, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
     pub(crate) fn shut_down(&mut self) {
         let until = Instant::now() + self.domain.settings.close;
-        while self.connections.iter().flatten().any(|c| c.closing) && Instant::now() < until {
+        let leaves = |c: &Connection| c.closing && c.ending.is_none();
+        while self.connections.iter().any(|c| c.as_deref().is_some_and(leaves))
+            && Instant::now() < until
+        {
             self.post_packed();
             self.retry_goodbyes();
             let _ = self.fetch(None);
             std::thread::yield_now();
         }
+        self.cleanup = Cleanup::default();
         // Endpoints are closed already; one that is not must find nothing.
         self.connections.clear();
     }
@@ -155,7 +159,7 @@ impl State {
     fn wake_while_needed(&self) {
         let interval = (self.domain.settings.failure / 8)
             .clamp(Duration::from_millis(20), Duration::from_secs(1));
-        let any = self.connections.iter().any(Option::is_some);
+        let any = self.connections.iter().any(Option::is_some) || !self.cleanup.is_empty();
         self.sleep.wake_every(any.then_some(interval));
     }
 

@@ -150,8 +150,8 @@ impl State {
         }
         domain.port.reaches(&peer.port)?;
         fits(domain.settings.segment as u32, peer.segment)?;
-        connection.ready(&domain, &peer)?;
         connection.peer = Some(peer);
+        connection.ready(&domain, &peer)?;
         connection.credits.open(u32::from(peer.window));
         connection.phase = Phase::Connecting;
         connection.deadline = Instant::now() + domain.settings.connect;
@@ -172,8 +172,17 @@ impl State {
         connection.closing = true;
         let _ = self.post_packed_of(slot); // one that the device takes later goes before the goodbye, too
         let Some(connection) = self.connection(slot) else { return };
-        if connection.phase != Phase::Established || connection.queue.touches_application() {
-            return self.destroy(slot);
+        let touches = connection.queue.touches_application();
+        if connection.phase != Phase::Established || touches {
+            self.destroy(slot);
+            // When this returns nothing touches that memory any more. Most devices have given it back by now.
+            if touches {
+                let _ = self.catch_up(None);
+            }
+            if self.connection(slot).is_some_and(|c| c.queue.touches_application()) {
+                self.abandon(slot, None);
+            }
+            return;
         }
         self.send_goodbye(slot);
     }
@@ -205,22 +214,9 @@ impl State {
 
     /// Destroys a connection; everything that it held is given back, without an event.
     pub(super) fn destroy(&mut self, slot: u32) {
-        let Some(entry) = self.connections.get_mut(slot as usize) else { return };
-        let Some(mut connection) = entry.take() else { return };
-        if let Packed::Message(buffer, _) = connection.packed {
-            self.sends.give(buffer);
-        }
-        let (qp, outstanding) = (connection.qp.take(), connection.queue.len());
-        match self.domain.watch.port_down() {
-            true => self.cleanup.destroy_later(qp, outstanding),
-            false => self.cleanup.destroy(qp, outstanding),
-        }
-        let last = connection.queue.next().wrapping_sub(1);
-        while let Some(ends) = connection.queue.retire(last) {
-            self.release_ends(ends);
-        }
-        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
-        self.wake_while_needed();
+        let Some(connection) = self.connection(slot) else { return };
+        connection.closing = true;
+        self.end(slot, Status::Closed.into(), None);
     }
 
     /// Ends a connection: everything on its way ends with `failure`, and the application is told.
@@ -229,45 +225,84 @@ impl State {
         &mut self,
         slot: u32,
         failure: &Failure,
-        mut events: Option<&mut Events<'_>>,
+        events: Option<&mut Events<'_>>,
     ) {
-        let Some(connection) = self.connection(slot) else { return };
-        if connection.closing {
-            return self.destroy(slot);
+        match self.connection(slot) {
+            Some(connection) if connection.closing => self.destroy(slot),
+            Some(Connection { phase: Phase::Failed(_), .. }) | None => {}
+            Some(_) => self.end(slot, failure.clone(), events),
         }
-        if matches!(connection.phase, Phase::Failed(_)) {
-            return;
-        }
+    }
+
+    /// Takes the queue pair out of use. When the application hears of the end, the device must not touch its memory any more:
+    /// so that is [`State::ended`], when the device has given back the last send.
+    #[cold]
+    fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
+        let most = self.cq.capacity();
+        let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
         // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
-        let status = match failure.status {
+        connection.phase = Phase::Failed(match failure.status {
             Status::KeyRejected => Status::Io,
             other => other,
-        };
-        connection.phase = Phase::Failed(status);
+        });
+        connection.ending = Some((failure, Instant::now()));
         let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
-        // First the queue pair: when the application hears of the end, the device touches its memory no more.
-        let qp = connection.qp.take();
-        let (outstanding, cookie) = (connection.queue.len(), connection.cookie);
-        self.cleanup.destroy_later(qp, outstanding);
+        let waits = !connection.queue.is_empty();
+        let drains = connection.peer.is_some()
+            && connection.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok());
+        if drains && waits {
+            // Those before it may have ended without a completion; this one has it when it is given back. Some devices take
+            // none in ERR: then the last one that was under way tells.
+            let work = Work::Write { address: 0, rkey: 0 };
+            let _ = connection.post(work, &[], Ends::default(), IBV_SEND_SIGNALED);
+        }
+        let (closing, over) = (connection.closing, connection.receives_over);
+        if let Some(qp) = connection.qp.take() {
+            let broke = !closing || self.domain.watch.port_down();
+            self.cleanup.drain(qp, broke, if drains { over.then_some(most) } else { Some(0) });
+        }
         if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);
         }
+        match (drains, waits) {
+            (true, true) => {}
+            (false, true) => self.abandon(slot, events),
+            (_, false) => self.ended(slot, events),
+        }
+    }
+
+    /// The device has no more time to give back the sends of a connection that is over.
+    pub(super) fn abandon(&mut self, slot: u32, events: Option<&mut Events<'_>>) {
+        let Some(connection) = self.connection(slot).filter(|c| c.ending.is_some()) else { return };
+        let (qpn, outstanding) = (connection.own.qpn, connection.queue.len());
+        self.cleanup.reset(qpn, outstanding);
+        self.ended(slot, events);
+    }
+
+    /// The device has given back what was posted: what was on its way has ended.
+    #[cold]
+    pub(super) fn ended(&mut self, slot: u32, mut events: Option<&mut Events<'_>>) {
+        let Some(connection) = self.connection(slot) else { return };
+        let Some((failure, _)) = connection.ending.take() else { return };
+        let Phase::Failed(status) = connection.phase else { return };
+        let (closing, cookie) = (connection.closing, connection.cookie);
         // Completions that are still to be fetched belong to the past.
-        let generation = self.generations[slot as usize].wrapping_add(1);
-        self.generations[slot as usize] = generation;
+        connection.generation = connection.generation.wrapping_add(1);
+        self.generations[slot as usize] = connection.generation;
         while let Some(ends) = self.connection(slot).and_then(|c| {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)
         }) {
             self.complete(slot, ends, Err(status), events.as_deref_mut());
         }
-        if let Some(connection) = self.connection(slot) {
-            connection.generation = generation;
+        match closing {
+            true => self.connections[slot as usize] = None,
+            false => self.notices.endpoint_failed(cookie, &failure, events),
         }
-        self.notices.endpoint_failed(cookie, failure, events);
+        self.wake_while_needed();
     }
 
-    /// Ends every connection.
+    /// Ends every connection, at once: nobody knows what the device or its queues still do.
     #[cold]
     pub(super) fn fail_all(
         &mut self,
@@ -278,6 +313,7 @@ impl State {
         for slot in 0..self.connections.len() {
             let failure = Failure::new(status, text);
             self.fail_connection(slot as u32, &failure, events.as_deref_mut());
+            self.abandon(slot as u32, events.as_deref_mut());
         }
     }
 }

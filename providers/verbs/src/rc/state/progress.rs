@@ -53,6 +53,7 @@ impl State {
                 0
             }
         };
+        self.cleanup.fetched(count, count == 0);
         for wc in &batch[..count] {
             match about(wc.wr_id) {
                 About::Receive { buffer } => {
@@ -65,7 +66,6 @@ impl State {
         }
         self.batch = batch;
         if count == 0 {
-            self.cleanup.drained();
             return false;
         }
         if self.post_receives().is_err() {
@@ -91,6 +91,15 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let failed = wc.status != IBV_WC_SUCCESS;
+        if let (true, Some(connection)) = (failed, self.current(slot, generation)) {
+            if connection.ending.is_some() {
+                // Given back: the last one tells that all are.
+                if number == connection.queue.next().wrapping_sub(1) {
+                    self.ended(slot, events);
+                }
+                return;
+            }
+        }
         let upto = if failed { number.wrapping_sub(1) } else { number };
         loop {
             let Some(connection) = self.current(slot, generation) else { return };
@@ -310,11 +319,24 @@ impl State {
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
                     self.queue_pair_failed(event.kind, event.qp, events.as_deref_mut());
                 }
+                IBV_EVENT_QP_LAST_WQE_REACHED => self.last_receive(event.qp),
                 IBV_EVENT_PORT_ERR => port_changed = true,
                 _ => {}
             }
         }
         port_changed
+    }
+
+    /// A queue pair in ERR takes no receives any more.
+    fn last_receive(&mut self, qp: Option<u32>) {
+        let Some(qpn) = qp else { return };
+        if self.cleanup.last_receive(qpn, self.cq.capacity()) {
+            return;
+        }
+        let mut all = self.connections.iter_mut().flatten();
+        if let Some(connection) = all.find(|c| c.own.qpn == qpn && c.qp.is_some()) {
+            connection.receives_over = true;
+        }
     }
 
     pub(super) fn queue_pair_failed(
@@ -367,9 +389,7 @@ impl State {
         // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
-        if !down {
-            self.cleanup.destroy_kept(now);
-        }
+        self.cleanup.destroy_drained(now, down, self.cq.capacity());
         let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
@@ -408,10 +428,13 @@ impl State {
         let _ = self.catch_up(events.as_deref_mut());
         for slot in late {
             let Some(connection) = self.connection(slot) else { continue };
-            if connection.active || !connection.is_late(now, limit) {
-                continue;
-            }
             let failure = match connection.phase {
+                _ if !connection.is_late(now, limit) => continue,
+                Phase::Failed(_) => {
+                    self.abandon(slot, events.as_deref_mut());
+                    continue;
+                }
+                _ if connection.active => continue,
                 Phase::Connecting => self.connect_timed_out(),
                 _ => self.stalled(down, limit),
             };

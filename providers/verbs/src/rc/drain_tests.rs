@@ -1,0 +1,138 @@
+//! Connections that end while completions of theirs are unread: nobody's receives are lost with them, and memory is not
+//! touched any more when its operation has ended.
+
+use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
+use crate::double::clock::pass;
+use crate::double::world::{Faults, attributes, fault, pairs, receives};
+use crate::double::{Side, connect, piece, side};
+use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
+use std::time::Duration;
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+
+/// The bound on draining, and more.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Less than a flood.
+const NARROW: [(&str, &str); 2] =
+    [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
+
+/// A key to memory of `owner`, for `user`.
+fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
+    let piece = piece(words);
+    let region = owner.domain.register(piece.base, piece.len, access::REMOTE_WRITE).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    user.import_key(&bytes[..len]).unwrap()
+}
+
+fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) {
+    let iov = [piece(words)];
+    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 };
+    assert_eq!(at.put(key, &op), Ok(Posting::Pending));
+}
+
+/// Believes to have been granted more than a window.
+fn lie(side: &Side) {
+    let VerbsInterface::Rc(rc) = &side.interface else { panic!("reliable") };
+    rc.state.borrow_mut().connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
+}
+
+/// Sends much that nobody has read.
+fn flood(at: &VerbsEndpoint) {
+    for header in 0..100 {
+        assert_eq!(at.am_short(7, header, b"short"), Ok(Posting::Done));
+    }
+}
+
+#[test]
+fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
+    // Whether devices say that a queue pair has taken its last receive, and who ends the connection.
+    for (mute, closes) in [(false, false), (false, true), (true, false), (true, true)] {
+        fault(|faults| *faults = Faults { mute, ..Faults::default() });
+        let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+        let (_other, _their_other) = connect(&mut a, &mut b);
+        drop(connect(&mut a, &mut b));
+        let settle = |a: &mut Side, b: &mut Side| {
+            (0..200).for_each(|_| b.poll());
+            pass(LONG);
+            (0..200).for_each(|_| a.poll());
+            (0..200).for_each(|_| b.poll());
+            (core::mem::take(&mut a.told), core::mem::take(&mut b.told)).1
+        };
+        let _ = settle(&mut a, &mut b);
+        let before = receives();
+        for round in 0..5 {
+            let (at_a, at_b) = connect(&mut a, &mut b);
+            lie(&a);
+            let mut target = vec![0u64; 4096];
+            let key = share(&a, &mut target, &at_b);
+            flood(&at_a);
+            if closes {
+                // What it does on the application's memory keeps it from saying goodbye.
+                fault(|faults| faults.stuck = true);
+                put(&at_b, &key, &mut [7; 4096], 1);
+                drop((at_a, at_b));
+                fault(|faults| faults.stuck = false);
+                let _ = settle(&mut a, &mut b);
+            } else {
+                assert_eq!(settle(&mut a, &mut b).failed[0].1, Status::BadData);
+            }
+            assert_eq!(receives(), before, "mute: {mute}, closes: {closes}, round {round}");
+        }
+        let _ = settle(&mut a, &mut b);
+        assert_eq!(pairs().len(), 2, "no queue pair is left of those that ended");
+    }
+}
+
+/// The states of the queue pairs that are not in use.
+fn states() -> Vec<u32> {
+    let all = pairs().into_iter().map(|qpn| attributes(qpn).qp_state);
+    all.filter(|state| [IBV_QPS_ERR, IBV_QPS_RESET].contains(state)).collect()
+}
+
+#[test]
+fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_reset() {
+    for hung in [false, true] {
+        fault(|faults| *faults = Faults { hung, ..Faults::default() });
+        let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        let (mut target, mut source) = (vec![0u64; 4096], vec![7u64; 4096]);
+        let key = share(&a, &mut target, &at_b);
+        lie(&a);
+        flood(&at_a);
+        fault(|faults| faults.stuck = true);
+        put(&at_b, &key, &mut source, 1);
+        while states().is_empty() {
+            b.poll();
+        }
+        assert!(b.told.failed.is_empty(), "before the device has given anything back");
+        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::BadData), "and yet it is over");
+        while b.told.failed.is_empty() {
+            b.poll();
+        }
+        assert_eq!(states(), [if hung { IBV_QPS_RESET } else { IBV_QPS_ERR }]);
+        assert_eq!(b.told.ended, [(1, Err(Status::BadData))], "{:?}", b.told);
+        drop((at_a, at_b));
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_device_hangs() {
+    for hung in [false, true] {
+        fault(|faults| *faults = Faults { hung, ..Faults::default() });
+        let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        let (mut target, mut source) = (vec![0u64; 4096], vec![7u64; 4096]);
+        let key = share(&a, &mut target, &at_b);
+        fault(|faults| faults.stuck = true);
+        put(&at_b, &key, &mut source, 1);
+        drop(at_b);
+        assert_eq!(states(), [if hung { IBV_QPS_RESET } else { IBV_QPS_ERR }]);
+        fault(|faults| faults.stuck = false);
+        pass(LONG);
+        (0..200).for_each(|_| b.poll());
+        assert_eq!((pairs().len(), b.interface.memory().peers), (1, 0));
+        assert!(b.told.ended.is_empty() && b.told.failed.is_empty(), "{:?}", b.told);
+        drop(at_a);
+    }
+}
