@@ -9,11 +9,11 @@ mod free_list;
 mod tests;
 
 use crate::sys::Mapping;
-use crate::{Device, PAGE};
+use crate::{Device, Lender, PAGE};
 use core::ptr::NonNull;
 use free_list::FreeList;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::{Failure, Status};
 
 /// Pieces begin and end at multiples of this: two of them share no cache line.
@@ -23,11 +23,17 @@ pub(crate) const HUGE: usize = 2 << 20;
 /// A new area is at most so large, unless one piece asks for more.
 const LARGEST: usize = 16 * HUGE;
 
-/// Areas of registered memory. Any thread; one at a time takes a piece.
+/// Areas of registered memory. Any thread; no system call is made under the lock.
 pub struct Arena<D: Device> {
-    device: D,
+    lender: Arc<Lender<D>>,
     bytes: usize,
-    areas: Mutex<Vec<Weak<Area<D>>>>,
+    areas: Mutex<Areas<D>>,
+}
+
+struct Areas<D: Device> {
+    made: Vec<Weak<Area<D>>>,
+    /// Bytes of those that are being made.
+    coming: usize,
 }
 
 /// One mapping and its registration, which ends first. Both end with the last piece.
@@ -45,16 +51,18 @@ pub struct Piece<D: Device> {
 }
 
 impl<D: Device> Arena<D> {
-    /// An arena without memory, which may come to have this many bytes, in whole pages.
-    pub fn new(device: D, bytes: usize) -> Arena<D> {
-        Arena { device, bytes: bytes & !(PAGE as usize - 1), areas: Mutex::default() }
+    /// An arena without memory, which may come to have this many bytes, in whole pages. Its areas are registered with the
+    /// lender's device, and what the lender keeps without need makes room for them.
+    pub fn new(lender: Arc<Lender<D>>, bytes: usize) -> Arena<D> {
+        let areas = Mutex::new(Areas { made: Vec::new(), coming: 0 });
+        Arena { lender, bytes: bytes & !(PAGE as usize - 1), areas }
     }
 
     /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. What stands in it
     /// is zero, or what an earlier owner left.
     ///
     /// A new area, where one is needed, is half as large as all others together: there are few, and at most a third of the
-    /// memory waits for pieces that have not been asked for.
+    /// memory waits for pieces that have not been asked for. Threads that need one at the same time make one each.
     ///
     /// # Errors
     /// `NoMemory` at the bound; what the system or the device says.
@@ -64,30 +72,44 @@ impl<D: Device> Arena<D> {
             return Err(Failure::new(Status::Invalid, text));
         }
         let (len, align) = (len.next_multiple_of(LINE), align.max(LINE));
-        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.retain(|area| area.strong_count() > 0);
-        let mut total = 0;
-        for area in areas.iter().filter_map(Weak::upgrade) {
-            if let Some(piece) = Area::cut(&area, len, align) {
-                return Ok(piece);
-            }
-            total += area.memory.len();
+        // Dropped after the lock is open again: one of them may have lost its last piece by then.
+        let live: Vec<Arc<Area<D>>>;
+        let mut areas = self.areas();
+        areas.made.retain(|area| area.strong_count() > 0);
+        live = areas.made.iter().filter_map(Weak::upgrade).collect();
+        if let Some(piece) = live.iter().find_map(|area| Area::cut(area, len, align)) {
+            return Ok(piece);
         }
+        let total = areas.coming + live.iter().map(|area| area.memory.len()).sum::<usize>();
         let least = len.next_multiple_of(PAGE as usize);
         let room = self.bytes.saturating_sub(total);
         if least > room {
             let text = format!("{total} of {} bytes of buffers are registered", self.bytes);
             return Err(Failure::new(Status::NoMemory, text));
         }
-        let wanted = area_len(least, total);
-        let area = match Area::new(&self.device, wanted.min(room)) {
-            Err(_) if wanted > least => Area::new(&self.device, least)?,
-            made => made?,
-        };
-        let area = Arc::new(area);
-        areas.push(Arc::downgrade(&area));
-        Area::cut(&area, len, align)
-            .ok_or_else(|| Failure::new(Status::NoMemory, "a new area has no room"))
+        let wanted = area_len(least, total).min(room);
+        areas.coming += wanted;
+        drop(areas);
+        // Nobody else knows of the new area yet.
+        let piece = self.make(wanted, least).map(Arc::new).and_then(|area| {
+            let none = || Failure::new(Status::NoMemory, "a new area has no room");
+            Area::cut(&area, len, align).ok_or_else(none)
+        });
+        let mut areas = self.areas();
+        areas.coming -= wanted;
+        areas.made.extend(piece.iter().map(|piece| Arc::downgrade(&piece.area)));
+        piece
+    }
+
+    /// An area as long as is wanted, or as is needed at least, for which the lender makes room.
+    fn make(&self, wanted: usize, least: usize) -> Result<Area<D>, Failure> {
+        let new = |len| Area::new(self.lender.device(), len);
+        let larger = (wanted > least).then(|| new(wanted).ok()).flatten();
+        larger.map_or_else(|| self.lender.pressed(|| new(least)), Ok)
+    }
+
+    fn areas(&self) -> MutexGuard<'_, Areas<D>> {
+        self.areas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

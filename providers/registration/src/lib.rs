@@ -26,7 +26,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Any thread may lend and drop loans: no system call is made under the lock.
+//! Any thread may lend and take, and drop what it has: no system call is made under a lock.
 
 mod arena;
 mod cache;

@@ -22,7 +22,7 @@ pub const UD: &str = "ud";
 
 /// An open domain.
 pub struct VerbsDomain {
-    state: Arc<DomainState>,
+    pub(crate) state: Arc<DomainState>,
 }
 
 impl VerbsDomain {

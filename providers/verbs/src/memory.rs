@@ -22,7 +22,8 @@ pub struct Region {
 
 /// The regions of a domain. Any thread.
 pub(crate) struct Registry {
-    lender: Arc<Lender<LocalMemory>>,
+    /// What registers everything that is not a region, buffers too.
+    pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
     /// Changes with every deregistration: what somebody remembered of the table is worth nothing then.

@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::devices::{self, PortName};
 use crate::gid::{self, GidKind};
 use crate::keys::Seal;
-use crate::memory::{LocalMemory, Registry};
+use crate::memory::Registry;
 use crate::port::{Local, Port};
 use crate::sys::{Device, Pd};
 use crate::wake::{Watch, sys::random};
@@ -87,12 +87,13 @@ impl DomainState {
         let mut seal = Seal::default();
         random(&mut seal)?;
         let pd = Pd::new(device.clone())?;
+        let registry = Registry::new(pd.clone(), seal, settings.cache);
         let reads = |n: i32| n.clamp(1, MAX_READS) as u8;
         let bytes_per_second = devices::bytes_per_second(class, &name);
         Ok(DomainState {
             seal,
-            buffers: Arc::new(Arena::new(LocalMemory(pd.clone()), buffers::MOST)),
-            registry: Registry::new(pd.clone(), seal, settings.cache),
+            buffers: Arc::new(Arena::new(registry.lender.clone(), buffers::MOST)),
+            registry,
             watch: Arc::new(Watch::new(device.clone(), name.port, devices::access(class, &name))),
             pd,
             max_iov: (attr.max_sge.max(2) as usize - 1).min(MAX_IOV),

@@ -1,8 +1,11 @@
 //! The free list against a table of bytes; the arena over a device that counts, and refuses what a test tells it to.
 
 use super::*;
+use crate::Limits;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Length of the area in the test of the free list.
 const LEN: usize = 1024;
@@ -54,7 +57,7 @@ proptest! {
     fn pieces_keep_their_bytes_within_the_bound_and_leave_nothing_behind(steps in steps(200_000)) {
         const BOUND: usize = 3 << 20;
         let counting = Counting::default();
-        let arena = Arena::new(counting.clone(), BOUND);
+        let arena = arena(&counting, BOUND);
         let mut pieces: Vec<(u8, Piece<Counting>)> = Vec::new();
         let whole = |(mark, piece): &(u8, Piece<Counting>)| {
             piece.bytes(0, piece.len).iter().all(|byte| byte == mark)
@@ -88,17 +91,21 @@ proptest! {
     }
 }
 
-/// Counts the bytes that are registered; of longer areas than this it says that there is no memory.
+/// Counts the bytes that are registered; of longer areas than this, and of more in all, it says that there is no memory.
 #[derive(Clone)]
 struct Counting {
     bytes: Arc<AtomicUsize>,
     areas: Arc<AtomicUsize>,
     longest: usize,
+    most: usize,
+    /// Called while an area of so many bytes is registered.
+    slow: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
 impl Default for Counting {
     fn default() -> Counting {
-        Counting { bytes: Arc::default(), areas: Arc::default(), longest: usize::MAX }
+        let (longest, most) = (usize::MAX, usize::MAX);
+        Counting { bytes: Arc::default(), areas: Arc::default(), longest, most, slow: None }
     }
 }
 
@@ -121,9 +128,13 @@ impl Device for Counting {
     type Registration = Counted;
 
     fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<Counted, Failure> {
-        assert!(written && base.addr() % PAGE as usize == 0);
-        assert!(len % HUGE != 0 || base.addr() % HUGE == 0, "huge pages could not back this area");
-        if len > self.longest {
+        assert!(base.addr() % PAGE as usize == 0);
+        assert!(
+            !written || len % HUGE != 0 || base.addr() % HUGE == 0,
+            "huge pages could not back this area"
+        );
+        self.slow.iter().for_each(|slow| slow(len));
+        if len > self.longest || self.bytes() + len > self.most {
             return Err(Failure::new(Status::NoMemory, "refused"));
         }
         let _ = self.bytes.fetch_add(len, Ordering::Relaxed);
@@ -135,7 +146,7 @@ impl Device for Counting {
 #[test]
 fn many_pieces_share_few_registrations_and_little_waits_for_nobody() {
     let counting = Counting::default();
-    let arena = Arena::new(counting.clone(), 1 << 30);
+    let arena = arena(&counting, 1 << 30);
     let pieces: Vec<_> = (0..1000).map(|_| arena.take(10_000, 64).unwrap()).collect();
     let used: usize = pieces.iter().map(|piece| piece.len).sum();
     assert!(counting.bytes() <= used * 3 / 2 + PAGE as usize, "{} for {used}", counting.bytes());
@@ -146,11 +157,83 @@ fn many_pieces_share_few_registrations_and_little_waits_for_nobody() {
 #[test]
 fn where_a_large_area_is_refused_one_is_made_for_the_piece_alone() {
     let counting = Counting { longest: 12 << 10, ..Counting::default() };
-    let arena = Arena::new(counting.clone(), 1 << 30);
+    let arena = arena(&counting, 1 << 30);
     let pieces: Vec<_> = (0..10).map(|_| arena.take(8 << 10, 64).unwrap()).collect();
     assert_eq!(pieces.len(), 10);
     assert_eq!(arena.take(16 << 10, 64).unwrap_err().status, Status::NoMemory);
     for (len, align) in [(0, 64), (1, 0), (1, 48), (1, 8 << 10), (usize::MAX, 64)] {
         assert_eq!(arena.take(len, align).unwrap_err().status, Status::Invalid);
+    }
+}
+
+fn arena(counting: &Counting, bytes: usize) -> Arena<Counting> {
+    let limits = Limits { keep: true, bytes: 1 << 30, entries: 8 };
+    Arena::new(Arc::new(Lender::new(counting.clone(), Some(limits))), bytes)
+}
+
+#[test]
+fn what_the_lender_keeps_without_need_makes_room_for_buffers() {
+    let counting = Counting { most: 64 << 10, ..Counting::default() };
+    let arena = arena(&counting, 1 << 30);
+    let mut memory = vec![0u8; 32 << 10];
+    let used = arena.lender.lend(memory.as_mut_ptr(), 8 << 10, false, |_| ()).unwrap();
+    drop(arena.lender.lend(memory[16 << 10..].as_mut_ptr(), 16 << 10, false, |_| ()).unwrap());
+    let before = counting.bytes();
+    let piece = arena.take(48 << 10, 64).unwrap();
+    assert!(counting.bytes() < before + (48 << 10), "nothing that was kept went");
+    assert_eq!(arena.take(32 << 10, 64).unwrap_err().status, Status::NoMemory, "it is in use");
+    drop((piece, used));
+}
+
+#[test]
+fn who_finds_a_piece_does_not_wait_for_another_thread_that_makes_an_area() {
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let made = Mutex::new((begun, may_go_on));
+    let slow = Arc::new(move |len: usize| {
+        if len > 1 << 20 {
+            let (begun, may_go_on) = &*made.lock().unwrap();
+            begun.send(()).unwrap();
+            may_go_on
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the other thread waits for this");
+        }
+    });
+    let arena = arena(&Counting { slow: Some(slow), ..Counting::default() }, 1 << 30);
+    let first = arena.take(64, 64).unwrap();
+    std::thread::scope(|scope| {
+        let large = scope.spawn(|| arena.take(3 << 20, 64).map(drop));
+        has_begun.recv().unwrap();
+        let second = arena.take(64, 64).unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(large.join().unwrap(), Ok(()));
+        drop((first, second));
+    });
+}
+
+/// The letters that the kernel has for the mapping that holds an address (`proc_pid_smaps(5)`).
+fn flags(address: usize) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut inside = false;
+    table.lines().find_map(|line| {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(a, b)| (number(a), number(b))) {
+            inside = (start..end).contains(&address);
+        }
+        line.strip_prefix("VmFlags:").filter(|_| inside).map(str::to_string)
+    })
+}
+
+#[test]
+fn a_forked_child_has_none_of_the_buffers() {
+    let arena = arena(&Counting::default(), 1 << 30);
+    for len in [64, 3 << 20, 2 * HUGE] {
+        let piece = arena.take(len, 64).unwrap();
+        let Some(flags) = flags(piece.address(len - 1, 1).addr()) else {
+            return println!("skipped: the kernel has no flags of mappings");
+        };
+        // "Do not copy this on fork."
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{len} bytes: {flags}");
     }
 }

@@ -128,9 +128,11 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use crate::double::{domain, world::registrations};
+    use super::Pool;
+    use crate::double::domain;
+    use crate::double::world::{fault, locked, registrations};
     use crate::{RC, UD};
-    use tieline_plugin_api::Domain;
+    use tieline_plugin_api::{Domain, Status};
 
     #[test]
     fn buffers_of_many_interfaces_share_few_registrations_and_leave_none() {
@@ -141,5 +143,22 @@ mod tests {
         assert!((1..=16).contains(&made), "{made} for {} interfaces", interfaces.len());
         drop(interfaces);
         assert_eq!(registrations(), before);
+    }
+
+    #[test]
+    fn who_finds_no_memory_waits_for_buffers_on_their_way_and_without_any_is_told() {
+        let domain = domain(&[]).unwrap();
+        let pool = || Pool::new(&domain.state.buffers, 4096, 4, 64);
+        let (mut some, mut none) = (pool(), pool());
+        let first = some.take().unwrap();
+        let held = locked();
+        fault(|faults| faults.locked = Some(held));
+        let rest = core::iter::from_fn(|| some.take_made()).count();
+        assert_eq!((rest, some.total()), (3, 4));
+        assert_eq!((some.take(), none.take()), (Err(Status::Again), Err(Status::NoMemory)));
+        some.give(first);
+        assert_eq!(some.take(), Ok(first));
+        fault(|faults| faults.locked = None);
+        assert!(some.take().is_ok() && none.take().is_ok());
     }
 }
