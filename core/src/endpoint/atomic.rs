@@ -8,6 +8,7 @@
 use super::Inner;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::order::way;
+use super::post::Posted;
 use super::queued::{AtomicTask, BySwap, Failed, QueuedOp};
 use super::record::atomic_op_record;
 use crate::op::{Id, Kind};
@@ -17,14 +18,7 @@ use crate::region::Access;
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::rc::Rc;
-use tieline_plugin_api::{OK, PENDING, atomic_op};
-
-/// How one attempt of a native atomic went.
-enum Posted {
-    Done(u64),
-    Pending,
-    NoRoom,
-}
+use tieline_plugin_api::atomic_op;
 
 /// The 64-bit word that a device swaps for a 32-bit one, as an offset, and the place of the 32 bits in it.
 fn word_around(offset: u64, width: u32) -> (u64, u32) {
@@ -135,7 +129,7 @@ impl Inner {
                     self.shared.with_ops(|ops| ops.withdraw(request));
                     return Ok(Outcome::Done(if fetch { value } else { 0 }));
                 }
-                Err(status) => {
+                Err(Failed { status, .. }) => {
                     self.shared.with_ops(|ops| ops.withdraw(request));
                     return Err(self.memory_failure(&native, key, status).into());
                 }
@@ -143,7 +137,7 @@ impl Inner {
         }
         let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
         let by_swap = BySwap::default();
-        self.enqueue(QueuedOp::Atomic(AtomicTask {
+        self.post(QueuedOp::Atomic(AtomicTask {
             key,
             call,
             offset,
@@ -162,18 +156,11 @@ impl Inner {
         offset: u64,
         fetch: bool,
         request: Id,
-    ) -> Result<Posted, Status> {
+    ) -> Result<Posted, Failed> {
         let mut result = 0;
         let op = atomic_op_record(call, native.key, offset, fetch, &mut result, request.raw());
-        match native.post_atomic(&op) {
-            OK => Ok(Posted::Done(result)),
-            PENDING => {
-                self.shared.ops.borrow_mut().posted(request, native.interface);
-                Ok(Posted::Pending)
-            }
-            code if Status::from_code(code) == Status::Again => Ok(Posted::NoRoom),
-            code => Err(Status::from_code(code)),
-        }
+        let code = native.post_atomic(&op);
+        self.posted(request, native.interface, code, result)
     }
 
     /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
@@ -189,9 +176,8 @@ impl Inner {
             // What is under way through what is lost says how it ended.
             let error = match task.by_swap.posted {
                 Some(posted) => {
-                    let mut ops = self.shared.ops.borrow_mut();
-                    let Some(result) = ops.take(posted) else { return Ok(false) };
-                    ops.forget(posted);
+                    let ended = self.shared.ops.borrow_mut().take(posted);
+                    let Some(result) = ended else { return Ok(false) };
                     task.by_swap.posted = None;
                     result.err()
                 }
@@ -207,11 +193,7 @@ impl Inner {
         if !native.does(&task.call, task.fetch) {
             return self.attempt_by_swap(&native, task);
         }
-        let by = |status| Failed::by(native.interface, status);
-        match self
-            .post_atomic(&native, &task.call, task.offset, task.fetch, task.request)
-            .map_err(by)?
-        {
+        match self.post_atomic(&native, &task.call, task.offset, task.fetch, task.request)? {
             Posted::Done(value) => self.end_atomic(task, Ok(value)),
             Posted::Pending => {}
             Posted::NoRoom => return Ok(false),
@@ -233,10 +215,8 @@ impl Inner {
         loop {
             let found = match task.by_swap.posted {
                 Some(posted) => {
-                    let mut ops = self.shared.ops.borrow_mut();
-                    let Some(result) = ops.take(posted) else { return Ok(false) };
-                    ops.forget(posted);
-                    drop(ops);
+                    let ended = self.shared.ops.borrow_mut().take(posted);
+                    let Some(result) = ended else { return Ok(false) };
                     task.by_swap.posted = None;
                     match result {
                         Ok(found) => found,
@@ -250,18 +230,14 @@ impl Inner {
                     let opened = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Native);
                     let inner = opened.map_err(Failed::by_nobody)?;
                     let call = swap(task.by_swap.guess)?;
-                    match self.post_atomic(native, &call, at, true, inner) {
-                        Ok(Posted::Pending) => {
+                    let posted = self.post_atomic(native, &call, at, true, inner);
+                    match self.or_withdrawn(inner, posted)? {
+                        Posted::Pending => {
                             task.by_swap.posted = Some(inner);
                             continue;
                         }
-                        other => {
-                            self.shared.with_ops(|ops| ops.withdraw(inner));
-                            match other.map_err(|status| Failed::by(native.interface, status))? {
-                                Posted::Done(found) => found,
-                                Posted::Pending | Posted::NoRoom => return Ok(false),
-                            }
-                        }
+                        Posted::Done(found) => found,
+                        Posted::NoRoom => return Ok(false),
                     }
                 }
             };

@@ -3,48 +3,51 @@
 use super::Inner;
 use super::order::way;
 use super::post::Transfer;
-use super::queued::{NativeOp, QueuedOp, Source};
+use super::queued::{EmulatedPut, NativeOp, QueuedOp};
 use super::record::Completion;
-use crate::op::{Kind, LocalBuffer, Memory};
-use crate::proto::{emulate, id};
+use crate::op::{Id, Kind, LocalBuffer};
+use crate::proto::emulate::{self, Target};
+use crate::proto::id;
 use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    pub(super) fn put_emulated(
+    /// Posts a put or get that no provider does.
+    pub(super) fn emulate_transfer(
         self: &Rc<Self>,
-        source: Source,
         transfer: &Transfer<'_>,
     ) -> Result<Outcome, Error> {
+        let &Transfer { put, at, len, completion, .. } = transfer;
+        let memory = self.hold_memory(transfer)?;
         let control = self.emulating()?;
-        let request = match transfer.completion {
-            Completion::Remote => control.open(Kind::Put)?,
-            Completion::Local => control.open(Kind::Send)?,
-        };
         let target = transfer.key.inner.target(transfer.offset);
-        let answer = match transfer.completion {
-            Completion::Remote => request,
-            // The operation ends when its bytes are sent; what the target says of it, the next flush says.
-            Completion::Local => {
-                self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
-            }
+        let request = control.open(match (put, completion) {
+            (false, _) => Kind::Get,
+            (true, Completion::Remote) => Kind::Put,
+            (true, Completion::Local) => Kind::Send,
+        })?;
+        let op = if put {
+            let answer = match completion {
+                Completion::Remote => request,
+                // The operation ends when its bytes are sent; what the target says of it, the next flush says.
+                Completion::Local => {
+                    self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
+                }
+            };
+            QueuedOp::Put(EmulatedPut { memory, at, len, sent: 0, target, request, answer })
+        } else {
+            self.ask_for(request, LocalBuffer { memory, offset: at, len, missing: len }, &target)
         };
-        let task = QueuedOp::Put { source, len: transfer.len, sent: 0, target, request, answer };
-        self.emulate(&control, task);
+        self.emulate(&control, op);
         self.outcome(request)
     }
 
-    pub(super) fn get_emulated(self: &Rc<Self>, transfer: Transfer<'_>) -> Result<Outcome, Error> {
-        let control = self.emulating()?;
-        let request = control.open(Kind::Get)?;
-        let (target, len) = (transfer.key.inner.target(transfer.offset), transfer.len);
-        let local_buffer =
-            LocalBuffer { memory: transfer.memory, offset: transfer.at, len, missing: len };
+    /// The question for the data of an emulated get, and where they go.
+    fn ask_for(&self, request: Id, local_buffer: LocalBuffer, target: &Target) -> QueuedOp {
+        let bytes = emulate::get_request(target, local_buffer.len as u64);
         self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
-        let bytes = emulate::get_request(&target, len as u64);
-        self.emulate(&control, QueuedOp::ask(id::GET, request, bytes));
-        self.outcome(request)
+        QueuedOp::ask(id::GET, request, bytes)
     }
 
     /// The endpoint that emulated operations go through, which is asked before one is opened: see [`Inner::may_go`].
@@ -72,25 +75,25 @@ impl Inner {
         let control = me.emulates().map_err(|error| error.status())?;
         let target = op.key.target(op.offset + op.posted as u64);
         let (at, len) = (op.at + op.posted, op.len - op.posted);
-        let task = {
-            let mut ops = self.shared.ops.borrow_mut();
-            let kind = if op.put { Kind::Put } else { Kind::Get };
-            let asked = ops.open_part(op.request, control.index, kind)?;
-            if op.put {
-                let source = match &op.memory {
-                    Memory::Region(region) => Source::Region(region.clone(), at),
-                    Memory::Bytes(bytes) => Source::Bytes(bytes[at..at + len].into()),
-                };
-                QueuedOp::Put { source, len, sent: 0, target, request: asked, answer: asked }
-            } else {
-                let memory = op.memory.clone();
-                ops.set_local_buffer(asked, LocalBuffer { memory, offset: at, len, missing: len });
-                QueuedOp::ask(id::GET, asked, emulate::get_request(&target, len as u64))
-            }
+        let kind = if op.put { Kind::Put } else { Kind::Get };
+        let asked = self.shared.ops.borrow_mut().open_part(op.request, control.index, kind)?;
+        let memory = op.memory.clone();
+        let emulated = if op.put {
+            QueuedOp::Put(EmulatedPut {
+                memory,
+                at,
+                len,
+                sent: 0,
+                target,
+                request: asked,
+                answer: asked,
+            })
+        } else {
+            self.ask_for(asked, LocalBuffer { memory, offset: at, len, missing: len }, &target)
         };
         match std::ptr::eq(self, Rc::as_ptr(&control)) {
-            true => self.put_first(task),
-            false => control.enqueue(task),
+            true => self.put_first(emulated),
+            false => control.post(emulated),
         }
         self.shared.part(op.request, Ok(0));
         Ok(true)
@@ -102,6 +105,7 @@ mod tests {
     use super::*;
     use crate::Context;
     use crate::endpoint::Completion;
+    use crate::op::Memory;
 
     #[test]
     fn a_transfer_whose_connection_did_not_come_about_goes_over_messages() -> Result<(), Error> {

@@ -63,6 +63,11 @@ impl Inner {
         error
     }
 
+    /// The same for what failed on the message lane.
+    pub(super) fn message_failed(&self, status: Status) -> Error {
+        self.failed(self.by_message_lane(status))
+    }
+
     /// Ends the endpoint: everything outstanding completes with `error`.
     pub(crate) fn fail(&self, error: Error) {
         if matches!(self.state.get(), State::Failed | State::Closed) {

@@ -9,7 +9,8 @@
 //! a flush that what follows waits for, in the queue; its failure is the next flush's.
 
 use super::order::way;
-use super::queued::{Failed, QueuedOp};
+use super::post::Posted;
+use super::queued::QueuedOp;
 use super::{Inner, ModulePair, WorkerCalls};
 use crate::op::{Id, Kind};
 use crate::request::{Outcome, Request};
@@ -17,7 +18,7 @@ use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Rc;
-use tieline_plugin_api::{OK, PENDING, caps};
+use tieline_plugin_api::{OK, caps};
 
 impl Inner {
     /// Something is about to go this way, or these. False: a fence before it cannot be kept by a lane alone, so it has to
@@ -86,7 +87,7 @@ impl Inner {
         };
         self.begin_flush(id, late);
         run_due(&self.shared, &*self.worker);
-        if matches!(self.shared.ops.borrow_mut().take(id), Some(Err(_))) {
+        if matches!(self.shared.ops.borrow_mut().result(id), Some(Err(_))) {
             // The failure is of what it waited for, and told to who asks how it ended.
             return Ok(Outcome::Pending(Request { shared: self.shared.clone(), id }));
         }
@@ -143,18 +144,13 @@ impl Inner {
                 Ok((way.interface, part, lane.flush(part.raw())))
             });
             let failed = match asked {
-                Ok((interface, part, PENDING)) => {
-                    self.shared.ops.borrow_mut().posted(part, interface);
-                    None
-                }
-                Ok((_, part, code)) if Status::from_code(code) == Status::Again && code != OK => {
-                    self.shared.with_ops(|ops| ops.withdraw(part));
-                    return false;
-                }
                 Ok((interface, part, code)) => {
-                    self.shared.with_ops(|ops| ops.withdraw(part));
-                    let failed = Failed::by(interface, Status::from_code(code));
-                    (code != OK).then(|| self.failed(failed))
+                    let posted = self.posted(part, interface, code, 0);
+                    match self.or_withdrawn(part, posted) {
+                        Ok(Posted::NoRoom) => return false,
+                        Ok(_) => None,
+                        Err(failed) => Some(self.failed(failed)),
+                    }
                 }
                 // What had completed locally may not have arrived: a connection that only forms has carried nothing.
                 Err(error) if error.status() == Status::Again => {
@@ -227,7 +223,7 @@ impl Inner {
         };
         self.begin_flush(request, None);
         if self.shared.ops.borrow().is_open(request) {
-            self.enqueue(QueuedOp::Barrier { request });
+            self.post(QueuedOp::Barrier { request });
         }
     }
 

@@ -137,10 +137,7 @@ impl Inner {
     pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
         let ended = self.shared.ops.borrow_mut().take(id);
         match ended {
-            Some(result) => {
-                self.shared.ops.borrow_mut().forget(id);
-                result.map(Outcome::Done)
-            }
+            Some(result) => result.map(Outcome::Done),
             None => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id })),
         }
     }
@@ -150,18 +147,13 @@ impl Inner {
         self.shared.ops.borrow_mut().open(self.index, kind)
     }
 
-    /// Posts a short message to the lane; the queue is not looked at.
-    pub(crate) fn short_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
-        match self.message.get().am_short(u32::from(id), header, payload) {
-            OK => Ok(()),
-            code => Err(Status::from_code(code)),
-        }
-    }
-
     /// Posts a message whichever way the lane takes one of this length; the queue is not looked at.
     pub(crate) fn message_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
         if payload.len() <= self.max_short.get() {
-            return self.short_now(id, header, payload);
+            return match self.message.get().am_short(u32::from(id), header, payload) {
+                OK => Ok(()),
+                code => Err(Status::from_code(code)),
+            };
         }
         self.pack_now(id, header, payload.len(), |out| out.put(payload))
     }

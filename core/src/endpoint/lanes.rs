@@ -43,6 +43,22 @@ impl Inner {
         Ok(())
     }
 
+    /// Opens the message lane where it is not open; `false`: it is being formed. What keeps it from being opened ends the
+    /// endpoint.
+    pub(super) fn message_lane_opened(&self) -> Result<bool, Error> {
+        if self.state.get() != State::New {
+            return Ok(true);
+        }
+        match self.open_message_lane() {
+            Ok(()) => Ok(true),
+            Err(error) if error.status() == Status::Again => Ok(false),
+            Err(error) => {
+                self.fail(error);
+                Err(self.dead_error())
+            }
+        }
+    }
+
     /// The lane over an interface, opened on first use.
     pub(crate) fn lane(&self, way: ModulePair) -> Result<RawEndpoint, Error> {
         if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == way.interface) {

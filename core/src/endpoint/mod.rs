@@ -145,12 +145,12 @@ impl Endpoint {
                 Err(Status::Invalid) if pack.is_none() => {
                     return Err(packed_too_much(max_len).into());
                 }
-                Err(status) => return Err(ep.failed(ep.by_message_lane(status)).into()),
+                Err(status) => return Err(ep.message_failed(status).into()),
             }
         }
         let Some(pack) = pack else {
             // The provider ran the callback and then had no room: its promise is broken.
-            return Err(ep.failed(ep.by_message_lane(Status::ProviderFailed)).into());
+            return Err(ep.message_failed(Status::ProviderFailed).into());
         };
         if !ep.has_room(max_len) {
             return Err(Status::Again.into());
@@ -184,7 +184,7 @@ impl Endpoint {
         ep.check_message(id, len)?;
         let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
         let request = ep.open(Kind::Send)?;
-        ep.enqueue(QueuedOp::Gather { id, header, pieces: pieces.collect(), len, request });
+        ep.post(QueuedOp::Gather { id, header, pieces: pieces.collect(), len, request });
         Ok(ep.outcome(request)?)
     }
 
@@ -217,7 +217,7 @@ impl Endpoint {
         ep.check_alive()?;
         ep.shared.check_no_handler("a flush")?;
         let request = ep.open(Kind::Ping)?;
-        ep.enqueue(QueuedOp::ask(id::PING, request, Vec::new()));
+        ep.post(QueuedOp::ask(id::PING, request, Vec::new()));
         Ok(ep.outcome(request)?)
     }
 
@@ -299,14 +299,10 @@ impl Inner {
         payload: &[u8],
     ) -> Result<Outcome, PostError> {
         let sent = match Status::from_code(code) {
-            Status::Again => patiently(|| self.short_now(id, header, payload)),
+            Status::Again => patiently(|| self.message_now(id, header, payload)),
             status => Err(status),
         };
-        match sent {
-            Ok(()) => Ok(Outcome::Done(0)),
-            Err(Status::Again) => Ok(self.queue_message(id, header, payload.into())?),
-            Err(status) => Err(self.failed(self.by_message_lane(status)).into()),
-        }
+        self.sent_or_queued(sent, id, header, payload)
     }
 
     #[cold]
@@ -316,25 +312,33 @@ impl Inner {
             // What is queued goes first; then this message needs no copy.
             let _ = self.run_queue(DRAIN);
         }
-        if self.ready_or_opened()? {
-            match patiently(|| self.message_now(id, header, payload)) {
-                Ok(()) => return Ok(Outcome::Done(0)),
-                Err(Status::Again) => {}
-                Err(status) => return Err(self.failed(self.by_message_lane(status)).into()),
+        let sent = match self.ready_or_opened()? {
+            true => patiently(|| self.message_now(id, header, payload)),
+            false => Err(Status::Again),
+        };
+        self.sent_or_queued(sent, id, header, payload)
+    }
+
+    fn sent_or_queued(
+        &self,
+        sent: Result<(), Status>,
+        id: u16,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<Outcome, PostError> {
+        match sent {
+            Ok(()) => Ok(Outcome::Done(0)),
+            Err(Status::Again) if self.has_room(payload.len()) => {
+                Ok(self.queue_message(id, header, payload.into())?)
             }
+            Err(Status::Again) => Err(Status::Again.into()),
+            Err(status) => Err(self.message_failed(status).into()),
         }
-        if !self.has_room(payload.len()) {
-            return Err(Status::Again.into());
-        }
-        Ok(self.queue_message(id, header, payload.into())?)
     }
 
     fn queue_message(&self, id: u16, header: u64, payload: Box<[u8]>) -> Result<Outcome, Error> {
-        if !self.has_room(payload.len()) {
-            return Err(Status::Again.into());
-        }
         let request = self.open(Kind::Send)?;
-        self.enqueue(QueuedOp::Message { id, header, payload, request: Some(request) });
+        self.post(QueuedOp::Message { id, header, payload, request: Some(request) });
         self.outcome(request)
     }
 
@@ -364,16 +368,7 @@ impl Inner {
     /// `true` when a message may be sent right now; `false` when it has to queue.
     fn ready_or_opened(&self) -> Result<bool, Error> {
         self.check_alive()?;
-        if self.state.get() == State::New {
-            match self.open_message_lane() {
-                Ok(()) => {}
-                Err(error) if error.status() == Status::Again => return Ok(false),
-                Err(error) => {
-                    self.fail(error);
-                    return Err(self.dead_error());
-                }
-            }
-        }
+        let _ = self.message_lane_opened()?;
         Ok(self.state.get() == State::Ready)
     }
 }

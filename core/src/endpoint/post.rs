@@ -2,17 +2,18 @@
 
 use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
-use super::queued::{Failed, NativeOp, QueuedOp, Source};
-use super::record::{Completion, rma_op};
+use super::queued::{Failed, NativeOp, QueuedOp};
+use super::record::{Completion, RmaRecord, rma_op};
 use super::{Inner, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::region::{Access, Region};
 use crate::request::{Outcome, Request};
 use crate::{Error, PostError, Status};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{OK, PENDING};
+use tieline_plugin_api::{OK, PENDING, op_flags};
 
 /// Pieces of one transfer that a provider has at once.
 const PIECES_AT_ONCE: u16 = 64;
@@ -23,15 +24,67 @@ fn is_over(status: Status) -> bool {
     matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
 }
 
+/// Local memory of a put or get, which the caller lends.
+#[derive(Clone, Copy)]
+pub(super) enum Local<'a> {
+    Region(&'a Region),
+    /// Copied where the operation outlives the call.
+    Bytes(&'a [u8]),
+}
+
 /// A put or get, as it was asked for.
 pub(super) struct Transfer<'a> {
     pub(super) put: bool,
-    pub(super) memory: Memory,
+    pub(super) local: Local<'a>,
     pub(super) at: usize,
     pub(super) len: usize,
     pub(super) key: &'a RemoteKey,
     pub(super) offset: u64,
     pub(super) completion: Completion,
+}
+
+impl Transfer<'_> {
+    /// Bytes that are copied when it is not over at once.
+    fn copied(&self) -> usize {
+        match self.local {
+            Local::Region(_) => 0,
+            Local::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// The first byte of it here.
+    fn base(&self) -> Result<*mut u8, Status> {
+        match self.local {
+            Local::Region(region) => region.inner.span.range(self.at, self.len),
+            // Only puts have bytes of their own, and they only read them.
+            Local::Bytes(bytes) => Ok(bytes.as_ptr().cast_mut()),
+        }
+    }
+
+    /// A part of it, as the operation `request`, for the lane of this rank.
+    fn part(&self, memory: Memory, request: Id, rank: usize, part: Range<usize>) -> NativeOp {
+        NativeOp {
+            put: self.put,
+            memory,
+            at: self.at + part.start,
+            len: part.len(),
+            key: self.key.inner.clone(),
+            offset: self.offset + part.start as u64,
+            completion: self.completion,
+            request,
+            rank,
+            fenced: 0,
+            posted: 0,
+        }
+    }
+}
+
+/// What became of an operation that was posted to a provider.
+pub(super) enum Posted {
+    /// It is over, with this value.
+    Done(u64),
+    Pending,
+    NoRoom,
 }
 
 impl Inner {
@@ -82,106 +135,76 @@ impl Inner {
         ))
     }
 
+    /// Posts a put or get that did not take the short way.
     #[inline(never)]
-    pub(super) fn put_slow(
+    pub(super) fn post_transfer(
         self: &Rc<Self>,
-        local: &Region,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-        completion: Completion,
+        transfer: &Transfer<'_>,
     ) -> Result<Outcome, PostError> {
-        self.check_local(local)?;
-        self.prepare(key, offset, len, Access::WRITE)?;
-        let region = || Memory::Region(local.hold());
-        if let Some(outcome) = self.post_now(true, region, at, len, key, offset, completion)? {
+        if let Local::Region(local) = transfer.local {
+            self.check_local(local)?;
+        }
+        let needed = if transfer.put { Access::WRITE } else { Access::READ };
+        self.prepare(transfer.key, transfer.offset, transfer.len, needed)?;
+        if let Some(outcome) = self.post_now(transfer)? {
             return Ok(outcome);
         }
-        let transfer = Transfer { put: true, memory: region(), at, len, key, offset, completion };
-        if let Some(outcome) = self.try_native(&transfer)? {
+        if let Some(outcome) = self.try_native(transfer)? {
             return Ok(outcome);
         }
-        Ok(self.put_emulated(Source::Region(local.hold(), at), &transfer)?)
+        Ok(self.emulate_transfer(transfer)?)
     }
 
-    #[cold]
-    pub(super) fn put_bytes_slow(
-        self: &Rc<Self>,
-        data: &[u8],
-        key: &RemoteKey,
-        offset: u64,
-    ) -> Result<Outcome, PostError> {
-        self.prepare(key, offset, data.len(), Access::WRITE)?;
-        while let Some(native) = key.inner.best.get().filter(|native| native.synchronous) {
-            if !self.may_post_memory() || !self.may_go(way::AT_ONCE) {
-                break;
-            }
-            if !self.may_cut(true, data.len(), &native, data.len()) {
-                return Err(Status::Again.into());
-            }
-            match self.post_pieces(true, data.as_ptr().cast_mut(), data.len(), &native, offset) {
-                Ok(()) => return Ok(Outcome::Done(0)),
-                Err(Status::Unreachable) => key.inner.downgrade(&native, Status::Unreachable),
-                Err(Status::Again) => break,
-                Err(status) => return Err(self.memory_failure(&native, key, status).into()),
-            }
+    /// The memory of a transfer that is not over when the call returns. `Again`: it would have to be copied, and there is no
+    /// room for that.
+    pub(super) fn hold_memory(&self, transfer: &Transfer<'_>) -> Result<Memory, Status> {
+        match transfer.local {
+            Local::Region(region) => Ok(Memory::Region(region.hold())),
+            Local::Bytes(bytes) if self.has_room(bytes.len()) => Ok(Memory::Bytes(bytes.into())),
+            Local::Bytes(_) => Err(Status::Again),
         }
-        if !self.has_room(data.len()) {
-            return Err(Status::Again.into());
-        }
-        let memory = Memory::Bytes(data.into());
-        let completion = Completion::Remote;
-        let (at, len) = (0, data.len());
-        if let Some(outcome) =
-            self.post_now(true, || memory.clone(), at, len, key, offset, completion)?
-        {
-            return Ok(outcome);
-        }
-        let transfer = Transfer { put: true, memory, at, len, key, offset, completion };
-        if let Some(rank) = key.inner.best.get().map(|n| n.rank).or_else(|| key.inner.forming()) {
-            return Ok(self.post_in_turn(&transfer, rank)?);
-        }
-        Ok(self.put_emulated(Source::Bytes(data.into()), &transfer)?)
     }
 
-    #[inline(never)]
-    pub(super) fn get_slow(
-        self: &Rc<Self>,
-        local: &Region,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-    ) -> Result<Outcome, PostError> {
-        self.check_local(local)?;
-        self.prepare(key, offset, len, Access::READ)?;
-        let completion = Completion::Remote;
-        let region = || Memory::Region(local.hold());
-        if let Some(outcome) = self.post_now(false, region, at, len, key, offset, completion)? {
-            return Ok(outcome);
+    /// What became of the operation `id`, by what its provider answered.
+    #[inline]
+    pub(super) fn posted(
+        &self,
+        id: Id,
+        interface: usize,
+        code: i32,
+        value: u64,
+    ) -> Result<Posted, Failed> {
+        match code {
+            OK => Ok(Posted::Done(value)),
+            PENDING => {
+                self.shared.ops.borrow_mut().posted(id, interface);
+                Ok(Posted::Pending)
+            }
+            code => match Status::from_code(code) {
+                Status::Again => Ok(Posted::NoRoom),
+                status => Err(Failed::by(interface, status)),
+            },
         }
-        let transfer = Transfer { put: false, memory: region(), at, len, key, offset, completion };
-        if let Some(outcome) = self.try_native(&transfer)? {
-            return Ok(outcome);
+    }
+
+    /// The same for one that was opened to be posted at once: where the provider does not have it, nothing of it is left.
+    #[inline]
+    pub(super) fn or_withdrawn(
+        &self,
+        id: Id,
+        posted: Result<Posted, Failed>,
+    ) -> Result<Posted, Failed> {
+        if !matches!(posted, Ok(Posted::Pending)) {
+            self.shared.with_ops(|ops| ops.withdraw(id));
         }
-        Ok(self.get_emulated(transfer)?)
+        posted
     }
 
     /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
     /// puts and gets of a network do. `None`: nothing was posted.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "one operation, taken apart")]
-    fn post_now(
-        &self,
-        put: bool,
-        memory: impl FnOnce() -> Memory,
-        at: usize,
-        len: usize,
-        key: &RemoteKey,
-        offset: u64,
-        completion: Completion,
-    ) -> Result<Option<Outcome>, Error> {
+    fn post_now(&self, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
+        let &Transfer { put, at, len, key, offset, completion, .. } = transfer;
         let Some(native) = key.inner.best.get() else { return Ok(None) };
         let waits = self.queue_len() > 0 || !self.may_post_memory();
         if native.synchronous || len >= super::rails::SHARED_FROM || waits {
@@ -190,7 +213,7 @@ impl Inner {
         if len > native.most(put) || !self.may_go(way::lane(native.rank)) {
             return Ok(None);
         }
-        let memory = memory();
+        let memory = self.hold_memory(transfer)?;
         let iov = Iov { base: memory.at(at, len)?, len };
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
@@ -199,26 +222,16 @@ impl Inner {
             request
         };
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
-        let code = native.post(put, &record);
-        if code == PENDING {
-            if completion == Completion::Local {
-                self.note_local(native.rank);
-            }
+        let posted = self.post_record(&native, put, request, &record);
+        match self.or_withdrawn(request, posted) {
             // How it ended, only progress can bring.
-            self.shared.ops.borrow_mut().posted(request, native.interface);
-            return Ok(Some(Outcome::Pending(Request {
-                shared: self.shared.clone(),
-                id: request,
-            })));
-        }
-        if code == OK && completion == Completion::Local {
-            self.note_local(native.rank);
-        }
-        self.shared.with_ops(|ops| ops.withdraw(request));
-        match code {
-            OK => Ok(Some(Outcome::Done(0))),
+            Ok(Posted::Pending) => {
+                let shared = self.shared.clone();
+                Ok(Some(Outcome::Pending(Request { shared, id: request })))
+            }
+            Ok(Posted::Done(_)) => Ok(Some(Outcome::Done(0))),
             // Asked again it might go on as if nothing had happened.
-            code if code == Status::ProviderFailed as i32 => {
+            Err(Failed { status: Status::ProviderFailed, .. }) => {
                 Err(self.memory_failure(&native, key, Status::ProviderFailed))
             }
             _ => Ok(None),
@@ -227,10 +240,10 @@ impl Inner {
 
     /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.
     fn try_native(self: &Rc<Self>, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
-        let &Transfer { put, at, len, key, offset, .. } = transfer;
+        let &Transfer { put, len, key, offset, .. } = transfer;
         while let Some(native) = key.inner.best.get() {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
-                if let Memory::Region(local) = &transfer.memory {
+                if let Local::Region(local) = transfer.local {
                     match self.share_copy(transfer, local, &native) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
                             key.inner.downgrade(&native, Status::Unreachable);
@@ -240,11 +253,11 @@ impl Inner {
                         None => {}
                     }
                 }
-                if !self.may_cut(put, len, &native, 0) {
+                // Were there room for none of it to wait, `Again` in the middle would have to be told although some is written.
+                if len > native.most(put) && !self.has_room(transfer.copied()) {
                     return Err(Status::Again.into());
                 }
-                let base = transfer.memory.at(at, len)?;
-                match self.post_pieces(put, base, len, &native, offset) {
+                match self.post_pieces(put, transfer.base()?, len, &native, offset) {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
                     Err(Status::Unreachable) => {
                         key.inner.downgrade(&native, Status::Unreachable);
@@ -270,43 +283,18 @@ impl Inner {
         transfer: &Transfer<'_>,
         rank: usize,
     ) -> Result<Outcome, Error> {
+        let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(way::lane(rank));
         let request = self.open(Kind::Native)?;
-        self.queue_native(transfer, request, rank, 0, transfer.len);
+        self.post_native_op(transfer.part(memory, request, rank, 0..transfer.len));
         self.outcome(request)
     }
 
-    /// Queues a share of a transfer, as the operation `request`; see [`Inner::may_go`].
-    fn queue_native(
-        self: &Rc<Self>,
-        transfer: &Transfer<'_>,
-        request: Id,
-        rank: usize,
-        from: usize,
-        len: usize,
-    ) {
-        let (memory, at) = (transfer.memory.clone(), transfer.at + from);
-        let local_buffer = LocalBuffer::held(memory.clone(), at, len);
-        self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
-        self.enqueue(QueuedOp::Native(NativeOp {
-            put: transfer.put,
-            memory,
-            at,
-            len,
-            key: transfer.key.inner.clone(),
-            offset: transfer.offset + from as u64,
-            completion: transfer.completion,
-            request,
-            rank,
-            fenced: self.fenced(),
-            posted: 0,
-        }));
-    }
-
-    /// Whether a transfer may be begun that takes several pieces: were there room for none of it to wait, `Again` in the
-    /// middle would have to be told although some is written.
-    fn may_cut(&self, put: bool, len: usize, native: &ImportedKey, copied: usize) -> bool {
-        len <= native.most(put) || self.has_room(copied)
+    /// Posts a native operation behind what is queued; see [`Inner::may_go`].
+    fn post_native_op(&self, op: NativeOp) {
+        let local_buffer = LocalBuffer::held(op.memory.clone(), op.at, op.len);
+        self.shared.ops.borrow_mut().set_local_buffer(op.request, local_buffer);
+        self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
 
     /// The same over all domains that lead to that memory, by their bandwidth.
@@ -319,13 +307,17 @@ impl Inner {
         if let [_] = rails[..] {
             return self.post_in_turn(transfer, native.rank);
         }
+        let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(rails.iter().fold(0, |ways, (rank, _)| ways | way::lane(*rank)));
         let whole = self.open(Kind::Whole)?;
         let mut from = 0;
         for (rank, len) in rails {
             let share = self.shared.ops.borrow_mut().open_part(whole, self.index, Kind::Native);
             match share {
-                Ok(share) => self.queue_native(transfer, share, rank, from, len),
+                Ok(share) => {
+                    let part = from..from + len;
+                    self.post_native_op(transfer.part(memory.clone(), share, rank, part));
+                }
                 Err(status) => {
                     self.shared.ops.borrow_mut().spoil(whole, status.into());
                 }
@@ -337,7 +329,7 @@ impl Inner {
     }
 
     /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` may come when some have been
-    /// written: the caller has made sure that the rest can wait ([`Inner::may_cut`]).
+    /// written: the caller has made sure that the rest can wait.
     pub(super) fn post_pieces(
         &self,
         put: bool,
@@ -400,11 +392,12 @@ impl Inner {
         let most = native.most(op.put);
         if op.posted == 0 && op.len <= most {
             return match self.post_piece(op, native, op.request, op.len)? {
-                OK => {
+                Posted::Done(_) => {
                     self.shared.part(op.request, Ok(0));
                     Ok(true)
                 }
-                code => Ok(code == PENDING),
+                Posted::Pending => Ok(true),
+                Posted::NoRoom => Ok(false),
             };
         }
         while op.posted < op.len {
@@ -421,42 +414,44 @@ impl Inner {
                 piece
             };
             let posted = self.post_piece(op, native, piece, len);
-            if !matches!(posted, Ok(PENDING)) {
-                self.shared.with_ops(|ops| ops.withdraw(piece));
-            }
-            match posted? {
-                OK | PENDING => op.posted += len,
-                _ => return Ok(false),
+            match self.or_withdrawn(piece, posted)? {
+                Posted::Done(_) | Posted::Pending => op.posted += len,
+                Posted::NoRoom => return Ok(false),
             }
         }
         self.shared.part(op.request, Ok(0));
         Ok(true)
     }
 
-    /// Posts the next `len` bytes as the operation `id`: what the provider answers, unless it is an error.
+    /// Posts the next `len` bytes as the operation `id`.
     fn post_piece(
         &self,
         op: &NativeOp,
         native: &ImportedKey,
         id: Id,
         len: usize,
-    ) -> Result<i32, Failed> {
+    ) -> Result<Posted, Failed> {
         let base = op.memory.at(op.at + op.posted, len).map_err(Failed::by_nobody)?;
         let iov = Iov { base, len };
         let offset = op.offset + op.posted as u64;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
-        let code = native.post(op.put, &record);
+        self.post_record(native, op.put, id, &record)
+    }
+
+    #[inline]
+    fn post_record(
+        &self,
+        native: &ImportedKey,
+        put: bool,
+        id: Id,
+        record: &RmaRecord<'_>,
+    ) -> Result<Posted, Failed> {
+        let posted = self.posted(id, native.interface, native.post(put, record), 0)?;
         // The lane that it is posted to, which need not be the one that it was queued for.
-        if matches!(code, OK | PENDING) && op.completion == Completion::Local {
+        if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
             self.note_local(native.rank);
         }
-        match code {
-            OK => {}
-            PENDING => self.shared.ops.borrow_mut().posted(id, native.interface),
-            code if Status::from_code(code) == Status::Again => {}
-            code => return Err(Failed::by(native.interface, Status::from_code(code))),
-        }
-        Ok(code)
+        Ok(posted)
     }
 
     /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its

@@ -4,7 +4,7 @@
 //! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
 //! that waits for the peer: not for a fence, and not for requests of ours.
 
-use super::queued::{Failed, QueuedOp, Source, Waiting};
+use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{Inner, State};
 use crate::op::Id;
 use crate::proto::emulate::{Answer, PUT_HEAD, Target};
@@ -33,12 +33,10 @@ impl Inner {
                     })
                 })
             }
-            QueuedOp::Put { source, len, sent, target, answer, .. } => {
-                self.send_put(source, *len, sent, target, *answer)
-            }
+            QueuedOp::Put(op) => self.send_put(op),
             QueuedOp::Forward { to, task } => {
                 if let Some(task) = task.take() {
-                    to.enqueue(*task);
+                    to.post(*task);
                 }
                 Ok(())
             }
@@ -56,56 +54,47 @@ impl Inner {
         }
     }
 
-    fn send_put(
-        &self,
-        source: &Source,
-        len: usize,
-        sent: &mut usize,
-        target: &Target,
-        answer: Id,
-    ) -> Result<(), Status> {
+    /// Sends as much of a put as the transport takes now.
+    fn send_put(&self, op: &mut EmulatedPut) -> Result<(), Status> {
         let piece = self.most_behind(PUT_HEAD)?;
         loop {
-            let n = piece.min(len - *sent);
-            let last = *sent + n == len;
+            let n = piece.min(op.len - op.sent);
+            let last = op.sent + n == op.len;
             let pack = |out: &mut PackBuffer<'_>| {
                 let mut w = Writer::default();
-                Target { offset: target.offset + *sent as u64, ..*target }.write(&mut w);
+                Target { offset: op.target.offset + op.sent as u64, ..op.target }.write(&mut w);
                 out.put(&w.bytes)?;
-                source.pack(*sent, n, out)
+                op.memory.pack(op.at + op.sent, n, out)
             };
-            self.pack_now(id::PUT, if last { answer.raw() } else { 0 }, PUT_HEAD + n, pack)?;
-            *sent += n;
+            self.pack_now(id::PUT, if last { op.answer.raw() } else { 0 }, PUT_HEAD + n, pack)?;
+            op.sent += n;
             if last {
                 return Ok(());
             }
         }
     }
 
-    fn settle(&self, id: Option<Id>, result: Result<u64, Error>) {
+    fn end(&self, id: Option<Id>, result: Result<u64, Error>) {
         if let Some(id) = id {
             self.shared.part(id, result);
         }
     }
 
     /// Posts an operation now if nothing is queued before it, otherwise queues it.
-    pub(crate) fn enqueue(&self, mut task: QueuedOp) {
-        if self.state.get() == State::New && task.is_message() {
-            if let Err(error) = self.open_message_lane() {
-                if error.status() != Status::Again {
-                    self.fail(error);
-                }
-            }
+    pub(crate) fn post(&self, mut task: QueuedOp) {
+        if task.is_message() {
+            // What it fails with, the state says.
+            let _ = self.message_lane_opened();
         }
         let first = !task.is_message() && self.queue_len() == 0;
         match self.state.get() {
             State::Failed | State::Closed => {
                 let error = self.dead_error();
-                return self.settle(task.request(), Err(error));
+                return self.end(task.request(), Err(error));
             }
             State::New if !first => {}
             State::Ready | State::New => match self.attempt(&mut task) {
-                Ok(true) => return self.settle(task.ends_when_sent(), Ok(0)),
+                Ok(true) => return self.end(task.ends_when_sent(), Ok(0)),
                 Ok(false) => {}
                 Err(failed) => return self.task_failed(&task, failed),
             },
@@ -132,13 +121,13 @@ impl Inner {
 
     fn task_failed(&self, task: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
-        if let QueuedOp::Put { request, answer, .. } = task {
+        if let QueuedOp::Put(EmulatedPut { request, answer, .. }) = task {
             if request != answer {
                 // The last piece asks for it, which was not sent.
                 self.shared.with_ops(|ops| ops.withdraw(*answer));
             }
         }
-        self.settle(task.request(), Err(error));
+        self.end(task.request(), Err(error));
     }
 
     /// Hands an operation that is done by messages to the endpoint that it goes through (`control`: the one to the peer's service
@@ -147,9 +136,9 @@ impl Inner {
         let held_back = |task: &QueuedOp| matches!(task, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
             return self
-                .enqueue(QueuedOp::Forward { to: control.clone(), task: Some(Box::new(task)) });
+                .post(QueuedOp::Forward { to: control.clone(), task: Some(Box::new(task)) });
         }
-        control.enqueue(task);
+        control.post(task);
     }
 
     /// Whether another operation may become pending, for which so many bytes are copied.
@@ -195,7 +184,7 @@ impl Inner {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(status) => {
-                    let _ = self.failed(self.by_message_lane(status));
+                    let _ = self.message_failed(status);
                     return Err((answer, status));
                 }
             }
@@ -216,16 +205,8 @@ impl Inner {
     }
 
     fn try_answer(&self, answer: &mut Answer) -> Result<bool, Status> {
-        if self.state.get() == State::New {
-            match self.open_message_lane() {
-                Ok(()) => {}
-                Err(error) if error.status() == Status::Again => return Ok(false),
-                Err(error) => {
-                    let status = error.status();
-                    self.fail(error);
-                    return Err(status);
-                }
-            }
+        if !self.message_lane_opened().map_err(|error| error.status())? {
+            return Ok(false);
         }
         match self.send_answer(answer) {
             Ok(()) => Ok(true),
@@ -255,7 +236,7 @@ impl Inner {
                 }
                 Err(status) => {
                     if self.is_alive() {
-                        let _ = self.failed(self.by_message_lane(status));
+                        let _ = self.message_failed(status);
                     }
                     self.worker.answer_lost(self, waiting, status);
                     return done + 1;
@@ -272,13 +253,10 @@ impl Inner {
         while done < most {
             let message = self.queue.borrow().front().is_some_and(QueuedOp::is_message);
             if message && self.state.get() == State::New {
-                match self.open_message_lane() {
-                    Ok(()) => self.state.set(State::Queueing),
-                    Err(error) if error.status() == Status::Again => return (done, true),
-                    Err(error) => {
-                        self.fail(error);
-                        return (done + 1, false);
-                    }
+                match self.message_lane_opened() {
+                    Ok(true) => self.state.set(State::Queueing),
+                    Ok(false) => return (done, true),
+                    Err(_) => return (done + 1, false),
                 }
             }
             // Taken out while it runs: what it triggers may queue more.
@@ -287,7 +265,7 @@ impl Inner {
                 Ok(true) => {
                     self.uncount(&task);
                     done += 1;
-                    self.settle(task.ends_when_sent(), Ok(0));
+                    self.end(task.ends_when_sent(), Ok(0));
                 }
                 Ok(false) if self.is_alive() => {
                     self.queue.borrow_mut().push_front(task);

@@ -9,29 +9,8 @@ use crate::proto::emulate::{Answer, AtomicCall, Target};
 use crate::proto::id;
 use crate::proto::shared_copy::Plan;
 use crate::region::Region;
-use crate::registry::abi::PackBuffer;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Where the bytes of an emulated put come from.
-pub(crate) enum Source {
-    Region(Region, usize),
-    Bytes(Box<[u8]>),
-}
-
-impl Source {
-    pub(super) fn pack(
-        &self,
-        at: usize,
-        len: usize,
-        out: &mut PackBuffer<'_>,
-    ) -> Result<(), Status> {
-        match self {
-            Source::Region(region, start) => out.put_span(&region.inner.span, start + at, len),
-            Source::Bytes(bytes) => out.put(&bytes[at..at + len]),
-        }
-    }
-}
 
 /// An answer that waits for room.
 pub(crate) struct Waiting {
@@ -46,8 +25,8 @@ pub(crate) enum QueuedOp {
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message gathered from regions.
     Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
-    /// An emulated put. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
-    Put { source: Source, len: usize, sent: usize, target: Target, request: Id, answer: Id },
+    /// A put over messages.
+    Put(EmulatedPut),
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
     Forward { to: Rc<Inner>, task: Option<Box<QueuedOp>> },
     /// Holds back what follows until `request` has ended.
@@ -74,15 +53,15 @@ impl QueuedOp {
     /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
-        matches!(self, QueuedOp::Message { .. } | QueuedOp::Gather { .. } | QueuedOp::Put { .. })
+        matches!(self, QueuedOp::Message { .. } | QueuedOp::Gather { .. } | QueuedOp::Put(_))
     }
 
     /// Bytes that were copied for it.
     pub(super) fn copied(&self) -> usize {
         match self {
             QueuedOp::Message { payload, .. } => payload.len(),
-            QueuedOp::Put { source: Source::Bytes(bytes), .. } => bytes.len(),
-            QueuedOp::Native(op) => op.copied(),
+            QueuedOp::Put(EmulatedPut { memory: Memory::Bytes(_), len, .. }) => *len,
+            QueuedOp::Native(NativeOp { memory: Memory::Bytes(_), len, .. }) => *len,
             _ => 0,
         }
     }
@@ -95,9 +74,10 @@ impl QueuedOp {
                 Id::from_raw(*header)
             }
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Gather { request, .. }
-            | QueuedOp::Put { request, .. }
-            | QueuedOp::FlushLanes { request, .. } => Some(*request),
+            QueuedOp::Gather { request, .. } | QueuedOp::FlushLanes { request, .. } => {
+                Some(*request)
+            }
+            QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
             // What is forwarded ends with the endpoint that it goes to.
@@ -108,7 +88,7 @@ impl QueuedOp {
     /// An operation beside `request` that nobody asks for when this task is given up.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
-            QueuedOp::Atomic(op) => op.posted_swap(),
+            QueuedOp::Atomic(op) => op.by_swap.posted,
             _ => None,
         }
     }
@@ -116,7 +96,7 @@ impl QueuedOp {
     /// The operation that ends when it has been sent.
     pub(super) fn ends_when_sent(&self) -> Option<Id> {
         match self {
-            QueuedOp::Put { request, answer, .. } if request != answer => Some(*request),
+            QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
             QueuedOp::Message { request, .. } => *request,
             QueuedOp::Gather { request, .. } | QueuedOp::FlushLanes { request, .. } => {
                 Some(*request)
@@ -124,6 +104,17 @@ impl QueuedOp {
             _ => None,
         }
     }
+}
+
+/// A put over messages. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
+pub(crate) struct EmulatedPut {
+    pub(super) memory: Memory,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) sent: usize,
+    pub(super) target: Target,
+    pub(super) request: Id,
+    pub(super) answer: Id,
 }
 
 /// A native put or get that waits for its turn, or for room in the provider.
@@ -142,13 +133,6 @@ pub(crate) struct NativeOp {
     pub(super) fenced: u64,
     /// Bytes that have been posted, where it takes several pieces.
     pub(super) posted: usize,
-}
-
-impl NativeOp {
-    /// Bytes of a copy, which counts against the bound of the queue.
-    pub(super) fn copied(&self) -> usize {
-        if matches!(self.memory, Memory::Bytes(_)) { self.len } else { 0 }
-    }
 }
 
 /// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
@@ -170,13 +154,6 @@ pub(super) struct BySwap {
     pub(super) guess: u64,
     /// A compare-and-swap that a provider has.
     pub(super) posted: Option<Id>,
-}
-
-impl AtomicTask {
-    /// The compare-and-swap that a provider has for it.
-    pub(super) fn posted_swap(&self) -> Option<Id> {
-        self.by_swap.posted
-    }
 }
 
 /// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our

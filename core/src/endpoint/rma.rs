@@ -1,6 +1,7 @@
 //! Put, get and atomics: natively where a provider gives this pair access to that memory, over messages
 //! otherwise.
 
+use super::post::{Local, Transfer};
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, RemoteKey};
 use crate::PostError;
@@ -52,7 +53,8 @@ impl Endpoint {
                 return Ok(Outcome::Done(0));
             }
         }
-        self.inner.put_slow(local, range.start, len, key, offset, completion)
+        let (at, local) = (range.start, Local::Region(local));
+        self.inner.post_transfer(&Transfer { put: true, local, at, len, key, offset, completion })
     }
 
     /// Writes bytes that lie anywhere; they are free again when the call returns.
@@ -74,7 +76,16 @@ impl Endpoint {
                 return Ok(Outcome::Done(0));
             }
         }
-        self.inner.put_bytes_slow(data, key, offset)
+        let (local, len, completion) = (Local::Bytes(data), data.len(), Completion::Remote);
+        self.inner.post_transfer(&Transfer {
+            put: true,
+            local,
+            at: 0,
+            len,
+            key,
+            offset,
+            completion,
+        })
     }
 
     /// Reads the peer's region at `offset` into a range of a local region.
@@ -99,7 +110,8 @@ impl Endpoint {
                 return Ok(Outcome::Done(0));
             }
         }
-        self.inner.get_slow(local, range.start, len, key, offset)
+        let (at, local, completion) = (range.start, Local::Region(local), Completion::Remote);
+        self.inner.post_transfer(&Transfer { put: false, local, at, len, key, offset, completion })
     }
 
     /// An atomic without a result.

@@ -15,6 +15,7 @@ pub(crate) use table::{Kind, Table};
 
 use crate::Status;
 use crate::region::Region;
+use crate::registry::abi::PackBuffer;
 use std::rc::Rc;
 
 /// Local memory of an operation in flight.
@@ -36,6 +37,19 @@ impl Memory {
                 // Only puts have bytes of their own, and they only read them.
                 Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
             }
+        }
+    }
+
+    /// Appends a range to a message.
+    pub(crate) fn pack(
+        &self,
+        at: usize,
+        len: usize,
+        out: &mut PackBuffer<'_>,
+    ) -> Result<(), Status> {
+        match self {
+            Memory::Region(region) => out.put_span(&region.inner.span, at, len),
+            Memory::Bytes(bytes) => out.put(&bytes[at..at + len]),
         }
     }
 }

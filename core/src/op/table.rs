@@ -509,8 +509,15 @@ impl Table {
         }
     }
 
-    /// The result, once there is one, until it is forgotten.
+    /// The result, once there is one; then it is forgotten.
     pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
+        let result = self.result(id)?;
+        self.forget(id);
+        Some(result)
+    }
+
+    /// The result, once there is one, until it is forgotten.
+    pub(crate) fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let Some(&hot) = self.slab.get(id) else {
             return Some(Err(Error::from_status(Status::Closed)));
         };

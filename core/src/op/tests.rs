@@ -32,15 +32,15 @@ fn flush(table: &mut Table, owner: usize) -> Id {
 fn an_operation_ends_once_and_its_number_is_not_mistaken_for_the_next() {
     let mut table = Table::new(100);
     let first = table.open(0, Kind::Send).unwrap();
-    assert!(table.take(first).is_none());
+    assert!(table.result(first).is_none());
     assert!(table.part(first, Ok(7)));
     assert!(!table.part(first, Ok(8)));
-    assert_eq!(table.take(first), Some(Ok(7)));
+    assert_eq!(table.result(first), Some(Ok(7)));
     table.forget(first);
     let second = table.open(0, Kind::Send).unwrap();
     assert_ne!(first, second);
     assert!(!table.part(first, Ok(9)));
-    assert!(table.take(second).is_none());
+    assert!(table.result(second).is_none());
     assert_eq!((table.open_count(), table.open_of(0)), (1, 1));
 }
 
@@ -58,7 +58,7 @@ fn a_completion_ends_only_what_was_posted_to_that_interface() {
     assert_eq!(table.open_count(), 3);
     assert!(table.completed(native.raw(), 3, Ok(5)));
     assert!(!table.completed(native.raw(), 3, Ok(6)), "it is complete");
-    assert_eq!(table.take(native), Some(Ok(5)));
+    assert_eq!(table.result(native), Some(Ok(5)));
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn a_flush_waits_for_everything_before_it_and_for_nothing_after() {
     let elsewhere = table.open(1, Kind::Copy).unwrap();
     assert!(table.completed(native.raw(), 1, Ok(0)));
     assert!(table.part(before[1], Ok(0)) && table.part(before[0], Ok(0)));
-    assert!(table.take(first).is_none() && table.take(second).is_none());
+    assert!(table.result(first).is_none() && table.result(second).is_none());
     assert!(table.part(before[2], Ok(0)));
-    assert_eq!((table.take(first), table.take(second)), (Some(Ok(0)), Some(Ok(0))));
+    assert_eq!((table.result(first), table.result(second)), (Some(Ok(0)), Some(Ok(0))));
     assert!(table.is_open(after) && table.is_open(elsewhere));
     let idle = flush(&mut table, 7);
-    assert_eq!(table.take(idle), Some(Ok(0)), "there is nothing to wait for");
+    assert_eq!(table.result(idle), Some(Ok(0)), "there is nothing to wait for");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_thousand_flushes_in_a_row_end_with_what_they_wait_for() {
     let copy = table.open(0, Kind::Copy).unwrap();
     let flushes: Vec<Id> = (0..50_000).map(|_| flush(&mut table, 0)).collect();
     assert!(table.part(copy, Ok(0)));
-    assert!(flushes.iter().all(|id| table.take(*id) == Some(Ok(0))));
+    assert!(flushes.iter().all(|id| table.result(*id) == Some(Ok(0))));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_flush_tells_the_first_failure_of_what_it_waits_for() {
     let waits = flush(&mut table, 0);
     let _ = table.part(two, Err(bare(Status::KeyRejected)));
     let _ = table.part(one, Err(bare(Status::OutOfRange)));
-    assert_eq!(table.take(waits), Some(Err(bare(Status::KeyRejected))));
+    assert_eq!(table.result(waits), Some(Err(bare(Status::KeyRejected))));
     assert_eq!(table.take_late(0), None, "it is told");
 }
 
@@ -174,7 +174,7 @@ fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     table.posted(lane, 1);
     assert!(!table.part(waits, Ok(0)));
     assert!(table.completed(lane.raw(), 1, Ok(0)));
-    assert_eq!(table.take(waits), Some(Ok(0)));
+    assert_eq!(table.result(waits), Some(Ok(0)));
 }
 
 /// Its place may be another endpoint's by then.
@@ -195,8 +195,8 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     let (mine, other) = (table.open(4, Kind::Put).unwrap(), table.open(5, Kind::Put).unwrap());
     let waits = flush(&mut table, 4);
     assert!(table.fail_owner(4, &bare(Status::PeerFailed)).is_empty());
-    assert_eq!(table.take(mine), Some(Err(lost(Status::PeerFailed))));
-    assert_eq!(table.take(waits), Some(Err(lost(Status::PeerFailed))));
+    assert_eq!(table.result(mine), Some(Err(lost(Status::PeerFailed))));
+    assert_eq!(table.result(waits), Some(Err(lost(Status::PeerFailed))));
     assert!(table.is_open(other));
     let by_interface = [posted(&mut table, 6, 1), posted(&mut table, 6, 2)];
     let unfinished = table.fail_posted(6, 1, &bare(Status::ProviderFailed));
@@ -214,7 +214,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     assert_eq!(table.fail_owner(2, &bare(Status::TimedOut)).len(), 1);
     assert!(!table.has_due());
     for id in [put, waits] {
-        assert_eq!(table.take(id), Some(Err(lost(Status::TimedOut))));
+        assert_eq!(table.result(id), Some(Err(lost(Status::TimedOut))));
     }
 }
 
@@ -245,9 +245,9 @@ fn a_whole_ends_with_its_last_part_and_with_the_first_failure_among_them() {
     assert!(!table.part(whole, Ok(0)));
     assert!(table.completed(parts[1].raw(), 1, Err(bare(Status::Io))));
     assert!(table.completed(parts[0].raw(), 1, Ok(0)));
-    assert!(table.take(whole).is_none());
+    assert!(table.result(whole).is_none());
     assert!(table.completed(parts[2].raw(), 1, Err(bare(Status::NoDevice))));
-    assert_eq!(table.take(whole), Some(Err(bare(Status::Io))));
+    assert_eq!(table.result(whole), Some(Err(bare(Status::Io))));
     assert_eq!(table.take_late(0), None);
 }
 
@@ -265,9 +265,9 @@ fn an_operation_that_ended_with_a_bare_status_gets_the_words_that_come_after_it(
     let words = Error::new(Status::TimedOut, "the connection failed", "the cable is cut", "");
     table.explain(4, &words);
     assert!(table.part(whole, Ok(0)));
-    assert_eq!(table.take(alone), Some(Err(words.clone())));
-    assert_eq!(table.take(whole), Some(Err(words)));
-    assert_eq!(table.take(other), Some(Err(bare(Status::TimedOut))));
+    assert_eq!(table.result(alone), Some(Err(words.clone())));
+    assert_eq!(table.result(whole), Some(Err(words)));
+    assert_eq!(table.result(other), Some(Err(bare(Status::TimedOut))));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
     assert_eq!([theirs, ours, waits].map(|id| table.is_open(id)), [true, false, false]);
     let next = table.open(9, Kind::Put).unwrap();
     assert!(table.completed(theirs.raw(), 2, Ok(3)));
-    assert_eq!(table.take(theirs), Some(Ok(3)));
+    assert_eq!(table.result(theirs), Some(Ok(3)));
     assert_eq!((table.open_of(9), table.is_open(next)), (1, true));
 }
 
@@ -305,9 +305,9 @@ fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended(
     let theirs = posted(&mut table, 9, 2);
     let waits = flush(&mut table, 9);
     table.orphan(theirs);
-    assert!(table.take(waits).is_none(), "it covers what goes on alone");
+    assert!(table.result(waits).is_none(), "it covers what goes on alone");
     assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
-    assert_eq!(table.take(waits), Some(Err(lost(Status::Canceled))));
+    assert_eq!(table.result(waits), Some(Err(lost(Status::Canceled))));
     assert!(table.is_open(theirs));
 }
 
@@ -385,7 +385,7 @@ proptest! {
                 })
                 .collect();
             for id in &ends {
-                prop_assert_eq!(table.take(*id).map(|result| result.is_err()), Some(failed[id]));
+                prop_assert_eq!(table.result(*id).map(|result| result.is_err()), Some(failed[id]));
             }
             list.retain(|entry| !ends.contains(&entry.0));
             prop_assert_eq!(table.open_count(), list.len());

@@ -293,7 +293,6 @@ impl Inner {
         if let Some(error) = result.err().filter(|error| error.status() != Status::Closed) {
             book.unconfirmed(asked.endpoint, Some(error));
         }
-        self.shared.ops.borrow_mut().forget(asked.id);
         true
     }
 

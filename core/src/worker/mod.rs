@@ -232,7 +232,7 @@ impl Worker {
         if let Err(error) = self.inner.check_owner(request) {
             return Some(Err(CompletionError::Pending(error)));
         }
-        let result = self.inner.shared.ops.borrow_mut().take(request.id)?;
+        let result = self.inner.shared.ops.borrow_mut().result(request.id)?;
         Some(result.map_err(CompletionError::from))
     }
 

@@ -326,7 +326,7 @@ impl Inner {
                             }
                         }
                         Ok(endpoint) => {
-                            endpoint.enqueue(QueuedOp::tell(id::SERVICE, message));
+                            endpoint.post(QueuedOp::tell(id::SERVICE, message));
                         }
                         Err(error) => self.service_peer_lost(peer, &error),
                     }
