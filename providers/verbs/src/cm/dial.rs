@@ -73,10 +73,12 @@ impl Wires {
         loop {
             let Some(dial) = self.dials.get_mut(&number) else { return };
             let now = Instant::now();
-            let route = dial.routes.pop_front().filter(|_| now < dial.deadline);
+            let goes_on = now < dial.deadline && self.broken.is_none();
+            let route = dial.routes.pop_front().filter(|_| goes_on);
             let Some(route) = route else {
                 if dial.why.is_empty() {
-                    dial.why.push("there was no time for it (TIELINE_CONNECT_TIMEOUT)".into());
+                    let late = "there was no time for it (TIELINE_CONNECT_TIMEOUT)";
+                    dial.why.push(self.broken.as_deref().unwrap_or(late).into());
                 }
                 let (status, words) = (dial.status, dial.why.join("; "));
                 let _ = self.dials.remove(&number);

@@ -12,6 +12,7 @@ use tieline_plugin_api::{Failure, Status};
 /// The file that is loaded.
 const LIBRARY: &CStr = c"librdmacm.so.1";
 /// What the kernel is spoken to through.
+#[cfg(not(test))]
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
 
 macro_rules! functions {
@@ -38,6 +39,18 @@ macro_rules! functions {
                     };
                 )*
                 Ok(Library { $( $name, )* })
+            }
+
+            /// One whose functions do nothing and say zero.
+            #[cfg(test)]
+            fn idle() -> Library {
+                $(
+                    unsafe extern "C" fn $name($(_: $argument),*) -> $result {
+                        // SAFETY: numbers and pointers, which may be zero.
+                        unsafe { core::mem::zeroed() }
+                    }
+                )*
+                Library { $( $name, )* }
             }
         }
     };
@@ -69,8 +82,14 @@ functions! {
 /// The kernel's half or the library is not there, with what to do.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
+    #[cfg(not(test))]
     device(Path::new(DEVICE))?;
-    LOADED.get_or_init(|| load(LIBRARY)).as_ref().map_err(Clone::clone)
+    #[cfg(not(test))]
+    let load = || load(LIBRARY);
+    // Tests have no kernel that makes connections: channels and ids, of which nothing is heard.
+    #[cfg(test)]
+    let load = || Ok(tests::played());
+    LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
 /// The library itself waits for nothing and says little when the kernel's half is missing.
@@ -109,6 +128,38 @@ fn load(name: &CStr) -> Result<Library, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    pub(super) fn played() -> Library {
+        unsafe extern "C" fn channel() -> *mut rdma_event_channel {
+            Box::into_raw(Box::new(rdma_event_channel { fd: crate::double::sys::descriptor() }))
+        }
+        unsafe extern "C" fn end_channel(channel: *mut rdma_event_channel) {
+            // SAFETY: it came from `channel`, and ends once.
+            let _ = unsafe { libc::close(Box::from_raw(channel).fd) };
+        }
+        unsafe extern "C" fn id(
+            _: *mut rdma_event_channel,
+            out: *mut *mut rdma_cm_id,
+            _: *mut c_void,
+            _: c_uint,
+        ) -> c_int {
+            // SAFETY: numbers and pointers, which may be zero, and the caller's place.
+            unsafe { *out = Box::into_raw(Box::new(core::mem::zeroed())) };
+            0
+        }
+        unsafe extern "C" fn end_id(id: *mut rdma_cm_id) -> c_int {
+            // SAFETY: it came from `id`, and ends once.
+            drop(unsafe { Box::from_raw(id) });
+            0
+        }
+        Library {
+            rdma_create_event_channel: channel,
+            rdma_destroy_event_channel: end_channel,
+            rdma_create_id: id,
+            rdma_destroy_id: end_id,
+            ..Library::idle()
+        }
+    }
 
     #[test]
     fn a_kernel_without_the_connection_manager_is_said_in_one_line() {

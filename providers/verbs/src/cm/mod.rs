@@ -51,6 +51,8 @@ mod peers;
 mod sys;
 mod wire;
 mod wires;
+#[cfg(test)]
+mod wires_tests;
 
 pub use connector::RdmaCm;
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tieline_net::{Acceptor, Contact, Key, LocalAddress};
+use tieline_net::{Acceptor, Contact, Key, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
 /// How long who has come has to prove that it belongs to the job.
@@ -66,7 +66,17 @@ impl Wires {
     pub(super) fn open(domain: Arc<DomainState>) -> Result<Wires, Failure> {
         let channel = Channel::new()?;
         let local = listening::local_addresses(&domain.name)?;
-        let (listeners, addresses) = listening::listen(&channel, &domain.name, &local)?;
+        let listening = listening::listen(&channel, &domain.name, &local)?;
+        Wires::new(domain, channel, local, listening)
+    }
+
+    /// With addresses of this host, and those of them that are listened at.
+    pub(super) fn new(
+        domain: Arc<DomainState>,
+        channel: Rc<Channel>,
+        local: Vec<LocalAddress>,
+        (listeners, addresses): (Vec<Id>, Vec<ListenAddress>),
+    ) -> Result<Wires, Failure> {
         let (mut cookie, mut target) = ([0; 16], [0; 16]);
         random(&mut cookie)?;
         random(&mut target)?;

@@ -34,7 +34,7 @@ pub(crate) fn write_at(address: u64, bytes: &[u8]) {
 }
 
 /// A number of the kernel's that stands for nothing, for what is slept on.
-fn descriptor() -> c_int {
+pub(crate) fn descriptor() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
 }
@@ -364,6 +364,9 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> c_int {
     world(|world| {
+        if world.faults.polls_fail {
+            return -1;
+        }
         world.chatter(cq.addr());
         let done = world.done.entry(cq.addr()).or_default();
         let count = done.len().min(room.max(0) as usize);

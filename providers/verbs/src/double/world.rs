@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     pub(crate) refuse_receives: c_int,
     /// No address handle can be made: no way leads to any port.
     pub(crate) no_way: bool,
+    /// No completion queue can be polled.
+    pub(crate) polls_fail: bool,
     /// So often a look at a completion queue finds one more receive that brought nothing of use.
     pub(crate) chatter: u32,
     /// Bytes that may be registered in all.

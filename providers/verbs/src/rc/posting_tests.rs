@@ -3,12 +3,12 @@
 use super::wire::HEADER_LEN;
 use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR};
 use crate::double::clock::pass;
-use crate::double::world as device;
+use crate::double::world::{self as device, fault};
 use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
 use core::time::Duration;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, access};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access};
 
 /// Memory of a side, and its key at the other's endpoint.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
@@ -114,5 +114,27 @@ fn a_queue_that_failed_ends_the_connections_of_its_own_worker_and_no_others() {
         }
         let failed = told.map(|(_, told)| told.failed.iter().map(|f| f.0).collect::<Vec<_>>());
         assert_eq!(failed, [vec![], vec![], vec![1]], "{kind}");
+    }
+}
+
+#[test]
+fn a_completion_queue_that_cannot_be_polled_ends_every_endpoint_at_once() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (one, _other) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &one);
+    let mut datagrams = side_of(UD, &[]);
+    let address = datagrams.interface.address();
+    let two = datagrams.interface.connect(&address, b"itself", 2).unwrap();
+    fault(|faults| faults.stuck = true);
+    assert_eq!(put(&one, &key, &[piece(&mut [1u64; 8])]), Ok(Posting::Pending));
+    fault(|faults| faults.polls_fail = true);
+    a.poll();
+    datagrams.poll();
+    assert_eq!(a.told.ended, [(1, Err(Status::NoDevice))]);
+    for (told, cookie, endpoint) in [(&a.told, 1, &one), (&datagrams.told, 2, &two)] {
+        let [(of, Status::NoDevice, words)] = &told.failed[..] else { panic!("{told:?}") };
+        assert_eq!((*of, &words[..]), (cookie, "the completion queue cannot be polled any more"));
+        assert_eq!(endpoint.am_short(1, 1, b"x"), Err(Status::NoDevice));
     }
 }
