@@ -32,13 +32,6 @@ pub struct Request {
     pub(crate) id: Id,
 }
 
-impl Request {
-    /// Whether it is this worker's.
-    pub(crate) fn is_of(&self, worker: &Rc<Shared>) -> bool {
-        Rc::ptr_eq(&self.shared, worker)
-    }
-}
-
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({:#x})", self.id.raw())

@@ -8,7 +8,6 @@ use crate::endpoint::{Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
 use crate::op::slab::Slab;
-use crate::request::Request;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
@@ -157,8 +156,9 @@ impl Inner {
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
     }
 
-    pub(super) fn check_owner(&self, request: &Request) -> Result<(), Error> {
-        if request.is_of(&self.shared) {
+    /// Whether an operation is this worker's, by what it shares with its own.
+    pub(super) fn check_owner(&self, shared: &Rc<Shared>) -> Result<(), Error> {
+        if Rc::ptr_eq(&self.shared, shared) {
             return Ok(());
         }
         Err(Error::new(

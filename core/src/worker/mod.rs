@@ -229,7 +229,7 @@ impl Worker {
     /// The result of an operation of this worker, once it has one.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
-        if let Err(error) = self.inner.check_owner(request) {
+        if let Err(error) = self.inner.check_owner(&request.shared) {
             return Some(Err(CompletionError::Pending(error)));
         }
         let result = self.inner.shared.ops.borrow_mut().result(request.id)?;

@@ -78,10 +78,12 @@ impl ServiceRequest {
     /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client.
     ///
     /// # Errors
-    /// `TooLarge`; `TimedOut` when the client is no longer waiting; `Closed` when the worker is.
+    /// `TooLarge`, and as [`Worker::endpoint_to`] where no way leads back: the client is rejected then, with no bytes. `TimedOut`
+    /// when the client is no longer waiting; `Closed` when the worker is.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
-        let worker = self.answer(private, true)?;
-        let inner = worker.reply_endpoint(self.asked.peer.0)?;
+        // Before the client hears of it: who is told yes has an endpoint that leads to it.
+        let inner = self.open_worker()?.reply_endpoint(self.asked.peer.0)?;
+        self.answer(private, true)?;
         Ok(Endpoint { inner })
     }
 
@@ -90,15 +92,19 @@ impl ServiceRequest {
     /// # Errors
     /// As [`ServiceRequest::accept`].
     pub fn reject(mut self, private: &[u8]) -> Result<(), Error> {
-        self.answer(private, false).map(drop)
+        self.answer(private, false)
     }
 
-    fn answer(&mut self, private: &[u8], yes: bool) -> Result<Rc<Inner>, Error> {
+    fn open_worker(&self) -> Result<Rc<Inner>, Error> {
         let closed = || Error::from_status(Status::Closed);
         let worker = self.worker.upgrade().ok_or_else(closed)?;
-        self.answered = true;
         worker.shared.core.check_process("a request for a service")?;
         worker.check_open()?;
+        Ok(worker)
+    }
+
+    fn answer(&mut self, private: &[u8], yes: bool) -> Result<(), Error> {
+        let worker = self.open_worker()?;
         let said = {
             let mut services = worker.services.services.borrow_mut();
             match yes {
@@ -106,9 +112,11 @@ impl ServiceRequest {
                 false => services.reject(self.asked.id, private),
             }
         };
+        // What was too large to say has answered nobody.
+        self.answered = said.is_ok();
         worker.carry_out_services();
         match said {
-            Ok(true) => Ok(worker),
+            Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(
                 Status::TimedOut,
                 format!("nobody waits for this answer of service {}", self.asked.service),
@@ -239,9 +247,10 @@ impl Worker {
     /// Makes progress until a service has answered.
     ///
     /// # Errors
-    /// As [`ServiceCall::test`]; [`ConnectError::Correct`] inside a handler.
+    /// As [`ServiceCall::test`]; [`ConnectError::Correct`] inside a handler, and for another worker's call.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, ConnectError> {
         self.inner.shared.check_no_handler("finish_call")?;
+        self.inner.check_owner(&call.worker.shared)?;
         loop {
             if let Some(answer) = self.inner.wait_for(None, true, || call.test())? {
                 return answer;
@@ -428,6 +437,35 @@ mod tests {
             assert!(error.to_string().contains("nobody listens"), "{error}");
         }
         let error = client.connect_to_service(&address, "nobody", &[0; 2000]).unwrap_err();
+        assert_eq!(error.status(), Status::Invalid);
+    }
+
+    #[test]
+    fn a_request_with_an_answer_that_is_too_large_is_rejected() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        let large =
+            |result: Result<(), Error>| assert_eq!(result.unwrap_err().status(), Status::TooLarge);
+        server
+            .listen("accepts", 1, move |request| large(request.accept(&[0; 2000]).map(drop)))
+            .unwrap();
+        server.listen("rejects", 1, move |request| large(request.reject(&[0; 2000]))).unwrap();
+        let address = server.address().unwrap();
+        for name in ["accepts", "rejects"] {
+            let call = client.connect_to_service(&address, name, b"").unwrap();
+            let answer = until(&[&server, &client], || call.test()).unwrap();
+            assert_eq!(answer, ServiceAnswer::Rejected(Vec::new()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_finished_by_the_worker_that_made_it() {
+        let context = Context::open().unwrap();
+        let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
+        server.listen("shelf", 1, drop).unwrap();
+        let call = client.connect_to_service(&server.address().unwrap(), "shelf", b"").unwrap();
+        let error = server.finish_call(&call).unwrap_err();
+        assert!(matches!(error, ConnectError::Correct(_)), "{error}");
         assert_eq!(error.status(), Status::Invalid);
     }
 

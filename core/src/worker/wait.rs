@@ -212,7 +212,7 @@ impl Inner {
 
     #[inline]
     pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, CompletionError> {
-        self.check_owner(request).map_err(CompletionError::Pending)?;
+        self.check_owner(&request.shared).map_err(CompletionError::Pending)?;
         loop {
             let take = || self.shared.ops.borrow_mut().result(request.id);
             let found = self.wait_for(None, true, take).map_err(CompletionError::Pending)?;
