@@ -6,7 +6,7 @@ use crate::{Error, Status};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
-use tieline_net::{Acceptor, Dialler, Hello, Key, Refusal, Stranger};
+use tieline_net::{Acceptor, Dialler, HandshakeError, Hello, Key, Refusal};
 
 /// What a connection to the exchange says it wants.
 const PURPOSE: u8 = 16;
@@ -44,11 +44,11 @@ impl Handshake {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(self.acceptor.expects().min(bytes.len()));
             bytes = later;
-            let hello = self.acceptor.receive(now).map_err(|stranger| {
-                match stranger {
-                    Stranger::BadProof => "a process with another secret",
-                    Stranger::OtherVersion(_) => "a process of another version",
-                    Stranger::NotOurs | Stranger::BadHello => "a stranger",
+            let hello = self.acceptor.receive(now).map_err(|error| {
+                match error {
+                    HandshakeError::BadProof => "a process with another secret",
+                    HandshakeError::OtherVersion(_) => "a process of another version",
+                    HandshakeError::NotOurs | HandshakeError::BadHello => "a stranger",
                 }
                 .to_owned()
             })?;

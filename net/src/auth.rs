@@ -151,7 +151,7 @@ impl std::fmt::Display for Refusal {
 
 /// Why an acceptor closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum HandshakeError {
     /// It does not begin as a connection of Tieline does.
     NotOurs,
     /// It speaks another version.
@@ -345,25 +345,25 @@ impl Acceptor {
     /// Takes bytes of the dialler. The hello, once it is proven: [`Acceptor::answer`] is then due.
     ///
     /// # Errors
-    /// What kind of stranger this is. The connection is to be closed.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Stranger> {
+    /// Why the connection is to be closed.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Hello>, HandshakeError> {
         if !self.pipe.take(bytes) {
             // Bytes that cannot become a greeting are not waited for.
             let begun = self.pipe.inbox.len().min(MAGIC.len());
             let ours = self.pipe.inbox[..begun] == MAGIC[..begun];
             let start = matches!(self.step, Step::Start);
-            return if ours || !start { Ok(None) } else { Err(Stranger::NotOurs) };
+            return if ours || !start { Ok(None) } else { Err(HandshakeError::NotOurs) };
         }
         match std::mem::replace(&mut self.step, Step::Start) {
             Step::Start => {
                 let start = self.pipe.next(HELLO_HEAD);
                 let other = match read_greeting(&start) {
                     Ok(other) => other,
-                    Err(None) => return Err(Stranger::NotOurs),
+                    Err(None) => return Err(HandshakeError::NotOurs),
                     Err(Some(version)) => {
                         // The other side can say so in words.
                         self.pipe.outbox = greeting(&self.own);
-                        return Err(Stranger::OtherVersion(version));
+                        return Err(HandshakeError::OtherVersion(version));
                     }
                 };
                 self.pipe.outbox = greeting(&self.own);
@@ -372,7 +372,7 @@ impl Acceptor {
             }
             Step::Head { other } => {
                 let head = self.pipe.next(0);
-                let (_, _, len) = Hello::head(&head).ok_or(Stranger::BadHello)?;
+                let (_, _, len) = Hello::head(&head).ok_or(HandshakeError::BadHello)?;
                 self.pipe.expects = len + TAG;
                 self.step = Step::Rest { other, head };
                 Ok(None)
@@ -380,14 +380,14 @@ impl Acceptor {
             Step::Rest { other, mut head } => {
                 let rest = self.pipe.next(0);
                 let (payload, tag) =
-                    rest.split_at_checked(rest.len() - TAG).ok_or(Stranger::BadHello)?;
-                let (purpose, target, _) = Hello::head(&head).ok_or(Stranger::BadHello)?;
+                    rest.split_at_checked(rest.len() - TAG).ok_or(HandshakeError::BadHello)?;
+                let (purpose, target, _) = Hello::head(&head).ok_or(HandshakeError::BadHello)?;
                 head.extend_from_slice(payload);
                 let proof = self.key.tag(&[b"dialler", &other, &self.own, &head]);
                 if proof.verify_slice(tag).is_err() {
                     self.step = Step::Proven { other, hello: head };
                     self.answer(Err(Refusal::WrongSecret));
-                    return Err(Stranger::BadProof);
+                    return Err(HandshakeError::BadProof);
                 }
                 self.step = Step::Proven { other, hello: head };
                 Ok(Some(Hello { purpose, target, payload: payload.to_vec() }))

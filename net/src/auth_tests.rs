@@ -21,7 +21,7 @@ struct Outcome {
     hello: Option<Hello>,
     accepted: bool,
     refusal: Option<Refusal>,
-    stranger: Option<Stranger>,
+    error: Option<HandshakeError>,
 }
 
 /// Carries bytes in pieces of `piece` between both until neither has more; `verdict` is the acceptor's.
@@ -39,14 +39,14 @@ fn run(
         let mut bytes = dialler.output()[..count].to_vec();
         dialler.sent(count);
         tamper(true, &mut bytes);
-        if outcome.stranger.is_none() && !bytes.is_empty() {
+        if outcome.error.is_none() && !bytes.is_empty() {
             match acceptor.receive(&bytes) {
                 Ok(Some(hello)) => {
                     outcome.hello = Some(hello);
                     acceptor.answer(verdict);
                 }
                 Ok(None) => {}
-                Err(stranger) => outcome.stranger = Some(stranger),
+                Err(error) => outcome.error = Some(error),
             }
         }
         let count = acceptor.output().len().min(piece).min(dialler.expects());
@@ -60,7 +60,7 @@ fn run(
             }
         }
         let after = (dialler.output().len(), acceptor.output().len());
-        if before == (0, 0) && after == (0, 0) || outcome.stranger.is_some() && after.1 == 0 {
+        if before == (0, 0) && after == (0, 0) || outcome.error.is_some() && after.1 == 0 {
             return outcome;
         }
         if before == after && count == 0 {
@@ -86,7 +86,7 @@ fn both_sides_prove_themselves_whatever_the_pieces() {
 fn another_secret_is_a_stranger_and_hears_it() {
     let (mut d, mut a) = (dialler(b"one", &a_hello()), acceptor(b"other"));
     let outcome = run(&mut d, &mut a, 64, Ok(()), &mut untouched);
-    assert_eq!(outcome.stranger, Some(Stranger::BadProof));
+    assert_eq!(outcome.error, Some(HandshakeError::BadProof));
     assert_eq!(outcome.refusal, Some(Refusal::WrongSecret));
     assert!(!outcome.accepted && outcome.hello.is_none());
 }
@@ -95,7 +95,7 @@ fn another_secret_is_a_stranger_and_hears_it() {
 fn another_cookie_is_another_key() {
     let mut d = Dialler::new(Key::derive(b"s", &[8; 16]), &a_hello(), [1; 32]);
     let outcome = run(&mut d, &mut acceptor(b"s"), 64, Ok(()), &mut untouched);
-    assert_eq!(outcome.stranger, Some(Stranger::BadProof));
+    assert_eq!(outcome.error, Some(HandshakeError::BadProof));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn another_version_is_named_on_both_sides() {
         }
     };
     let outcome = run(&mut d, &mut a, 64, Ok(()), &mut newer);
-    assert_eq!(outcome.stranger, Some(Stranger::OtherVersion(7)));
+    assert_eq!(outcome.error, Some(HandshakeError::OtherVersion(7)));
     let mut d = dialler(b"s", &a_hello());
     let mut challenge = greeting(&[2; 32]);
     challenge[3] = 7;
@@ -151,8 +151,8 @@ fn an_answer_cannot_be_played_again() {
 
 #[test]
 fn a_scanner_is_known_by_its_first_byte() {
-    assert_eq!(acceptor(b"s").receive(b"GET / HTTP/1.1"), Err(Stranger::NotOurs));
-    assert_eq!(acceptor(b"s").receive(&[0x16]), Err(Stranger::NotOurs));
+    assert_eq!(acceptor(b"s").receive(b"GET / HTTP/1.1"), Err(HandshakeError::NotOurs));
+    assert_eq!(acceptor(b"s").receive(&[0x16]), Err(HandshakeError::NotOurs));
     assert_eq!(acceptor(b"s").receive(b"TL"), Ok(None));
 }
 
@@ -163,7 +163,7 @@ fn a_payload_beyond_the_limit_is_no_hello() {
     assert_eq!(a.receive(&greeting(&[1; 32])), Ok(None));
     let mut head = [0u8; HELLO_HEAD];
     head[17..].copy_from_slice(&(MAX_HELLO_PAYLOAD as u16 + 1).to_le_bytes());
-    assert_eq!(a.receive(&head), Err(Stranger::BadHello));
+    assert_eq!(a.receive(&head), Err(HandshakeError::BadHello));
 }
 
 proptest! {

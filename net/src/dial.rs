@@ -37,7 +37,7 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
-    /// Ways that could not even be begun here: they say nothing about the peer.
+    /// Routes that could not even be begun here: they say nothing about the peer.
     unusable: usize,
     /// This process or the system had no descriptor left for a socket.
     starved: bool,

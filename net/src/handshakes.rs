@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Hub, Incoming, Listen, Settings, Slot, count};
-use crate::auth::{Acceptor, Hello, Key, Stranger};
+use crate::auth::{Acceptor, HandshakeError, Hello, Key};
 use crate::filter::Filter;
 use crate::interfaces::local_addresses;
 use crate::sys::{self, Interest, Poller, Ready, Timer};
@@ -293,7 +293,7 @@ impl Handshake {
                         Ok(None) if self.flush() => {}
                         Ok(None) => return Outcome::Fails,
                         Ok(Some(hello)) => return Outcome::Proven(hello),
-                        Err(Stranger::BadProof) => return Outcome::Unproven,
+                        Err(HandshakeError::BadProof) => return Outcome::Unproven,
                         Err(_) => {
                             let _ = self.flush(); // may name the reason
                             return Outcome::Fails;

@@ -41,7 +41,9 @@ mod options;
 mod routes;
 mod sys;
 
-pub use auth::{Acceptor, Dialler, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, Stranger, VERSION};
+pub use auth::{
+    Acceptor, Dialler, HandshakeError, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, VERSION,
+};
 pub use contact::{Contact, ListenAddress, Malformed};
 pub use dial::{Dial, Progress, dial_blocking};
 pub use filter::Filter;

@@ -21,7 +21,7 @@ pub struct Route {
     pub why: String,
 }
 
-/// Ways to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
+/// Routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
 /// and container bridges last. A route is as fast as the slower of its ends. Among equals the same subnet comes before
 /// what the kernel routes, and IPv4 before IPv6.
 ///
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn speed_comes_before_nearness_and_nearness_decides_among_equals() {
         // Networks of this host: 10.0.N.0/24 is the same subnet as interface N, 10.1.N.0/24 is routed through it.
-        type Ways = &'static [(&'static str, u32)];
-        let cases: [(&str, &[u32], Ways, &[&str]); 11] = [
+        type Routes = &'static [(&'static str, u32)];
+        let cases: [(&str, &[u32], Routes, &[&str]); 11] = [
             (
                 "a flat management network beside a routed fabric",
                 &[1000, 100_000],

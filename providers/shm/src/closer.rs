@@ -81,7 +81,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_waits_because_there_was_no_thread_is_closed_when_the_door_is_looked_at() {
+    fn what_waits_because_there_was_no_thread_is_closed_when_room_is_asked_for() {
         let closer = Closer::default();
         lock(&closer.queue).waiting.extend((0..MOST).filter_map(|_| sys::spare().ok()));
         assert!(lock(&closer.queue).waiting.len() >= MOST);

@@ -21,7 +21,7 @@ pub(crate) mod token {
     pub(crate) const TICKER: u64 = 1;
     const OUTBOUND: u64 = 1 << 62;
     const INBOUND: u64 = 2 << 62;
-    const ARRIVAL: u64 = 3 << 62;
+    const HANDSHAKE: u64 = 3 << 62;
 
     pub(crate) const fn outbound(index: usize) -> u64 {
         OUTBOUND | index as u64
@@ -30,11 +30,11 @@ pub(crate) mod token {
         INBOUND | index as u64
     }
     pub(crate) const fn handshake(index: usize) -> u64 {
-        ARRIVAL | index as u64
+        HANDSHAKE | index as u64
     }
     /// The class (0 to 3) and the index.
     pub(crate) const fn split(token: u64) -> (u64, usize) {
-        (token >> 62, (token & !ARRIVAL) as usize)
+        (token >> 62, (token & !HANDSHAKE) as usize)
     }
 }
 

@@ -24,7 +24,7 @@ struct Inner {
     peers: Peers,
     wires: Wires,
     begun: Instant,
-    /// Strangers that an operator was told of.
+    /// Connections without a proof that an operator was told of.
     warned_of: u64,
     /// What the events of the last poll point to.
     handed_out: Vec<Vec<u8>>,

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_of_two_ends_repeats_the_first_word() {
+    fn exactly_one_of_two_ends_repeats_its_hello() {
         assert_ne!(end(1).repeats_hello(&end(2)), end(2).repeats_hello(&end(1)));
         assert!(end(1).repeats_hello(&end(1)), "an end that is connected to itself");
     }
