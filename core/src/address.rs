@@ -85,8 +85,8 @@ pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
     /// The library's own messages that it speaks: our major, else it would not have been parsed.
     pub(crate) messages: (u8, u8),
-    pub(crate) place: Location,
-    pub(crate) party: WorkerEntry,
+    pub(crate) location: Location,
+    pub(crate) entry: WorkerEntry,
     /// The service worker, when the context has a progress thread.
     pub(crate) service: Option<WorkerEntry>,
 }
@@ -95,18 +95,18 @@ impl WorkerAddress {
     /// The bytes for a peer.
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut w = FORMAT.begin();
-        let place = &self.place;
-        let _ = w.raw(&self.context).u8(self.messages.0).u8(self.messages.1).raw(&place.boot_id);
-        let _ = w.u64(place.pid_namespace).u64(place.net_namespace).u32(place.pid);
-        let _ = w.name(&place.host);
-        self.party.pack(&mut w)?;
+        let location = &self.location;
+        let _ = w.raw(&self.context).u8(self.messages.0).u8(self.messages.1).raw(&location.boot_id);
+        let _ = w.u64(location.pid_namespace).u64(location.net_namespace).u32(location.pid);
+        let _ = w.name(&location.host);
+        self.entry.pack(&mut w)?;
         match &self.service {
             None => {
                 let _ = w.u8(0);
             }
-            Some(party) => {
+            Some(entry) => {
                 let _ = w.u8(1);
-                party.pack(&mut w)?;
+                entry.pack(&mut w)?;
             }
         }
         Ok(seal(w))
@@ -137,20 +137,20 @@ impl WorkerAddress {
     fn parse_fields(r: &mut Reader<'_>) -> Result<WorkerAddress, Status> {
         let context = r.id()?;
         let messages = (r.u8()?, r.u8()?);
-        let place = Location {
+        let location = Location {
             boot_id: r.id()?,
             pid_namespace: r.u64()?,
             net_namespace: r.u64()?,
             pid: r.u32()?,
             host: r.name()?.to_string(),
         };
-        let party = WorkerEntry::parse(r)?;
+        let entry = WorkerEntry::parse(r)?;
         let service = match r.u8()? {
             0 => None,
             1 => Some(WorkerEntry::parse(r)?),
             _ => return Err(Status::BadData),
         };
-        Ok(WorkerAddress { context, messages, place, party, service })
+        Ok(WorkerAddress { context, messages, location, entry, service })
     }
 
     /// The address of the service worker by itself.
@@ -158,8 +158,8 @@ impl WorkerAddress {
         Some(WorkerAddress {
             context: self.context,
             messages: self.messages,
-            place: self.place.clone(),
-            party: self.service.clone()?,
+            location: self.location.clone(),
+            entry: self.service.clone()?,
             service: None,
         })
     }
@@ -167,7 +167,7 @@ impl WorkerAddress {
     /// What a person calls this peer: `process 4711`, with its host when that is another one.
     pub(crate) fn label(&self) -> String {
         static HERE: OnceLock<[u8; 16]> = OnceLock::new();
-        let Location { pid, host, boot_id, .. } = &self.place;
+        let Location { pid, host, boot_id, .. } = &self.location;
         if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
             format!("process {pid}")
         } else {
@@ -299,7 +299,7 @@ mod tests {
             scheme("tcp-connect/stream", Via::Connector(vec![4])),
             scheme("shm/ring", Via::Candidate(0)),
         ];
-        let party = |n| WorkerEntry {
+        let entry = |n| WorkerEntry {
             worker: [n; 16],
             candidates: vec![candidate.clone()],
             schemes: schemes.clone(),
@@ -307,9 +307,9 @@ mod tests {
         WorkerAddress {
             context: [1; 16],
             messages: MESSAGES,
-            place: Location::here(),
-            party: party(2),
-            service: Some(party(3)),
+            location: Location::here(),
+            entry: entry(2),
+            service: Some(entry(3)),
         }
     }
 
@@ -335,24 +335,24 @@ mod tests {
     #[test]
     fn a_peer_on_another_host_is_named_with_it() {
         let mut address = example();
-        address.place.pid = 7;
+        address.location.pid = 7;
         assert_eq!(address.label(), "process 7");
-        address.place.boot_id = [9; 16];
-        address.place.host = "node3".into();
+        address.location.boot_id = [9; 16];
+        address.location.host = "node3".into();
         assert_eq!(address.label(), "process 7 on node3");
     }
 
     #[test]
     fn a_scheme_over_a_candidate_that_is_not_there_is_refused() {
         let mut address = example();
-        address.party.schemes[1].via = Via::Candidate(1);
+        address.entry.schemes[1].via = Via::Candidate(1);
         assert!(WorkerAddress::parse(&address.pack().unwrap()).is_err());
     }
 
     #[test]
     fn a_scheme_for_a_candidate_that_is_not_there_is_refused() {
         let mut address = example();
-        address.party.schemes[0].serves = vec![(0, 3), (1, 3)];
+        address.entry.schemes[0].serves = vec![(0, 3), (1, 3)];
         assert!(WorkerAddress::parse(&address.pack().unwrap()).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What posting an operation returns.
+//! Outcomes and requests: what posting an operation returns.
 
 use crate::op::Id;
 use crate::shared::Shared;

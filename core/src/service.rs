@@ -71,7 +71,7 @@ impl Drop for Service {
 fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
     let opened = Worker::open(core.clone(), None).and_then(|worker| {
         worker.inner.watch(&stop.wakeup)?;
-        core.set_service(worker.inner.party());
+        core.set_service(worker.inner.entry());
         Ok(worker)
     });
     let worker = match opened {

@@ -1,4 +1,4 @@
-//! What the core makes of the modules of each memory domain: a path of message, RMA, atomic and connection
+//! Composition: the modules of each memory domain make a path of message, RMA, atomic and connection
 //! module. A pure function of what the modules say and what the user selected.
 //!
 //! For every domain that is kept for data:

@@ -1,4 +1,4 @@
-//! One table per rule, with providers that exist only here.
+//! Tests of composition: one table per rule, with providers that exist only here.
 
 mod shown;
 

@@ -1,10 +1,10 @@
-//! The calls of a provider's endpoint that take memory or a key, or end something, and why they may be made.
+//! Unsafe calls of a provider's endpoint, those that take memory or a key or close something, and why they are sound.
 //!
 //! *It is open.* A lane is closed when its endpoint is dropped, a circuit when the last endpoint that uses it has let go of
 //! it; keys and operations hold their endpoint.
 //!
-//! *The key is its own.* A `ImportedKey`, and the short way, are made of what was imported together; their `KeyInner` takes one
-//! out of its ways before it lets the key go, once.
+//! *The key is its own.* A `ImportedKey`, and the fast path, are made of what was imported together; their `KeyInner` takes one
+//! out of its lanes before it lets the key go, once.
 //!
 //! *The memory stays.* What may end later stands in the table of operations with its memory (`LocalBuffer`) before it is
 //! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
@@ -32,7 +32,7 @@ impl ImportedKey {
         unsafe { self.raw.atomic(op) }
     }
 
-    /// Lets go of the key; this was taken out of the ways before.
+    /// Lets go of the key; this was taken out of the key's lanes before.
     pub(super) fn let_go(self) {
         // SAFETY: see above.
         unsafe { self.raw.drop_key(self.key) }

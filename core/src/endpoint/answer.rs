@@ -1,4 +1,4 @@
-//! Answers on their way to who asked.
+//! Sending answers to what a peer asked, whole or in pieces.
 
 use super::Inner;
 use crate::Status;

@@ -9,7 +9,7 @@ use super::Inner;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::order::way;
 use super::post::Posted;
-use super::queued::{AtomicTask, BySwap, Failed, QueuedOp};
+use super::queued::{BySwap, Failed, NativeAtomic, QueuedOp};
 use super::record::atomic_op_record;
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, AtomicCall};
@@ -58,7 +58,7 @@ impl AtomicCall {
 }
 
 impl ImportedKey {
-    /// The way that it is, towards fences.
+    /// What it is towards fences.
     pub(super) fn bit(&self) -> u64 {
         if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
     }
@@ -137,7 +137,7 @@ impl Inner {
         }
         let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
         let by_swap = BySwap::default();
-        self.post(QueuedOp::Atomic(AtomicTask {
+        self.post(QueuedOp::Atomic(NativeAtomic {
             key,
             call,
             offset,
@@ -164,37 +164,37 @@ impl Inner {
     }
 
     /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
-    pub(super) fn attempt_atomic(&self, task: &mut AtomicTask) -> Result<bool, Failed> {
-        let key = &task.key;
+    pub(super) fn attempt_atomic(&self, op: &mut NativeAtomic) -> Result<bool, Failed> {
+        let key = &op.key;
         if key.may_find_more() {
             key.resolve_now_and_then();
         }
-        let Some(native) = key.native_atomic(&task.call, task.fetch) else {
+        let Some(native) = key.native_atomic(&op.call, op.fetch) else {
             if key.may_find_more() {
                 return Ok(false);
             }
             // What is under way through what is lost says how it ended.
-            let error = match task.by_swap.posted {
+            let error = match op.by_swap.posted {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
                     let Some(result) = ended else { return Ok(false) };
-                    task.by_swap.posted = None;
+                    op.by_swap.posted = None;
                     result.err()
                 }
                 None => None,
             };
             let error = error.unwrap_or_else(|| key.no_device());
-            self.end_atomic(task, Err(error));
+            self.end_atomic(op, Err(error));
             return Ok(true);
         };
-        if !self.may_leave(task.request, task.fenced, native.bit()) {
+        if !self.may_leave(op.request, op.fenced, native.bit()) {
             return Ok(false);
         }
-        if !native.does(&task.call, task.fetch) {
-            return self.attempt_by_swap(&native, task);
+        if !native.does(&op.call, op.fetch) {
+            return self.attempt_by_swap(&native, op);
         }
-        match self.post_atomic(&native, &task.call, task.offset, task.fetch, task.request)? {
-            Posted::Done(value) => self.end_atomic(task, Ok(value)),
+        match self.post_atomic(&native, &op.call, op.offset, op.fetch, op.request)? {
+            Posted::Done(value) => self.end_atomic(op, Ok(value)),
             Posted::Pending => {}
             Posted::NoRoom => return Ok(false),
         }
@@ -202,26 +202,26 @@ impl Inner {
     }
 
     /// One round of the loop: what was found the last time is swapped for what the operation makes of it.
-    fn attempt_by_swap(&self, native: &ImportedKey, task: &mut AtomicTask) -> Result<bool, Failed> {
-        let (at, shift) = word_around(task.offset, task.call.width);
+    fn attempt_by_swap(&self, native: &ImportedKey, op: &mut NativeAtomic) -> Result<bool, Failed> {
+        let (at, shift) = word_around(op.offset, op.call.width);
         let swap = |guess| -> Result<AtomicCall, Failed> {
-            let operand = task.call.applied(guess, shift).map_err(Failed::by_nobody)?;
+            let operand = op.call.applied(guess, shift).map_err(Failed::by_nobody)?;
             Ok(AtomicCall { op: atomic_op::COMPARE_SWAP, width: 8, operand, compare: guess })
         };
-        if !native.does(&swap(0)?, true) || at + 8 > task.key.record.len {
-            self.end_atomic(task, Err(unsupported(&task.call)));
+        if !native.does(&swap(0)?, true) || at + 8 > op.key.record.len {
+            self.end_atomic(op, Err(unsupported(&op.call)));
             return Ok(true);
         }
         loop {
-            let found = match task.by_swap.posted {
+            let found = match op.by_swap.posted {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
                     let Some(result) = ended else { return Ok(false) };
-                    task.by_swap.posted = None;
+                    op.by_swap.posted = None;
                     match result {
                         Ok(found) => found,
                         Err(error) => {
-                            self.end_atomic(task, Err(error));
+                            self.end_atomic(op, Err(error));
                             return Ok(true);
                         }
                     }
@@ -229,11 +229,11 @@ impl Inner {
                 None => {
                     let opened = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Native);
                     let inner = opened.map_err(Failed::by_nobody)?;
-                    let call = swap(task.by_swap.guess)?;
+                    let call = swap(op.by_swap.guess)?;
                     let posted = self.post_atomic(native, &call, at, true, inner);
                     match self.or_withdrawn(inner, posted)? {
                         Posted::Pending => {
-                            task.by_swap.posted = Some(inner);
+                            op.by_swap.posted = Some(inner);
                             continue;
                         }
                         Posted::Done(found) => found,
@@ -241,17 +241,17 @@ impl Inner {
                     }
                 }
             };
-            if found == task.by_swap.guess {
-                self.end_atomic(task, Ok(task.call.field(found, shift)));
+            if found == op.by_swap.guess {
+                self.end_atomic(op, Ok(op.call.field(found, shift)));
                 return Ok(true);
             }
-            task.by_swap.guess = found;
+            op.by_swap.guess = found;
         }
     }
 
-    fn end_atomic(&self, task: &AtomicTask, result: Result<u64, Error>) {
-        let result = result.map(|value| if task.fetch { value } else { 0 });
-        self.shared.part(task.request, result);
+    fn end_atomic(&self, op: &NativeAtomic, result: Result<u64, Error>) {
+        let result = result.map(|value| if op.fetch { value } else { 0 });
+        self.shared.part(op.request, result);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What endpoints ask of their worker beyond what they share with it. None of it is on the short way of an operation.
+//! A worker as its endpoints call it, beyond what they share with it: two traits. None of it is on the fast path of an operation.
 
 use super::inner::Inner;
 use super::queued::{SharedCopy, Waiting};

@@ -95,7 +95,7 @@ impl Inner {
         self.worker.clone().end_circuits(self, &error);
         self.lost_for_its_user(None, &error);
         if self.owner != Owner::Circuit {
-            self.worker.clone().service_peer_lost(self.address.party.worker, &error);
+            self.worker.clone().service_peer_lost(self.address.entry.worker, &error);
         }
         if let Some(control) = self.open_control() {
             control.fail(error);

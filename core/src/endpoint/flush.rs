@@ -21,7 +21,7 @@ use std::rc::Rc;
 use tieline_plugin_api::{OK, caps};
 
 impl Inner {
-    /// Something is about to go this way, or these. False: a fence before it cannot be kept by a lane alone, so it has to
+    /// Something is about to go over this lane, or these. False: a fence before it cannot be kept by a lane alone, so it has to
     /// queue behind it. Its operation is opened afterwards: the fence waits for every one that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
@@ -50,7 +50,7 @@ impl Inner {
         self.order.fenced.get()
     }
 
-    /// An operation from the queue is about to go this way, be it the one that it was queued for or another. False: it
+    /// An operation from the queue is about to go over this lane, be it the one that it was queued for or another. False: it
     /// has to wait, since something before the fence is still under way on the lane that was to keep the order.
     pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
         let under_way = |rank: usize| {
@@ -281,8 +281,8 @@ impl Inner {
             lost != 0
         };
         let (late, mut told) = (take(&self.order.local), take(&self.order.covered));
-        for task in self.queue.borrow_mut().iter_mut() {
-            if let QueuedOp::FlushLanes { lanes, .. } = task {
+        for op in self.queue.borrow_mut().iter_mut() {
+            if let QueuedOp::FlushLanes { lanes, .. } = op {
                 let gone = lost(*lanes);
                 *lanes &= !gone;
                 told |= gone != 0;

@@ -1,4 +1,4 @@
-//! What an endpoint has. It, its tasks, its keys and what it asks of its worker name each other. What is done with an endpoint
+//! The state of an endpoint. It, its operations, its keys and what it asks of its worker name each other. What is done with it
 //! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::OK;
 
-/// Where an endpoint stands. Only `Ready` takes the short way.
+/// Where an endpoint stands. Only `Ready` takes the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
     /// What order flush and fence have to keep.
     pub(super) order: Order,
-    /// Keys that were imported here, whose ways a broken provider is taken out of.
+    /// Keys that were imported here, whose lanes a broken provider is taken out of.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) unhelped: Cell<u32>,
@@ -147,7 +147,7 @@ impl Inner {
         self.shared.ops.borrow_mut().open(self.index, kind)
     }
 
-    /// Posts a message whichever way the lane takes one of this length; the queue is not looked at.
+    /// Posts a message as the lane takes one of this length; the queue is not looked at.
     pub(crate) fn message_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
         if payload.len() <= self.max_short.get() {
             return match self.message.get().am_short(u32::from(id), header, payload) {

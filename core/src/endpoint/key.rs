@@ -1,4 +1,4 @@
-//! Remote keys on an endpoint: which way leads to a peer's region.
+//! Remote keys that were imported on an endpoint: which of its lanes lead to the region, and which is the best.
 
 use super::Inner;
 use super::rails::split;
@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use tieline_plugin_api::{caps, cost_class};
 
-/// A provider's way to a region: posting needs no further choice.
+/// A lane to a region: posting needs no further choice.
 #[derive(Clone, Copy)]
 pub(crate) struct ImportedKey {
     pub(crate) raw: RawEndpoint,
@@ -21,12 +21,12 @@ pub(crate) struct ImportedKey {
     pub(crate) interface: usize,
     /// The part of the key that it imported.
     part: usize,
-    /// Its place among the ways to the peer's memory.
+    /// Its rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
     /// Complete when the call returns: no request is needed.
     pub(super) synchronous: bool,
-    /// No better way may come any more.
+    /// No better lane may come any more.
     pub(super) settled: bool,
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
@@ -55,11 +55,11 @@ impl ImportedKey {
     }
 }
 
-/// What the short way of an operation needs, in one place: nothing is left to choose.
+/// What the fast path of an operation needs: nothing is left to choose.
 pub(super) struct FastPath {
     pub(super) raw: Cell<RawEndpoint>,
     pub(super) key: Cell<*mut c_void>,
-    /// Puts and gets shorter than this take the short way; 0: none does.
+    /// Puts and gets shorter than this take the fast path; 0: none does.
     pub(super) put_below: Cell<usize>,
     pub(super) get_below: Cell<usize>,
     /// Masks of atomics by width, without and with a result.
@@ -79,7 +79,7 @@ impl FastPath {
         }
     }
 
-    /// Opens the short way over `native`, or closes it.
+    /// Opens the fast path over `native`, or closes it.
     fn set(&self, native: Option<ImportedKey>, assist_size: usize) {
         let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
             self.put_below.set(0);
@@ -102,21 +102,23 @@ impl FastPath {
     }
 }
 
+/// An imported key. A cell is borrowed for a look or a change, and meanwhile a provider may be asked to let go of a key of its own: it
+/// calls nobody. A lane is opened, which may call the application, when nothing is borrowed.
 pub(crate) struct KeyInner {
-    pub(super) short: FastPath,
+    pub(super) fast: FastPath,
     pub(crate) endpoint: Rc<Inner>,
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<ImportedKey>>,
     /// Imported provider keys, with the interface that each belongs to.
     imported: RefCell<Vec<ImportedKey>>,
-    /// Ways whose provider said "ask again", by rank.
+    /// Lanes whose provider said "ask again", by rank.
     unresolved: RefCell<Vec<usize>>,
     /// Operations until providers are asked again, and how many there were before the last time.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
 }
 
-/// While a better way may still come, providers are asked at first, then ever more rarely, at least this often.
+/// While a better lane may still come, providers are asked at first, then ever more rarely, at least this often.
 const ASK_EVERY: u32 = 1024;
 
 /// A peer's region, as this endpoint addresses it.
@@ -126,10 +128,10 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// Imports a key of the peer's over every way to its memory.
+    /// Imports a key of the peer's over every lane to its memory.
     pub(super) fn import(ep: &Rc<Inner>, record: KeyRecord) -> RemoteKey {
         let key = KeyInner {
-            short: FastPath::closed(),
+            fast: FastPath::closed(),
             endpoint: ep.clone(),
             record,
             best: Cell::new(None),
@@ -141,7 +143,7 @@ impl RemoteKey {
         for rank in 0..ep.route.memory.len() {
             key.import_over(rank);
         }
-        key.settle();
+        key.update_fast_path();
         let inner = Rc::new(key);
         ep.note_key(&inner);
         RemoteKey { inner }
@@ -202,7 +204,7 @@ impl KeyInner {
         for rank in waiting {
             self.import_over(rank);
         }
-        self.settle();
+        self.update_fast_path();
     }
 
     /// The same in the course of operations: a target that makes no progress may never answer.
@@ -218,8 +220,8 @@ impl KeyInner {
         }
     }
 
-    /// Notes whether a better way than the best may still come.
-    fn settle(&self) {
+    /// Takes the fast path over the best lane, once no better one may come.
+    fn update_fast_path(&self) {
         let waiting = self.unresolved.borrow();
         if !waiting.is_empty() {
             self.endpoint.shared.settling.set(true);
@@ -228,7 +230,7 @@ impl KeyInner {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
             self.best.set(Some(ImportedKey { settled, ..best }));
         }
-        self.short.set(self.best.get(), self.endpoint.shared.core.assist_size);
+        self.fast.set(self.best.get(), self.endpoint.shared.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {
@@ -238,7 +240,7 @@ impl KeyInner {
         if slot.out_of_use.borrow().is_some() {
             return;
         }
-        let theirs = &ep.address.party.candidates[way.candidate].domain;
+        let theirs = &ep.address.entry.candidates[way.candidate].domain;
         let found =
             self.record.parts.iter().enumerate().find(|(_, (provider, domain, _))| {
                 *provider == slot.provider.name && domain == theirs
@@ -283,14 +285,14 @@ impl KeyInner {
         }
     }
 
-    /// The way to the device that executes this region's atomics.
+    /// The lane to the device that executes this region's atomics.
     pub(super) fn device(&self) -> Option<ImportedKey> {
         let home = self.record.device_atomics?;
         let executes = |n: &&ImportedKey| n.part == home && n.fetch != [0; 2];
         self.imported.borrow().iter().find(executes).copied()
     }
 
-    /// The best of the ways whose connection is being formed, while there is none yet: a transfer waits for it, since
+    /// The best of the lanes whose connection is being formed, while there is none yet: a transfer waits for it, since
     /// that is bounded, and many messages would be slower.
     pub(super) fn forming(&self) -> Option<usize> {
         if self.best.get().is_some() {
@@ -305,24 +307,24 @@ impl KeyInner {
         self.unresolved.borrow().iter().copied().filter(forms).min()
     }
 
-    /// Whether a provider asked for time, so that more ways may come.
+    /// Whether a provider asked for time, so that more lanes may come.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()
     }
 
-    /// The native way that is there now, after asking providers that wanted more time.
+    /// The best lane that is there now, after asking providers that wanted more time.
     pub(crate) fn native_now(&self) -> Option<ImportedKey> {
         self.resolve();
         self.best.get()
     }
 
-    /// Whether there is another way than this one.
+    /// Whether there is another lane than this one.
     pub(super) fn has_another(&self, native: &ImportedKey) -> bool {
         self.imported.borrow().iter().any(|other| other.rank != native.rank)
     }
 
-    /// The way of this rank while it is there, else the best.
-    pub(super) fn way(&self, rank: usize) -> Option<ImportedKey> {
+    /// The lane of this rank while it is there, else the best.
+    pub(super) fn lane(&self, rank: usize) -> Option<ImportedKey> {
         let same = self.imported.borrow().iter().find(|native| native.rank == rank).copied();
         same.or(self.best.get())
     }
@@ -350,7 +352,7 @@ impl KeyInner {
         if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 
-    /// The interface of the best way.
+    /// The interface of the best lane.
     pub(crate) fn interface(&self) -> Option<usize> {
         self.best.get().map(|native| native.interface)
     }
@@ -367,10 +369,10 @@ impl KeyInner {
         self.unresolved.borrow_mut().retain(|rank| ways[*rank].interface != interface);
         let best = self.imported.borrow().iter().copied().min_by_key(|native| native.rank);
         self.best.set(best);
-        self.settle();
+        self.update_fast_path();
     }
 
-    /// Copies a piece the native way, alone.
+    /// Copies a piece over the best lane, alone.
     pub(crate) fn copy(
         &self,
         put: bool,
@@ -402,7 +404,7 @@ impl KeyInner {
         }
     }
 
-    /// This way failed for this pair (the kernel refuses it from now on): the next best one takes over.
+    /// This lane failed for this pair (the kernel refuses it from now on): the next best one takes over.
     pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);
@@ -411,7 +413,7 @@ impl KeyInner {
         }
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
-        self.settle();
+        self.update_fast_path();
         self.endpoint.shared.core.note(format!(
             "{} to {} stopped working ({status}); from now on: {}",
             self.endpoint.shared.interfaces[native.interface].path,

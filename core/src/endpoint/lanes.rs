@@ -74,7 +74,7 @@ impl Inner {
             self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: false });
             return Ok(raw);
         }
-        let address = &self.address.party.candidates[way.candidate].address;
+        let address = &self.address.entry.candidates[way.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.id.raw())?;
         let raw = slot.interface.endpoint(handle);
@@ -96,7 +96,7 @@ impl Inner {
         self.lane(way)
     }
 
-    /// The way of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
+    /// The lane of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
     pub(super) fn way_of(&self, control: &Inner, way: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[way.interface];
         let same = |other: &&ModulePair| {

@@ -288,7 +288,7 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 }
 
 impl Inner {
-    // ---- the slow ways of a message ----
+    // ---- messages that do not take the fast path ----
 
     #[cold]
     fn send_refused(

@@ -1,8 +1,8 @@
-//! The order that flush and fence keep: which ways something has gone.
+//! What flush and fence have to know: over which lanes, or otherwise, operations went.
 
 use std::cell::Cell;
 
-/// The kinds of ways that operations go, a bit for each: ranks of memory lanes, and those of the core's own.
+/// What operations go over, a bit for each: memory lanes by rank, and the core's own ways.
 pub(super) mod way {
     /// Emulated over messages.
     pub(crate) const EMULATED: u64 = 1 << 63;

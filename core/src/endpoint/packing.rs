@@ -1,5 +1,5 @@
-//! While an application's packer runs, a provider is inside of the endpoint that packs. The packer may make progress and close the
-//! worker; what ends its connection then must not close that endpoint under the provider. It is closed when it has packed.
+//! Calls of an application's packer. Meanwhile a provider is inside of the endpoint that packs. The packer may make progress and
+//! close the worker; what ends its connection then must not close that endpoint under the provider. It is closed when it has packed.
 
 use super::inner::{Inner, Packing};
 use crate::{Error, Status};

@@ -1,4 +1,4 @@
-//! The slow way of put, get and atomics: whatever did not complete in one call.
+//! Posting puts and gets that did not take the fast path: natively, over several rails, or in their turn behind what is queued.
 
 use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
@@ -98,7 +98,7 @@ impl Inner {
         }
     }
 
-    /// Everything that is checked once an operation did not take the short way.
+    /// Everything that is checked once an operation did not take the fast path.
     pub(super) fn prepare(
         self: &Rc<Self>,
         key: &RemoteKey,
@@ -120,7 +120,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Local memory belongs to a context, as this worker does. The short way does not ask: what it does is over when
+    /// Local memory belongs to a context, as this worker does. The fast path does not ask: what it does is over when
     /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
     /// or a helper, would take its registrations for those of this context.
     pub(super) fn check_local(&self, local: &Region) -> Result<(), Error> {
@@ -135,7 +135,7 @@ impl Inner {
         ))
     }
 
-    /// Posts a put or get that did not take the short way.
+    /// Posts a put or get that did not take the fast path.
     #[inline(never)]
     pub(super) fn post_transfer(
         self: &Rc<Self>,
@@ -153,6 +153,19 @@ impl Inner {
             return Ok(outcome);
         }
         Ok(self.emulate_transfer(transfer)?)
+    }
+
+    /// The same for bytes that lie anywhere: made into a transfer here, so that the fast path pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_bytes(
+        self: &Rc<Self>,
+        data: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        let (local, len, completion) = (Local::Bytes(data), data.len(), Completion::Remote);
+        self.post_transfer(&Transfer { put: true, local, at: 0, len, key, offset, completion })
     }
 
     /// The memory of a transfer that is not over when the call returns. `Again`: it would have to be copied, and there is no
@@ -238,7 +251,7 @@ impl Inner {
         }
     }
 
-    /// Posts natively, splits, shares the work with the peer, or queues; `None`: there is no native way.
+    /// Posts natively, splits, shares the work with the peer, or queues; `None`: no lane leads there.
     fn try_native(self: &Rc<Self>, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, offset, .. } = transfer;
         while let Some(native) = key.inner.best.get() {
@@ -360,7 +373,7 @@ impl Inner {
     /// here: its device, or the network, may still carry it out.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
-            let Some(native) = op.key.way(op.rank).or_else(|| op.key.native_now()) else {
+            let Some(native) = op.key.lane(op.rank).or_else(|| op.key.native_now()) else {
                 return if op.key.forming().is_some() {
                     Ok(false)
                 } else {

@@ -1,5 +1,5 @@
-//! What an endpoint could not send at once: operations in order, bounded with everything else that is pending, and
-//! answers to what its peer asked. Progress drains both.
+//! An endpoint's queue: operations that could not be posted at once, in order and bounded with everything else that is
+//! pending, and answers to what its peer asked. Progress drains both.
 //!
 //! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
 //! that waits for the peer: not for a fence, and not for requests of ours.
@@ -20,9 +20,9 @@ use std::rc::Rc;
 const MOST_ANSWERS: usize = 65_536;
 
 impl Inner {
-    /// Does as much of `task` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
-    pub(crate) fn attempt(&self, task: &mut QueuedOp) -> Result<bool, Failed> {
-        let sent = match task {
+    /// Does as much of `op` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
+    pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
+        let sent = match op {
             QueuedOp::Message { id, header, payload, .. } => {
                 self.message_now(*id, *header, payload)
             }
@@ -34,9 +34,9 @@ impl Inner {
                 })
             }
             QueuedOp::Put(op) => self.send_put(op),
-            QueuedOp::Forward { to, task } => {
-                if let Some(task) = task.take() {
-                    to.post(*task);
+            QueuedOp::Forward { to, op } => {
+                if let Some(op) = op.take() {
+                    to.post(*op);
                 }
                 Ok(())
             }
@@ -81,34 +81,34 @@ impl Inner {
     }
 
     /// Posts an operation now if nothing is queued before it, otherwise queues it.
-    pub(crate) fn post(&self, mut task: QueuedOp) {
-        if task.is_message() {
+    pub(crate) fn post(&self, mut op: QueuedOp) {
+        if op.is_message() {
             // What it fails with, the state says.
             let _ = self.message_lane_opened();
         }
-        let first = !task.is_message() && self.queue_len() == 0;
+        let first = !op.is_message() && self.queue_len() == 0;
         match self.state.get() {
             State::Failed | State::Closed => {
                 let error = self.dead_error();
-                return self.end(task.request(), Err(error));
+                return self.end(op.request(), Err(error));
             }
             State::New if !first => {}
-            State::Ready | State::New => match self.attempt(&mut task) {
-                Ok(true) => return self.end(task.ends_when_sent(), Ok(0)),
+            State::Ready | State::New => match self.attempt(&mut op) {
+                Ok(true) => return self.end(op.ends_when_sent(), Ok(0)),
                 Ok(false) => {}
-                Err(failed) => return self.task_failed(&task, failed),
+                Err(failed) => return self.op_failed(&op, failed),
             },
             State::Queueing => {}
         }
-        self.queued_bytes.set(self.queued_bytes.get() + task.copied());
-        self.queue.borrow_mut().push_back(task);
+        self.queued_bytes.set(self.queued_bytes.get() + op.copied());
+        self.queue.borrow_mut().push_back(op);
         self.queue_has_work();
     }
 
     /// Queues at the front: what is queued already may depend on it.
-    pub(super) fn put_first(&self, task: QueuedOp) {
-        self.queued_bytes.set(self.queued_bytes.get() + task.copied());
-        self.queue.borrow_mut().push_front(task);
+    pub(super) fn put_first(&self, op: QueuedOp) {
+        self.queued_bytes.set(self.queued_bytes.get() + op.copied());
+        self.queue.borrow_mut().push_front(op);
         self.queue_has_work();
     }
 
@@ -119,26 +119,25 @@ impl Inner {
         self.worker.make_busy(self);
     }
 
-    fn task_failed(&self, task: &QueuedOp, failed: Failed) {
+    fn op_failed(&self, op: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
-        if let QueuedOp::Put(EmulatedPut { request, answer, .. }) = task {
+        if let QueuedOp::Put(EmulatedPut { request, answer, .. }) = op {
             if request != answer {
                 // The last piece asks for it, which was not sent.
                 self.shared.with_ops(|ops| ops.withdraw(*answer));
             }
         }
-        self.end(task.request(), Err(error));
+        self.end(op.request(), Err(error));
     }
 
     /// Hands an operation that is done by messages to the endpoint that it goes through (`control`: the one to the peer's service
     /// worker, or this one where there is none), behind what a fence holds back here.
-    pub(super) fn emulate(&self, control: &Rc<Inner>, task: QueuedOp) {
-        let held_back = |task: &QueuedOp| matches!(task, QueuedOp::Barrier { .. });
+    pub(super) fn emulate(&self, control: &Rc<Inner>, op: QueuedOp) {
+        let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
-            return self
-                .post(QueuedOp::Forward { to: control.clone(), task: Some(Box::new(task)) });
+            return self.post(QueuedOp::Forward { to: control.clone(), op: Some(Box::new(op)) });
         }
-        control.post(task);
+        control.post(op);
     }
 
     /// Whether another operation may become pending, for which so many bytes are copied.
@@ -157,7 +156,7 @@ impl Inner {
         };
         match self.queue.borrow().front() {
             Some(QueuedOp::Native(op)) => op.key.forming().is_some(),
-            Some(task) => task.is_message() && messages_wait(),
+            Some(op) => op.is_message() && messages_wait(),
             None => !self.answers.borrow().is_empty() && messages_wait(),
         }
     }
@@ -246,7 +245,7 @@ impl Inner {
         done
     }
 
-    /// Drains up to `budget` tasks and as many answers; returns how many were done and whether some are left.
+    /// Drains up to `budget` operations and as many answers; returns how many were done and whether some are left.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
         let mut done = self.run_answers(budget);
         let most = done + budget;
@@ -260,22 +259,22 @@ impl Inner {
                 }
             }
             // Taken out while it runs: what it triggers may queue more.
-            let Some(mut task) = self.queue.borrow_mut().pop_front() else { break };
-            match self.attempt(&mut task) {
+            let Some(mut op) = self.queue.borrow_mut().pop_front() else { break };
+            match self.attempt(&mut op) {
                 Ok(true) => {
-                    self.uncount(&task);
+                    self.uncount(&op);
                     done += 1;
-                    self.end(task.ends_when_sent(), Ok(0));
+                    self.end(op.ends_when_sent(), Ok(0));
                 }
                 Ok(false) if self.is_alive() => {
-                    self.queue.borrow_mut().push_front(task);
+                    self.queue.borrow_mut().push_front(op);
                     return (done, true);
                 }
                 // It ended with its endpoint.
                 Ok(false) => return (done + 1, false),
                 Err(failed) => {
-                    self.uncount(&task);
-                    self.task_failed(&task, failed);
+                    self.uncount(&op);
+                    self.op_failed(&op, failed);
                     done += 1;
                 }
             }
@@ -287,7 +286,7 @@ impl Inner {
         (done, left || !self.answers.borrow().is_empty())
     }
 
-    fn uncount(&self, task: &QueuedOp) {
-        self.queued_bytes.set(self.queued_bytes.get().saturating_sub(task.copied()));
+    fn uncount(&self, op: &QueuedOp) {
+        self.queued_bytes.set(self.queued_bytes.get().saturating_sub(op.copied()));
     }
 }

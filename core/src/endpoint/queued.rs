@@ -1,4 +1,4 @@
-//! What an endpoint has still to do: operations that wait in its queue, answers, copies that a peer shares.
+//! The types of what an endpoint has still to do: queued operations, waiting answers, shared copies.
 
 use super::Inner;
 use super::key::KeyInner;
@@ -28,7 +28,7 @@ pub(crate) enum QueuedOp {
     /// A put over messages.
     Put(EmulatedPut),
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
-    Forward { to: Rc<Inner>, task: Option<Box<QueuedOp>> },
+    Forward { to: Rc<Inner>, op: Option<Box<QueuedOp>> },
     /// Holds back what follows until `request` has ended.
     Barrier { request: Id },
     /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
@@ -36,7 +36,7 @@ pub(crate) enum QueuedOp {
     /// A native put or get that the provider had no room for.
     Native(NativeOp),
     /// An atomic that the provider had no room for, or that takes several of its operations.
-    Atomic(AtomicTask),
+    Atomic(NativeAtomic),
 }
 
 impl QueuedOp {
@@ -66,7 +66,7 @@ impl QueuedOp {
         }
     }
 
-    /// The operation that fails with this task.
+    /// The operation that fails with this op.
     pub(crate) fn request(&self) -> Option<Id> {
         match self {
             // A question has no request beside the operation that it asks for.
@@ -85,7 +85,7 @@ impl QueuedOp {
         }
     }
 
-    /// An operation beside `request` that nobody asks for when this task is given up.
+    /// An operation beside `request` that nobody asks for when this op is given up.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
             QueuedOp::Atomic(op) => op.by_swap.posted,
@@ -127,7 +127,7 @@ pub(crate) struct NativeOp {
     pub(crate) offset: u64,
     pub(crate) completion: Completion,
     pub(crate) request: Id,
-    /// Which way to the peer's memory.
+    /// The lane to the peer's memory, by rank.
     pub(super) rank: usize,
     /// The lane that a fence before it relies on, see [`Inner::may_leave`].
     pub(super) fenced: u64,
@@ -136,7 +136,7 @@ pub(crate) struct NativeOp {
 }
 
 /// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
-pub(crate) struct AtomicTask {
+pub(crate) struct NativeAtomic {
     pub(super) key: Rc<KeyInner>,
     pub(super) call: AtomicCall,
     pub(super) offset: u64,

@@ -1,4 +1,4 @@
-//! Put, get and atomics as an application asks for them, and as a provider is asked.
+//! The types of put, get and atomics: those that an application uses, and the records that a provider gets.
 
 use crate::proto::emulate::AtomicCall;
 use std::ffi::c_void;

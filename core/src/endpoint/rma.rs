@@ -1,5 +1,4 @@
-//! Put, get and atomics: natively where a provider gives this pair access to that memory, over messages
-//! otherwise.
+//! The calls for put, get and atomics, each with its fast path.
 
 use super::post::{Local, Transfer};
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
@@ -45,11 +44,11 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len)?;
-        let short = &key.inner.short;
-        if len < short.put_below.get() && self.may_go_short(key) {
+        let fast = &key.inner.fast;
+        if len < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: from, len };
-            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.put(&op) == OK {
+            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
+            if fast.put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -68,24 +67,15 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        let short = &key.inner.short;
-        if data.len() < short.put_below.get() && self.may_go_short(key) {
+        let fast = &key.inner.fast;
+        if data.len() < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
-            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.put(&op) == OK {
+            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
+            if fast.put(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
-        let (local, len, completion) = (Local::Bytes(data), data.len(), Completion::Remote);
-        self.inner.post_transfer(&Transfer {
-            put: true,
-            local,
-            at: 0,
-            len,
-            key,
-            offset,
-            completion,
-        })
+        self.inner.post_bytes(data, key, offset)
     }
 
     /// Reads the peer's region at `offset` into a range of a local region.
@@ -102,11 +92,11 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len)?;
-        let short = &key.inner.short;
-        if len < short.get_below.get() && self.may_go_short(key) {
+        let fast = &key.inner.fast;
+        if len < fast.get_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: to, len };
-            let op = rma_op(&iov, short.key.get(), offset, 0, Completion::Remote);
-            if short.get(&op) == OK {
+            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
+            if fast.get(&op) == OK {
                 return Ok(Outcome::Done(0));
             }
         }
@@ -188,21 +178,21 @@ impl Endpoint {
         offset: u64,
         fetch: bool,
     ) -> Result<Outcome, PostError> {
-        let short = &key.inner.short;
-        let masks = if fetch { short.fetch.get() } else { short.post.get() };
-        if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_go_short(key) {
+        let fast = &key.inner.fast;
+        let masks = if fetch { fast.fetch.get() } else { fast.post.get() };
+        if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_take_fast_path(key) {
             let mut result = 0;
-            let op = atomic_op_record(call, short.key.get(), offset, fetch, &mut result, 0);
-            if short.atomic(&op) == OK {
+            let op = atomic_op_record(call, fast.key.get(), offset, fetch, &mut result, 0);
+            if fast.atomic(&op) == OK {
                 return Ok(Outcome::Done(if fetch { result } else { 0 }));
             }
         }
         self.inner.atomic_slow(call, key, offset, fetch)
     }
 
-    /// Whether the short way may be taken: nothing is queued before it, and key and endpoint belong together.
+    /// Whether the fast path may be taken: nothing is queued before it, and key and endpoint belong together.
     #[inline]
-    fn may_go_short(&self, key: &RemoteKey) -> bool {
+    fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)
             && ep.may_post_memory()

@@ -18,7 +18,7 @@ pub(crate) struct ModulePair {
     pub(crate) candidate: usize,
 }
 
-/// The ways to one peer.
+/// The lanes to one peer.
 pub(crate) struct Route {
     /// Message lanes, best first.
     messages: Vec<ModulePair>,
@@ -45,12 +45,12 @@ impl Route {
         peer: &WorkerAddress,
         wires: impl Fn(usize, usize) -> Result<Option<ModuleRef>, String>,
     ) -> Route {
-        let theirs: Vec<PeerModule> = peer.party.candidates.iter().map(peer_module).collect();
+        let theirs: Vec<PeerModule> = peer.entry.candidates.iter().map(peer_module).collect();
         let mut wired: Vec<(ModuleRef, ModuleRef)> = Vec::new();
         let reach = |at: &ModuleRef, there: &PeerModule| {
             let slot = shared.interface(at).ok_or("it could not be opened on this worker")?;
             let index = theirs.iter().position(|t| t == there).unwrap_or(0);
-            let address = &peer.party.candidates[index].address;
+            let address = &peer.entry.candidates[index].address;
             if let Some(error) = &*shared.interfaces[slot].out_of_use.borrow() {
                 return Err(error.to_string());
             }
@@ -81,7 +81,7 @@ impl Route {
         Route { messages, chosen: Cell::new(0), memory, composed, records: lanes.records }
     }
 
-    /// One way alone, for messages.
+    /// One lane alone, for messages.
     pub(crate) fn only(way: ModulePair) -> Route {
         Route {
             messages: vec![way],
@@ -92,7 +92,7 @@ impl Route {
         }
     }
 
-    /// Puts the ways last, among their like, that failed lately, and of them the one that failed last.
+    /// Puts the lanes last, among their like, that failed lately, and of them the one that failed last.
     pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&ModulePair) -> u64) {
         self.messages.sort_by_key(&avoided_until);
         self.memory.sort_by_key(&avoided_until);
@@ -115,7 +115,7 @@ impl Route {
     /// The error for a peer that no message module reaches.
     pub(crate) fn unreachable(&self, core: &Core, peer: &WorkerAddress) -> Error {
         let theirs: Vec<(&str, &str)> = peer
-            .party
+            .entry
             .candidates
             .iter()
             .map(|there| (there.provider.as_str(), there.module.as_str()))

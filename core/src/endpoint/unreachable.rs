@@ -1,4 +1,4 @@
-//! The words for a peer that no message module reaches: first what would help and is missing here, with the reason, then
+//! The error text for a peer that no message module reaches: first what would help and is missing here, with the reason, then
 //! what was tried.
 
 use crate::explain::{Record, Verdict};

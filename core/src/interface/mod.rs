@@ -1,4 +1,4 @@
-//! A module that is open on a worker, and whom the worker knows by what it says.
+//! Interfaces: modules that are open on a worker, each with its provider's numbers of peers.
 
 mod numbers;
 mod said;
@@ -29,7 +29,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A module opened on a worker.
+/// A module opened on a worker. Nobody is called while a cell is borrowed.
 pub(crate) struct InterfaceSlot {
     pub(crate) provider: Arc<LoadedProvider>,
     pub(crate) domain: String,

@@ -1,4 +1,4 @@
-//! The numbers that one interface's provider gives to peers, and whom the worker knows by them.
+//! A map from the numbers that one interface's provider gives to peers to those that the worker gives.
 //!
 //! Most providers count, and what looks up a sender is then one place in a list. A provider may as well use what it has:
 //! the numbers of queue pairs, say. Those stand in a tree, so that a wild number costs no more than a close one.

@@ -1,11 +1,11 @@
-//! What something that was opened from a provider says of where it is.
+//! The address of an interface or a connector, as its provider gave it last.
 //!
 //! A provider that broke does not answer any more. What it said last stands then: candidates and schemes name each other by
 //! their places, and peers that come by another provider need the rest.
 
 use std::cell::RefCell;
 
-/// The address of something that was opened from a provider, as it was last heard.
+/// The address of something that was opened from a provider, as it was last heard. The provider is asked before the cell is borrowed.
 #[derive(Debug)]
 pub(crate) struct Said(RefCell<Vec<u8>>);
 

@@ -1,4 +1,4 @@
-//! Rights of peers.
+//! Access rights of peers to a region.
 
 use std::ops::BitOr;
 use tieline_plugin_api::access;

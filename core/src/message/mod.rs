@@ -1,4 +1,4 @@
-//! What a receive handler sees.
+//! Received messages, as a handler sees them, and those that it keeps.
 
 pub(crate) mod abi;
 

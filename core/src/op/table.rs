@@ -395,7 +395,7 @@ impl Table {
     }
 
     /// Where the data of an emulated get goes.
-    pub(crate) fn landing_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
+    pub(crate) fn buffer_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.slab.cold_mut(id)?.local_buffer.as_mut()
     }

@@ -147,7 +147,7 @@ pub(crate) fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status>
     Ok((plan, r.blob()?, r.blob()?))
 }
 
-/// The slots of a worker's own transfers.
+/// The slots of a worker's own transfers. Providers register their region while it is borrowed, and call nobody.
 #[derive(Default)]
 pub(crate) struct Slots {
     region: RefCell<Option<Region>>,

@@ -1,4 +1,4 @@
-//! Where an entry function writes.
+//! The buffer that an entry function writes a provider's tables into.
 
 use tieline_plugin_api::abi::ProviderOps;
 

@@ -1,4 +1,4 @@
-//! Who could have put a file where it lies, or could put another one in its place.
+//! Whether only root and this user can change a provider's file, or put another one in its place.
 //!
 //! dlopen takes a path, and whoever can rename one of the directories on it decides what is loaded, whatever was checked a
 //! moment before. So a path is followed from the root, as the kernel follows it. Every directory and every symbolic link on it

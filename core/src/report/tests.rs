@@ -1,3 +1,5 @@
+//! Tests of the report, its columns and its JSON.
+
 use super::*;
 use crate::explain::Verdict;
 

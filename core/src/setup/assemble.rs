@@ -195,7 +195,7 @@ impl Core {
         let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Log::new()));
         let core = Arc::new(Core {
             id,
-            place: Location::here(),
+            location: Location::here(),
             config,
             discovery,
             composition,

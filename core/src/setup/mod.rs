@@ -1,4 +1,4 @@
-//! What a context has found out by the time it is open, and everything of it that its workers share.
+//! The state of an open context that its workers share: configuration, providers, composition, memory.
 //!
 //! It uses configuration, registry, ranking, composition and memory; workers, endpoints and the public [`crate::Context`]
 //! use it.
@@ -42,7 +42,7 @@ pub(crate) struct ModuleUse {
 /// Everything of a context that its workers and regions share. Immutable but for what is counted.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
-    pub(crate) place: Location,
+    pub(crate) location: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
@@ -90,9 +90,9 @@ impl Core {
     }
 
     /// The service worker, for every worker but itself.
-    pub(crate) fn service_party(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
+    pub(crate) fn service_entry(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
-        self.service.get().filter(|party| party.worker != *worker && serves()).cloned()
+        self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
     /// The progress thread has ended before it was told to.
@@ -114,8 +114,8 @@ impl Core {
     }
 
     /// Publishes the service worker.
-    pub(crate) fn set_service(&self, party: WorkerEntry) {
-        let _ = self.service.set(party);
+    pub(crate) fn set_service(&self, entry: WorkerEntry) {
+        let _ = self.service.set(entry);
     }
 }
 

@@ -16,7 +16,7 @@ struct Orphan {
     through: Vec<Through>,
 }
 
-/// Those of a worker; some have ended already.
+/// Those of a worker; some have ended already. They are taken out of the cell before one is ended.
 #[derive(Default)]
 pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 

@@ -19,7 +19,7 @@ macro_rules! golden {
 }
 
 fn address() -> WorkerAddress {
-    let party = |n| WorkerEntry {
+    let entry = |n| WorkerEntry {
         worker: [n; 16],
         candidates: vec![Candidate {
             provider: "shm".into(),
@@ -40,15 +40,15 @@ fn address() -> WorkerAddress {
     WorkerAddress {
         context: [1; 16],
         messages: MESSAGES,
-        place: Location {
+        location: Location {
             boot_id: [2; 16],
             pid_namespace: 3,
             net_namespace: 4,
             pid: 5,
             host: "node7".into(),
         },
-        party: party(6),
-        service: Some(party(7)),
+        entry: entry(6),
+        service: Some(entry(7)),
     }
 }
 

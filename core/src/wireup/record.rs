@@ -1,4 +1,4 @@
-//! What is remembered of a peer: its life, and which numbers are used up. Bounded, whatever peers send.
+//! The record of each peer: its life, and which numbers are used up. Bounded, whatever peers send.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a worker ends of its providers.
+//! The unsafe call that closes an endpoint of a provider's which belongs to the worker.
 
 #![allow(unsafe_code)]
 

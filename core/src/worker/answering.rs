@@ -1,4 +1,4 @@
-//! Who asked is answered: at once, later, or by the end of the connection that it asked over.
+//! Answering peers: at once, later, or by ending the connection that they asked over.
 
 use super::Inner;
 use super::owed::Debt;
@@ -88,7 +88,7 @@ impl Inner {
         };
         for endpoint in self.all_endpoints() {
             if endpoint.owner != Owner::Circuit && endpoint.answers_len() > 0 {
-                who.extend(self.peers.borrow().known_number(&endpoint.address.party.worker));
+                who.extend(self.peers.borrow().known_number(&endpoint.address.entry.worker));
             }
         }
         who

@@ -1,4 +1,4 @@
-//! Peers come and go: what interfaces say of them, and whom the application hears of.
+//! Peers that arrive, leave or fail: what interfaces report of them, and what the application is told.
 
 use super::Inner;
 use crate::address::WorkerAddress;
@@ -60,7 +60,7 @@ impl Inner {
         let error = Error::new(status, format!("{label} is gone"), why, "");
         // Who sees the peer's process itself knows; who only hears nothing of it any more may be the one that is deaf.
         let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
-        let alive = |a: &WorkerAddress| hearsay && self.stands_elsewhere(a.party.worker, slot);
+        let alive = |a: &WorkerAddress| hearsay && self.stands_elsewhere(a.entry.worker, slot);
         if address.as_ref().is_some_and(alive) {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a worker does for its endpoints, beside their circuits.
+//! The worker's side of [`WorkerCalls`]: what it does for its endpoints, beside their circuits.
 
 use super::Inner;
 use super::owed::Debt;
@@ -61,7 +61,7 @@ impl WorkerCalls for Inner {
         if endpoint.owner == Owner::Circuit || status == Status::PeerFailed || self.closed.get() {
             return;
         }
-        let peer = self.peers.borrow().known_number(&endpoint.address.party.worker);
+        let peer = self.peers.borrow().known_number(&endpoint.address.entry.worker);
         if let Some(peer) = peer {
             let to = Origin { peer, circuit: None };
             let Waiting { answer, owed_since } = lost;
@@ -73,7 +73,7 @@ impl WorkerCalls for Inner {
     }
 
     fn answer_another_way(&self, failed: &EndpointInner) {
-        let worker = &failed.address.party.worker;
+        let worker = &failed.address.entry.worker;
         let Some(number) = self.peers.borrow().known_number(worker) else { return };
         let gone = match self.peers.borrow_mut().get_mut(number) {
             Some(peer) => peer.reply.take_if(|reply| std::ptr::eq(&raw const **reply, failed)),

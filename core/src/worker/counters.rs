@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! A worker's counters.
 
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ impl Inner {
         self.check_open()?;
         let wires = |slot, candidate| self.can_wire(&address, slot, candidate);
         let mut route = Route::choose(&self.shared, &address, wires);
-        route.put_last(|way| self.avoided_until(address.party.worker, way.interface));
+        route.put_last(|way| self.avoided_until(address.entry.worker, way.interface));
         if route.message().is_none() {
             return Err(route.unreachable(&self.shared.core, &address));
         }
@@ -108,7 +108,7 @@ impl Inner {
         };
         let existing = self.all_endpoints().into_iter().find(|e| {
             e.owner != Owner::Circuit
-                && e.address.party.worker == address.party.worker
+                && e.address.entry.worker == address.entry.worker
                 && e.check_alive().is_ok()
         });
         let endpoint = match existing {

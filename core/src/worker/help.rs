@@ -1,4 +1,4 @@
-//! Help with copies that peers share; see [`crate::proto::shared_copy`].
+//! The helper's half of copies that peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
 use crate::proto::emulate::Target;
@@ -24,7 +24,8 @@ struct Help {
     memory: RemoteKey,
 }
 
-/// The transfers that a worker helps with.
+/// The transfers that a worker helps with. Pieces are copied when nothing is borrowed. `keys` stays borrowed while one is imported, where
+/// an application's `oob` may be called: it cannot come back here, since a worker neither makes progress nor is closed within progress.
 #[derive(Default)]
 pub(super) struct Helps {
     /// At most one for each peer and slot: what an earlier request for the same slot asked for has ended.
@@ -39,8 +40,8 @@ impl Helps {
     }
 
     pub(super) fn close(&self) {
-        self.all.borrow_mut().clear();
-        self.keys.borrow_mut().clear();
+        // With a key the last of an endpoint may go, and with that memory of the application's.
+        drop((self.all.take(), self.keys.take()));
     }
 
     /// A peer asks for help with its transfer; the endpoint leads to it. Help is voluntary: whatever is missing, the peer

@@ -1,4 +1,4 @@
-//! What a worker says of itself: its address, from what its modules say of where they are.
+//! A worker's address, made of the addresses of its modules.
 
 use super::Inner;
 use crate::Error;
@@ -12,15 +12,15 @@ impl Inner {
         WorkerAddress {
             context: core.id,
             messages: crate::address::MESSAGES,
-            place: core.place.clone(),
-            party: self.party(),
-            service: core.service_party(&self.shared.id),
+            location: core.location.clone(),
+            entry: self.entry(),
+            service: core.service_entry(&self.shared.id),
         }
         .pack()
     }
 
     /// How this worker is reached.
-    pub(crate) fn party(&self) -> WorkerEntry {
+    pub(crate) fn entry(&self) -> WorkerEntry {
         let candidate = |(slot, said): (&InterfaceSlot, &Said)| Candidate {
             provider: slot.provider.name.clone(),
             domain: slot.domain.clone(),

@@ -67,7 +67,7 @@ impl Inner {
             let peers = self.peers.borrow();
             let peer = peers.get(from.peer).and_then(|peer| peer.address.as_ref());
             let peer = peer.ok_or(Status::BadData)?;
-            let (there, here) = (&peer.party.worker, &asked.address.party.worker);
+            let (there, here) = (&peer.entry.worker, &asked.address.entry.worker);
             if there != here || peer.context != asked.address.context {
                 return Err(Status::BadData);
             }
@@ -108,7 +108,7 @@ impl Inner {
         }
         let whole = {
             let mut ops = self.shared.ops.borrow_mut();
-            let local_buffer = ops.landing_of_get(id).ok_or(Status::BadData)?;
+            let local_buffer = ops.buffer_of_get(id).ok_or(Status::BadData)?;
             local_buffer.take(position, data)?
         };
         if whole {

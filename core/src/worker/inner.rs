@@ -1,4 +1,4 @@
-//! What a worker has, and the order in which it lets go of it.
+//! The state of a worker, and the order in which it is let go.
 
 use super::service_state::ServiceState;
 use super::wireup_transports::WireupTransports;

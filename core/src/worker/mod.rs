@@ -256,7 +256,7 @@ impl Worker {
                 result => Some(result),
             };
             match self.inner.wait_for(None, false, flush).map_err(CompletionError::Pending)? {
-                // One that was dropped while something waited for room is held, or it would end with its last task.
+                // One that was dropped while something waited for room is held, or it would end with its last operation.
                 Some(Ok(outcome @ Outcome::Pending(_))) => {
                     posted.push_back((inner.clone(), outcome))
                 }

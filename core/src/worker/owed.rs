@@ -1,4 +1,4 @@
-//! Answers that cannot be given at the moment: the owner of some memory was asked over a way in, and has no way back,
+//! The queue of answers that cannot be given at the moment: the owner of some memory was asked over a way in, and has no way back,
 //! for want of a descriptor say.
 //!
 //! They are kept and tried again for as long as forming a connection may take. A peer that cannot be told by then is
@@ -19,6 +19,7 @@ pub(super) struct Debt {
     pub(super) status: Status,
 }
 
+/// The answers that are owed. Nobody is answered or hung up on while they are borrowed: both may come back here.
 #[derive(Default)]
 pub(super) struct Owed {
     pub(super) debts: RefCell<VecDeque<Debt>>,

@@ -41,7 +41,7 @@ pub(super) struct Peers {
 impl Peers {
     /// The number of a worker, which may be new; and what [`Peers::add`] returns.
     pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointInner>>) {
-        match self.numbers.get(&address.party.worker) {
+        match self.numbers.get(&address.entry.worker) {
             Some(number) => (*number, None),
             None => self.add(Some(address.clone())),
         }
@@ -64,7 +64,7 @@ impl Peers {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         if let Some(address) = &address {
-            let _ = self.numbers.insert(address.party.worker, number);
+            let _ = self.numbers.insert(address.entry.worker, number);
         }
         let _ = self.known.insert(number, Peer { address, ..Peer::default() });
         (number, self.rests(number))
@@ -124,7 +124,7 @@ impl Peers {
         }
         let peer = self.known.remove(&number)?;
         if let Some(address) = &peer.address {
-            let _ = self.numbers.remove(&address.party.worker);
+            let _ = self.numbers.remove(&address.entry.worker);
         }
         peer.reply
     }

@@ -31,7 +31,8 @@ pub(super) struct Asked {
     pub(super) private: Vec<u8>,
 }
 
-/// A worker's side of its services.
+/// A worker's side of its services. Nothing is sent while a cell is borrowed, and no listener runs or is let go: all of these may come
+/// back here.
 pub(super) struct ServiceState {
     pub(super) services: RefCell<Services>,
     pub(super) listeners: RefCell<HashMap<String, Listener>>,

@@ -225,7 +225,7 @@ impl Worker {
         private: &[u8],
     ) -> Result<ServiceCall, ConnectError> {
         let parsed = WorkerAddress::parse(address)?;
-        let peer = parsed.party.worker;
+        let peer = parsed.entry.worker;
         let endpoint = self.connect(address)?;
         let _ = self.inner.peer_number(&parsed);
         let state = &self.inner.services;
@@ -267,7 +267,7 @@ impl Inner {
             self.hang_up(from, Status::Closed);
             return Ok(());
         }
-        let from = self.address_of_peer(from.peer).ok_or(Status::BadData)?.party.worker;
+        let from = self.address_of_peer(from.peer).ok_or(Status::BadData)?.entry.worker;
         let now = self.wiring.now();
         let taken = self.services.services.borrow_mut().receive(now, from, data);
         self.carry_out_services();
@@ -281,10 +281,7 @@ impl Inner {
 
     /// The way to a worker is gone: what waits for it ends.
     pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
-        // Nothing of it waits in the usual case: an endpoint may fail inside of a service's own sending.
-        if let Ok(mut services) = self.services.services.try_borrow_mut() {
-            services.peer_lost(peer, &error.to_string());
-        }
+        self.services.services.borrow_mut().peer_lost(peer, &error.to_string());
         self.carry_out_services();
     }
 
@@ -308,18 +305,13 @@ impl Inner {
             return;
         }
         let names: Vec<String> = self.services.listeners.borrow().keys().cloned().collect();
-        if let Ok(mut services) = self.services.services.try_borrow_mut() {
-            names.iter().for_each(|name| services.unlisten(name));
-        }
+        names.iter().for_each(|name| self.services.services.borrow_mut().unlisten(name));
         self.carry_out_services();
     }
 
     fn carry_out_services(self: &Rc<Self>) {
         loop {
-            let action = match self.services.services.try_borrow_mut() {
-                Ok(mut services) => services.take_action(),
-                Err(_) => return, // further up the stack somebody carries out
-            };
+            let action = self.services.services.borrow_mut().take_action();
             let Some(action) = action else { return };
             match action {
                 ServiceAction::Send { peer, message, answers } => {

@@ -1,4 +1,4 @@
-//! What a worker does when what it stands on goes away under it.
+//! Tests of what a worker does when what it stands on goes away under it.
 
 use super::*;
 use crate::rank::ModuleRef;

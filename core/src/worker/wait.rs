@@ -1,4 +1,4 @@
-//! Sleeping: a program need not spin.
+//! Waiting for an operation, an event or a condition: by spinning, yielding, or asleep.
 
 use super::backoff::{Step, Wait};
 use super::{Inner, Worker};

@@ -90,7 +90,7 @@ impl Inner {
             }
             (Here::Interface(at), Via::Candidate(there)) => {
                 let slot = &self.shared.interfaces[at];
-                let address = &peer.party.candidates[usize::from(*there)].address;
+                let address = &peer.entry.candidates[usize::from(*there)].address;
                 slot.out_of_use.borrow().is_none() && slot.interface.reachable(address).is_ok()
             }
             (Here::OutOfBand, Via::Connector(_)) => true,
@@ -112,7 +112,7 @@ impl Inner {
     ) -> Result<WireupTransport, Error> {
         let mine = self.schemes_here(&self.shared.interfaces[interface].domain);
         let theirs: Vec<(&Scheme, i32)> = peer
-            .party
+            .entry
             .schemes
             .iter()
             .filter_map(|scheme| Some((scheme, scheme.rank(candidate)?)))
@@ -130,7 +130,7 @@ impl Inner {
         same.sort_by_key(|(_, rank)| std::cmp::Reverse(*rank));
         let theirs: Vec<_> = same
             .iter()
-            .map(|(scheme, _)| (&scheme.via, is_of_its_domain(scheme, candidate, &peer.party)))
+            .map(|(scheme, _)| (&scheme.via, is_of_its_domain(scheme, candidate, &peer.entry)))
             .collect();
         let reaches = |here, via: &Via| self.reaches(peer, here, via);
         match best_pair(&ours, &theirs, reaches) {
@@ -163,7 +163,7 @@ impl Inner {
         interface: usize,
         candidate: usize,
     ) -> Result<Option<ModuleRef>, String> {
-        if peer.party.worker == self.shared.id {
+        if peer.entry.worker == self.shared.id {
             return Ok(None);
         }
         let transport =
@@ -176,7 +176,7 @@ impl Inner {
             WireupTransport::OutOfBand(_) => (compose::out_of_band(), Ok(())),
             WireupTransport::Messages(interface, candidate) => {
                 let slot = &self.shared.interfaces[interface];
-                let address = &peer.party.candidates[candidate].address;
+                let address = &peer.entry.candidates[candidate].address;
                 let at = ModuleRef::new(&slot.provider.name, &slot.domain, &slot.module);
                 (at, slot.interface.reachable(address))
             }
@@ -209,7 +209,7 @@ impl Inner {
                 }
             }
             WireupTransport::Messages(interface, candidate) => {
-                let key = (*interface, *candidate, peer.party.worker);
+                let key = (*interface, *candidate, peer.entry.worker);
                 let known = transports.messages.borrow().get(&key);
                 let raw = match known {
                     Some(raw) => raw,
@@ -218,7 +218,7 @@ impl Inner {
                         if let Some(error) = &*slot.out_of_use.borrow() {
                             return Err(error.status());
                         }
-                        let address = &peer.party.candidates[*candidate].address;
+                        let address = &peer.entry.candidates[*candidate].address;
                         let identity = self.identity().map_err(|e| e.status())?;
                         let cookie = transports.messages.borrow_mut().cookie();
                         let handle = slot
@@ -279,8 +279,8 @@ impl Inner {
 
 /// Whether a scheme is of the domain of the candidate that it serves: one of another domain says so, or serves others
 /// as well or better.
-fn is_of_its_domain(scheme: &Scheme, candidate: usize, party: &WorkerEntry) -> bool {
-    let domain = |at: usize| party.candidates.get(at).map(|there| &there.domain);
+fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> bool {
+    let domain = |at: usize| entry.candidates.get(at).map(|there| &there.domain);
     match scheme.via {
         Via::Candidate(at) => domain(usize::from(at)) == domain(candidate),
         Via::Connector(_) => scheme.serves.iter().all(|(at, rank)| {
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
     use crate::address::Candidate;
 
-    fn party(domains: &[&str]) -> WorkerEntry {
+    fn entry(domains: &[&str]) -> WorkerEntry {
         let candidate = |domain: &&str| Candidate {
             provider: "verbs".into(),
             domain: (*domain).into(),
@@ -379,14 +379,14 @@ mod tests {
 
     #[test]
     fn a_connector_is_of_the_domain_that_it_serves_best() {
-        let devices = party(&["verbs:rxe0", "verbs:rxe1"]);
+        let devices = entry(&["verbs:rxe0", "verbs:rxe1"]);
         let first = connector(&[(0, 200), (1, 199)]);
         assert!(is_of_its_domain(&first, 0, &devices) && !is_of_its_domain(&first, 1, &devices));
         let shared = connector(&[(0, 200), (1, 200)]);
         assert!(!is_of_its_domain(&shared, 0, &devices) && !is_of_its_domain(&shared, 1, &devices));
         assert!(is_of_its_domain(&connector(&[(0, 200)]), 0, &devices));
         // Two modules of one domain share what is of that domain.
-        let one = party(&["verbs:rxe0", "verbs:rxe0"]);
+        let one = entry(&["verbs:rxe0", "verbs:rxe0"]);
         assert!(is_of_its_domain(&shared, 0, &one) && is_of_its_domain(&shared, 1, &one));
         let messages = Scheme { via: Via::Candidate(1), ..first };
         assert!(is_of_its_domain(&messages, 1, &devices));

@@ -47,7 +47,7 @@ pub(super) struct OutOfBand {
     pub(super) send: SendOut,
 }
 
-/// Everything on a worker that can carry datagrams.
+/// Everything on a worker that can carry datagrams. Nothing is sent while a cell is borrowed, nor what the application gave let go.
 pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,

@@ -1,4 +1,4 @@
-//! Rooms of machines that are folders.
+//! Tests of the room for memory, on machines that are folders.
 
 use super::*;
 use std::fs::{create_dir_all, write};

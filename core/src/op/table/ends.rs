@@ -1,4 +1,4 @@
-//! How operations end with what they go over, and what is told of failures that nobody has asked for.
+//! Ending all operations of an endpoint or an interface, and failures that nobody has asked for.
 
 use super::*;
 use crate::error::Scope;

@@ -1,4 +1,4 @@
-//! The room that a provider gives for a message: one type, which cannot be overrun.
+//! The buffer that a provider gives to pack a message into: one type, which cannot be overrun.
 
 use crate::sys::Span;
 use std::any::Any;

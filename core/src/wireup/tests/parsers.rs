@@ -1,4 +1,4 @@
-//! No byte string does harm: kept ones from files, every truncation and flipped bit of good ones, random ones.
+//! Tests of the parsers: no byte string does harm, kept ones from files, every truncation and flipped bit of good ones, random ones.
 
 use super::world::{MODULE, World, id};
 use crate::wireup::message::{

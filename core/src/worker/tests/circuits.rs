@@ -172,7 +172,7 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
     });
     let scheme = |of: &WorkerAddress, rank| Scheme {
         serves: vec![(0, rank)],
-        ..of.party.schemes[0].clone()
+        ..of.entry.schemes[0].clone()
     };
     let via = |scheme: &Scheme| match &scheme.via {
         Via::Connector(address) => Some(WireupTransport::Connector(0, address.clone())),
@@ -181,8 +181,8 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
     for (first, second) in [(1, 2), (2, 1)] {
         let schemes = vec![scheme(&peer, first), scheme(&beside, second)];
         let best = schemes.iter().max_by_key(|scheme| scheme.rank(0)).and_then(via);
-        let party = WorkerEntry { schemes, ..peer.party.clone() };
-        let peer = WorkerAddress { party, ..peer.clone() };
+        let entry = WorkerEntry { schemes, ..peer.entry.clone() };
+        let peer = WorkerAddress { entry, ..peer.clone() };
         assert_eq!(worker.inner.choose_transport(&peer, 0, 0).ok(), best);
     }
 }

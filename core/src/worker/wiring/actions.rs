@@ -1,4 +1,4 @@
-//! What the wire-up machine asks for, carried out.
+//! Carrying out the actions of the wire-up machine.
 
 use super::State;
 use super::circuits::module_text;
@@ -51,9 +51,9 @@ impl Inner {
                 };
                 self.wiring.machine.borrow_mut().bound(now, &key, outcome);
             }
-            Action::Ready { key } => self.settled(&key, None),
+            Action::Ready { key } => self.wire_up_ended(&key, None),
             Action::Renumbered { from, to } => self.renumbered(&from, to),
-            Action::Failed { key, reason } => self.settled(&key, Some(&reason)),
+            Action::Failed { key, reason } => self.wire_up_ended(&key, Some(&reason)),
             Action::Send { key, datagram } => {
                 let number = self.wiring.by_key.borrow().get(&key).copied();
                 if let Some(number) = number {
@@ -66,7 +66,7 @@ impl Inner {
                 let slots =
                     self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
                 let ways = slots.flat_map(|(index, slot)| {
-                    let theirs = peer.party.candidates.iter().enumerate();
+                    let theirs = peer.entry.candidates.iter().enumerate();
                     let reached = theirs.filter(|(_, c)| {
                         c.provider == slot.provider.name
                             && c.module == slot.module
@@ -131,17 +131,17 @@ impl Inner {
         let nonsense = |why: &str| {
             Error::new(Status::BadData, "a request for a connection that makes no sense", why, "")
         };
-        if peer.party.worker != key.peer {
+        if peer.entry.worker != key.peer {
             return Err(nonsense("its sender's address is another worker's"));
         }
         for (index, slot) in
             self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint)
         {
-            for there in 0..peer.party.candidates.len() {
+            for there in 0..peer.entry.candidates.len() {
                 if module_text(slot, &self.shared.id, &peer, there) != *key.module {
                     continue;
                 }
-                let theirs = &peer.party.candidates[there].address;
+                let theirs = &peer.entry.candidates[there].address;
                 slot.interface.reachable(theirs).map_err(Error::from)?;
                 let transport = self.choose_transport(&peer, index, there)?;
                 let way = ModulePair { interface: index, candidate: there };
@@ -154,7 +154,7 @@ impl Inner {
     }
 
     /// A connection is there, or will never be.
-    pub(super) fn settled(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
+    pub(super) fn wire_up_ended(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let Some(number) = number else { return };
         let users = {
@@ -170,11 +170,11 @@ impl Inner {
             };
             match reason.map(|reason| reason.kind) {
                 None => {
-                    let way = (circuit.peer.party.worker, circuit.way.interface);
+                    let way = (circuit.peer.entry.worker, circuit.way.interface);
                     let _ = self.wiring.avoided.borrow_mut().remove(&way);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
-                    self.avoid(circuit.peer.party.worker, circuit.way.interface);
+                    self.avoid(circuit.peer.entry.worker, circuit.way.interface);
                 }
                 Some(_) => {}
             }

@@ -1,4 +1,4 @@
-//! Answers: what goes back over the circuit that a question came by.
+//! Endpoints for answers, which go back over the circuit that a question came by.
 
 use super::{Circuit, State, end};
 use crate::endpoint::{Circuits, Inner as EndpointInner, Owner, Route};

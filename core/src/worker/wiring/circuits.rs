@@ -1,4 +1,4 @@
-//! Circuits are made, used and let go.
+//! Making, using and closing circuits.
 
 use super::{Circuit, State, end};
 use crate::address::WorkerAddress;
@@ -29,11 +29,11 @@ pub(super) fn module_text(
     peer: &WorkerAddress,
     there: usize,
 ) -> String {
-    let candidate = &peer.party.candidates[there];
+    let candidate = &peer.entry.candidates[there];
     let mine = format!("{}/{}", slot.domain, slot.module);
     let theirs = format!("{}/{}", candidate.domain, candidate.module);
     let provider = &slot.provider.name;
-    if *me < peer.party.worker {
+    if *me < peer.entry.worker {
         format!("{provider}|{mine}|{theirs}")
     } else {
         format!("{provider}|{theirs}|{mine}")
@@ -46,7 +46,7 @@ impl Circuits for Inner {
         endpoint: &EndpointInner,
         way: ModulePair,
     ) -> Result<RawEndpoint, Error> {
-        let peer = endpoint.address.party.worker;
+        let peer = endpoint.address.entry.worker;
         let known = self.wiring.by_user.borrow().get(&(endpoint.index, way.interface)).copied();
         if let Some(number) = known {
             return self.circuit_state(number);
@@ -304,7 +304,7 @@ impl Inner {
     ) -> bool {
         self.wiring.circuits.borrow().values().any(|circuit| {
             let other = &self.shared.interfaces[circuit.way.interface];
-            circuit.peer.party.worker == worker
+            circuit.peer.entry.worker == worker
                 && matches!(circuit.state, State::Ready)
                 && other.domain != slot.domain
                 && other.out_of_use.borrow().is_none()

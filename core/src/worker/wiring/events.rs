@@ -198,9 +198,9 @@ impl Inner {
         }
         // After a key of a region that is gone the way is as good as before.
         if status != Status::KeyRejected {
-            self.avoid(peer.party.worker, interface);
+            self.avoid(peer.entry.worker, interface);
         }
-        if self.stands_elsewhere(peer.party.worker, &self.shared.interfaces[interface]) {
+        if self.stands_elsewhere(peer.entry.worker, &self.shared.interfaces[interface]) {
             // The peer lives: only this device's way to it is gone.
             self.shared.core.note(format!(
                 "{} to {} failed ({error}); what goes through other devices goes on",

@@ -1,4 +1,4 @@
-//! Who may say what: a datagram of wire-up speaks for one worker, and counts only when it comes from there.
+//! Checking the sender of datagrams: one of wire-up speaks for one worker, and counts only when it comes from there.
 //!
 //! What carries it says who brought it: a module's message the worker that its connection belongs to, a connector the
 //! address of its connection's other end. Both are what that process has said of itself when it connected: a peer is
@@ -33,12 +33,12 @@ impl Inner {
         let said = spoken.identity.filter(|identity| !identity.is_empty());
         let identity = match said.map(WorkerAddress::parse) {
             None => None,
-            Some(Ok(address)) if address.party.worker == spoken.from => Some(address),
+            Some(Ok(address)) if address.entry.worker == spoken.from => Some(address),
             Some(_) => return Err("its sender's address is another worker's, or none"),
         };
         let ours = match sender {
             Sender::Application | Sender::At(0) => true,
-            Sender::Worker(peer) if peer.party.worker == spoken.from => true,
+            Sender::Worker(peer) if peer.entry.worker == spoken.from => true,
             // Who lives where a worker was may say that it does so no more.
             Sender::Worker(peer) => spoken.is_of_successor && self.lives_where(peer, &spoken.from),
             Sender::At(hash) => {
@@ -62,12 +62,12 @@ impl Inner {
     /// Whether a peer has an address of a module that a worker of ours is known to have.
     fn lives_where(&self, peer: &WorkerAddress, worker: &[u8; 16]) -> bool {
         self.address_of(worker).is_some_and(|known| {
-            known.party.candidates.iter().any(|one| {
+            known.entry.candidates.iter().any(|one| {
                 let same = |c: &crate::address::Candidate| {
                     (&c.provider, &c.module, &c.address)
                         == (&one.provider, &one.module, &one.address)
                 };
-                !one.address.is_empty() && peer.party.candidates.iter().any(same)
+                !one.address.is_empty() && peer.entry.candidates.iter().any(same)
             })
         })
     }
@@ -75,7 +75,7 @@ impl Inner {
 
 /// Whether one of a worker's connectors has the address with this hash.
 fn is_reached_at(address: &WorkerAddress, hash: u64) -> bool {
-    address.party.schemes.iter().any(
+    address.entry.schemes.iter().any(
         |scheme| matches!(&scheme.via, Via::Connector(address) if address_hash(address) == hash),
     )
 }
@@ -127,8 +127,8 @@ mod tests {
         let me = &worker.inner;
         let mut known = WorkerAddress::parse(&other.inner.identity().unwrap()).unwrap();
         let via = Via::Connector(b"its connector".to_vec());
-        known.party.schemes.push(Scheme { name: "c/d".into(), via, serves: Vec::new() });
-        let key = ConnectionKey { peer: known.party.worker, module: "tcp|a|b".into(), n: 1 };
+        known.entry.schemes.push(Scheme { name: "c/d".into(), via, serves: Vec::new() });
+        let key = ConnectionKey { peer: known.entry.worker, module: "tcp|a|b".into(), n: 1 };
         let circuit = Circuit {
             key: Some(key.clone()),
             way: ModulePair { interface: 0, candidate: 0 },
@@ -145,7 +145,7 @@ mod tests {
         let _ = me.wiring.circuits.borrow_mut().insert(7, circuit);
         let _ = me.wiring.by_key.borrow_mut().insert(key, 7);
         let gone = |kind| {
-            let from = known.party.worker;
+            let from = known.entry.worker;
             let header = Header {
                 from,
                 to: me.shared.id,
@@ -162,10 +162,10 @@ mod tests {
         assert!(!taken(&said, Sender::At(address_hash(b"another one"))));
         // Of messages: another worker may say it where it has the address that the one before had.
         let mut successor = known.clone();
-        successor.party.worker = [3; 16];
+        successor.entry.worker = [3; 16];
         assert!(taken(&said, Sender::Worker(&successor)));
-        assert!(!taken(&request(known.party.worker, b""), Sender::Worker(&successor)));
-        successor.party.candidates[0].address = b"elsewhere".to_vec();
+        assert!(!taken(&request(known.entry.worker, b""), Sender::Worker(&successor)));
+        successor.entry.candidates[0].address = b"elsewhere".to_vec();
         assert!(!taken(&said, Sender::Worker(&successor)));
         me.wiring.by_key.borrow_mut().clear();
     }
