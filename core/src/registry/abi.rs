@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod events;
+pub(crate) mod grown;
 pub(crate) mod host;
 pub(crate) mod layout;
 pub(crate) mod objects;
@@ -498,7 +499,7 @@ impl RawEndpoint {
 
     /// Connect-to-endpoint modules: this endpoint's address.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Status> {
-        objects::grown(|buffer, capacity| {
+        grown::grown(|buffer, capacity| {
             // SAFETY: the handle is open and this is its thread; the buffer has that capacity.
             unsafe { (self.table.address)(self.handle, buffer, capacity) }
         })

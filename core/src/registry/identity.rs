@@ -1,6 +1,7 @@
-//! Who a provider says it is: the identity note, checked against the core and the file's name.
+//! Where a provider comes from, and who it says it is: the identity note, checked against the core and the file's name.
 
 use super::elf::Unfit;
+use std::path::PathBuf;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 
@@ -15,6 +16,24 @@ pub(crate) struct Identity {
     pub(crate) abi_minor: u16,
     /// Built in Rust with `panic = "abort"`: a panic in it ends the process.
     pub(crate) aborts: bool,
+}
+
+/// Where a provider comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Linked into the core.
+    BuiltIn,
+    /// A file.
+    File(PathBuf),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::BuiltIn => f.write_str("built in"),
+            Origin::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// A refusal with the step at which it happened.

@@ -7,15 +7,16 @@
 
 #![allow(unsafe_code)]
 
+use super::abi::grown::listed;
 use super::abi::host::{LogLine, Services};
-use super::abi::objects::{OpenDomain, listed};
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
-use super::identity::Refusal;
+use super::identity::{Origin, Refusal};
 use super::probe::FileKey;
 use super::room::Room;
 use super::search::Checked;
-use super::{Origin, REFUSED_VALUE, Settings, sys};
+use super::settings::Settings;
+use super::sys;
 use crate::Error;
 use crate::explain::Verdict;
 use crate::log::Log;
@@ -42,6 +43,9 @@ pub(crate) struct ConfigDecl {
     pub(crate) kind: String,
     pub(crate) doc: String,
 }
+
+/// The step at which a provider refuses to start because of a value that it was given.
+pub(crate) const REFUSED_VALUE: &str = "value";
 
 /// A provider that is in use.
 pub(crate) struct LoadedProvider {
@@ -302,15 +306,6 @@ impl LoadedProvider {
             unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
         })
         .map_err(|code| self.failed_call(code, &what))
-    }
-
-    /// Opens one of them for a context.
-    pub(crate) fn open_domain(
-        self: &Arc<Self>,
-        name: &str,
-        context_id: [u8; 16],
-    ) -> Result<OpenDomain, Error> {
-        OpenDomain::open(self, name, context_id)
     }
 
     /// The variables that it declares; none when it does not say.

@@ -14,31 +14,24 @@ mod load;
 mod probe;
 mod room;
 mod search;
+mod settings;
 mod sys;
 #[cfg(test)]
 mod tests;
 mod trust;
 
-pub(crate) use load::LoadedProvider;
+pub(crate) use identity::Origin;
+pub(crate) use load::{LoadedProvider, REFUSED_VALUE};
 pub(crate) use search::SearchPath;
+pub(crate) use settings::Settings;
 
 use crate::explain::{Record, Verdict};
 use crate::log::Log;
 use abi::host::LogLine;
 use identity::Refusal;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
-
-/// Where a provider's configuration comes from, and the search's own.
-pub(crate) trait Settings: Send + Sync {
-    /// The value of a variable, when somebody has set it.
-    fn get(&self, name: &str) -> Option<String>;
-
-    /// Everything that [`Settings::get`] answers, for a child process that can ask nobody.
-    fn all(&self) -> Vec<(String, String)>;
-}
 
 /// A provider that is linked into the core.
 pub(crate) struct Builtin {
@@ -46,27 +39,6 @@ pub(crate) struct Builtin {
     pub(crate) version: &'static str,
     pub(crate) entry: EntryFn,
 }
-
-/// Where a provider comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// Linked into the core.
-    BuiltIn,
-    /// A file.
-    File(PathBuf),
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Origin::BuiltIn => f.write_str("built in"),
-            Origin::File(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// The step at which a provider refuses to start because of a value that it was given.
-pub(crate) const REFUSED_VALUE: &str = "value";
 
 /// What was found.
 pub(crate) struct Discovery {

@@ -12,11 +12,11 @@
 //!
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
 
-use super::Settings;
 use super::abi::host::Services;
 use super::elf::Unfit;
 use super::identity::Refusal;
 use super::room::Room;
+use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
 use super::trust::Trust;
 use crate::config::effective_uid;

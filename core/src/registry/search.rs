@@ -10,8 +10,9 @@
 
 use super::elf::{self, OpenFile, Unfit};
 use super::identity::{self, Identity, Refusal};
+use super::load;
+use super::settings::Settings;
 use super::trust::{Obstacle, Trust};
-use super::{Settings, load};
 use crate::explain::{Record, Verdict};
 use std::collections::HashSet;
 use std::fs;

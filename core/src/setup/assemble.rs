@@ -9,6 +9,7 @@ use crate::explain::{Record, Verdict};
 use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
+use crate::registry::abi::objects::OpenDomain;
 use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
@@ -280,7 +281,7 @@ fn open_domains(
             record.domain = Some(name.clone());
             record
         };
-        let opened = provider.open_domain(&name, id).and_then(|d| Ok((d.modules()?, d)));
+        let opened = OpenDomain::open(provider, &name, id).and_then(|d| Ok((d.modules()?, d)));
         let (modules, domain) = match opened {
             Ok(opened) => opened,
             // Its device is not ready, or not ours: the operator can help that.

@@ -5,7 +5,7 @@
 //! Nothing here prints: lines go into a log that the report shows.
 
 use crate::log::Log;
-use crate::registry::Settings;
+use crate::registry::settings::Settings;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,6 @@
 //! Tests of tables, stubs and host services, with providers that live in this file.
 
+use super::objects::OpenDomain;
 use super::{EndpointTable, FAILED_ENDPOINT, RawEndpoint};
 use crate::explain::{Record, Verdict};
 use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
@@ -230,7 +231,7 @@ fn a_poisoned_provider_refuses_control_calls_with_the_reason() {
     provider.poison("a later reason");
     let error = provider.domains().expect_err("refused");
     assert_eq!((error.status(), error.why()), (Status::ProviderFailed, "it panicked: boom"));
-    assert!(provider.open_domain("test", [0; 16]).is_err());
+    assert!(OpenDomain::open(provider, "test", [0; 16]).is_err());
 }
 
 #[test]

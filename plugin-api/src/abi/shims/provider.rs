@@ -160,3 +160,62 @@ unsafe extern "C" fn layouts(_: *mut c_void, out: *mut Layouts) -> i32 {
     unsafe { write_attr(out, &super::layout::describe()) };
     OK
 }
+
+/// The tables of a domain and of what is opened from it.
+struct Tables<D>(core::marker::PhantomData<D>);
+
+impl<D: Domain> Tables<D> {
+    const DOMAIN: &'static DomainOps = &DomainOps {
+        size: size_of::<DomainOps>(),
+        close: Some(close::<D>),
+        query_modules: Some(domain::query_modules::<D>),
+        open_interface: Some(domain::open_interface::<D>),
+        open_connector: Some(domain::open_connector::<D>),
+        alloc: Some(domain::alloc::<D>),
+        register: Some(domain::register::<D>),
+        deregister: Some(domain::deregister::<D>),
+        pack_key: Some(domain::pack_key::<D>),
+        revoke: Some(domain::revoke::<D>),
+    };
+    const INTERFACE: &'static InterfaceOps = &InterfaceOps {
+        size: size_of::<InterfaceOps>(),
+        poll: Some(interface::poll::<D::Interface>),
+        close: Some(close::<D::Interface>),
+        address: Some(interface::interface_address::<D::Interface>),
+        reachable: Some(interface::reachable::<D::Interface>),
+        connect: Some(interface::connect::<D::Interface>),
+        arm: Some(interface::arm::<D::Interface>),
+        event_fd: Some(interface::event_fd::<D::Interface>),
+        release: Some(interface::release::<D::Interface>),
+        memory: Some(interface::memory::<D::Interface>),
+        hang_up: Some(interface::hang_up::<D::Interface>),
+    };
+    const ENDPOINT: &'static EndpointOps = &EndpointOps {
+        size: size_of::<EndpointOps>(),
+        am_short: Some(endpoint::am_short::<EndpointOf<D>>),
+        am_packed: Some(endpoint::am_packed::<EndpointOf<D>>),
+        am_zcopy: Some(endpoint::am_zcopy::<EndpointOf<D>>),
+        put: Some(endpoint::put::<EndpointOf<D>>),
+        get: Some(endpoint::get::<EndpointOf<D>>),
+        atomic: Some(endpoint::atomic::<EndpointOf<D>>),
+        flush: Some(endpoint::flush::<EndpointOf<D>>),
+        fence: Some(endpoint::fence::<EndpointOf<D>>),
+        close: Some(close::<EndpointOf<D>>),
+        import_key: Some(endpoint::import_key::<EndpointOf<D>>),
+        drop_key: Some(endpoint::drop_key::<EndpointOf<D>>),
+        address: Some(endpoint::endpoint_address::<EndpointOf<D>>),
+        connect: Some(endpoint::endpoint_connect::<EndpointOf<D>>),
+    };
+    const CONNECTOR: &'static ConnectorOps = &ConnectorOps {
+        size: size_of::<ConnectorOps>(),
+        poll: Some(connector::connector_poll::<D::Connector>),
+        close: Some(close::<D::Connector>),
+        address: Some(connector::connector_address::<D::Connector>),
+        reachable: Some(connector::connector_reachable::<D::Connector>),
+        send: Some(connector::connector_send::<D::Connector>),
+        arm: Some(connector::connector_arm::<D::Connector>),
+        event_fd: Some(connector::connector_event_fd::<D::Connector>),
+    };
+}
+
+type EndpointOf<D> = <<D as Domain>::Interface as Interface>::Endpoint;

@@ -125,7 +125,7 @@ pub(crate) fn registered(span: Span, answers: &'static Answers) -> Registered {
     let builtin = [Builtin { name: "answers", version: "1.0.0", entry }];
     let path = SearchPath::named(None);
     let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()));
-    let domain = found.providers[0].open_domain("answers", [0; 16]).unwrap();
+    let domain = OpenDomain::open(&found.providers[0], "answers", [0; 16]).unwrap();
     let handle = std::ptr::from_ref(answers).cast_mut().cast();
     Registered { handle: Some(handle), span, domain: domain.inner.clone() }
 }
