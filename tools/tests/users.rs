@@ -3,11 +3,12 @@
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline::job::wire::{Decoder, Frame};
 use tieline::{Status, job::Job};
 
@@ -19,14 +20,18 @@ fn port() -> u16 {
 }
 
 fn root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 /// This program where every user may start it; gone with the test.
-struct Copy(PathBuf);
+struct Copy(PathBuf, #[allow(dead_code)] MutexGuard<'static, ()>); // held, not read
+
+/// One test at a time: a child of another one would inherit the file while it is written, and none could start it.
+static ONE: Mutex<()> = Mutex::new(());
 
 impl Copy {
     fn new() -> Copy {
+        let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = std::env::temp_dir().join(format!("tieline-users-{}", std::process::id()));
         std::fs::create_dir_all(&place).unwrap();
         let program = place.join("ranks");
@@ -34,7 +39,7 @@ impl Copy {
         for path in [&place, &program] {
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
         }
-        Copy(place)
+        Copy(place, alone)
     }
 
     fn rank(&self, test: &str, rank: usize, set: &[(&str, &str)]) -> Command {
