@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    const RMA: u64 = caps::PUT | caps::GET;
+    const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
 
     fn shm() -> FoundModule {
         let caps = caps::AM_SHORT | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY;

@@ -114,6 +114,10 @@ impl Role {
             }
             Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
             Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
+            // Nobody asks its lane afterwards whether what is complete has arrived.
+            Role::Rma | Role::Atomic if !has(caps::REMOTE_COMPLETION) => {
+                Some("completion at the target (REMOTE_COMPLETION)")
+            }
             Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),
             Role::Connection if !facts.connection_only && !facts.carries_small_messages() => {
                 Some("messages")

@@ -2,13 +2,12 @@
 
 use super::FoundModule;
 use crate::rank::{ModuleFacts, ModuleRef};
+pub(crate) use crate::registry::OUT_OF_BAND;
 use tieline_plugin_api::abi::Cost;
 
-/// The provider name of the connection module that the application is.
-pub(crate) const OUT_OF_BAND: &str = "oob";
 const MODULE: &str = "callbacks";
 
-/// It among modules.
+/// The name of the application's callbacks as a module: `oob/callbacks`. Nobody opens it; a worker has the callbacks.
 pub(crate) fn out_of_band() -> ModuleRef {
     ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, MODULE)
 }
@@ -22,7 +21,7 @@ pub(crate) fn out_of_band_candidate() -> FoundModule {
             connects_to_endpoint: false,
             caps: 0,
             fetching_atomics: false,
-            priority: 0,
+            priority: 0, // its place is that of `oob` in TIELINE_CONNECT
             cost: [Cost::default(); 5],
         },
         provider_preference: 0,

@@ -7,7 +7,7 @@ use tieline_plugin_api::abi::Cost;
 use tieline_plugin_api::caps;
 
 const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
-const RMA: u64 = caps::PUT | caps::GET;
+const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
 
 /// A data-path module that connects to an interface.
 fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
@@ -339,6 +339,11 @@ fn equal_priorities_are_decided_by_cost_and_then_by_name() {
 fn half_a_capability_is_named() {
     let composition = compose(&[data("x", "x", "w", caps::PUT, 1)], &preferences(&[]));
     assert_eq!(verdicts(&composition, "x/w"), ["unfit: for RMA: lacks get"]);
+    // A put of which nobody says that it has arrived is done by messages instead.
+    let memory = caps::PUT | caps::GET;
+    let composition = compose(&[data("x", "x", "rw", memory, 1)], &preferences(&[]));
+    let lacks = "unfit: for RMA: lacks completion at the target (REMOTE_COMPLETION)";
+    assert_eq!(verdicts(&composition, "x/rw"), [lacks]);
 }
 
 #[test]

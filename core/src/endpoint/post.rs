@@ -467,6 +467,16 @@ impl Inner {
         Ok(posted)
     }
 
+    /// The provider of a key's fast path broke in a call.
+    #[cold]
+    pub(super) fn fast_path_broke(&self, key: &RemoteKey) -> PostError {
+        let status = Status::ProviderFailed;
+        match key.inner.best.get() {
+            Some(native) => self.memory_failure(&native, key, status).into(),
+            None => Error::from_status(status).into(),
+        }
+    }
+
     /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its
     /// contract is taken out.
     pub(crate) fn memory_failure(

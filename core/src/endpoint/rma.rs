@@ -1,16 +1,20 @@
-//! The calls for put, get and atomics, each with its fast path.
+//! The calls for put, get and atomics, each with its fast path: one call of a module that is through when it returns, over a key
+//! that waits for nothing better. Everything else is in `post.rs` and `atomic.rs`.
 
 use super::post::{Local, Transfer};
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, RemoteKey};
-use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::region::Region;
 use crate::request::Outcome;
+use crate::{PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, atomic_op};
+
+/// Whatever else is not `OK` on the fast path did nothing, and is asked again on the slow one. Who broke may have done it.
+const BROKE: i32 = Status::ProviderFailed as i32;
 
 impl Endpoint {
     /// Writes a range of a local region to the peer's region at `offset`; complete when visible there.
@@ -48,8 +52,10 @@ impl Endpoint {
         if len < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: from, len };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            if fast.put(&op) == OK {
-                return Ok(Outcome::Done(0));
+            match fast.put(&op) {
+                OK => return Ok(Outcome::Done(0)),
+                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
+                _ => {}
             }
         }
         let (at, local) = (range.start, Local::Region(local));
@@ -71,8 +77,10 @@ impl Endpoint {
         if data.len() < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            if fast.put(&op) == OK {
-                return Ok(Outcome::Done(0));
+            match fast.put(&op) {
+                OK => return Ok(Outcome::Done(0)),
+                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
+                _ => {}
             }
         }
         self.inner.post_bytes(data, key, offset)
@@ -96,8 +104,10 @@ impl Endpoint {
         if len < fast.get_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: to, len };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            if fast.get(&op) == OK {
-                return Ok(Outcome::Done(0));
+            match fast.get(&op) {
+                OK => return Ok(Outcome::Done(0)),
+                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
+                _ => {}
             }
         }
         let (at, local, completion) = (range.start, Local::Region(local), Completion::Remote);
@@ -183,14 +193,17 @@ impl Endpoint {
         if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_take_fast_path(key) {
             let mut result = 0;
             let op = atomic_op_record(call, fast.key.get(), offset, fetch, &mut result, 0);
-            if fast.atomic(&op) == OK {
-                return Ok(Outcome::Done(if fetch { result } else { 0 }));
+            match fast.atomic(&op) {
+                OK => return Ok(Outcome::Done(if fetch { result } else { 0 })),
+                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
+                _ => {}
             }
         }
         self.inner.atomic_slow(call, key, offset, fetch)
     }
 
-    /// Whether the fast path may be taken: nothing is queued before it, and key and endpoint belong together.
+    /// Whether the fast path may be taken: nothing is queued before it, key and endpoint belong together, the endpoint lives and
+    /// this is its process. A fence has nothing to add: what stands before it here is through.
     #[inline]
     fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;

@@ -62,19 +62,23 @@ impl Inner {
             let claims = Claims { sequence, front: 0, back: 0 };
             word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
             let bytes = request_bytes(&plan, control_key, memory_key)?;
-            // A full queue only means that nobody helps.
-            let _ = self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes));
+            match self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes)) {
+                Ok(()) => slots.used(sequence),
+                // No room: nobody helps.
+                Err(Status::Again) => return Ok(None),
+                Err(status) => return Err(self.failed(self.by_message_lane(status))),
+            }
             let (local, key) = (local.hold(), key.inner.clone());
             let mut job = SharedCopy { plan, request: None, local, key, copied: Ok(()) };
             job.copied = copy_front(&job, &region);
             let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
             self.unhelped.set(if now.back > 0 { 0 } else { self.unhelped.get().saturating_add(1) });
-            self.conclude(native, job, &region)
+            self.conclude(native, job, &region).map(Some)
         })();
-        if !matches!(outcome, Ok(Outcome::Pending(_))) {
+        if !matches!(outcome, Ok(Some(Outcome::Pending(_)))) {
             slots.give_back(slot);
         }
-        Some(outcome)
+        outcome.transpose()
     }
 
     /// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.

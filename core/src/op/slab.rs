@@ -1,19 +1,19 @@
-//! A table whose entries have numbers that are never given away twice.
+//! A table whose entries have numbers, of which none is given away twice before 2^40 - 1 others were.
 //!
 //! ```text
 //! number = serial << 24 | place        serial: 1, 2, 3, ... for every entry that this table ever had
 //! ```
 //!
-//! Taking and giving back cost the same however many entries there are, and pages that have emptied are given back.
-//! A number fits 64 bits and is never 0. That of an entry that is gone finds nothing, unless 2^40 entries later the
+//! Taking and giving back cost the same however many entries there are, and pages that have emptied are given back, but for one.
+//! A number fits 64 bits and is never 0. That of an entry that is gone finds nothing, unless 2^40 - 1 entries later the
 //! same place gets the same serial.
 
 use std::num::NonZeroU64;
 
 const PLACE_BITS: u32 = 24;
 const PAGE: usize = 256;
-/// No more entries than this at once.
-const MOST: usize = 1 << PLACE_BITS;
+/// No more entries than this at once: the places of the last page stay free, and the highest may stand for none.
+const MOST: usize = (1 << PLACE_BITS) - PAGE;
 
 /// The number of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ impl Id {
 
     /// Its place, which is another entry's when this one is gone.
     pub(crate) fn place(self) -> usize {
-        self.0.get() as usize & (MOST - 1)
+        self.0.get() as usize & ((1 << PLACE_BITS) - 1)
     }
 }
 
@@ -77,12 +77,13 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
 /// Entries of two parts: `H`, which every use touches, and `C`, which few do.
 pub(crate) struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
-    /// Pages with room, the one in use last; each is in it at most once, and one that has gone may still be.
+    /// A stack of pages with room: the top takes the next entry. One that has filled or was given back stays until it is the top.
     roomy: Vec<u32>,
+    /// Of each page, whether it is in `roomy`, where none is twice.
     listed: Vec<bool>,
     /// Places of pages that have been given back.
     vacant: Vec<u32>,
-    /// The page that emptied last.
+    /// The page that emptied last; it may be in use again.
     spare: Option<usize>,
     serial: u64,
     len: usize,
@@ -180,7 +181,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
-    /// The entry at a place, whatever its number.
+    /// The number of the entry at a place, if there is one.
     pub(crate) fn at(&self, place: usize) -> Option<Id> {
         self.slot(place).and_then(|slot| Id::from_raw(slot.number))
     }

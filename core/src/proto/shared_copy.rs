@@ -1,11 +1,15 @@
-//! Large transfers copied from both ends: while one process is in its put or get, the other, if it is
-//! making progress, copies too.
+//! A shared copy: a large transfer between two processes of a host that is copied from both ends. While one process is in its
+//! put or get, the other, if it is making progress, copies too.
 //!
 //! The initiator splits the transfer into chunks and takes them from the front. It tells the peer in one
 //! message, and the peer takes chunks from the back, copying with its own single-copy module in the other
-//! direction. Who takes what is settled by one word in memory that both map (a job slot in a region of the
-//! initiator): `sequence | taken from the front | taken from the back`. A peer that does not look costs
-//! one message; one that looks late finds nothing left, or another sequence, and does nothing.
+//! direction. Who takes what is settled by one word in memory that both map (a slot in a region of the
+//! initiator): `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. A peer that does not look costs
+//! one message; one that looks late finds nothing left, or another sequence, and does nothing. A sequence is used up only by
+//! a message that was sent, so that one which still lies unread has not come round again.
+//!
+//! Whoever is asked gets the keys of the slots and of the whole local region. It is a process that copies from and to this one's
+//! memory anyway: only such a pair shares a copy.
 //!
 //! Here is what both sides agree on. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 
@@ -21,11 +25,12 @@ use std::sync::atomic::AtomicU64;
 const SLOTS: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 128;
 const CHUNK: usize = 64 * 1024;
-/// Words of a slot: claims, chunks the helper has finished, whether the helper failed.
+/// Where the words of a slot lie: claims, which both sides change; chunks that the helper has finished, and whether it failed,
+/// which only the helper counts up. The initiator clears all three before it asks.
 pub(crate) const CLAIMS: usize = 0;
 pub(crate) const FINISHED: usize = 8;
 pub(crate) const TROUBLE: usize = 16;
-/// The longest piece, in chunks: nobody is away for longer than it takes.
+/// The longest piece, in chunks: who copies one makes no progress meanwhile.
 const MOST_AT_ONCE: u64 = 16;
 const MOST_CHUNKS: u64 = (1 << 24) - 1;
 
@@ -185,15 +190,19 @@ impl Slots {
         Some(free as u16)
     }
 
+    /// Nobody writes to this slot any more: the helper is through, or gone.
     pub(crate) fn give_back(&self, slot: u16) {
         self.taken.set(self.taken.get() & !(1 << slot));
     }
 
-    /// The number of the next transfer.
+    /// The number of the next transfer; never 0, so that a slot of zeros fits none.
     pub(crate) fn next_sequence(&self) -> u16 {
-        let sequence = self.sequence.get().wrapping_add(1).max(1);
+        self.sequence.get().wrapping_add(1).max(1)
+    }
+
+    /// A peer was asked with this number: the next transfer has another one.
+    pub(crate) fn used(&self, sequence: u16) {
         self.sequence.set(sequence);
-        sequence
     }
 
     pub(crate) fn close(&self) {

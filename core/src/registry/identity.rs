@@ -94,6 +94,13 @@ pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
             format!("`{}`", desc[12..44].escape_ascii().to_string().trim_end_matches("\\x00")),
         );
     };
+    if name == OUT_OF_BAND {
+        return refuse(
+            "note",
+            "a name that no module of the core has",
+            format!("`{OUT_OF_BAND}`, which is the application's own datagrams"),
+        );
+    }
     if name.replace('-', "_") != in_file.replace('-', "_") {
         return refuse(
             "note",
@@ -130,6 +137,9 @@ fn text(bytes: &[u8]) -> Option<&str> {
     }
     std::str::from_utf8(text).ok()
 }
+
+/// The application's own datagrams stand among the providers by this name, so no file has it.
+pub(crate) const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();

@@ -28,6 +28,7 @@ pub(crate) use settings::Settings;
 use crate::explain::{Record, Verdict};
 use crate::log::Log;
 use abi::host::LogLine;
+pub(crate) use identity::OUT_OF_BAND;
 use identity::Refusal;
 use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;

@@ -210,11 +210,11 @@ impl Inner {
             }
             WireupTransport::Messages(interface, candidate) => {
                 let key = (*interface, *candidate, peer.entry.worker);
+                let slot = &self.shared.interfaces[*interface];
                 let known = transports.messages.borrow().get(&key);
                 let raw = match known {
                     Some(raw) => raw,
                     None => {
-                        let slot = &self.shared.interfaces[*interface];
                         if let Some(error) = &*slot.out_of_use.borrow() {
                             return Err(error.status());
                         }
@@ -235,14 +235,18 @@ impl Inner {
                 };
                 let pack = &mut |out: &mut PackBuffer<'_>| out.put(datagram);
                 let id = u32::from(id::WIREUP);
-                let sent = match self.shared.interfaces[*interface].attr.max_short >= datagram.len()
-                {
+                let sent = match slot.attr.max_short >= datagram.len() {
                     true => match raw.am_short(id, 0, datagram) {
                         code if code < 0 => Err(Status::from_code(code)),
                         _ => Ok(()),
                     },
                     false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
                 };
+                if sent == Err(Status::ProviderFailed) {
+                    // Nothing of it is called from now on; the next poll ends what went through it.
+                    slot.provider.poison("a data call returned PROVIDER_FAILED");
+                    transports.fail(*interface);
+                }
                 if sent.is_err_and(|status| status != Status::Again) {
                     // The next datagram gets a new one.
                     let broken = transports.messages.borrow_mut().remove(&key);
@@ -257,7 +261,7 @@ impl Inner {
 
     /// An endpoint that carries datagrams has failed: the next datagram gets a new one.
     pub(super) fn transport_failed(&self, cookie: u64) {
-        let broken = self.wiring.transports.messages.borrow_mut().failed(cookie);
+        let broken = self.wiring.transports.messages.borrow_mut().remove_by_cookie(cookie);
         if let Some(broken) = broken {
             abi::close(broken);
         }
@@ -313,9 +317,8 @@ impl Worker {
     /// A datagram may be lost, doubled or late; what needs it is sent again.
     ///
     /// # Errors
-    /// `Invalid` unless the context was opened with
-    /// [`out_of_band`](crate::ContextBuilder::out_of_band), `Unsupported` when no path of it needs `oob`; `Closed` when the
-    /// worker is.
+    /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and a path of
+    /// it needs `oob`; `Closed` when the worker is.
     pub fn set_out_of_band(
         &self,
         address: &[u8],

@@ -1,4 +1,5 @@
-//! What is open on a worker that can carry the datagrams of wire-up.
+//! What a worker has open to carry the datagrams of wire-up: connectors, the application's callback, and endpoints over
+//! messages. Which of them carries what, and the sending, is in `wireup_transport.rs`.
 
 use super::abi;
 use crate::compose;
@@ -16,28 +17,30 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The first cookie of endpoints that carry datagrams; no circuit and no endpoint of the application has one so high.
-pub(super) const TRANSPORT_COOKIE: u64 = u64::MAX << 62;
-/// Such endpoints at a time. Each circuit needs one while it forms.
+/// The first cookie of endpoints that carry datagrams: an event's cookie says by this what it is for. Those of all other
+/// endpoints are numbers of a slab, and those of circuits are counted from 1: neither comes as far in a worker's life.
+pub(super) const TRANSPORT_COOKIE: u64 = 0b11 << 62;
+/// Such endpoints at a time. A circuit whose datagrams are messages needs one while it forms, and shares it with others of the
+/// same pair of modules.
 const MOST_CARRIED: usize = 1024;
 
-/// A connection-only module that is open on a worker.
+/// A connector that is open on a worker.
 pub(super) struct ConnectorSlot {
     pub(super) at: ModuleRef,
     pub(super) provider: Arc<LoadedProvider>,
     /// `tcp-connect/stream`, the same on every host.
     pub(super) scheme: String,
     pub(super) connector: OpenConnector,
-    /// Where it is, in its own words.
+    /// Its address, as it was last heard.
     pub(super) said: Said,
     /// What the worker sleeps on, until it breaks.
     pub(super) watched: Option<RawFd>,
-    /// Whoever waited for it has heard that its provider broke.
+    /// Its provider broke, and the circuits that waited for its datagrams have been told.
     pub(super) broke: Cell<bool>,
 }
 
 /// An interface of ours, the peer's candidate, and the peer.
-type MessagePath = (usize, usize, [u8; 16]);
+type ModulePair = (usize, usize, [u8; 16]);
 
 type SendOut = Box<dyn Fn(&[u8], &[u8]) -> bool>;
 
@@ -52,7 +55,7 @@ pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// Endpoints over modules of a domain; closed with the worker.
-    pub(super) messages: RefCell<Carried<MessagePath, RawEndpoint>>,
+    pub(super) messages: RefCell<Carried<ModulePair, RawEndpoint>>,
 }
 
 /// The way of one circuit's datagrams.
@@ -65,7 +68,7 @@ pub(super) enum WireupTransport {
 }
 
 impl WireupTransports {
-    /// Opens the connection-only modules that the composition needs.
+    /// Opens the connectors that the composition needs.
     pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> WireupTransports {
         let mut connectors = Vec::new();
         for module in &core.connectors {
@@ -78,7 +81,7 @@ impl WireupTransports {
             });
             let (connector, watched, said) = match opened {
                 Ok(opened) => opened,
-                // What needs it says that it is missing.
+                // A connection that needs it fails with what both sides have.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     continue;
@@ -109,9 +112,10 @@ impl WireupTransports {
         let _before = self.out_of_band.borrow_mut().take();
     }
 
-    /// Ends what was opened here. Nothing is sent any more.
+    /// Closes the endpoints that carry datagrams. Connectors close when they are dropped.
     pub(super) fn close(&self) {
-        for raw in self.messages.borrow_mut().take() {
+        let open = self.messages.borrow_mut().take();
+        for raw in open {
             abi::close(raw);
         }
     }
@@ -132,8 +136,8 @@ impl WireupTransports {
     }
 }
 
-/// Endpoints over which messages of a module carry datagrams, by where they lead. It is bounded: one that is gone is made again when it is needed, and a datagram that
-/// is lost with it is sent again.
+/// Endpoints over which messages of a module carry datagrams, by where they lead. Their number is bounded: one that is gone is
+/// made again when it is needed, and a datagram that is lost with it is sent again.
 pub(super) struct Carried<P, E> {
     open: HashMap<P, (u64, E)>,
     most: usize,
@@ -156,7 +160,7 @@ impl<P: Eq + Hash + Copy, E: Copy> Carried<P, E> {
         self.next - 1
     }
 
-    /// Takes one in. What comes back had to make room, and is to be closed.
+    /// Takes one in, to where none leads yet. What comes back, the one that was made first, had to make room and is to be closed.
     #[must_use]
     pub(super) fn insert(&mut self, path: P, cookie: u64, endpoint: E) -> Option<E> {
         let oldest = || self.open.iter().min_by_key(|(_, (cookie, _))| *cookie).map(|(p, _)| *p);
@@ -174,7 +178,7 @@ impl<P: Eq + Hash + Copy, E: Copy> Carried<P, E> {
 
     /// The same by its cookie.
     #[must_use]
-    pub(super) fn failed(&mut self, cookie: u64) -> Option<E> {
+    pub(super) fn remove_by_cookie(&mut self, cookie: u64) -> Option<E> {
         let path = self.open.iter().find(|(_, (known, _))| *known == cookie).map(|(p, _)| *p)?;
         self.remove(&path)
     }
@@ -204,9 +208,9 @@ mod tests {
             closed.extend(carried.insert(peer, cookie, peer));
             assert_eq!(carried.get(&peer), Some(peer));
         }
-        assert_eq!(closed, (0..997).collect::<Vec<_>>(), "the oldest goes first");
-        assert_eq!(carried.failed(1098), Some(998));
-        assert_eq!((carried.failed(1098), carried.get(&998)), (None, None));
+        assert_eq!(closed, (0..997).collect::<Vec<_>>(), "the first goes first");
+        assert_eq!(carried.remove_by_cookie(1098), Some(998));
+        assert_eq!((carried.remove_by_cookie(1098), carried.get(&998)), (None, None));
         assert_eq!(carried.remove(&997), Some(997));
         assert_eq!((carried.take(), carried.get(&999)), (vec![999], None));
     }

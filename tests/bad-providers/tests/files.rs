@@ -72,6 +72,13 @@ fn a_note_with_another_name_than_the_files_is_refused() {
 }
 
 #[test]
+fn a_provider_with_the_name_of_the_applications_datagrams_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("oob", &[]);
+    assert_refused(&open(&[&directory]), "oob", "note", "no module of the core", "`oob`");
+}
+
+#[test]
 fn a_version_that_is_none_is_refused() {
     let directory = Directory::new();
     let _ = directory.compile("version", &["VERSION=\"newest\""]);

@@ -152,6 +152,28 @@ cases! {
         assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
     }
 
+    /// Nothing of it is called again, also not to close what carried the datagram.
+    fn a_module_that_breaks_while_it_carries_a_datagram_is_taken_out_of_use() {
+        const WIREUP: u32 = 0xf007;
+        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
+        let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
+        let at = stage.world.interface(0, "am");
+        for slot in [Slot::Short, Slot::Packed] {
+            stage.world.rule(Rule::next(slot, Act::Panic).at(at).id(WIREUP));
+        }
+        let target = stage.at_b.register(vec![0; 64]).unwrap();
+        let _key = stage.ab.import_key(&target.remote_key().unwrap());
+        let broke = || stage.world.was_refused(Slot::Short) || stage.world.was_refused(Slot::Packed);
+        assert!(stage.until(broke), "no datagram went over messages");
+        let calls = stage.world.calls_at(at).len();
+        stage.settle();
+        let later = stage.world.calls_at(at).split_off(calls);
+        assert!(later.is_empty(), "called again: {later:?}");
+        let closes = stage.world.calls(Slot::CloseEndpoint);
+        assert!(closes.iter().all(|call| call.interface != at), "closed by one that broke");
+        assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::ProviderFailed);
+    }
+
     /// The endpoint's messages go through it: it has ended when the next lane would be tried.
     fn what_ended_with_its_provider_is_posted_nowhere_else() {
         for get in [false, true] {

@@ -186,6 +186,35 @@ cases! {
         nothing_behind_a_panic_is_lost(Lane { lends: true, ..Lane::whole("all") });
     }
 
+    /// What it was asked for may have happened: it is not asked again, and says nothing more.
+    fn a_provider_that_panics_where_it_ends_operations_at_once_is_asked_once() {
+        let by = |stage: &Stage, slot, key: &RemoteKey, local: &Region| match slot {
+            Slot::Put => [stage.ab.put(local, 0..8, key, 0), stage.ab.put_bytes(&[1; 8], key, 0)],
+            Slot::Get => [(); 2].map(|()| stage.ab.get(local, 0..8, key, 0)),
+            _ => [(); 2].map(|()| stage.ab.fetch_add(key, 0, 1)),
+        };
+        for slot in [Slot::Put, Slot::Get, Slot::Atomic] {
+            let stage = Stage::new(vec![
+                Lane::messages("am"),
+                Lane::memory("rma").synchronous().of_the_other(),
+            ]);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            while key.is_settling() {
+                let _ = stage.turn();
+            }
+            stage.world.rule(Rule::next(slot, Act::Panic));
+            let calls = stage.world.calls(slot).len();
+            let [first, second] = by(&stage, slot, &key, &local);
+            let error = first.expect_err("its provider panicked");
+            assert_eq!(error.status(), Status::ProviderFailed, "{slot:?}: {error}");
+            assert_eq!(stage.world.calls(slot).len(), calls + 1, "{slot:?}");
+            let _ = stage.ended(second);
+            assert_eq!(stage.world.calls(slot).len(), calls + 1, "{slot:?} of one that broke");
+            stage.assert_no_faults();
+        }
+    }
+
     /// Messages go through one provider, memory through another, which breaks.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];

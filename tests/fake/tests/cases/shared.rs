@@ -418,6 +418,43 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
+    /// A number comes round again after 65 535 requests: more than can lie unread, if those that nobody got use up none.
+    fn a_peer_that_cannot_be_asked_leaves_the_copy_alone_and_uses_up_no_number() {
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let target = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let moved = bytes(LEN);
+        let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
+        let ab = a.connect(&b.address().unwrap()).unwrap();
+        let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
+        while key.is_settling() {
+            let _ = a.progress() + b.progress();
+        }
+        let met = ab.flush_messages().unwrap();
+        while a.pending() > 0 {
+            let _ = a.progress() + b.progress();
+        }
+        assert_eq!(a.finish(met), Ok(0));
+        let asks = || {
+            let put = ab.put(&local, 0..LEN, &key, 0);
+            assert!(matches!(put, Ok(Outcome::Done(0))), "nobody helps: {put:?}");
+            let asked = world.on_the_way(ASSIST)?;
+            Some(u16::from_le_bytes([asked[1], asked[2]]))
+        };
+        let first = asks().expect("it asks");
+        for slot in [Slot::Short, Slot::Packed] {
+            world.rule(Rule::every(slot, Act::Refuse(Status::Again)).id(ASSIST));
+        }
+        for _ in 0..3 {
+            assert_eq!(asks(), Some(first));
+        }
+        assert!(target.to_vec(0..LEN).unwrap() == moved, "this side copied all of it");
+        world.forget_rules();
+        assert_eq!(asks(), Some(first + 1));
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
     /// However many transfers peers want help with, one call copies some pieces, and the next some more.
     fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
         // Pieces at once, and chunks of a piece at most.
