@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     /// Answers that no way leads to the asker for at the moment.
     pub(super) owed: owed::Owed,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
+    /// One of them had its turn in the last round, and could go on.
+    pub(super) turn_was_over: Cell<bool>,
     /// Large transfers of ours that a peer still copies a part of, and those of peers that we help with.
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
@@ -141,6 +143,7 @@ impl Inner {
             has_left_over: Cell::new(false),
             owed: owed::Owed::default(),
             busy: RefCell::default(),
+            turn_was_over: Cell::new(false),
             copies: RefCell::default(),
             helps: help::Helps::default(),
             counters: Cell::default(),

@@ -23,6 +23,8 @@ const HOT: u32 = 2048;
 const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
+/// Queued operations that an endpoint gets rid of before it is the next one's turn.
+const TURN: usize = 16;
 
 /// Events of a poll that are still to be handed on. A handler that panics leaves those behind it to the next progress
 /// call: the provider's memory that they point to stays until its interface is polled again, which is not before.
@@ -342,16 +344,19 @@ impl Inner {
             run_due(&self.shared, &**self);
         }
         let round = self.busy.borrow().len();
+        let mut turn_was_over = false;
         for _ in 0..round {
             let Some(endpoint) = self.busy.borrow_mut().pop_front() else { break };
-            let (done, left) = endpoint.run_queue(16);
+            let (done, left) = endpoint.run_queue(TURN);
             count += done;
+            turn_was_over |= left && done >= TURN;
             if left {
                 self.busy.borrow_mut().push_back(endpoint);
             } else {
                 endpoint.busy.set(false);
             }
         }
+        self.turn_was_over.set(turn_was_over);
         count += run_copies(&self.shared, &self.copies);
         let (helped, chunks) = self.helps.run(&self.shared.core.memory.regions);
         self.bump(|c| c.assisted_chunks += chunks);

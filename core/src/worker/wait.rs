@@ -2,6 +2,7 @@
 
 use super::backoff::{Step, Wait};
 use super::{Inner, Worker};
+use crate::endpoint::Inner as EndpointInner;
 use crate::region::{NotClosed, Region};
 use crate::request::Request;
 use crate::{CompletionError, Error, Status};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this.
+/// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this, by the worker's timer.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 /// Between two looks at a module that has no descriptor to sleep on.
@@ -35,8 +36,7 @@ impl Worker {
     /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
-        // What a provider fetches for a key makes no event: who waits for it has to look.
-        Ok(!self.inner.shared.settling.replace(false) && self.inner.arm()?)
+        self.inner.arm()
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
@@ -157,16 +157,26 @@ impl Inner {
         }
         // What a handler left when it panicked, or is to be told, lies in memory that no descriptor speaks of.
         let untold = self.has_left_over.get() || !self.news.borrow().is_empty();
-        if untold || self.shared.ops.borrow().has_due() {
+        let goes_on = self.turn_was_over.get() || self.shares_copies();
+        if untold || goes_on || self.shared.ops.borrow().has_due() {
             return Ok(false);
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
-        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed];
+        let queued = self.is_to_look().then_some(QUEUED_NAP);
+        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed, queued];
         match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
         }
-        Ok(!self.shared.has_work.get() || self.only_blocked_work())
+        Ok(true)
+    }
+
+    /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
+    fn is_to_look(&self) -> bool {
+        let settles = self.shared.settling.replace(false);
+        // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer.
+        let tries = |endpoint: &Rc<EndpointInner>| !endpoint.waits_for_circuit();
+        settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
 
     /// Says once that the context's progress thread has stopped.
@@ -177,11 +187,6 @@ impl Inner {
                 false => Err(error),
             }
         })
-    }
-
-    /// Whether what is queued waits for a peer, so that its descriptor will say when to go on.
-    fn only_blocked_work(&self) -> bool {
-        !self.shares_copies()
     }
 
     /// Lets another thread end a wait.
@@ -197,15 +202,7 @@ impl Inner {
             return Ok(true);
         }
         if self.arm()? {
-            // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer.
-            let busy = self.busy.borrow().iter().any(|endpoint| !endpoint.waits_for_circuit());
-            let queued = self.shared.settling.replace(false) || busy || self.wiring.has_waiting();
-            let nap = match (timeout, queued) {
-                (timeout, false) => timeout,
-                (None, true) => Some(QUEUED_NAP),
-                (Some(timeout), true) => Some(timeout.min(QUEUED_NAP)),
-            };
-            let _ = self.poller.wait(nap)?;
+            let _ = self.poller.wait(timeout)?;
         }
         Ok(self.progress() > 0)
     }

@@ -292,6 +292,25 @@ cases! {
         assert!(next.send(1, 0, b"").is_ok());
     }
 
+    /// Nobody rings for what found room and had no turn yet.
+    fn a_worker_does_not_sleep_while_it_can_send_what_is_queued() {
+        let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
+        let log = stage.log_at_b(5);
+        stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)));
+        for i in 0..40 {
+            assert!(!stage.ab.send(5, i, b"").unwrap().is_done());
+        }
+        stage.world.forget_rules();
+        let mut naps = 0;
+        while stage.a.pending() > 0 {
+            assert!(stage.a.progress() > 0);
+            naps += usize::from(stage.a.pending() > 0 && stage.a.arm().unwrap());
+        }
+        assert_eq!(naps, 0);
+        assert_eq!(stage.a.arm(), Ok(true));
+        assert!(stage.until(|| log.borrow().len() == 40));
+    }
+
     /// No module has to have a descriptor; one without is polled for as long as it takes.
     fn finish_waits_by_polling_where_a_lane_cannot_wake_anybody() {
         let stage = Stage::new(vec![Lane::whole("all")]);
