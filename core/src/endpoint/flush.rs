@@ -87,7 +87,7 @@ impl Inner {
         };
         self.begin_flush(id, late);
         run_due(&self.shared, &*self.worker);
-        if matches!(self.shared.ops.borrow_mut().result(id), Some(Err(_))) {
+        if self.shared.ops.borrow().has_failed(id) {
             // The failure is of what it waited for, and told to who asks how it ended.
             return Ok(Outcome::Pending(Request { shared: self.shared.clone(), id }));
         }
@@ -249,7 +249,7 @@ impl Inner {
         let control = self.worker.clone().connect_internal(address)?;
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
-            self.give_back_late(failed.take_late());
+            self.shared.ops.borrow_mut().inherit(failed.index, self.index);
             // Its lanes stay open for the keys that go through them.
             if failed.reaches_memory.get() {
                 self.past_controls.borrow_mut().push(failed);

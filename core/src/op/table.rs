@@ -62,6 +62,8 @@ const THEN_LANES: u8 = 16;
 const REACHED: u8 = 32;
 /// It brings no value, whatever comes with its end.
 const SILENT: u8 = 64;
+/// Somebody has heard how it failed, or nobody is left to hear it.
+const TOLD: u8 = 128;
 
 const NOBODY: u32 = 0x00ff_ffff;
 const NOWHERE: u8 = u8::MAX;
@@ -112,6 +114,11 @@ impl Hot {
         self.flags & flag != 0
     }
 
+    /// Whether it has failed, and who has its request may still ask how.
+    fn is_untold(&self) -> bool {
+        self.flags & (FAILED | TOLD) == FAILED
+    }
+
     /// Whether it is posted to this interface, and not complete.
     fn is_posted_to(&self, interface: usize) -> bool {
         self.is(POSTED) && usize::from(self.interface()) == narrow(interface)
@@ -142,13 +149,15 @@ struct List {
     open: u32,
     /// The first failure that nobody was told: the next flush says it.
     late: Option<Error>,
+    /// Failures of operations that have ended, and that may still be asked for.
+    untold: u32,
     /// Operations that failed with a status and no text; `explain` adds the text if the provider gives it later.
     bare: Vec<Id>,
 }
 
 impl Default for List {
     fn default() -> List {
-        List { first: NONE, last: NONE, open: 0, late: None, bare: Vec::new() }
+        List { first: NONE, last: NONE, open: 0, late: None, untold: 0, bare: Vec::new() }
     }
 }
 
@@ -471,9 +480,10 @@ impl Table {
         let unheard = then.is_empty();
         // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
         let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
-        if let (Some(error), true) = (&error, tells && !heard) {
-            self.tell_flushes(&hot, error, unheard);
-        }
+        let told = match &error {
+            Some(error) if tells && !heard => self.tell_flushes(&hot, error, unheard),
+            _ => false,
+        };
         let head = self.unlink(hot);
         self.open -= 1;
         if let Some(head) = head {
@@ -488,24 +498,11 @@ impl Table {
             let _ = self.slab.remove(id);
             return;
         }
-        hot.flags |= ENDED | if error.is_some() { FAILED } else { 0 };
+        hot.flags |= ENDED | if error.is_some() { FAILED } else { 0 } | if told { TOLD } else { 0 };
         hot.set_value(if hot.is(SILENT) { 0 } else { value });
-    }
-
-    /// A failure is told by every flush that waits for it; where there is none, and nobody else asks, by the next.
-    fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) {
-        let mut at = failed.after;
-        let mut told = false;
-        while let Some(id) = self.slab.at(at as usize) {
-            let Some(&hot) = self.slab.get(id) else { break };
-            if hot.kind == Kind::Flush {
-                self.note_error(id, error.clone());
-                told = true;
-            }
-            at = hot.after;
-        }
-        if !told && unheard && failed.is(DETACHED) {
-            let _ = self.list(failed.owner()).late.get_or_insert_with(|| error.clone());
+        if hot.is_untold() {
+            let owner = hot.owner();
+            self.list(owner).untold += 1;
         }
     }
 
@@ -527,18 +524,9 @@ impl Table {
         if !hot.is(FAILED) {
             return Some(Ok(hot.value()));
         }
+        self.told(id);
         let error = self.slab.cold_mut(id).and_then(|cold| cold.error.clone());
         Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
-    }
-
-    /// Nobody will ask for the result any more.
-    pub(crate) fn forget(&mut self, id: Id) {
-        let Some(hot) = self.slab.get_mut(id) else { return };
-        if hot.is(ENDED) {
-            let _ = self.slab.remove(id);
-        } else {
-            hot.flags |= DETACHED;
-        }
     }
 
     /// Memory that an ended operation used.

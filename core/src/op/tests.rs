@@ -136,6 +136,52 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     assert_eq!(table.take_late(1), None);
 }
 
+/// An operation that has failed, and whose request is held.
+fn failed(table: &mut Table, owner: usize) -> Id {
+    let id = table.open(owner, Kind::Put).unwrap();
+    let _ = table.part(id, Err(bare(Status::KeyRejected)));
+    id
+}
+
+#[test]
+fn a_failure_is_the_next_flushs_when_its_request_goes_unless_somebody_has_heard_of_it() {
+    let mut table = Table::new(100);
+    for heard in [false, true] {
+        let id = failed(&mut table, 0);
+        if heard {
+            assert_eq!(table.result(id), Some(Err(bare(Status::KeyRejected))));
+        }
+        table.forget(id);
+        assert_eq!(table.take_late(0).is_some(), !heard);
+    }
+    let id = table.open(0, Kind::Put).unwrap();
+    let waits = flush(&mut table, 0);
+    let _ = table.part(id, Err(bare(Status::KeyRejected)));
+    table.forget(id);
+    assert_eq!(table.take_late(0), None, "the flush has it");
+    table.forget(waits);
+    assert_eq!(table.take_late(0), Some(bare(Status::KeyRejected)), "and nobody asked it");
+}
+
+#[test]
+fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
+    let mut table = Table::new(100);
+    for heir in [false, true] {
+        let ids = [failed(&mut table, 5), failed(&mut table, 5)];
+        if heir {
+            table.inherit(5, 3);
+        }
+        // Others come and go meanwhile, and one takes its place.
+        table.forget_owner(5);
+        let next = table.open(5, Kind::Put).unwrap();
+        ids.into_iter().for_each(|id| table.forget(id));
+        assert_eq!(table.take_late(5), None, "the next at its place has done nothing");
+        assert_eq!(table.take_late(3).is_some(), heir);
+        assert!(table.part(next, Ok(0)));
+        table.forget(next);
+    }
+}
+
 /// All of its operations went through the endpoint to the peer's service worker.
 #[test]
 fn a_failure_is_kept_for_an_endpoint_that_never_had_an_operation() {

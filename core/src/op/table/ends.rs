@@ -14,6 +14,78 @@ impl Table {
         let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
+    /// Nobody will ask for the result any more: a failure that nobody has heard of is for the next flush.
+    pub(crate) fn forget(&mut self, id: Id) {
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        if !hot.is(ENDED) {
+            hot.flags |= DETACHED;
+            return;
+        }
+        let (owner, untold) = (hot.owner(), hot.is_untold());
+        let error = self.slab.remove(id).and_then(|cold| cold.error).filter(|_| untold);
+        if let Some(error) = error {
+            let list = self.list(owner);
+            list.untold -= 1;
+            let _ = list.late.get_or_insert(error);
+        }
+    }
+
+    /// A failure is told by every flush that waits for it; where there is none, and nobody else asks, by the next. Returns
+    /// whether one waits.
+    pub(super) fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) -> bool {
+        let mut at = failed.after;
+        let mut told = false;
+        while let Some(id) = self.slab.at(at as usize) {
+            let Some(&hot) = self.slab.get(id) else { break };
+            if hot.kind == Kind::Flush {
+                self.note_error(id, error.clone());
+                told = true;
+            }
+            at = hot.after;
+        }
+        if !told && unheard && failed.is(DETACHED) {
+            let _ = self.list(failed.owner()).late.get_or_insert_with(|| error.clone());
+        }
+        told
+    }
+
+    /// Whether it has failed, which is told by [`Table::take`].
+    pub(crate) fn has_failed(&self, id: Id) -> bool {
+        self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
+    }
+
+    /// Somebody hears how it failed.
+    pub(super) fn told(&mut self, id: Id) {
+        let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
+        hot.flags |= TOLD;
+        let owner = hot.owner();
+        self.list(owner).untold -= 1;
+    }
+
+    /// An endpoint has failed, and another takes its place: what nobody was told of its failures, the flushes of that one tell.
+    pub(crate) fn inherit(&mut self, from: usize, to: usize) {
+        if let Some(late) = self.take_late(from) {
+            self.keep_late(to, late);
+        }
+        let untold = self.take_untold(from);
+        self.own_list(to).untold += untold.len() as u32;
+        for id in untold {
+            if let Some(hot) = self.slab.get_mut(id) {
+                hot.owner_and_interface = hot.owner_and_interface & !NOBODY | to as u32;
+            }
+        }
+    }
+
+    /// Operations of an endpoint that have failed, and that may still be asked for: another's from here on, or nobody's.
+    fn take_untold(&mut self, owner: usize) -> Vec<Id> {
+        let count = self.lists.get_mut(owner).map_or(0, |list| std::mem::take(&mut list.untold));
+        if count == 0 {
+            return Vec::new();
+        }
+        let untold = |hot: &Hot| hot.is_untold() && hot.owner() as usize == owner;
+        self.slab.ids().filter(|id| self.slab.get(*id).is_some_and(untold)).collect()
+    }
+
     /// What goes wrong with an operation beside its parts: it ends with it.
     pub(crate) fn spoil(&mut self, id: Id, error: Error) {
         self.note_error(id, error);
@@ -129,10 +201,16 @@ impl Table {
 
     /// The endpoint is gone, and its place is free.
     pub(crate) fn forget_owner(&mut self, owner: usize) {
+        for id in self.take_untold(owner) {
+            if let Some(hot) = self.slab.get_mut(id) {
+                hot.flags |= TOLD;
+            }
+        }
         if let Some(list) = self.lists.get_mut(owner) {
             *list = List::default();
         }
-        while self.lists.last().is_some_and(|list| list.open == 0 && list.late.is_none()) {
+        let empty = |list: &List| list.open == 0 && list.untold == 0 && list.late.is_none();
+        while self.lists.last().is_some_and(empty) {
             let _ = self.lists.pop();
         }
         if self.lists.capacity() > 64 + 4 * self.lists.len() {

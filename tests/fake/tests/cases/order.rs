@@ -157,6 +157,26 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// It had failed before its request was dropped, be it the operation's or that of a flush behind it.
+    fn a_failure_that_nobody_asked_for_is_told_by_the_next_flush() {
+        for (flushed, asked) in [(false, false), (false, true), (true, false), (true, true)] {
+            let stage = Stage::new(vec![Lane::whole("all")]);
+            let (_target, key) = stage.target(vec![0; 8]);
+            stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
+            let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+            let flush = flushed.then(|| pending(stage.ab.flush()));
+            assert!(stage.until(|| stage.a.pending() == 0));
+            let last = flush.unwrap_or(put);
+            if asked {
+                assert_eq!(stage.a.test(&last).unwrap().unwrap_err().status(), Status::KeyRejected);
+            }
+            drop(last);
+            let told = stage.ended(stage.ab.flush()).map_err(|error| error.status());
+            assert_eq!(told, if asked { Ok(0) } else { Err(Status::KeyRejected) }, "{flushed}");
+            assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "it is told once");
+        }
+    }
+
     /// Nobody answers what was never sent whole.
     fn a_flush_ends_after_a_put_that_failed_alone_before_it_was_sent() {
         let stage = Stage::new(vec![Lane::messages("am")]);
