@@ -11,7 +11,7 @@
 use super::order::way;
 use super::post::Posted;
 use super::queued::QueuedOp;
-use super::{Inner, ModulePair, WorkerCalls};
+use super::{Inner, ModulePair, State, WorkerCalls};
 use crate::op::{Id, Kind};
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
@@ -210,6 +210,20 @@ impl Inner {
         let code = lane.fence();
         self.shared.interfaces[way.interface].provider.heard(code);
         code == OK
+    }
+
+    /// Its worker is about to ask all lanes, and nothing is queued: what is sent meanwhile takes the long way, which leaves a mark.
+    pub(crate) fn watch_for_more(&self) {
+        if self.state.get() == State::Ready {
+            self.state.set(State::Queueing);
+        }
+        self.order.local.set(0);
+    }
+
+    /// Whether something was posted since that no table knows: a message, or a put that has completed locally. An answer to a peer
+    /// is no such thing: peers may go on asking without end.
+    pub(crate) fn has_sent_more(&self) -> bool {
+        self.state.get() == State::Ready || self.order.local.get() != 0
     }
 
     /// What is posted from here on waits until everything before is complete.

@@ -234,6 +234,7 @@ impl Inner {
         loop {
             let delivered =
                 self.wait_for(book.left(), false, || (!book.look(self)).then_some(()))?.is_some();
+            self.all_endpoints().iter().for_each(|endpoint| endpoint.watch_for_more());
             if !delivered || !self.flush_transports(book)? {
                 return Err(Error::new(
                     Status::TimedOut,
@@ -242,8 +243,8 @@ impl Inner {
                     "see that they make progress, or give them more time",
                 ));
             }
-            // What handlers posted meanwhile.
-            if !book.look(self) {
+            // What handlers posted meanwhile, when the lanes may have been asked already.
+            if !book.look(self) && !self.all_endpoints().iter().any(|one| one.has_sent_more()) {
                 return Ok(());
             }
         }

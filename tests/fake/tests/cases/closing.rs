@@ -3,11 +3,11 @@
 use crate::cases;
 use crate::stage::{Stage, pending};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{Completion, Outcome, Status};
-use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 /// Longer than anything takes that a case waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,6 +62,52 @@ cases! {
         assert!(log.borrow().iter().copied().eq(0..60));
         drop((ba, b));
         assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
+    /// By then the lanes have been asked whether the peer's side has everything.
+    fn what_a_handler_posts_while_its_worker_is_closed_is_asked_about_too() {
+        thread_local! {
+            static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
+            static HANDLED: Cell<bool> = const { Cell::new(false) };
+        }
+        /// A message arrives once lanes have been asked; they answer when it has been handled.
+        fn comes_late() {
+            let Some(world) = WORLD.get().filter(|world| !world.calls(Slot::Flush).is_empty()) else { return };
+            if HANDLED.get() {
+                WORLD.set(None);
+                world.forget_rules();
+                world.release_held();
+            } else if world.undelivered() == 0 {
+                world.forge(world.interface(1, "all"), world.interface(0, "all"), 5, 0, b"");
+            }
+        }
+        for way in ["a message", "a message over a lane that it opens", "a put that ends locally"] {
+            let stage = Stage::new(vec![Lane::whole("all")]);
+            stage.settle();
+            let (_target, key) = stage.target(vec![0; 8]);
+            let (ab, local) = (stage.ab.clone(), stage.local(vec![1; 8]));
+            let new = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            stage.a.on_message(5, move |_| {
+                if HANDLED.replace(true) {
+                    return;
+                }
+                drop(match way {
+                    "a message" => ab.send(6, 0, b"12345678").unwrap(),
+                    "a put that ends locally" => ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap(),
+                    _ => new.send(6, 0, b"12345678").unwrap(),
+                });
+            }).unwrap();
+            stage.world.hold(Slot::Flush);
+            WORLD.set(Some(stage.world));
+            HANDLED.set(false);
+            stage.world.meanwhile(comes_late);
+            stage.a.close(PATIENCE).unwrap();
+            assert!(HANDLED.get(), "{way}");
+            let calls = stage.world.calls_at(stage.world.interface(0, "all"));
+            let last = |slots: &[Slot]| calls.iter().rposition(|slot| slots.contains(slot));
+            assert!(last(&[Slot::Short, Slot::Put]) < last(&[Slot::Flush]), "{way}: {calls:?}");
+            stage.assert_no_faults();
+        }
     }
 
     fn what_a_closed_worker_could_not_deliver_is_named() {
