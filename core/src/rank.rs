@@ -87,6 +87,9 @@ pub(crate) enum Role {
     Connection,
 }
 
+/// What a module lacks whose completions say nothing of the target.
+pub(crate) const NO_ARRIVAL: &str = "completion at the target (REMOTE_COMPLETION)";
+
 impl Role {
     /// The roles that move data.
     pub(crate) const DATA: [Role; 3] = [Role::Message, Role::Rma, Role::Atomic];
@@ -115,9 +118,7 @@ impl Role {
             Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
             Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
             // Nobody asks its lane afterwards whether what is complete has arrived.
-            Role::Rma | Role::Atomic if !has(caps::REMOTE_COMPLETION) => {
-                Some("completion at the target (REMOTE_COMPLETION)")
-            }
+            Role::Rma | Role::Atomic if !has(caps::REMOTE_COMPLETION) => Some(NO_ARRIVAL),
             Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),
             Role::Connection if !facts.connection_only && !facts.carries_small_messages() => {
                 Some("messages")

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Contender, LeftOut, Path, Preferences, Role, compare, connection};
 use crate::explain::{Record, Verdict};
-use crate::rank::{ModuleRef, Ranked};
+use crate::rank::{ModuleRef, NO_ARRIVAL, Ranked};
 
 /// Explains every contender; also returns the connection-only modules that no path needs.
 pub(super) fn explain(
@@ -153,7 +153,9 @@ fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<V
     if verdicts.is_empty() {
         // Half of a capability is worth naming: it was considered, and fell short.
         let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
-            Some(lack @ ("put" | "get" | "atomics that return a value")) => Some((role, lack)),
+            Some(lack @ ("put" | "get" | "atomics that return a value" | NO_ARRIVAL)) => {
+                Some((role, lack))
+            }
             _ => None,
         });
         verdicts.push(match half {
