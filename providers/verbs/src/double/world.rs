@@ -169,6 +169,11 @@ pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
     world(|world| world.pairs[&qpn].attr)
 }
 
+/// Completions of a queue pair that nobody has read.
+pub(crate) fn unread(qpn: u32) -> usize {
+    world(|world| world.done.values().flatten().filter(|wc| wc.qp_num == qpn).count())
+}
+
 /// Receives that are posted now, to all queues.
 pub(crate) fn receives() -> usize {
     world(|world| world.receives.values().map(VecDeque::len).sum())

@@ -272,14 +272,12 @@ impl Cleanup {
         self.endings.push(Ending { qp, since: Instant::now(), broke, unread });
     }
 
-    /// A queue pair has taken its last receive, while `most` completions at most are unread; `false`: it is none of these.
-    pub(crate) fn last_receive(&mut self, qpn: u32, most: usize) -> bool {
-        let ending = self.endings.iter_mut().find(|ending| ending.qp.number() == qpn);
-        let found = ending.is_some();
-        if let Some(unread @ None) = ending.map(|ending| &mut ending.unread) {
-            *unread = Some(most);
+    /// A queue pair has taken its last receive, while `most` completions at most are unread. Of one that broke before it came
+    /// here that may have been said already: it is kept as long as one of which it is never said.
+    pub(crate) fn last_receive(&mut self, qp: Option<u32>, most: usize) {
+        for ending in self.endings.iter_mut().filter(|ending| qp == Some(ending.qp.number())) {
+            let _ = ending.unread.get_or_insert(most);
         }
-        found
     }
 
     /// So many completions were read; `all`: there were no more.

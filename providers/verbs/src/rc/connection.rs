@@ -69,8 +69,6 @@ pub(crate) struct Connection {
     pub(crate) packed: Packed,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) async_error: Option<Failure>,
-    /// The device takes no receives for it any more.
-    pub(crate) receives_over: bool,
     /// Why it is over and since when, while the device has sends to give back.
     pub(crate) ending: Option<(Failure, Instant)>,
 }
@@ -127,7 +125,6 @@ impl Connection {
             owes_hello: false,
             packed: Packed::Nothing,
             async_error: None,
-            receives_over: false,
             ending: None,
         })
     }
@@ -154,7 +151,6 @@ impl Connection {
         qp.reset()?;
         qp.initialise(&domain.local)?;
         self.ready(domain, &peer)?;
-        self.receives_over = false;
         self.owes_hello = !self.own.repeats_hello(&peer);
         Ok(!self.owes_hello)
     }

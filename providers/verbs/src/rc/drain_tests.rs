@@ -3,7 +3,7 @@
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
-use crate::double::world::{Faults, attributes, fault, pairs, receives};
+use crate::double::world::{Faults, attributes, fault, pairs, receives, unread};
 use crate::double::{Side, connect, piece, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
@@ -53,8 +53,10 @@ fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
         let (_other, _their_other) = connect(&mut a, &mut b);
         drop(connect(&mut a, &mut b));
         let settle = |a: &mut Side, b: &mut Side| {
-            (0..200).for_each(|_| b.poll());
-            pass(LONG);
+            for _ in 0..8 {
+                pass(LONG);
+                b.poll();
+            }
             (0..200).for_each(|_| a.poll());
             (0..200).for_each(|_| b.poll());
             (core::mem::take(&mut a.told), core::mem::take(&mut b.told)).1
@@ -66,6 +68,11 @@ fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
             lie(&a);
             let mut target = vec![0u64; 4096];
             let key = share(&a, &mut target, &at_b);
+            // From here on every poll does what is due, before it reads completions.
+            (0..33).for_each(|_| {
+                pass(Duration::from_millis(200));
+                b.poll();
+            });
             flood(&at_a);
             if closes {
                 // What it does on the application's memory keeps it from saying goodbye.
@@ -101,17 +108,25 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
         lie(&a);
         flood(&at_a);
         fault(|faults| faults.stuck = true);
-        put(&at_b, &key, &mut source, 1);
+        // More than one look at the completion queue finds.
+        (0..40).for_each(|cookie| put(&at_b, &key, &mut source, cookie));
         while states().is_empty() {
             b.poll();
         }
+        let ends = |qpn: &u32| attributes(*qpn).qp_state == IBV_QPS_ERR;
+        let ending = pairs().into_iter().find(ends).unwrap();
         assert!(b.told.failed.is_empty(), "before the device has given anything back");
         assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::BadData), "and yet it is over");
-        while b.told.failed.is_empty() {
+        while b.told.ended.is_empty() {
             b.poll();
         }
         assert_eq!(states(), [if hung { IBV_QPS_RESET } else { IBV_QPS_ERR }]);
-        assert_eq!(b.told.ended, [(1, Err(Status::BadData))], "{:?}", b.told);
+        assert_eq!(unread(ending), 0, "what it has given back last");
+        while b.told.failed.is_empty() {
+            b.poll();
+        }
+        let all: Vec<_> = (0..40).map(|cookie| (cookie, Err(Status::BadData))).collect();
+        assert_eq!(b.told.ended, all);
         drop((at_a, at_b));
     }
 }
@@ -129,10 +144,21 @@ fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_de
         drop(at_b);
         assert_eq!(states(), [if hung { IBV_QPS_RESET } else { IBV_QPS_ERR }]);
         fault(|faults| faults.stuck = false);
-        pass(LONG);
         (0..200).for_each(|_| b.poll());
         assert_eq!((pairs().len(), b.interface.memory().peers), (1, 0));
         assert!(b.told.ended.is_empty() && b.told.failed.is_empty(), "{:?}", b.told);
         drop(at_a);
     }
+}
+
+/// The device tells nothing of it by itself: it is asked to tell of what comes behind.
+#[test]
+fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_using_up_its_time() {
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
+    lie(&a);
+    flood(&at_a);
+    (0..20).for_each(|_| b.poll());
+    assert_eq!(b.told.failed.len(), 1, "{:?}", b.told);
 }

@@ -238,7 +238,6 @@ impl State {
     /// so that is [`State::ended`], when the device has given back the last send.
     #[cold]
     fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
-        let most = self.cq.capacity();
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
         // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
         connection.phase = Phase::Failed(match failure.status {
@@ -256,10 +255,10 @@ impl State {
             let work = Work::Write { address: 0, rkey: 0 };
             let _ = connection.post(work, &[], Ends::default(), IBV_SEND_SIGNALED);
         }
-        let (closing, over) = (connection.closing, connection.receives_over);
+        let closing = connection.closing;
         if let Some(qp) = connection.qp.take() {
             let broke = !closing || self.domain.watch.port_down();
-            self.cleanup.drain(qp, broke, if drains { over.then_some(most) } else { Some(0) });
+            self.cleanup.drain(qp, broke, if drains { None } else { Some(0) });
         }
         if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);

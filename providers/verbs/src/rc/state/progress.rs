@@ -319,24 +319,14 @@ impl State {
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
                     self.queue_pair_failed(event.kind, event.qp, events.as_deref_mut());
                 }
-                IBV_EVENT_QP_LAST_WQE_REACHED => self.last_receive(event.qp),
+                IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    self.cleanup.last_receive(event.qp, self.cq.capacity());
+                }
                 IBV_EVENT_PORT_ERR => port_changed = true,
                 _ => {}
             }
         }
         port_changed
-    }
-
-    /// A queue pair in ERR takes no receives any more.
-    fn last_receive(&mut self, qp: Option<u32>) {
-        let Some(qpn) = qp else { return };
-        if self.cleanup.last_receive(qpn, self.cq.capacity()) {
-            return;
-        }
-        let mut all = self.connections.iter_mut().flatten();
-        if let Some(connection) = all.find(|c| c.own.qpn == qpn && c.qp.is_some()) {
-            connection.receives_over = true;
-        }
     }
 
     pub(super) fn queue_pair_failed(
