@@ -9,7 +9,7 @@ use super::Inner;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::order::way;
 use super::post::Posted;
-use super::queued::{BySwap, Failed, NativeAtomic, QueuedOp};
+use super::queued::{Failed, NativeAtomic, QueuedOp};
 use super::record::atomic_op_record;
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, AtomicCall};
@@ -136,7 +136,6 @@ impl Inner {
             }
         }
         let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
-        let by_swap = BySwap::default();
         self.post(QueuedOp::Atomic(NativeAtomic {
             key,
             call,
@@ -144,7 +143,8 @@ impl Inner {
             fetch,
             request,
             fenced,
-            by_swap,
+            guess: 0,
+            posted_swap: None,
         }));
         Ok(self.outcome(request)?)
     }
@@ -174,11 +174,11 @@ impl Inner {
                 return Ok(false);
             }
             // What is under way through what is lost says how it ended.
-            let error = match op.by_swap.posted {
+            let error = match op.posted_swap {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
                     let Some(result) = ended else { return Ok(false) };
-                    op.by_swap.posted = None;
+                    op.posted_swap = None;
                     result.err()
                 }
                 None => None,
@@ -213,11 +213,11 @@ impl Inner {
             return Ok(true);
         }
         loop {
-            let found = match op.by_swap.posted {
+            let found = match op.posted_swap {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
                     let Some(result) = ended else { return Ok(false) };
-                    op.by_swap.posted = None;
+                    op.posted_swap = None;
                     match result {
                         Ok(found) => found,
                         Err(error) => {
@@ -229,11 +229,11 @@ impl Inner {
                 None => {
                     let opened = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Native);
                     let inner = opened.map_err(Failed::by_nobody)?;
-                    let call = swap(op.by_swap.guess)?;
+                    let call = swap(op.guess)?;
                     let posted = self.post_atomic(native, &call, at, true, inner);
                     match self.or_withdrawn(inner, posted)? {
                         Posted::Pending => {
-                            op.by_swap.posted = Some(inner);
+                            op.posted_swap = Some(inner);
                             continue;
                         }
                         Posted::Done(found) => found,
@@ -241,11 +241,11 @@ impl Inner {
                     }
                 }
             };
-            if found == op.by_swap.guess {
+            if found == op.guess {
                 self.end_atomic(op, Ok(op.call.field(found, shift)));
                 return Ok(true);
             }
-            op.by_swap.guess = found;
+            op.guess = found;
         }
     }
 

@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 /// Connections of modules that connect to an endpoint: they belong to the worker.
 pub(crate) trait Circuits {
-    /// The provider endpoint of a circuit for `endpoint` over `way`; forms it when there is none. `Again`: it is
+    /// The provider endpoint of a circuit for `endpoint` over `pair`; forms it when there is none. `Again`: it is
     /// being formed, and the endpoint will be worked on when it is there.
-    fn wire(self: Rc<Self>, endpoint: &Inner, way: ModulePair) -> Result<RawEndpoint, Error>;
+    fn wire(self: Rc<Self>, endpoint: &Inner, pair: ModulePair) -> Result<RawEndpoint, Error>;
 
     /// Whether this endpoint's circuit over an interface is being formed.
     fn circuit_forms(&self, endpoint: &Inner, interface: usize) -> bool;

@@ -126,7 +126,7 @@ impl Inner {
         for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
             lane.raw.fail();
         }
-        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if message && self.is_alive() && self.state.get() != State::New {
             let mut raw = self.message.get();
             raw.fail();
@@ -149,7 +149,7 @@ impl Inner {
 
     /// The endpoint ends where its messages go through this interface.
     pub(crate) fn lose_interface(&self, interface: usize, error: &Error) {
-        let message = self.route.message().is_some_and(|way| way.interface == interface);
+        let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if !message || !self.is_alive() {
             return;
         }

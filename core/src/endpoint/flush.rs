@@ -54,7 +54,7 @@ impl Inner {
     /// has to wait, since something before the fence is still under way on the lane that was to keep the order.
     pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
         let under_way = |rank: usize| {
-            let interface = self.route.memory.get(rank).map(|way| way.interface);
+            let interface = self.route.memory.get(rank).map(|pair| pair.interface);
             interface.is_some_and(|at| self.shared.ops.borrow().posted_before(request, at))
         };
         if fenced != way && way::lanes(fenced).any(under_way) {
@@ -135,13 +135,13 @@ impl Inner {
         for rank in way::lanes(*lanes) {
             let found =
                 self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed));
-            let asked = found.and_then(|way| {
+            let asked = found.and_then(|pair| {
                 // Nobody would say how it ended.
-                self.shared.interfaces[way.interface].check_in_use()?;
-                let lane = self.memory_lane(*way)?;
+                self.shared.interfaces[pair.interface].check_in_use()?;
+                let lane = self.memory_lane(*pair)?;
                 let part =
                     self.shared.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
-                Ok((way.interface, part, lane.flush(part.raw())))
+                Ok((pair.interface, part, lane.flush(part.raw())))
             });
             let failed = match asked {
                 Ok((interface, part, code)) => {
@@ -193,8 +193,8 @@ impl Inner {
     /// Asks the one lane that has something under way to keep order, if it is one and can.
     fn keeps_order_itself(&self, before: u64) -> bool {
         // What completes at once does not look at the order, so it must not be there.
-        let at_once = |way: &ModulePair| {
-            self.shared.interfaces[way.interface].attr.caps & caps::SYNCHRONOUS != 0
+        let at_once = |pair: &ModulePair| {
+            self.shared.interfaces[pair.interface].attr.caps & caps::SYNCHRONOUS != 0
         };
         let mut lanes = way::lanes(before);
         let (Some(rank), None) = (lanes.next(), lanes.next()) else { return false };
@@ -205,10 +205,10 @@ impl Inner {
         {
             return false;
         }
-        let Some(way) = self.route.memory.get(rank) else { return false };
-        let Ok(lane) = self.memory_lane(*way) else { return false };
+        let Some(pair) = self.route.memory.get(rank) else { return false };
+        let Ok(lane) = self.memory_lane(*pair) else { return false };
         let code = lane.fence();
-        self.shared.interfaces[way.interface].provider.heard(code);
+        self.shared.interfaces[pair.interface].provider.heard(code);
         code == OK
     }
 
@@ -276,17 +276,17 @@ impl Inner {
     /// them ends. What went through them and had completed locally may not have arrived, and what takes their place knows
     /// nothing of it.
     pub(super) fn control_failed(&self, control: &Inner, only: Option<usize>, error: &Error) {
-        let through = |way: &ModulePair| {
-            only.is_none_or(|only| only == way.interface) && self.way_of(control, way).is_some()
+        let through = |pair: &ModulePair| {
+            only.is_none_or(|only| only == pair.interface) && self.pair_of(control, pair).is_some()
         };
-        for way in self.route.memory.iter().filter(|way| through(way)) {
-            let interface = way.interface;
+        for pair in self.route.memory.iter().filter(|pair| through(pair)) {
+            let interface = pair.interface;
             let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
             self.hold(ended);
         }
         let lost = |lanes: u64| {
-            let way = |rank: usize| self.route.memory.get(rank);
-            let ranks = way::lanes(lanes).filter(|rank| way(*rank).is_some_and(through));
+            let pair = |rank: usize| self.route.memory.get(rank);
+            let ranks = way::lanes(lanes).filter(|rank| pair(*rank).is_some_and(through));
             ranks.fold(0, |lost, rank| lost | way::lane(rank))
         };
         let take = |lanes: &Cell<u64>| {

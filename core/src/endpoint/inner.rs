@@ -104,7 +104,7 @@ impl Inner {
         route: Route,
         owner: Owner,
     ) -> Inner {
-        let attr = route.message().map(|way| shared.interfaces[way.interface].attr);
+        let attr = route.message().map(|pair| shared.interfaces[pair.interface].attr);
         Inner {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),
@@ -204,7 +204,7 @@ impl Inner {
     /// What a person calls the message lane.
     pub(crate) fn message_path(&self) -> String {
         match self.route.message() {
-            Some(way) => self.shared.interfaces[way.interface].path.clone(),
+            Some(pair) => self.shared.interfaces[pair.interface].path.clone(),
             None => "no message module".into(),
         }
     }
@@ -216,7 +216,7 @@ impl Inner {
 
     /// What the message lane answered.
     pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
-        Failed { status, interface: self.route.message().map(|way| way.interface) }
+        Failed { status, interface: self.route.message().map(|pair| pair.interface) }
     }
 
     /// Whether a lane over this interface is open.

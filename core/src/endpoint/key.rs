@@ -235,19 +235,19 @@ impl KeyInner {
 
     fn import_over(&self, rank: usize) {
         let ep = &*self.endpoint;
-        let way: ModulePair = ep.route.memory[rank];
-        let slot = &ep.shared.interfaces[way.interface];
+        let pair: ModulePair = ep.route.memory[rank];
+        let slot = &ep.shared.interfaces[pair.interface];
         if slot.out_of_use.borrow().is_some() {
             return;
         }
-        let theirs = &ep.address.entry.candidates[way.candidate].domain;
+        let theirs = &ep.address.entry.candidates[pair.candidate].domain;
         let found =
             self.record.parts.iter().enumerate().find(|(_, (provider, domain, _))| {
                 *provider == slot.provider.name && domain == theirs
             });
         let Some((part, (_, _, bytes))) = found else { return };
         let retry = || self.unresolved.borrow_mut().push(rank);
-        let raw = match ep.memory_lane(way) {
+        let raw = match ep.memory_lane(pair) {
             Ok(raw) => raw,
             Err(error) if error.status() == Status::Again => return retry(),
             Err(_) => return,
@@ -265,7 +265,7 @@ impl KeyInner {
                 let native = ImportedKey {
                     raw,
                     key,
-                    interface: way.interface,
+                    interface: pair.interface,
                     part,
                     rank,
                     caps: a.caps,

@@ -10,13 +10,13 @@ use tieline_plugin_api::caps;
 impl Inner {
     /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
-        let (way, raw) = loop {
-            let way = self
+        let (pair, raw) = loop {
+            let pair = self
                 .route
                 .message()
                 .ok_or_else(|| self.route.unreachable(&self.shared.core, &self.address))?;
-            match self.lane(way) {
-                Ok(raw) => break (way, raw),
+            match self.lane(pair) {
+                Ok(raw) => break (pair, raw),
                 Err(error) if error.status() == Status::Again => return Err(error),
                 Err(error) => {
                     // Nothing was sent yet: what is queued may take the next lane.
@@ -33,7 +33,7 @@ impl Inner {
             // Whoever carries datagrams may have made progress meanwhile.
             return self.check_alive();
         }
-        let attr = &self.shared.interfaces[way.interface].attr;
+        let attr = &self.shared.interfaces[pair.interface].attr;
         self.message.set(raw);
         self.max_short.set(attr.max_short);
         self.max_packed.set(attr.max_packed);
@@ -60,47 +60,47 @@ impl Inner {
     }
 
     /// The lane over an interface, opened on first use.
-    pub(crate) fn lane(&self, way: ModulePair) -> Result<RawEndpoint, Error> {
-        if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == way.interface) {
+    pub(crate) fn lane(&self, pair: ModulePair) -> Result<RawEndpoint, Error> {
+        if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == pair.interface) {
             return Ok(lane.raw);
         }
         self.check_alive()?;
-        let slot = &self.shared.interfaces[way.interface];
+        let slot = &self.shared.interfaces[pair.interface];
         if let Some(error) = &*slot.out_of_use.borrow() {
             return Err(error.clone());
         }
         if slot.to_endpoint {
-            let raw = self.worker.clone().wire(self, way)?;
-            self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: false });
+            let raw = self.worker.clone().wire(self, pair)?;
+            self.lanes.borrow_mut().push(Lane { interface: pair.interface, raw, owned: false });
             return Ok(raw);
         }
-        let address = &self.address.entry.candidates[way.candidate].address;
+        let address = &self.address.entry.candidates[pair.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.id.raw())?;
         let raw = slot.interface.endpoint(handle);
-        self.lanes.borrow_mut().push(Lane { interface: way.interface, raw, owned: true });
+        self.lanes.borrow_mut().push(Lane { interface: pair.interface, raw, owned: true });
         Ok(raw)
     }
 
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
     /// peer's service worker, when it has one.
-    pub(crate) fn memory_lane(&self, way: ModulePair) -> Result<RawEndpoint, Error> {
-        if self.shared.interfaces[way.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
+    pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<RawEndpoint, Error> {
+        if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
-                if let Some(way) = self.way_of(&control, &way) {
+                if let Some(pair) = self.pair_of(&control, &pair) {
                     control.reaches_memory.set(true);
-                    return control.lane(way);
+                    return control.lane(pair);
                 }
             }
         }
-        self.lane(way)
+        self.lane(pair)
     }
 
     /// The lane of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
-    pub(super) fn way_of(&self, control: &Inner, way: &ModulePair) -> Option<ModulePair> {
-        let slot = &self.shared.interfaces[way.interface];
+    pub(super) fn pair_of(&self, control: &Inner, pair: &ModulePair) -> Option<ModulePair> {
+        let slot = &self.shared.interfaces[pair.interface];
         let same = |other: &&ModulePair| {
-            slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == way.interface
+            slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == pair.interface
         };
         control.route.memory.iter().find(same).copied()
     }
@@ -109,7 +109,7 @@ impl Inner {
     /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
     pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
-        if self.route.message().is_none_or(|way| way.interface != interface) {
+        if self.route.message().is_none_or(|pair| pair.interface != interface) {
             self.lost_for_its_user(Some(interface), error);
             let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
             self.hold(ended);

@@ -28,6 +28,7 @@ mod unreachable;
 pub(crate) use calls::{Circuits, WorkerCalls};
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
+pub(crate) use post::Posted;
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
 

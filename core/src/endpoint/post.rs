@@ -80,7 +80,7 @@ impl Transfer<'_> {
 }
 
 /// What became of an operation that was posted to a provider.
-pub(super) enum Posted {
+pub(crate) enum Posted {
     /// It is over, with this value.
     Done(u64),
     Pending,
@@ -178,9 +178,27 @@ impl Inner {
         }
     }
 
+    /// Opens a native operation, or a part of another one, which keeps its memory.
+    #[inline]
+    pub(super) fn open_native(
+        &self,
+        of: Option<Id>,
+        memory: Memory,
+        at: usize,
+        len: usize,
+    ) -> Result<Id, Status> {
+        let mut ops = self.shared.ops.borrow_mut();
+        let id = match of {
+            Some(of) => ops.open_part(of, self.index, Kind::Native)?,
+            None => ops.open(self.index, Kind::Native)?,
+        };
+        ops.set_local_buffer(id, LocalBuffer::held(memory, at, len));
+        Ok(id)
+    }
+
     /// What became of the operation `id`, by what its provider answered.
     #[inline]
-    pub(super) fn posted(
+    pub(crate) fn posted(
         &self,
         id: Id,
         interface: usize,
@@ -202,7 +220,7 @@ impl Inner {
 
     /// The same for one that was opened to be posted at once: where the provider does not have it, nothing of it is left.
     #[inline]
-    pub(super) fn or_withdrawn(
+    pub(crate) fn or_withdrawn(
         &self,
         id: Id,
         posted: Result<Posted, Failed>,
@@ -228,12 +246,7 @@ impl Inner {
         }
         let memory = self.hold_memory(transfer)?;
         let iov = Iov { base: memory.at(at, len)?, len };
-        let request = {
-            let mut ops = self.shared.ops.borrow_mut();
-            let request = ops.open(self.index, Kind::Native)?;
-            ops.set_local_buffer(request, LocalBuffer::held(memory, at, len));
-            request
-        };
+        let request = self.open_native(None, memory, at, len)?;
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
         let posted = self.post_record(&native, put, request, &record);
         match self.or_withdrawn(request, posted) {
@@ -298,15 +311,13 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(way::lane(rank));
-        let request = self.open(Kind::Native)?;
+        let request = self.open_native(None, memory.clone(), transfer.at, transfer.len)?;
         self.post_native_op(transfer.part(memory, request, rank, 0..transfer.len));
         self.outcome(request)
     }
 
     /// Posts a native operation behind what is queued; see [`Inner::may_go`].
     fn post_native_op(&self, op: NativeOp) {
-        let local_buffer = LocalBuffer::held(op.memory.clone(), op.at, op.len);
-        self.shared.ops.borrow_mut().set_local_buffer(op.request, local_buffer);
         self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
 
@@ -325,8 +336,7 @@ impl Inner {
         let whole = self.open(Kind::Whole)?;
         let mut from = 0;
         for (rank, len) in rails {
-            let share = self.shared.ops.borrow_mut().open_part(whole, self.index, Kind::Native);
-            match share {
+            match self.open_native(Some(whole), memory.clone(), transfer.at + from, len) {
                 Ok(share) => {
                     let part = from..from + len;
                     self.post_native_op(transfer.part(memory.clone(), share, rank, part));
@@ -418,14 +428,9 @@ impl Inner {
                 return Ok(false);
             }
             let len = most.min(op.len - op.posted);
-            let piece = {
-                let mut ops = self.shared.ops.borrow_mut();
-                let piece = ops.open_part(op.request, self.index, Kind::Native);
-                let piece = piece.map_err(Failed::by_nobody)?;
-                let local_buffer = LocalBuffer::held(op.memory.clone(), op.at + op.posted, len);
-                ops.set_local_buffer(piece, local_buffer);
-                piece
-            };
+            let memory = op.memory.clone();
+            let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
+            let piece = piece.map_err(Failed::by_nobody)?;
             let posted = self.post_piece(op, native, piece, len);
             match self.or_withdrawn(piece, posted)? {
                 Posted::Done(_) | Posted::Pending => op.posted += len,

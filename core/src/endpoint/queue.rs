@@ -151,8 +151,8 @@ impl Inner {
     /// Whether nothing here can move until a connection has formed, or has failed to.
     pub(crate) fn waits_for_circuit(&self) -> bool {
         let messages_wait = || {
-            let way = self.route.message().filter(|_| self.state.get() == State::New);
-            way.is_some_and(|way| self.worker.circuit_forms(self, way.interface))
+            let pair = self.route.message().filter(|_| self.state.get() == State::New);
+            pair.is_some_and(|pair| self.worker.circuit_forms(self, pair.interface))
         };
         match self.queue.borrow().front() {
             Some(QueuedOp::Native(op)) => op.key.forming().is_some(),

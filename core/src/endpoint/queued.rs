@@ -88,7 +88,7 @@ impl QueuedOp {
     /// An operation beside `request` that nobody asks for when this op is given up.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
-            QueuedOp::Atomic(op) => op.by_swap.posted,
+            QueuedOp::Atomic(op) => op.posted_swap,
             _ => None,
         }
     }
@@ -144,16 +144,10 @@ pub(crate) struct NativeAtomic {
     pub(super) request: Id,
     /// The lane that a fence before it relies on, see [`Inner::may_leave`].
     pub(super) fenced: u64,
-    pub(super) by_swap: BySwap,
-}
-
-/// How far the loop of compare-and-swap has come that stands for an operation the device lacks.
-#[derive(Default)]
-pub(super) struct BySwap {
-    /// What the 64-bit word is taken to be; the first guess only finds out.
+    /// For an operation that the device lacks: what the 64-bit word is taken to be; the first guess only finds out.
     pub(super) guess: u64,
     /// A compare-and-swap that a provider has.
-    pub(super) posted: Option<Id>,
+    pub(super) posted_swap: Option<Id>,
 }
 
 /// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our

@@ -73,18 +73,18 @@ impl Route {
         };
         let messages = ways(Role::Message).collect();
         let mut memory: Vec<ModulePair> = ways(Role::Rma).collect();
-        for way in ways(Role::Atomic) {
-            if !memory.iter().any(|known| known.interface == way.interface) {
-                memory.push(way);
+        for pair in ways(Role::Atomic) {
+            if !memory.iter().any(|known| known.interface == pair.interface) {
+                memory.push(pair);
             }
         }
         Route { messages, chosen: Cell::new(0), memory, composed, records: lanes.records }
     }
 
     /// One lane alone, for messages.
-    pub(crate) fn only(way: ModulePair) -> Route {
+    pub(crate) fn only(pair: ModulePair) -> Route {
         Route {
-            messages: vec![way],
+            messages: vec![pair],
             chosen: Cell::new(0),
             memory: Vec::new(),
             composed: String::new(),

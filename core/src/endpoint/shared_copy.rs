@@ -127,12 +127,7 @@ impl Inner {
         }
         let (at, len) = (plan.at as usize, plan.len as usize);
         let memory = Memory::Region(local.clone());
-        let part = {
-            let mut ops = self.shared.ops.borrow_mut();
-            let part = ops.open_part(request, self.index, Kind::Native)?;
-            ops.set_local_buffer(part, LocalBuffer::held(memory.clone(), at, len));
-            part
-        };
+        let part = self.open_native(Some(request), memory.clone(), at, len)?;
         self.put_first(QueuedOp::Native(NativeOp {
             put: plan.put,
             memory,

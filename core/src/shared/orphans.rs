@@ -77,7 +77,7 @@ impl Shared {
     }
 
     /// How many there are, by where they go.
-    pub(crate) fn orphans_by_way(
+    pub(crate) fn orphans_by_path(
         &self,
         circuit_name: impl Fn(u64) -> Option<String>,
     ) -> BTreeMap<String, usize> {
@@ -88,8 +88,8 @@ impl Shared {
                     Through::Circuit(number) => circuit_name(*number),
                     _ => None,
                 });
-                let way = name.unwrap_or_else(|| self.interfaces[orphan.interface].path.clone());
-                *counts.entry(way).or_default() += 1;
+                let path = name.unwrap_or_else(|| self.interfaces[orphan.interface].path.clone());
+                *counts.entry(path).or_default() += 1;
             }
         }
         counts

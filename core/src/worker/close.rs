@@ -5,7 +5,7 @@
 //! named. Dropping does none of this: what is pending ends, and interfaces hand over what they have taken as they close.
 
 use super::{Inner, Worker};
-use crate::endpoint::Inner as EndpointInner;
+use crate::endpoint::{Inner as EndpointInner, Posted};
 use crate::error::Scope;
 use crate::interface::PeerId;
 use crate::op::{Id, Kind};
@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use tieline_plugin_api::{OK, PENDING};
 
 /// What a worker that is closed could not deliver.
 #[derive(Clone, Debug)]
@@ -159,7 +158,7 @@ impl Book {
 
     /// Looks at every endpoint again; whether something is left to be done.
     fn look(&mut self, worker: &Inner) -> bool {
-        let mut left = worker.has_debts() || !worker.orphans_by_way().is_empty();
+        let mut left = worker.has_debts() || !worker.orphans_by_path().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             let operations = worker.shared.ops.borrow().open_wholes(endpoint.index);
             let answers = endpoint.answers_len();
@@ -207,7 +206,7 @@ impl Book {
             answers,
             ..Loss::default()
         });
-        let orphans = worker.orphans_by_way().into_iter();
+        let orphans = worker.orphans_by_path().into_iter();
         let orphans = orphans.map(|(to, operations)| Loss { to, operations, ..Loss::default() });
         let lost = |loss: &Loss| loss.operations > 0 || loss.answers > 0 || loss.unconfirmed;
         let entries = self.entries.values().map(|entry| entry.loss.clone());
@@ -217,8 +216,8 @@ impl Book {
 
 impl Inner {
     /// Operations whose endpoint is gone, by where they go.
-    fn orphans_by_way(&self) -> BTreeMap<String, usize> {
-        self.shared.orphans_by_way(|circuit| self.circuit_name(circuit))
+    fn orphans_by_path(&self) -> BTreeMap<String, usize> {
+        self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
 
     /// What peers are owed, or helped with, beside what stands on endpoints.
@@ -333,20 +332,14 @@ impl Inner {
             return Ok(None); // told by the book
         }
         let id = self.shared.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
-        match raw.flush(id.raw()) {
-            PENDING => {
-                self.shared.ops.borrow_mut().posted(id, interface);
-                Ok(Some(id))
-            }
-            code => {
-                self.shared.with_ops(|ops| ops.withdraw(id));
-                match Status::from_code(code) {
-                    _ if code == OK => Ok(None),
-                    // It knows no flush: what it has taken is delivered.
-                    Status::Unsupported => Ok(None),
-                    status => Err(status),
-                }
-            }
+        let posted = endpoint.posted(id, interface, raw.flush(id.raw()), 0);
+        match endpoint.or_withdrawn(id, posted) {
+            Ok(Posted::Pending) => Ok(Some(id)),
+            Ok(Posted::Done(_)) => Ok(None),
+            Ok(Posted::NoRoom) => Err(Status::Again),
+            // It knows no flush: what it has taken is delivered.
+            Err(failed) if failed.status == Status::Unsupported => Ok(None),
+            Err(failed) => Err(failed.status),
         }
     }
 

@@ -19,7 +19,7 @@ impl Inner {
         self.check_open()?;
         let wires = |slot, candidate| self.can_wire(&address, slot, candidate);
         let mut route = Route::choose(&self.shared, &address, wires);
-        route.put_last(|way| self.avoided_until(address.entry.worker, way.interface));
+        route.put_last(|pair| self.avoided_until(address.entry.worker, pair.interface));
         if route.message().is_none() {
             return Err(route.unreachable(&self.shared.core, &address));
         }

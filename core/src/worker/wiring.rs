@@ -37,7 +37,7 @@ enum State {
 struct Circuit {
     /// None: it leads to ourselves.
     key: Option<ConnectionKey>,
-    way: ModulePair,
+    pair: ModulePair,
     raw: RawEndpoint,
     peer: Rc<WorkerAddress>,
     state: State,
@@ -166,7 +166,7 @@ impl Wiring {
     /// The provider of this interface broke: nothing of it is called again, neither over circuits nor by what carries datagrams.
     pub(super) fn fail_interface(&self, interface: usize) {
         let mut circuits = self.circuits.borrow_mut();
-        circuits.values_mut().filter(|c| c.way.interface == interface).for_each(|c| c.raw.fail());
+        circuits.values_mut().filter(|c| c.pair.interface == interface).for_each(|c| c.raw.fail());
         self.transports.fail(interface);
     }
 

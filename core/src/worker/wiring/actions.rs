@@ -88,17 +88,17 @@ impl Inner {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
         let (Some(number), Some(old)) = (number, old) else { return };
-        let _ = self.forget_number(&self.shared.interfaces[old.way.interface], number);
+        let _ = self.forget_number(&self.shared.interfaces[old.pair.interface], number);
         self.close_circuit(number, old.raw);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {
-            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.way.interface));
+            let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.pair.interface));
         }
         let now = self.wiring.now();
         let number = match to {
             Claim::Existing(key) => self.wiring.by_key.borrow().get(&key).copied(),
             Claim::New(key) => {
-                let made = self.new_circuit(Some(key.clone()), old.way, old.peer, old.transport);
+                let made = self.new_circuit(Some(key.clone()), old.pair, old.peer, old.transport);
                 let mut machine = self.wiring.machine.borrow_mut();
                 match made {
                     Ok((number, address)) => {
@@ -144,9 +144,9 @@ impl Inner {
                 let theirs = &peer.entry.candidates[there].address;
                 slot.interface.reachable(theirs).map_err(Error::from)?;
                 let transport = self.choose_transport(&peer, index, there)?;
-                let way = ModulePair { interface: index, candidate: there };
+                let pair = ModulePair { interface: index, candidate: there };
                 let made =
-                    self.new_circuit(Some(key.clone()), way, Rc::new(peer), Some(transport))?;
+                    self.new_circuit(Some(key.clone()), pair, Rc::new(peer), Some(transport))?;
                 return Ok(made.1);
             }
         }
@@ -170,11 +170,11 @@ impl Inner {
             };
             match reason.map(|reason| reason.kind) {
                 None => {
-                    let way = (circuit.peer.entry.worker, circuit.way.interface);
+                    let way = (circuit.peer.entry.worker, circuit.pair.interface);
                     let _ = self.wiring.avoided.borrow_mut().remove(&way);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
-                    self.avoid(circuit.peer.entry.worker, circuit.way.interface);
+                    self.avoid(circuit.peer.entry.worker, circuit.pair.interface);
                 }
                 Some(_) => {}
             }
@@ -193,12 +193,12 @@ impl Inner {
     }
 
     pub(super) fn send_for(&self, number: u64, datagram: Vec<u8>) {
-        let way = {
+        let found = {
             let circuits = self.wiring.circuits.borrow();
             let Some(circuit) = circuits.get(&number) else { return };
             circuit.transport.clone().map(|transport| (circuit.peer.clone(), transport))
         };
-        let Some((peer, transport)) = way else { return };
+        let Some((peer, transport)) = found else { return };
         let sent = self.send_datagram(&peer, &transport, &datagram);
         let mut circuits = self.wiring.circuits.borrow_mut();
         let Some(circuit) = circuits.get_mut(&number) else { return };

@@ -14,23 +14,23 @@ impl Inner {
         self: &Rc<Self>,
         number: u64,
     ) -> Result<Rc<EndpointInner>, Error> {
-        let (peer, way, forming) = {
+        let (peer, pair, forming) = {
             let circuits = self.wiring.circuits.borrow();
             let circuit =
                 circuits.get(&number).ok_or_else(|| Error::from_status(Status::Closed))?;
             match (&circuit.answers, &circuit.state) {
                 (Some(answers), _) if answers.is_alive() => return Ok(answers.clone()),
                 (_, State::Dead(error)) => return Err(error.clone()),
-                (_, State::Forming) => (circuit.peer.clone(), circuit.way, circuit.key.clone()),
-                (_, State::Ready) => (circuit.peer.clone(), circuit.way, None),
+                (_, State::Forming) => (circuit.peer.clone(), circuit.pair, circuit.key.clone()),
+                (_, State::Ready) => (circuit.peer.clone(), circuit.pair, None),
             }
         };
         if let Some(key) = forming {
             self.wiring.machine.borrow_mut().data_arrived(self.wiring.now(), &key);
             self.carry_out();
         }
-        let answers = self.place_endpoint((*peer).clone(), Route::only(way), Owner::Circuit)?;
-        let _ = self.wiring.by_user.borrow_mut().insert((answers.index, way.interface), number);
+        let answers = self.place_endpoint((*peer).clone(), Route::only(pair), Owner::Circuit)?;
+        let _ = self.wiring.by_user.borrow_mut().insert((answers.index, pair.interface), number);
         let before = match self.wiring.circuits.borrow_mut().get_mut(&number) {
             Some(circuit) => circuit.answers.replace(answers.clone()),
             None => None,
@@ -93,7 +93,7 @@ impl Inner {
     /// other end, and hears of it when it is closed.
     pub(in crate::worker) fn drop_failed(&self, number: u64) {
         let (users, interface) = match self.wiring.circuits.borrow().get(&number) {
-            Some(circuit) => (circuit.everybody(), circuit.way.interface),
+            Some(circuit) => (circuit.everybody(), circuit.pair.interface),
             None => return,
         };
         for user in users.iter().filter(|user| user.leave_circuit(interface)) {

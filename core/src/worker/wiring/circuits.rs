@@ -44,22 +44,22 @@ impl Circuits for Inner {
     fn wire(
         self: Rc<Self>,
         endpoint: &EndpointInner,
-        way: ModulePair,
+        pair: ModulePair,
     ) -> Result<RawEndpoint, Error> {
         let peer = endpoint.address.entry.worker;
-        let known = self.wiring.by_user.borrow().get(&(endpoint.index, way.interface)).copied();
+        let known = self.wiring.by_user.borrow().get(&(endpoint.index, pair.interface)).copied();
         if let Some(number) = known {
             return self.circuit_state(number);
         }
         let user =
             self.endpoint_at(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
         if peer == self.shared.id {
-            let number = self.circuit_to_ourselves(&endpoint.address, way)?;
+            let number = self.circuit_to_ourselves(&endpoint.address, pair)?;
             self.add_user(number, &user);
             return self.circuit_state(number);
         }
-        let slot = &self.shared.interfaces[way.interface];
-        let module = module_text(slot, &self.shared.id, &endpoint.address, way.candidate);
+        let slot = &self.shared.interfaces[pair.interface];
+        let module = module_text(slot, &self.shared.id, &endpoint.address, pair.candidate);
         if endpoint.owner != Owner::Application {
             // Answers go through whatever circuit there is, best the one that the peer began last.
             let known = self.newest_circuit(peer, &module);
@@ -68,7 +68,7 @@ impl Circuits for Inner {
                 return self.circuit_state(number);
             }
         }
-        let transport = self.choose_transport(&endpoint.address, way.interface, way.candidate)?;
+        let transport = self.choose_transport(&endpoint.address, pair.interface, pair.candidate)?;
         let identity = self.identity()?;
         let claim = {
             let mut machine = self.wiring.machine.borrow_mut();
@@ -86,7 +86,7 @@ impl Circuits for Inner {
             }
             Claim::New(key) => {
                 let address = Rc::new(endpoint.address.clone());
-                match self.new_circuit(Some(key.clone()), way, address, Some(transport)) {
+                match self.new_circuit(Some(key.clone()), pair, address, Some(transport)) {
                     Ok((number, bytes)) => {
                         let now = self.wiring.now();
                         self.wiring.machine.borrow_mut().created(now, &key, &bytes);
@@ -197,11 +197,11 @@ impl Inner {
     pub(super) fn new_circuit(
         &self,
         key: Option<ConnectionKey>,
-        way: ModulePair,
+        pair: ModulePair,
         peer: Rc<WorkerAddress>,
         transport: Option<WireupTransport>,
     ) -> Result<(u64, Vec<u8>), Error> {
-        let slot = &self.shared.interfaces[way.interface];
+        let slot = &self.shared.interfaces[pair.interface];
         let number = self.new_number();
         let handle = match slot.interface.connect(&[], &[], number) {
             Ok(handle) => handle,
@@ -229,7 +229,7 @@ impl Inner {
         }
         let circuit = Circuit {
             key,
-            way,
+            pair,
             raw,
             peer,
             state: State::Forming,
@@ -258,15 +258,19 @@ impl Inner {
     }
 
     /// A worker that writes to itself needs nobody to carry its address.
-    fn circuit_to_ourselves(&self, address: &WorkerAddress, way: ModulePair) -> Result<u64, Error> {
+    fn circuit_to_ourselves(
+        &self,
+        address: &WorkerAddress,
+        pair: ModulePair,
+    ) -> Result<u64, Error> {
         let left = self.wiring.circuits.borrow().iter().find_map(|(number, circuit)| {
             let free = circuit.key.is_none() && circuit.users.is_empty();
-            (free && circuit.way.interface == way.interface).then_some(*number)
+            (free && circuit.pair.interface == pair.interface).then_some(*number)
         });
         if let Some(number) = left {
             return Ok(number);
         }
-        let (number, bytes) = self.new_circuit(None, way, Rc::new(address.clone()), None)?;
+        let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
         let raw = self.wiring.circuits.borrow().get(&number).map(|circuit| circuit.raw);
         let code = raw.map_or(0, |raw| raw.connect(&bytes));
         let state = match code {
@@ -284,14 +288,14 @@ impl Inner {
     /// The interface of a circuit, and its provider endpoint.
     pub(in crate::worker) fn raw_of_circuit(&self, number: u64) -> Option<(usize, RawEndpoint)> {
         let circuits = self.wiring.circuits.borrow();
-        circuits.get(&number).map(|circuit| (circuit.way.interface, circuit.raw))
+        circuits.get(&number).map(|circuit| (circuit.pair.interface, circuit.raw))
     }
 
     /// What a person calls a circuit.
     pub(in crate::worker) fn circuit_name(&self, number: u64) -> Option<String> {
         let circuits = self.wiring.circuits.borrow();
         let circuit = circuits.get(&number)?;
-        let path = &self.shared.interfaces[circuit.way.interface].path;
+        let path = &self.shared.interfaces[circuit.pair.interface].path;
         Some(format!("{} through {path}", circuit.peer.label()))
     }
 
@@ -303,7 +307,7 @@ impl Inner {
         slot: &InterfaceSlot,
     ) -> bool {
         self.wiring.circuits.borrow().values().any(|circuit| {
-            let other = &self.shared.interfaces[circuit.way.interface];
+            let other = &self.shared.interfaces[circuit.pair.interface];
             circuit.peer.entry.worker == worker
                 && matches!(circuit.state, State::Ready)
                 && other.domain != slot.domain
@@ -344,7 +348,7 @@ impl Inner {
 
     pub(super) fn add_user(&self, number: u64, user: &Rc<EndpointInner>) {
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
-            let at = (user.index, circuit.way.interface);
+            let at = (user.index, circuit.pair.interface);
             let _ = self.wiring.by_user.borrow_mut().insert(at, number);
             if !circuit.users.iter().any(|known| known.as_ptr() == Rc::as_ptr(user)) {
                 circuit.users.push(Rc::downgrade(user));
@@ -358,7 +362,7 @@ impl Inner {
             let error = circuit.error();
             self.shared.end_orphans(End::Circuit(number), &error);
             end(circuit.answers.take(), error);
-            let _ = self.forget_number(&self.shared.interfaces[circuit.way.interface], number);
+            let _ = self.forget_number(&self.shared.interfaces[circuit.pair.interface], number);
             self.close_circuit(number, circuit.raw);
         }
     }

@@ -173,7 +173,7 @@ impl Inner {
             (
                 circuit.everybody(),
                 circuit.peer.clone(),
-                circuit.way.interface,
+                circuit.pair.interface,
                 circuit.key.clone(),
                 error,
             )

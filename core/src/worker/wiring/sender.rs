@@ -131,7 +131,7 @@ mod tests {
         let key = ConnectionKey { peer: known.entry.worker, module: "tcp|a|b".into(), n: 1 };
         let circuit = Circuit {
             key: Some(key.clone()),
-            way: ModulePair { interface: 0, candidate: 0 },
+            pair: ModulePair { interface: 0, candidate: 0 },
             raw: RawEndpoint::nowhere(),
             peer: Rc::new(known.clone()),
             state: State::Forming,
