@@ -596,3 +596,20 @@ impl<'a> Events<'a> {
         self.push(Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_say_how_many_there_are_and_refuse_what_does_not_fit() {
+        let mut slots = [core::mem::MaybeUninit::uninit(); 2];
+        let mut events = Events::new(&mut slots);
+        assert!((events.len(), events.room(), events.is_empty()) == (0, 2, true));
+        assert!(events.push_completion(7, Ok(1)));
+        assert!((events.len(), events.room(), events.is_empty()) == (1, 1, false));
+        assert!(events.push_message(1, 2, 3, core::ptr::null(), 0));
+        assert!(!events.push(Event::empty()));
+        assert!((events.len(), events.room(), events.is_empty()) == (2, 0, false));
+    }
+}

@@ -111,6 +111,11 @@ fn a_name_that_matches_nothing_is_recorded_with_the_nearest_one() {
     assert_eq!(records[0].provider, "verbs");
     assert_eq!(records[0].domain.as_deref(), Some("verbs:mlx5_0"));
     assert_eq!(records[0].module.as_deref(), Some("rd"));
+    let domains = Selection::parse("TIELINE_DOMAINS", "verbs:mlx5_1").unwrap();
+    let records = domains.unmatched(&["verbs:mlx5_0"], "");
+    assert_eq!(records[0].provider, "verbs");
+    assert_eq!(records[0].domain.as_deref(), Some("verbs:mlx5_1"));
+    assert_eq!(records[0].module, None);
 }
 
 #[test]

@@ -121,6 +121,12 @@ fn paths_follow_the_rules() {
             &["shm: mem mem mem -", "!verbs:mlx5_0: rc rc rc -"],
         ),
         row(
+            "of two that need no connection themselves the better one",
+            vec![rc(), data("verbs", "verbs:mlx5_0", "dc", MESSAGES, 20), ud()],
+            &[],
+            &["verbs:mlx5_0: rc rc rc ud"],
+        ),
+        row(
             "fallback takes UD first",
             vec![rc(), ud(), tcp_connect()],
             &[],

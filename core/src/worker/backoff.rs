@@ -265,6 +265,17 @@ mod tests {
     }
 
     #[test]
+    fn one_look_at_somebody_else_begins_the_time_alone_anew() {
+        let (backoff, mut handed_over) = (backoff(2, 1), 0);
+        yields(&backoff, (ALONE - 1) * SAMPLE, &mut handed_over, 0);
+        handed_over += 1;
+        yields(&backoff, ALONE * SAMPLE, &mut handed_over, 0);
+        assert!(backoff.budget().is_zero(), "it was seen only just now");
+        yields(&backoff, 2 * SAMPLE, &mut handed_over, 0);
+        assert!(!backoff.budget().is_zero());
+    }
+
+    #[test]
     fn who_is_pinned_to_a_processor_that_nobody_else_wants_spins_after_all() {
         let (backoff, mut handed_over) = (backoff(2, 1), 0);
         assert!(backoff.budget().is_zero());

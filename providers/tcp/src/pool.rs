@@ -87,3 +87,28 @@ impl Pool {
         self.made
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_nobody_asked_for_between_two_visits_are_given_back_and_others_kept() {
+        let mut pool = Pool::default();
+        let visit = |pool: &mut Pool| (0..TRIM_EVERY).for_each(|_| pool.trim());
+        let taken = [(); 3].map(|()| pool.take());
+        taken.into_iter().for_each(|buffer| pool.give(buffer));
+        pool.begin();
+        visit(&mut pool);
+        assert_eq!(pool.committed(), 3 * BUFFER, "how many are in use, nobody has seen yet");
+        // Two are in use at a time.
+        let taken = [(); 2].map(|()| pool.take());
+        taken.into_iter().for_each(|buffer| pool.give(buffer));
+        pool.begin();
+        visit(&mut pool);
+        assert_eq!(pool.committed(), 2 * BUFFER);
+        visit(&mut pool);
+        assert_eq!(pool.committed(), 0, "and then none");
+        assert_eq!(pool.made(), 3);
+    }
+}

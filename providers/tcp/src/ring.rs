@@ -103,6 +103,13 @@ mod tests {
         assert_eq!((ring.len(), ring.position()), (0, 1));
     }
 
+    #[test]
+    fn there_is_nothing_to_look_at_before_there_is_memory() {
+        let none: (&[u8], &[u8]) = (&[], &[]);
+        assert_eq!(Ring::new(64 << 10).slices(0, 0), none);
+        assert_eq!(Ring::new(64 << 10).slices(5, 7), none, "whatever a peer asks for again");
+    }
+
     proptest! {
         #[test]
         fn it_is_a_queue_of_bytes(steps in prop::collection::vec((any::<bool>(), 0usize..9000), 0..80)) {

@@ -172,6 +172,16 @@ fn arena(counting: &Counting, bytes: usize) -> Arena<Counting> {
 }
 
 #[test]
+fn a_bound_is_whole_pages() {
+    let counting = Counting::default();
+    let arena = arena(&counting, 3 * PAGE as usize + 5);
+    let pieces: Vec<_> = (0..3).map(|_| arena.take(PAGE as usize, 64).unwrap()).collect();
+    assert_eq!(arena.take(1, 1).err().map(|failure| failure.status), Some(Status::NoMemory));
+    assert_eq!(counting.bytes(), 3 * PAGE as usize);
+    drop(pieces);
+}
+
+#[test]
 fn what_the_lender_keeps_without_need_makes_room_for_buffers() {
     let counting = Counting { most: 64 << 10, ..Counting::default() };
     let arena = arena(&counting, 1 << 30);
