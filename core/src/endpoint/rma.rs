@@ -46,6 +46,7 @@ impl Endpoint {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
+        // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len)?;
         let fast = &key.inner.fast;
@@ -98,6 +99,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
+        // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len)?;
         let fast = &key.inner.fast;

@@ -3,8 +3,8 @@
 //! Where no module gives a pair native access to some memory, the core sends these messages on the
 //! message lane (to the peer's service worker when its context has a progress thread). The target looks
 //! the region up by number and generation, checks range and rights, and answers (of a put: its last piece
-//! alone). docs/wire.md has the formats. Messages are delivered
-//! once and in order, so an atomic is executed once.
+//! alone). Messages are delivered once and in order, so an atomic is executed once. Each format stands here beside its
+//! reader; docs/wire.md says how they may grow.
 
 use crate::region::{Access, Table};
 use crate::sys::Span;
