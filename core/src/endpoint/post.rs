@@ -44,14 +44,6 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Bytes that are copied when it is not over at once.
-    fn copied(&self) -> usize {
-        match self.local {
-            Local::Region(_) => 0,
-            Local::Bytes(bytes) => bytes.len(),
-        }
-    }
-
     /// The first byte of it here.
     fn base(&self) -> Result<*mut u8, Status> {
         match self.local {
@@ -280,7 +272,8 @@ impl Inner {
                     }
                 }
                 // Were there room for none of it to wait, `Again` in the middle would have to be told although some is written.
-                if len > native.most(put) && !self.has_room(transfer.copied()) {
+                let copied = if let Local::Bytes(bytes) = transfer.local { bytes.len() } else { 0 };
+                if len > native.most(put) && !self.has_room(copied) {
                     return Err(Status::Again.into());
                 }
                 match self.post_pieces(put, transfer.base()?, len, &native, offset) {
