@@ -34,6 +34,7 @@
 //! `docs/writing-a-provider.md` takes a reader from there to a provider that passes conformance.
 
 pub mod abi;
+mod events;
 mod flags;
 mod note;
 pub mod provider;
@@ -42,14 +43,15 @@ pub mod units;
 
 pub use abi::host::HostHandle;
 pub use abi::raised_rights;
+pub use events::Events;
 pub use flags::{
     Named, access, atomic_op, caps, connects, cost_class, event, event_flags, log_level,
     memory_caps, note_flags, op_flags, role, tables,
 };
 pub use note::Note;
 pub use provider::{
-    Absent, Allocation, Armed, ConfigDoc, Connector, Domain, DomainInfo, Endpoint, Events,
-    Interface, MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
+    Absent, Allocation, Armed, ConfigDoc, Connector, Domain, DomainInfo, Endpoint, Interface,
+    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
 };
 pub use status::{Failure, OK, PENDING, Status};
 

@@ -8,9 +8,8 @@
 //! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
 //! one thread at a time and need no locks.
 
-use crate::abi::{Atomic, Event, Iov, ModuleAttr, host::HostHandle};
-use crate::flags::event;
-use crate::{Failure, Status};
+use crate::abi::{Atomic, Iov, ModuleAttr, host::HostHandle};
+use crate::{Events, Failure, Status};
 
 /// How a data call ended when it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -513,103 +512,5 @@ impl<'a> Packer<'a> {
     pub fn pack_at(self, at: *mut u8, capacity: usize) -> Result<usize, Status> {
         let written = (self.pack)(at, capacity)?;
         if written > capacity { Err(Status::Invalid) } else { Ok(written) }
-    }
-}
-
-/// Where `poll` puts its events: the caller's array, no allocation.
-pub struct Events<'a> {
-    pub(crate) slots: &'a mut [core::mem::MaybeUninit<Event>],
-    pub(crate) len: usize,
-}
-
-impl<'a> Events<'a> {
-    /// A sink over the caller's array.
-    #[must_use]
-    pub fn new(slots: &'a mut [core::mem::MaybeUninit<Event>]) -> Events<'a> {
-        Events { slots, len: 0 }
-    }
-
-    /// How many more fit.
-    #[inline]
-    #[must_use]
-    pub fn room(&self) -> usize {
-        self.slots.len() - self.len
-    }
-
-    /// How many were pushed.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether none was pushed.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Adds an event; `false` when there is no room (nothing is lost: the caller keeps it).
-    #[inline]
-    pub fn push(&mut self, event: Event) -> bool {
-        match self.slots.get_mut(self.len) {
-            Some(slot) => {
-                let _ = slot.write(event);
-                self.len += 1;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Adds a message. `data` stays valid until the next poll.
-    #[inline]
-    pub fn push_message(
-        &mut self,
-        peer: u64,
-        id: u32,
-        header: u64,
-        data: *const u8,
-        len: usize,
-    ) -> bool {
-        self.push(Event {
-            kind: event::MESSAGE,
-            id,
-            status: 0,
-            flags: 0,
-            peer,
-            header,
-            data,
-            len,
-            cookie: 0,
-            reserved: 0,
-        })
-    }
-
-    /// Adds the end of a pending operation.
-    pub fn push_completion(&mut self, cookie: u64, result: Result<u64, Status>) -> bool {
-        let (status, header) = match result {
-            Ok(value) => (0, value),
-            Err(status) => (status as i32, 0),
-        };
-        self.push(Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_say_how_many_there_are_and_refuse_what_does_not_fit() {
-        let mut slots = [core::mem::MaybeUninit::uninit(); 2];
-        let mut events = Events::new(&mut slots);
-        assert!((events.len(), events.room(), events.is_empty()) == (0, 2, true));
-        assert!(events.push_completion(7, Ok(1)));
-        assert!((events.len(), events.room(), events.is_empty()) == (1, 1, false));
-        assert!(events.push_message(1, 2, 3, core::ptr::null(), 0));
-        assert!(!events.push(Event::empty()));
-        assert!((events.len(), events.room(), events.is_empty()) == (2, 0, false));
     }
 }

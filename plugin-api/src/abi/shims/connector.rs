@@ -2,7 +2,8 @@
 
 use super::interface::{answer_reachable, armed, descriptor};
 use super::*;
-use crate::provider::{Connector, Events};
+use crate::Events;
+use crate::provider::Connector;
 use core::mem::MaybeUninit;
 
 pub(super) unsafe extern "C" fn connector_poll<C: Connector>(

@@ -1,7 +1,8 @@
 //! The shims of an interface.
 
 use super::*;
-use crate::provider::{Armed, Events, Interface};
+use crate::Events;
+use crate::provider::{Armed, Interface};
 use core::mem::MaybeUninit;
 
 pub(super) unsafe extern "C" fn poll<I: Interface>(

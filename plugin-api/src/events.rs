@@ -1,0 +1,103 @@
+//! What a poll of a provider in Rust writes its events into.
+
+use crate::Status;
+use crate::abi::Event;
+use crate::flags::event;
+
+/// Where `poll` puts its events: the caller's array, no allocation.
+pub struct Events<'a> {
+    pub(crate) slots: &'a mut [core::mem::MaybeUninit<Event>],
+    pub(crate) len: usize,
+}
+
+impl<'a> Events<'a> {
+    /// A sink over the caller's array.
+    #[must_use]
+    pub fn new(slots: &'a mut [core::mem::MaybeUninit<Event>]) -> Events<'a> {
+        Events { slots, len: 0 }
+    }
+
+    /// How many more fit.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.len() - self.len
+    }
+
+    /// How many were pushed.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none was pushed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds an event; `false` when there is no room (nothing is lost: the caller keeps it).
+    #[inline]
+    pub fn push(&mut self, event: Event) -> bool {
+        match self.slots.get_mut(self.len) {
+            Some(slot) => {
+                let _ = slot.write(event);
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Adds a message. `data` stays valid until the next poll.
+    #[inline]
+    pub fn push_message(
+        &mut self,
+        peer: u64,
+        id: u32,
+        header: u64,
+        data: *const u8,
+        len: usize,
+    ) -> bool {
+        self.push(Event {
+            kind: event::MESSAGE,
+            id,
+            status: 0,
+            flags: 0,
+            peer,
+            header,
+            data,
+            len,
+            cookie: 0,
+            reserved: 0,
+        })
+    }
+
+    /// Adds the end of a pending operation.
+    pub fn push_completion(&mut self, cookie: u64, result: Result<u64, Status>) -> bool {
+        let (status, header) = match result {
+            Ok(value) => (0, value),
+            Err(status) => (status as i32, 0),
+        };
+        self.push(Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_say_how_many_there_are_and_refuse_what_does_not_fit() {
+        let mut slots = [core::mem::MaybeUninit::uninit(); 2];
+        let mut events = Events::new(&mut slots);
+        assert!((events.len(), events.room(), events.is_empty()) == (0, 2, true));
+        assert!(events.push_completion(7, Ok(1)));
+        assert!((events.len(), events.room(), events.is_empty()) == (1, 1, false));
+        assert!(events.push_message(1, 2, 3, core::ptr::null(), 0));
+        assert!(!events.push(Event::empty()));
+        assert!((events.len(), events.room(), events.is_empty()) == (2, 0, false));
+    }
+}
