@@ -66,8 +66,8 @@ pub enum CompletionError {
     /// This process gave it up, by dropping its endpoint or closing its worker: it may have happened. `Canceled`, and `Closed`
     /// once the worker is.
     Canceled(Error),
-    /// Nothing is known yet: this call could not wait. It was made in a handler, in a forked child or on another worker, or the
-    /// system refused. The operation goes on; a flush waits for it, and tells of its failure.
+    /// Nothing was looked at: this call could not wait. It was made in a handler, in a forked child or on another worker, or the
+    /// system refused. The operation goes on, if it has not ended; a flush waits for it, and tells of its failure.
     Pending(Error),
 }
 

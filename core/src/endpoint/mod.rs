@@ -189,7 +189,8 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// The longest message that this endpoint carries.
+    /// The longest message that this endpoint carries. Where the module that was to carry its messages is given up before the first
+    /// was sent, the next one's may be less: what is queued and too long for it ends as `TooLarge`.
     ///
     /// # Errors
     /// [`PostError::Reconnect`] when the endpoint has ended, or no connection comes about.
@@ -225,7 +226,7 @@ impl Endpoint {
     /// Orders every put, get and atomic posted before ahead of those posted after.
     ///
     /// # Errors
-    /// As [`Endpoint::flush`].
+    /// [`PostError::Reconnect`] when the endpoint has ended. It waits for nothing, and a handler may call it.
     pub fn fence(&self) -> Result<(), PostError> {
         Ok(self.inner.fence()?)
     }

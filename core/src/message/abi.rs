@@ -73,7 +73,8 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if self.readers.kept_gone() {
+        // In a forked child the buffer is the parent's, which gives it back itself.
+        if self.readers.kept_gone() && self.shared.same_process() {
             // SAFETY: the token of a lent event; `Readers` says that neither this nor its handler reads it any more, once.
             unsafe { self.shared.interfaces[self.interface].interface.release(self.token) }
         }

@@ -15,7 +15,6 @@ impl Inner {
         address: WorkerAddress,
         owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
-        self.shared.core.check_process("a worker")?;
         self.check_open()?;
         let wires = |slot, candidate| self.can_wire(&address, slot, candidate);
         let mut route = Route::choose(&self.shared, &address, wires);

@@ -156,11 +156,13 @@ impl Inner {
 
     /// `Closed` when the worker is: what it took from then on would never be let go.
     pub(super) fn check_open(&self) -> Result<(), Error> {
+        self.shared.core.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
     }
 
     /// Whether an operation is this worker's, by what it shares with its own.
     pub(super) fn check_owner(&self, shared: &Rc<Shared>) -> Result<(), Error> {
+        self.shared.core.check_process("a worker")?;
         if Rc::ptr_eq(&self.shared, shared) {
             return Ok(());
         }

@@ -69,15 +69,16 @@ use std::sync::Arc;
 ///
 /// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
 ///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
-///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before. A message that arrives
-///   while nobody handles its id is dropped, and counted ([`Counters::unknown_ids`]).
+///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before; only a service that is
+///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped,
+///   and counted ([`Counters::unknown_ids`]).
 /// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band), and
 ///   everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
 /// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`finish`](Worker::finish),
 ///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
-///   [`close`](Worker::close). Handlers run inside of these and nowhere else.
+///   [`close`](Worker::close). Handlers run inside of these and nowhere else. [`arm`](Worker::arm) prepares a sleep in between.
 /// * **The state is read** by all others: these change nothing, and cost little.
 ///
 /// # Inside a handler
@@ -106,7 +107,8 @@ use std::sync::Arc;
 /// # In a forked child
 ///
 /// The worker belongs to the parent. Whatever may fail is `Invalid`, [`progress`](Worker::progress) returns 0, and dropping
-/// it, its endpoints and its requests tells no peer anything: the parent goes on undisturbed.
+/// it, its endpoints, its requests and kept messages tells nobody anything: the parent goes on undisturbed. But until it ends, or
+/// executes another program, a child has the parent's sockets, so that peers do not notice when the parent dies before it.
 ///
 /// # The end
 ///
@@ -117,8 +119,8 @@ use std::sync::Arc;
 /// Dropping does not wait for peers' applications, but it may wait for room on the way to them, at most
 /// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; what finds none by then is lost.
 ///
-/// Endpoints, keys and requests that are still held when the worker is dropped are of no use any more, but they keep the
-/// worker's interfaces open: these close with the last of them.
+/// Endpoints, keys, requests and kept messages that are still held when the worker is dropped are of no use any more, but they
+/// keep the worker's interfaces open: these close with the last of them, and hand over what said `Done` no sooner.
 pub struct Worker {
     pub(crate) inner: Rc<Inner>,
 }
@@ -133,6 +135,7 @@ impl Worker {
     /// # Errors
     /// `TooLarge` where it does not fit an address.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
+        self.inner.shared.core.check_process("a worker")?;
         self.inner.identity()
     }
 
@@ -217,7 +220,8 @@ impl Worker {
     /// Waits for an operation and returns its value.
     ///
     /// # Errors
-    /// How the operation ended; [`CompletionError::Pending`] where it could not be waited for, as inside a handler.
+    /// How the operation ended; [`CompletionError::Pending`] where it could not be waited for, as inside a handler. There it is that
+    /// for a `Done` too, whose value is lost unless it was taken out before.
     pub fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
@@ -244,6 +248,7 @@ impl Worker {
     /// The first failure of what it waited for; [`CompletionError::Pending`] as of [`Worker::finish`].
     pub fn flush(&self) -> Result<(), CompletionError> {
         self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
+        self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;
         let mut first = Ok(());
         let mut posted = VecDeque::new();
         for inner in self.inner.all_endpoints() {

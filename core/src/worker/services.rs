@@ -98,7 +98,6 @@ impl ServiceRequest {
     fn open_worker(&self) -> Result<Rc<Inner>, Error> {
         let closed = || Error::from_status(Status::Closed);
         let worker = self.worker.upgrade().ok_or_else(closed)?;
-        worker.shared.core.check_process("a request for a service")?;
         worker.check_open()?;
         Ok(worker)
     }
