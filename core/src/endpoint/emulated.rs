@@ -57,10 +57,13 @@ impl Inner {
     }
 
     fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
-        let control = match self.control()? {
-            Some(control) => control,
-            None => self.clone(),
-        };
+        if let Some(control) = self.control()? {
+            // Where nobody serves any more, this may be the first to find out.
+            if control.ready_or_opened().is_ok() {
+                return Ok(control);
+            }
+        }
+        let control = self.control()?.unwrap_or_else(|| self.clone());
         control.check_alive()?;
         Ok(control)
     }

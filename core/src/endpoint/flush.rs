@@ -254,13 +254,20 @@ impl Inner {
 
     /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
     pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
-        let Some(address) = self.address.service_address() else { return Ok(None) };
-        // One that failed is not the end of it: what went through it has ended, and the way may be there again.
-        let usable = |control: &Rc<Inner>| control.is_alive() || !self.is_alive();
-        if let Some(control) = self.open_control().filter(usable) {
+        let address = self.address.service_address().filter(|_| self.has_service());
+        let Some(address) = address else { return Ok(None) };
+        let there = self.open_control();
+        if let Some(control) = there.filter(|control| control.is_alive() || !self.is_alive()) {
             return Ok(Some(control));
         }
-        let control = self.worker.clone().connect_internal(address)?;
+        // One that failed is not the end of it: what went through it has ended, and the way may be there again.
+        let control = match self.worker.clone().connect_internal(address) {
+            Err(error) if ends_service(&error) => {
+                self.unserved.set(true);
+                return Ok(None);
+            }
+            opened => opened?,
+        };
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.shared.ops.borrow_mut().inherit(failed.index, self.index);
@@ -270,6 +277,15 @@ impl Inner {
             }
         }
         Ok(Some(control))
+    }
+
+    /// Whether the peer has a service worker that can be reached, as far as is known: its progress thread may stop, and its address
+    /// is still about.
+    pub(super) fn has_service(&self) -> bool {
+        let ended = |control: Rc<Inner>| control.error.borrow().as_ref().is_some_and(ends_service);
+        self.address.service.is_some()
+            && !self.unserved.get()
+            && (!self.is_alive() || !self.open_control().is_some_and(ended))
     }
 
     /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. What is under way through
@@ -311,6 +327,11 @@ impl Inner {
             ops.keep_late(self.index, error.clone());
         }
     }
+}
+
+/// Whether who connects to a service worker, or was connected, learns by this that nobody serves there any more.
+fn ends_service(error: &Error) -> bool {
+    matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
 
 /// Flushes that everything before has ended ask their lanes.

@@ -85,6 +85,8 @@ pub(crate) struct Inner {
     pub(super) error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
     pub(super) control: RefCell<Option<Rc<Inner>>>,
+    /// There is no way to it, or none any more: the peer's own worker serves.
+    pub(super) unserved: Cell<bool>,
     /// Those before it that failed, and through whose lanes keys may still go.
     pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
     /// What order flush and fence have to keep.
@@ -126,6 +128,7 @@ impl Inner {
             busy: Cell::new(false),
             error: RefCell::default(),
             control: RefCell::default(),
+            unserved: Cell::new(false),
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),

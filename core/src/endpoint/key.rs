@@ -181,7 +181,7 @@ impl RemoteKey {
         match key.best.get() {
             Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => true,
             // Needs somebody's progress there: the service worker's will do.
-            _ => key.endpoint.address.service.is_some(),
+            _ => key.endpoint.has_service(),
         }
     }
 

@@ -76,6 +76,30 @@ cases! {
         assert_eq!(stage.a.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
     }
 
+    /// By an endpoint that was there, and by one made of an address from before.
+    fn what_goes_over_messages_is_served_by_the_workers_progress_once_it_has_stopped() {
+        for met in [false, true] {
+            let stage = with_threads();
+            let address = stage.b.address().unwrap();
+            let (target, key) = stage.target(vec![0; 8]);
+            if met {
+                let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+                assert!(comes(|| { let _ = stage.turn(); stage.a.test(&put).is_some() }));
+            }
+            let serves = stage.world.interface(1, "am");
+            stage.world.rule(Rule::every(Slot::Arm, Act::Refuse(Status::Io)).at(serves));
+            assert!(comes(|| stage.at_b.worker().is_err()), "it stops");
+            stage.settle();
+            let late = stage.a.connect(&address).unwrap();
+            let late_key = late.import_key(&target.remote_key().unwrap()).unwrap();
+            for (end, key, byte) in [(&stage.ab, &key, 2), (&late, &late_key, 3)] {
+                let put = end.put_bytes(&[byte; 8], key, 0).unwrap();
+                assert_eq!(stage.finish(put), Ok(0), "{met}");
+                assert_eq!(target.to_vec(0..8).unwrap(), [byte; 8]);
+            }
+        }
+    }
+
     /// Puts that had completed locally may be lost with the connection to the service worker, which another replaces.
     fn a_flush_says_what_was_lost_with_the_connection_to_the_service_worker() {
         for again in [false, true] {
