@@ -121,7 +121,7 @@ pub(crate) struct KeyInner {
 /// While a better lane may still come, providers are asked at first, then ever more rarely, at least this often.
 const ASK_EVERY: u32 = 1024;
 
-/// A peer's region, as this endpoint addresses it.
+/// A peer's region, as this endpoint addresses it. It holds the endpoint.
 #[derive(Clone)]
 pub struct RemoteKey {
     pub(crate) inner: Rc<KeyInner>,

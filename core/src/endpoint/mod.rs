@@ -47,8 +47,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use tieline_plugin_api::OK;
 
-/// The way to one peer. Clones are the same endpoint; the last one dropped closes it: what said `Done` still arrives,
-/// and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
+/// The way to one peer. Clones are the same endpoint, and its keys hold it too; the last of them dropped closes it: what said `Done`
+/// still arrives, and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
 /// ends well, where the connection stays.
 ///
 /// # Which calls there are, and when each may be made

@@ -87,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// An endpoint that leads to a peer: one that the application has, or one of our own.
+    /// An endpoint that leads to a peer: one that there is, which stays whose it is, or one of our own.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
         let unknown = || {
             Error::new(
@@ -100,8 +100,10 @@ impl Inner {
         let address = {
             let mut peers = self.peers.borrow_mut();
             let entry = peers.get_mut(peer).ok_or_else(unknown)?;
-            if let Some(reply) = entry.reply.as_ref().filter(|r| r.check_alive().is_ok()) {
-                return Ok(reply.clone());
+            let alive = |reply: &Rc<EndpointInner>| reply.check_alive().is_ok();
+            let own = entry.reply.clone().filter(alive);
+            if let Some(reply) = own.or_else(|| entry.borrowed.upgrade().filter(alive)) {
+                return Ok(reply);
             }
             entry.address.clone().ok_or_else(unknown)?
         };
@@ -110,10 +112,13 @@ impl Inner {
                 && e.address.entry.worker == address.entry.worker
                 && e.check_alive().is_ok()
         });
-        let endpoint = match existing {
-            Some(endpoint) => endpoint,
-            None => self.open_endpoint(address, Owner::Library)?,
-        };
+        if let Some(endpoint) = existing {
+            if let Some(entry) = self.peers.borrow_mut().get_mut(peer) {
+                entry.borrowed = Rc::downgrade(&endpoint);
+            }
+            return Ok(endpoint);
+        }
+        let endpoint = self.open_endpoint(address, Owner::Library)?;
         // What was there before goes once nothing is borrowed.
         let before = match self.peers.borrow_mut().get_mut(peer) {
             Some(entry) => entry.reply.replace(endpoint.clone()),

@@ -201,7 +201,9 @@ impl Worker {
         Ok(Endpoint { inner })
     }
 
-    /// An endpoint that leads to a peer that has written to us.
+    /// An endpoint that leads to a peer that has written to us: one that [`connect`](Worker::connect) made and that is held still, or
+    /// one that the worker answers this peer over, and keeps as long as it knows the peer. That one is the same every time, and is
+    /// not closed when it is dropped.
     ///
     /// # Errors
     /// As [`Worker::connect`].

@@ -6,7 +6,7 @@
 use crate::address::WorkerAddress;
 use crate::endpoint::Inner as EndpointInner;
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Peers without any connection that are still known, so that whoever comes back soon has its old number.
 const REMEMBERED: usize = 1024;
@@ -15,8 +15,9 @@ const REMEMBERED: usize = 1024;
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) address: Option<WorkerAddress>,
-    /// The endpoint that answers go through.
+    /// The endpoint that answers go through: the library's own, or one that somebody else has, and may close.
     pub(super) reply: Option<Rc<EndpointInner>>,
+    pub(super) borrowed: Weak<EndpointInner>,
     /// What was wrong with what it sent.
     pub(super) bad: u64,
     /// Numbers of interfaces that mean it.

@@ -75,7 +75,7 @@ impl ServiceRequest {
         &self.asked.private
     }
 
-    /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client.
+    /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client, as [`Worker::endpoint_to`] has it.
     ///
     /// # Errors
     /// `TooLarge`, and as [`Worker::endpoint_to`] where no way leads back: the client is rejected then, with no bytes. `TimedOut`

@@ -98,7 +98,7 @@ impl Region {
             (_, 0) => ("", "drop its clones and close the last one"),
             (0, _) => (
                 " pending on a worker",
-                "flush or make progress, drop endpoints that have failed, and close again",
+                "flush or make progress, drop endpoints that have failed and their keys, and close again",
             ),
             _ => {
                 (" pending on a worker", "drop its clones, flush or make progress, and close again")

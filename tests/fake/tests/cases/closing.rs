@@ -261,6 +261,33 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// Its peer has asked, and was answered over it; nobody but the application has it for that.
+    fn an_endpoint_that_answers_went_through_is_closed_when_it_is_dropped() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.hold(Slot::Put);
+        let (_target, key) = stage.target(vec![0; 8]);
+        let local = stage.local(vec![1; 8]);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let open = stage.world.left()[1];
+        let Stage { ab, ba, a, b, world, at_a, at_b, .. } = stage;
+        drop(ab);
+        assert_eq!((a.test(&put), world.left()[1]), (None, open), "its key holds it");
+        drop(key);
+        assert_eq!(a.test(&put).expect("its endpoint is gone").unwrap_err().status(), Status::Canceled);
+        assert_eq!(world.left()[1], open - 1);
+        // Who asks again is answered all the same.
+        for _ in 0..2 {
+            let asked = pending(ba.flush_messages());
+            while b.test(&asked).is_none() {
+                let _ = a.progress() + b.progress();
+            }
+            assert_eq!(b.test(&asked), Some(Ok(0)));
+        }
+        assert_eq!(world.faults(), Vec::<String>::new());
+        drop((put, ba, a, b, at_a, at_b));
+        assert_eq!(world.left()[..3], [0; 3]);
+    }
+
     /// The operation is the last that has the memory, and the provider the last that has the operation.
     fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
