@@ -463,3 +463,30 @@ fn puts_that_complete_at_once_find_mapped_memory_though_their_thread_never_makes
         assert_eq!(owner.join().unwrap(), b"by store");
     });
 }
+
+/// The first worker never polled: who wrote to it stood at its door when it closed.
+#[test]
+fn the_end_of_one_worker_is_not_the_end_of_its_process() {
+    let open = || Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+    let (here, there) = (open(), open());
+    let a = here.worker().unwrap();
+    let (first, second) = (there.worker().unwrap(), there.worker().unwrap());
+    let [to_first, to_second] =
+        [&first, &second].map(|worker| a.connect(&worker.address().unwrap()).unwrap());
+    let arrived = Rc::new(Cell::new(0));
+    let count = arrived.clone();
+    second.on_message(1, move |_| count.set(count.get() + 1)).unwrap();
+    let have_arrived = |n: usize| {
+        let _ = second.progress();
+        arrived.get() == n
+    };
+    let _ = to_second.send(1, 0, b"").unwrap();
+    until(&a, || have_arrived(1));
+    let _ = to_first.send(1, 0, b"").unwrap();
+    drop(first);
+    until(&a, || to_first.error().is_some());
+    assert_eq!(to_first.error().map(|error| error.status()), Some(Status::Closed));
+    assert_eq!(to_second.error(), None);
+    let _ = to_second.send(1, 0, b"").unwrap();
+    until(&a, || have_arrived(2));
+}

@@ -454,6 +454,7 @@ impl Drop for RingInterface {
         for channel in state.inbound.iter_mut().flatten() {
             channel.leave(&self.shared, Status::Closed as i32, Some(Refusal::Closing));
         }
+        state.turn_all_away(&self.shared);
         state.listener.close(&self.shared.closer);
     }
 }

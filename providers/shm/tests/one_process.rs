@@ -228,6 +228,24 @@ fn an_endpoint_fails_with_words_when_the_interface_that_it_leads_to_is_closed() 
 }
 
 #[test]
+fn who_waited_to_be_let_in_hears_that_the_interface_was_closed() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    for polls in [false, true] {
+        let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+        let endpoint = a.connect(&b.address(), b"", 77).unwrap();
+        assert_eq!(endpoint.short(1, 1, b"nobody reads it"), Ok(0));
+        if polls {
+            let _ = poll(&a);
+        }
+        drop(b);
+        let seen = poll_until(&a, |seen| seen.kind == event::ENDPOINT_FAILED);
+        assert_eq!((seen.cookie, seen.status), (77, Status::Closed as i32));
+        assert_eq!(endpoint.short(1, 1, b""), Err(Status::Closed));
+    }
+}
+
+#[test]
 fn a_forged_address_is_refused_and_disturbs_nobody() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();

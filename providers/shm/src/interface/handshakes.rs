@@ -77,6 +77,24 @@ impl State {
         MOST_ACCEPTED
     }
 
+    /// Tells everybody who is not let in yet that nobody will be: this interface closes, and the process may live on.
+    pub(super) fn turn_all_away(&mut self, shared: &Shared) {
+        for handshake in self.handshakes.drain(..).flatten() {
+            refuse(shared, &handshake.socket, Refusal::Closing);
+        }
+        let Some(listener) = self.listener.socket() else { return };
+        sys::shut_down(listener);
+        // Without it there may be no descriptor to say so with.
+        self.spare = None;
+        while !shared.closer.is_full() {
+            match sys::accept(listener) {
+                Ok(socket) => turn_away(shared, socket, Refusal::Closing),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     /// When there are as many as may be: the handshake that has been silent for longest.
     fn oldest_of_all(&self) -> Option<(Instant, usize)> {
         let taken = self.handshakes.iter().enumerate();
