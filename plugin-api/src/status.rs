@@ -53,7 +53,8 @@ status_table! {
     NoDevice, NO_DEVICE = -5, "no such device";
     /// The system refused.
     Permission, PERMISSION = -6, "permission denied";
-    /// The peer process is gone.
+    /// The other end of a connection is gone and has not closed it, mostly because its process has ended. It says so of that
+    /// connection; of an operation that copies between two processes, that the kernel knows the other one no more.
     PeerFailed, PEER_FAILED = -7, "the peer failed";
     /// There is no way from here to that peer.
     Unreachable, UNREACHABLE = -8, "peer not reachable";

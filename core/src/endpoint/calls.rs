@@ -4,7 +4,6 @@ use super::inner::Inner;
 use super::queued::{SharedCopy, Waiting};
 use super::route::ModulePair;
 use crate::address::WorkerAddress;
-use crate::op::Id;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -52,16 +51,13 @@ pub(crate) trait WorkerCalls: Circuits {
     fn make_busy(&self, endpoint: &Inner);
 
     /// An endpoint is gone.
-    fn remove_endpoint(&self, id: Id);
+    fn remove_endpoint(&self, endpoint: &Inner);
 
     /// A peer still copies its part of a large transfer: progress is to end it.
     fn add_copy(&self, copy: SharedCopy);
 
     /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
     fn provider_failed(&self, interface: usize);
-
-    /// A process is gone: every endpoint that leads to it ends.
-    fn peer_failed(&self, context: [u8; 16], error: &Error);
 
     /// The way to a worker is gone: what waits there for a service ends.
     fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error);

@@ -166,11 +166,6 @@ impl Inner {
             key.retire(interface, broken);
         }
     }
-
-    /// Whether it has failed with this status.
-    pub(crate) fn has_failed(&self, status: Status) -> bool {
-        self.error.borrow().as_ref().is_some_and(|error| error.status() == status)
-    }
 }
 
 impl Drop for Inner {
@@ -189,6 +184,6 @@ impl Drop for Inner {
             self.worker.release_circuits(self);
             self.shared.provider_closed(Through::Endpoint(self.id));
         }
-        self.worker.remove_endpoint(self.id);
+        self.worker.remove_endpoint(self);
     }
 }

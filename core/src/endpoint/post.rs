@@ -487,9 +487,7 @@ impl Inner {
         match status {
             Status::PeerFailed => {
                 self.fail(error);
-                let error = self.dead_error();
-                self.worker.peer_failed(self.address.context, &error);
-                return error;
+                return self.dead_error();
             }
             Status::ProviderFailed => {
                 self.worker.provider_failed(native.interface);

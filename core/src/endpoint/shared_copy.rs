@@ -231,6 +231,12 @@ fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
+/// Whether the kernel says that the peer's process is no more. That a connection to it has failed does not say so.
+fn is_gone(job: &SharedCopy) -> bool {
+    let at = std::ptr::NonNull::dangling().as_ptr();
+    job.key.copy(job.plan.put, at, 0, job.plan.target.offset) == Err(Status::PeerFailed)
+}
+
 /// One round of progress over a worker's shared copies: how many have ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let mut count = 0;
@@ -240,9 +246,9 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
         let endpoint = &job.key.endpoint;
         let result = match region.as_ref().map(|region| ended(&job, region)) {
             Some(Some(result)) => result,
-            // Nobody copies any more when the peer is gone. Otherwise the slot and the memory are its until it is
+            // Nobody copies any more when the peer's process is gone. Otherwise the slot and the memory are its until it is
             // through, also when the operation has ended with its endpoint.
-            Some(None) if !endpoint.has_failed(Status::PeerFailed) => {
+            Some(None) if endpoint.is_alive() || !is_gone(&job) => {
                 copies.borrow_mut().push(job);
                 continue;
             }

@@ -2,27 +2,20 @@
 
 use super::Inner;
 use crate::address::WorkerAddress;
+use crate::endpoint::{Inner as EndpointInner, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::registry::abi::events::payload;
 use crate::{Error, Status};
-use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
 const CLOSED: i32 = Status::Closed as i32;
 
-/// A number of an interface's means nobody any more when this is gone.
-struct Forget<'a> {
-    worker: &'a Inner,
-    slot: &'a InterfaceSlot,
-    number: u64,
-}
-
-impl Drop for Forget<'_> {
-    fn drop(&mut self) {
-        let _ = self.worker.forget_number(self.slot, self.number);
-    }
+/// Whether a connection that ended with this status says something of whoever is at its other end; others say that something was
+/// wrong with the connection itself.
+pub(super) fn speaks_of_peer(status: Status) -> bool {
+    matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
 impl Inner {
@@ -36,19 +29,21 @@ impl Inner {
             None => self.nobodys_number(),
         };
         self.note_peer(slot, event.peer, index);
+        self.peers.borrow_mut().stands(index);
     }
 
-    pub(super) fn peer_left(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
+    pub(super) fn peer_left(&self, slot: &InterfaceSlot, event: &Event) {
         if matches!(event.status, 0 | CLOSED) {
             return self.closed_in_good_order(slot, event.peer);
         }
-        // Also when the application's handler panics.
-        let _forget = Forget { worker: self, slot, number: event.peer };
-        self.peer_lost(slot, event);
+        let peer = slot.peer(event.peer);
+        let _ = self.forget_number(slot, event.peer);
+        self.connection_lost(slot, peer, event);
     }
 
-    fn peer_lost(self: &Rc<Self>, slot: &InterfaceSlot, event: &Event) {
-        let peer = slot.peer(event.peer);
+    /// A peer's connection to an interface has failed. Who sees the peer's process itself knows what that means; who only
+    /// hears nothing of it any more may be the one that is deaf.
+    fn connection_lost(&self, slot: &InterfaceSlot, peer: PeerId, event: &Event) {
         let status = Status::from_code(event.status);
         let address = match self.peers.borrow().get(peer.0) {
             Some(entry) => entry.address.clone(),
@@ -58,16 +53,72 @@ impl Inner {
         let words = String::from_utf8_lossy(payload(event)).into_owned();
         let why = if words.is_empty() { status.text().to_string() } else { words };
         let error = Error::new(status, format!("{label} is gone"), why, "");
-        // Who sees the peer's process itself knows; who only hears nothing of it any more may be the one that is deaf.
-        let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
-        let alive = |a: &WorkerAddress| hearsay && self.stands_elsewhere(a.entry.worker, slot);
-        if address.as_ref().is_some_and(alive) {
-            return;
+        let Some(worker) = address.map(|address| address.entry.worker) else {
+            return self.tell_of_failure(peer, &error);
+        };
+        let lives = match slot.attr.caps & caps::LOCAL_ONLY {
+            0 => self.stands_elsewhere(worker, slot, status),
+            // Each of its connections will say the same, if it is true.
+            _ => !slot.numbers_of(peer.0).is_empty(),
+        };
+        if !lives {
+            self.peer_lost(peer, &error);
         }
-        if let (Status::PeerFailed, Some(address)) = (status, &address) {
-            self.peer_failed(address.context, &error);
+    }
+
+    /// An endpoint of ours to a peer's interface has failed.
+    pub(super) fn endpoint_lost(
+        &self,
+        slot: &InterfaceSlot,
+        endpoint: &EndpointInner,
+        error: &Error,
+    ) {
+        let worker = endpoint.address.entry.worker;
+        if endpoint.owner == Owner::Application && error.status() != Status::Closed {
+            let peer = PeerId(self.peer_number(&endpoint.address));
+            let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
+            let lives = match speaks_of_peer(error.status()) {
+                true => hearsay && self.stands_elsewhere(worker, slot, error.status()),
+                false => self.is_here(peer),
+            };
+            if !lives {
+                return self.peer_lost(peer, error);
+            }
         }
-        self.tell_of_failure(peer, &error);
+        self.tell_of_loss(&worker);
+    }
+
+    /// A peer is gone, or says so who claims to be it: where endpoints of ours stand that will say so themselves if it is
+    /// true, the application hears of it when they have.
+    fn peer_lost(&self, peer: PeerId, error: &Error) {
+        let worker = self.peers.borrow_mut().lose(peer.0, error);
+        match worker {
+            Some(worker) => self.tell_of_loss(&worker),
+            None => self.tell_of_failure(peer, error),
+        }
+    }
+
+    /// Tells of a peer that is gone, unless an endpoint of ours knows better.
+    pub(super) fn tell_of_loss(&self, worker: &[u8; 16]) {
+        let lost = self.peers.borrow().lost(worker);
+        let Some((peer, error)) = lost else { return };
+        if !self.sees_process(worker) {
+            self.tell_of_failure(PeerId(peer), &error);
+        }
+    }
+
+    /// Whether an endpoint of ours to a worker stands that ends with its process.
+    fn sees_process(&self, worker: &[u8; 16]) -> bool {
+        const SEES: u64 = caps::LOCAL_ONLY | caps::PEER_FAILURE;
+        let slots = self.shared.interfaces.iter().enumerate();
+        let seeing: Vec<usize> = slots
+            .filter(|(_, slot)| slot.attr.caps & SEES == SEES)
+            .map(|(index, _)| index)
+            .collect();
+        self.all_endpoints().iter().any(|endpoint| {
+            let leads_there = endpoint.address.entry.worker == *worker && endpoint.is_alive();
+            leads_there && seeing.iter().any(|index| endpoint.has_lane(*index))
+        })
     }
 
     /// Tells the application that a peer is gone, once.
@@ -105,16 +156,6 @@ impl Inner {
         }
     }
 
-    /// A process is gone: every endpoint that leads to it ends.
-    pub(super) fn peer_failed(&self, context: [u8; 16], error: &Error) {
-        let mut lost = self.all_endpoints();
-        lost.retain(|endpoint| endpoint.address.context == context);
-        for endpoint in &lost {
-            endpoint.fail(error.clone());
-        }
-        self.forget_replies(&lost);
-    }
-
     /// The worker's number of a peer, which may be new.
     pub(super) fn peer_number(&self, address: &WorkerAddress) -> u32 {
         let (number, forgotten) = self.peers.borrow_mut().number(address);
@@ -140,28 +181,33 @@ impl Inner {
         drop(forgotten);
     }
 
-    /// A number of an interface's means nobody any more. Returns whom it meant, where nothing else leads here from it.
-    pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> Option<PeerId> {
+    /// A number of an interface's means nobody any more. Returns whom it meant.
+    pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> PeerId {
         let before = slot.forget_number(number);
-        let (forgotten, gone) = {
-            let mut peers = self.peers.borrow_mut();
-            let was = peers.is_here(before);
-            (peers.left(before), was && !peers.is_here(before))
-        };
+        let forgotten = self.peers.borrow_mut().left(before);
         drop(forgotten);
-        gone.then_some(PeerId(before))
+        PeerId(before)
+    }
+
+    /// Whether a connection from or to a peer stands.
+    pub(super) fn is_here(&self, peer: PeerId) -> bool {
+        let ways = self.peers.borrow().ways(peer.0);
+        ways > 0 && ways > self.ways_that_stand_not(peer)
     }
 
     /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
     #[cold]
     fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
-        self.tell_of_leaving(self.forget_number(slot, number));
+        let peer = self.forget_number(slot, number);
+        if !self.is_here(peer) {
+            self.tell_of_leaving(peer);
+        }
     }
 
-    /// Tells the application that a peer has left in good order.
+    /// Tells the application that a peer has left in good order, once.
     #[cold]
-    pub(super) fn tell_of_leaving(&self, gone: Option<PeerId>) {
-        if let Some(peer) = gone {
+    pub(super) fn tell_of_leaving(&self, peer: PeerId) {
+        if self.peers.borrow_mut().part(peer.0) {
             self.tell(peer, None);
         }
     }

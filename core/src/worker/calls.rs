@@ -5,7 +5,6 @@ use super::owed::Debt;
 use crate::address::WorkerAddress;
 use crate::endpoint::queued::{SharedCopy, Waiting};
 use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
-use crate::op::Id;
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -39,17 +38,14 @@ impl WorkerCalls for Inner {
         self.shared.note_work();
     }
 
-    fn remove_endpoint(&self, id: Id) {
-        let _ = self.endpoints.borrow_mut().remove(id);
-        self.shared.ops.borrow_mut().forget_owner(id.place());
+    fn remove_endpoint(&self, endpoint: &EndpointInner) {
+        let _ = self.endpoints.borrow_mut().remove(endpoint.id);
+        self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
+        self.tell_of_loss(&endpoint.address.entry.worker);
     }
 
     fn provider_failed(&self, interface: usize) {
         self.provider_failed(interface);
-    }
-
-    fn peer_failed(&self, context: [u8; 16], error: &Error) {
-        self.peer_failed(context, error);
     }
 
     fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error) {

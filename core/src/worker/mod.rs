@@ -170,10 +170,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers what to do when a peer is gone that has written to us or that we have a connection to: its process
-    /// has ended, or the last way between the two has failed. It is called once, with the first reason, however
-    /// many connections there were; and again only if the peer has come back in between. A peer that closes its
-    /// connections is not gone, nor is one of whose several devices one failed.
+    /// Registers what to do when a peer is gone that has written to us or that we have a connection to: a connection says that
+    /// nobody is at its other end any more, or the last way between the two has failed. It is called once, with the first reason,
+    /// however many connections there were; and again only if the peer has come back in between. A peer is a worker: where
+    /// a process with several ends, each is told of. One that closes its connections is not gone, nor is one of whose several
+    /// devices one failed, or of whose connections one had something wrong with it. Of a process on this host it is called
+    /// when the endpoints to that peer that see the process have ended too: who merely says that it was that peer ends none of them.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         if self.inner.check_open().is_ok() {
             *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));

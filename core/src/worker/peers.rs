@@ -3,6 +3,7 @@
 //! A number stays the peer's while anything still leads here from it, and for the last [`REMEMBERED`] peers beyond
 //! that; then the peer is forgotten. Numbers are not given away twice.
 
+use crate::Error;
 use crate::address::WorkerAddress;
 use crate::endpoint::Inner as EndpointInner;
 use std::collections::{HashMap, VecDeque};
@@ -24,8 +25,12 @@ pub(super) struct Peer {
     ways: u32,
     /// When it was last left without any, counted in such events.
     left: u64,
+    /// The application has been told that it has left.
+    parted: bool,
     /// The application has been told that it is gone.
     told: bool,
+    /// Somebody says that it is gone.
+    lost: Option<Error>,
 }
 
 /// Everybody known, by number.
@@ -83,8 +88,20 @@ impl Peers {
     pub(super) fn arrived(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             peer.ways += 1;
-            peer.told = false;
+            (peer.told, peer.lost) = (false, None);
         }
+    }
+
+    /// A connection of its stands.
+    pub(super) fn stands(&mut self, number: u32) {
+        if let Some(peer) = self.known.get_mut(&number) {
+            peer.parted = false;
+        }
+    }
+
+    /// Whether the application is to be told that this peer has left: once, until a connection of its stands again.
+    pub(super) fn part(&mut self, number: u32) -> bool {
+        self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.parted, true))
     }
 
     /// An interface uses its number for somebody else. Returns the endpoint of a peer that is thereby forgotten,
@@ -98,14 +115,30 @@ impl Peers {
         self.rests(number)
     }
 
-    /// Whether an interface has a number for it.
-    pub(super) fn is_here(&self, number: u32) -> bool {
-        self.known.get(&number).is_some_and(|peer| peer.ways > 0)
+    /// How many numbers of interfaces mean it.
+    pub(super) fn ways(&self, number: u32) -> u32 {
+        self.known.get(&number).map_or(0, |peer| peer.ways)
+    }
+
+    /// Somebody says that this peer is gone, and perhaps not the first one. Returns the number of its worker, if that is known.
+    pub(super) fn lose(&mut self, number: u32, error: &Error) -> Option<[u8; 16]> {
+        let peer = self.known.get_mut(&number)?;
+        let _ = peer.lost.get_or_insert_with(|| error.clone());
+        peer.address.as_ref().map(|address| address.entry.worker)
+    }
+
+    /// A worker that somebody says is gone, of which the application has not been told: its number, and what was said first.
+    pub(super) fn lost(&self, worker: &[u8; 16]) -> Option<(u32, Error)> {
+        let number = self.known_number(worker)?;
+        Some((number, self.known.get(&number)?.lost.clone()?))
     }
 
     /// Whether the application is to be told that this peer is gone: once, until it comes back.
     pub(super) fn tell(&mut self, number: u32) -> bool {
-        self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.told, true))
+        self.known.get_mut(&number).is_some_and(|peer| {
+            peer.lost = None;
+            !std::mem::replace(&mut peer.told, true)
+        })
     }
 
     /// Nothing leads here from it now. The one that has rested the longest is forgotten when there are too many.

@@ -240,9 +240,7 @@ impl Inner {
                 if let Some(endpoint) = self.endpoint(event.cookie) {
                     let error = self.circuit_error(&endpoint.address, status, &words);
                     endpoint.fail(error.clone());
-                    if status == Status::PeerFailed {
-                        self.peer_failed(endpoint.address.context, &error);
-                    }
+                    self.endpoint_lost(slot, &endpoint, &error);
                 }
             }
             _ => self.bump(|c| c.malformed += 1),

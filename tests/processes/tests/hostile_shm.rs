@@ -8,6 +8,7 @@ pub(crate) const TESTS: &[Test] = named![
     four_hundred_peers_that_greet_between_two_polls_all_arrive,
     silent_connections_do_not_keep_an_honest_peer_out,
     peers_that_hung_up_and_go_on_writing_are_buried,
+    a_peer_that_says_that_it_is_another_ends_nothing_of_that_ones,
     floods_of_records_and_messages_do_not_stop_a_conversation,
     unusual_descriptors_do_not_stop_a_conversation,
     messages_in_huge_pages_are_refused,
@@ -98,6 +99,24 @@ fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
     // What was read last made room for this.
     let more: u64 = hostile.stop().expect("writing").text.parse().expect("a number");
     assert!(more <= 30 * 64, "{more} messages were read after the end");
+    end([hostile, friend, victim])
+}
+
+fn a_peer_that_says_that_it_is_another_ends_nothing_of_that_ones() -> Verdict {
+    let (mut victim, mut friend) = victim_and_friend();
+    victim.connect(&mut friend);
+    let _ = victim.must("send friend 1 0 8");
+    let mut hostile = attacker(&mut victim);
+    let _ = hostile.must(&format!("greet-as {}", friend.must("address")));
+    // Its end, behind the other's, says that this one was dealt with.
+    let _ = hostile.must("greet 1");
+    undisturbed(&mut victim, &mut friend);
+    let _ = hostile.must("hang-up");
+    victim.peer.tell("failures 1");
+    let _ = victim.answer().expect("on_peer_failure is called");
+    undisturbed(&mut victim, &mut friend);
+    assert_eq!(victim.must("error friend"), "alive");
+    let _ = victim.must("send friend 1 0 8");
     end([hostile, friend, victim])
 }
 

@@ -5,6 +5,7 @@ use tieline_processes::{BOUND_MS, Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
     a_peer_killed_while_idle_is_noticed_and_every_operation_to_it_is_refused,
+    a_peer_that_never_wrote_is_reported_when_it_is_killed,
     a_peer_killed_in_the_middle_of_a_message_stream_ends_the_stream,
     a_sender_killed_in_the_middle_of_its_stream_is_reported_to_the_receiver,
     a_peer_killed_in_the_middle_of_a_1_gib_put_by_single_copy_ends_it,
@@ -100,6 +101,19 @@ fn a_peer_killed_while_idle_is_noticed_and_every_operation_to_it_is_refused() ->
     everything_is_refused(&mut survivor);
     bystanders.go_on();
     bystanders.end();
+    survivor.end();
+    Verdict::Passed
+}
+
+fn a_peer_that_never_wrote_is_reported_when_it_is_killed() -> Verdict {
+    let (mut survivor, mut victim) = (Node::start("survivor"), Node::start("victim"));
+    survivor.connect(&mut victim);
+    let _ = survivor.must("send victim 1 0 8");
+    survivor.peer.tell("failures 1");
+    let killed = victim.kill();
+    let noticed = survivor.answer().expect("on_peer_failure is called");
+    within_bound("on_peer_failure", killed, noticed.at);
+    assert!(noticed.text.ends_with("PeerFailed"), "{}", noticed.text);
     survivor.end();
     Verdict::Passed
 }

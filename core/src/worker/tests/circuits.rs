@@ -112,10 +112,10 @@ fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
     assert_eq!(asks.test(&asked), Some(Ok(77)));
 }
 
-/// Two workers of one process, of which the second has no circuit yet.
+/// Two workers of one process, of which the second has no circuit yet, and may live.
 #[test]
-fn a_circuit_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() {
-    for (status, ends) in [(Status::PeerFailed, true), (Status::TimedOut, false)] {
+fn a_circuit_that_fails_ends_the_endpoint_that_uses_it_and_tells_of_its_worker() {
+    for status in [Status::PeerFailed, Status::TimedOut] {
         let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
         let asks = here.worker().unwrap();
         let others = [there.worker().unwrap(), there.worker().unwrap()];
@@ -128,11 +128,33 @@ fn a_circuit_that_says_that_its_peer_died_ends_all_that_leads_to_that_process() 
         let [circuit] = asks.inner.wiring.standing()[..] else { panic!("one circuit") };
         asks.inner.circuit_failed(circuit, status, "the test says so");
         assert_eq!(first.error().map(|error| error.status()), Some(status));
-        assert_eq!(second.error().is_some(), ends, "{status}");
+        assert_eq!(second.error(), None, "{status}");
         assert_eq!(told.get(), 0, "a handler ran outside of progress");
         assert_eq!(asks.arm(), Ok(false), "it would sleep on the news");
         let _ = asks.progress();
         assert_eq!(told.get(), 1);
+    }
+}
+
+/// What was wrong with the first says nothing of the peer.
+#[test]
+fn a_peer_is_not_gone_while_another_circuit_to_it_stands() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let address = answers.address().unwrap();
+    let both = [0, 1].map(|_| asks.connect(&address).unwrap());
+    for endpoint in &both {
+        assert_eq!(end(&asks, &answers, &pending(endpoint.flush_messages())), Ok(0));
+    }
+    let told = Rc::new(Cell::new(0));
+    let count = told.clone();
+    asks.on_peer_failure(move |_, _| count.set(count.get() + 1));
+    let circuits = asks.inner.wiring.standing();
+    assert_eq!(circuits.len(), 2);
+    for (ended, circuit) in circuits.into_iter().enumerate() {
+        asks.inner.circuit_failed(circuit, Status::Io, "the test says so");
+        let _ = asks.progress();
+        assert_eq!(told.get(), ended);
     }
 }
 
@@ -151,11 +173,13 @@ fn a_peer_stands_elsewhere_when_a_circuit_to_it_stands_in_another_domain() {
     let slot = |to_endpoint: bool| {
         asks.inner.shared.interfaces.iter().find(|slot| slot.to_endpoint == to_endpoint).unwrap()
     };
-    let stands = |worker: &Worker| {
-        [false, true]
-            .map(|circuits| asks.inner.stands_elsewhere(worker.inner.shared.id, slot(circuits)))
+    let stands_after = |status, worker: &Worker| {
+        let id = worker.inner.shared.id;
+        [false, true].map(|circuits| asks.inner.stands_elsewhere(id, slot(circuits), status))
     };
+    let stands = |worker: &Worker| stands_after(Status::TimedOut, worker);
     assert_eq!(stands(&answers), [true, false]);
+    assert_eq!(stands_after(Status::Io, &answers), [true, true], "nothing was said of the peer");
     assert_eq!(stands(&there.worker().unwrap()), [false, false], "it is another worker's circuit");
     asks.inner.circuit_failed(circuit, Status::TimedOut, "the test says so");
     assert_eq!(stands(&answers), [false, false], "it stands no more");

@@ -170,8 +170,10 @@ impl Inner {
             };
             match reason.map(|reason| reason.kind) {
                 None => {
-                    let way = (circuit.peer.entry.worker, circuit.pair.interface);
-                    let _ = self.wiring.avoided.borrow_mut().remove(&way);
+                    let (worker, interface) = (circuit.peer.entry.worker, circuit.pair.interface);
+                    let _ = self.wiring.avoided.borrow_mut().remove(&(worker, interface));
+                    let peer = self.shared.interfaces[interface].peer(number);
+                    self.peers.borrow_mut().stands(peer.0);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
                     self.avoid(circuit.peer.entry.worker, circuit.pair.interface);

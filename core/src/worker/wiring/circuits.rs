@@ -9,9 +9,10 @@ use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::events::BATCH;
 use crate::shared::End;
 use crate::wireup::{Claim, ConnectionKey};
+use crate::worker::arrivals::speaks_of_peer;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::worker::{Inner, abi};
-use crate::{Error, Status};
+use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
@@ -299,20 +300,31 @@ impl Inner {
         Some(format!("{} through {path}", circuit.peer.label()))
     }
 
-    /// Whether another circuit to a worker stands, in another domain than this module's: then the worker lives. What is out of
-    /// use stands as it was left, and says nothing.
+    /// Whether another circuit to a worker stands: then the worker lives. Where `status` speaks of the peer it stands in another
+    /// domain than this module's: a device may find out late. What is out of use stands as it was left, and says nothing.
     pub(in crate::worker) fn stands_elsewhere(
         &self,
         worker: [u8; 16],
         slot: &InterfaceSlot,
+        status: Status,
     ) -> bool {
         self.wiring.circuits.borrow().values().any(|circuit| {
             let other = &self.shared.interfaces[circuit.pair.interface];
             circuit.peer.entry.worker == worker
                 && matches!(circuit.state, State::Ready)
-                && other.domain != slot.domain
+                && (other.domain != slot.domain || !speaks_of_peer(status))
                 && other.out_of_use.borrow().is_none()
         })
+    }
+
+    /// Numbers of circuits that mean a peer, and over which nothing comes: they are formed still, or failed and are held.
+    pub(in crate::worker) fn ways_that_stand_not(&self, peer: PeerId) -> u32 {
+        let circuits = self.wiring.circuits.borrow();
+        let of_it = circuits.iter().filter(|(number, circuit)| {
+            let slot = &self.shared.interfaces[circuit.pair.interface];
+            !matches!(circuit.state, State::Ready) && slot.peer(**number) == peer
+        });
+        u32::try_from(of_it.count()).unwrap_or(u32::MAX)
     }
 
     /// This way to a worker failed: for a while it is tried after all others.

@@ -179,7 +179,8 @@ impl Inner {
             )
         };
         // Before anything below lets go of the circuit: only this says whether it was the last that leads here from the peer.
-        let gone = self.forget_number(&self.shared.interfaces[interface], number);
+        let from = self.forget_number(&self.shared.interfaces[interface], number);
+        let gone = !self.is_here(from);
         if let Some(key) = key {
             self.wiring.machine.borrow_mut().close(self.wiring.now(), &key);
             self.carry_out();
@@ -194,28 +195,27 @@ impl Inner {
         self.end_answers(number);
         self.drop_unused(number);
         if status == Status::Closed {
-            return self.tell_of_leaving(gone);
+            if gone {
+                self.tell_of_leaving(from);
+            }
+            return;
         }
         // After a key of a region that is gone the way is as good as before.
         if status != Status::KeyRejected {
             self.avoid(peer.entry.worker, interface);
         }
-        if self.stands_elsewhere(peer.entry.worker, &self.shared.interfaces[interface]) {
-            // The peer lives: only this device's way to it is gone.
+        let slot = &self.shared.interfaces[interface];
+        if self.stands_elsewhere(peer.entry.worker, slot, status) {
+            // The peer lives: only this connection to it is gone.
             self.shared.core.note(format!(
-                "{} to {} failed ({error}); what goes through other devices goes on",
-                self.shared.interfaces[interface].path,
+                "{} to {} failed ({error}); what goes over other connections goes on",
+                slot.path,
                 peer.label()
             ));
             return;
         }
-        if status == Status::PeerFailed {
-            self.peer_failed(peer.context, &error);
-        }
-        {
-            let id = crate::PeerId(self.peer_number(&peer));
-            self.tell_of_failure(id, &error);
-        }
+        let id = crate::PeerId(self.peer_number(&peer));
+        self.tell_of_failure(id, &error);
     }
 
     pub(in crate::worker) fn circuit_error(

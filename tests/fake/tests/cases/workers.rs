@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tieline::{Completion, Error, Outcome, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
+use tieline_plugin_api::caps;
 
 cases! {
     fn a_worker_does_not_take_another_workers_request() {
@@ -234,6 +235,90 @@ cases! {
         drop((b, at_a, at_b));
     }
 
+    /// The connection that was refused, or that is formed still, was never one of the peer's.
+    fn a_peer_that_leaves_is_told_where_a_connection_to_it_did_not_come_about() {
+        for refused in [true, false] {
+            let stage = Stage::new(vec![
+                Lane::messages("am").over_circuits(),
+                Lane::memory("rma").of_the_other().over_circuits(),
+            ]);
+            let told: Rc<RefCell<Vec<&str>>> = Rc::default();
+            let (left, failed) = (told.clone(), told.clone());
+            stage.a.on_peer_left(move |_| left.borrow_mut().push("left"));
+            stage.a.on_peer_failure(move |_, _| failed.borrow_mut().push("failed"));
+            let at = stage.world.interface(0, "rma");
+            stage.world.rule(Rule::every(Slot::Bind, Act::Refuse(Status::NoMemory)).at(at));
+            let (target, key) = stage.target(vec![0; 8]);
+            let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+            if refused {
+                assert_eq!(stage.end_of(&put), Some(Ok(0)));
+                stage.settle();
+            }
+            assert_eq!(stage.world.was_refused(Slot::Bind), refused);
+            assert_eq!(*told.borrow(), [""; 0], "its messages come");
+            let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+            drop((ba, b, target));
+            for _ in 0..500 {
+                let _ = a.progress();
+            }
+            assert_eq!(*told.borrow(), ["left"], "{refused}");
+            assert_eq!(world.faults(), Vec::<String>::new());
+            drop((put, key, ab, a, at_a, at_b));
+        }
+    }
+
+    /// Whoever sees processes, and who hears of them over a network.
+    fn a_peer_that_never_wrote_is_told_of_when_it_is_gone() {
+        for local in [0, caps::LOCAL_ONLY] {
+            let whole = Lane::whole("all");
+            let stage = Stage::new(vec![Lane { caps: whole.caps | local, ..whole }]);
+            let silent = stage.at_b.worker().unwrap();
+            let address = silent.address().unwrap();
+            let both = [0, 1].map(|_| stage.a.connect(&address).unwrap());
+            for endpoint in &both {
+                let _ = endpoint.send(1, 0, b"").unwrap();
+            }
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let seen = told.clone();
+            stage.a.on_peer_failure(move |_, error| seen.borrow_mut().push(error.status()));
+            let [a, there] = [0, 2].map(|nth| stage.world.interface(nth, "all"));
+            stage.world.break_endpoints(a, there, Status::PeerFailed, "it died");
+            stage.settle();
+            assert_eq!(*told.borrow(), [Status::PeerFailed]);
+            stage.assert_no_faults();
+        }
+    }
+
+    /// What somebody says of a process that we see ourselves is told when we see it, or see it no more.
+    fn a_peer_is_told_of_as_gone_when_no_endpoint_that_sees_it_stands() {
+        for drops in [false, true] {
+            let whole = Lane::whole("all");
+            let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
+            let peer = stage.at_b.worker().unwrap();
+            let there = stage.a.connect(&peer.address().unwrap()).unwrap();
+            let back = peer.connect(&stage.a.address().unwrap()).unwrap();
+            for endpoint in [&there, &back] {
+                let _ = endpoint.send(1, 0, b"").unwrap();
+            }
+            stage.settle();
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let seen = told.clone();
+            stage.a.on_peer_failure(move |_, error| seen.borrow_mut().push(error.why().to_string()));
+            let [at, from] = [0, 2].map(|nth| stage.world.interface(nth, "all"));
+            stage.world.leave(from, at, Status::PeerFailed as i32, "it died");
+            stage.settle();
+            assert_eq!(*told.borrow(), [""; 0]);
+            if drops {
+                drop(there);
+            } else {
+                stage.world.break_endpoints(at, from, Status::PeerFailed, "so it did");
+            }
+            stage.settle();
+            assert_eq!(*told.borrow(), ["it died"]);
+            stage.assert_no_faults();
+        }
+    }
+
     fn a_peer_that_failed_has_not_left_in_good_order() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let told: Rc<RefCell<Vec<&str>>> = Rc::default();
@@ -332,12 +417,15 @@ cases! {
         assert_eq!(*log.borrow(), [42]);
     }
 
-    /// What one endpoint learns of a process is true of all that lead to it, and the application is told once.
+    /// Each by its own connection, whose ends the kernel closes; the application is told of each worker once.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = stage.at_b.worker().unwrap();
         let there = stage.a.connect(&second.address().unwrap()).unwrap();
         let _ = there.send(1, 0, b"").unwrap();
+        let back = second.connect(&stage.a.address().unwrap()).unwrap();
+        let _ = back.send(1, 0, b"").unwrap();
+        stage.settle();
         let told = Rc::new(RefCell::new(0));
         let count = told.clone();
         stage.a.on_peer_failure(move |_, error| {
@@ -348,14 +436,42 @@ cases! {
         let (_target, _) = stage.target(vec![0; 8]);
         let key = there.import_key(&_target.remote_key().unwrap()).unwrap();
         let put = pending(there.put_bytes(&[1; 8], &key, 0));
-        let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
-        stage.world.break_endpoints(a, b, Status::PeerFailed, "it died");
-        stage.world.leave(b, a, Status::PeerFailed as i32, "it died");
+        let [a, b, c] = [0, 1, 2].map(|nth| stage.world.interface(nth, "all"));
+        for gone in [b, c] {
+            stage.world.break_endpoints(a, gone, Status::PeerFailed, "it died");
+            stage.world.leave(gone, a, Status::PeerFailed as i32, "it died");
+        }
         let ended = stage.end_of(&put).expect("the process is gone").unwrap_err();
         assert_eq!((ended.status(), ended.why()), (Status::PeerFailed, "it died"));
-        assert_eq!(there.error().expect("the process is gone").status(), Status::PeerFailed);
+        assert_eq!(stage.ab.error().expect("the process is gone").status(), Status::PeerFailed);
         stage.settle();
-        assert_eq!(*told.borrow(), 1);
+        assert_eq!(*told.borrow(), 2);
+        stage.assert_no_faults();
+    }
+
+    /// It may be the end of one worker, or a peer that says that it is another: neither is the end of the others.
+    fn a_connection_whose_other_end_is_gone_ends_alone() {
+        let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
+        let (target, key) = stage.target(vec![0; 8]);
+        let second = stage.at_b.worker().unwrap();
+        let there = stage.a.connect(&second.address().unwrap()).unwrap();
+        let _ = there.send(1, 0, b"").unwrap();
+        let [a, b, c] = [0, 1, 2].map(|nth| stage.world.interface(nth, "all"));
+        stage.world.break_endpoints(a, c, Status::PeerFailed, "it died");
+        stage.world.leave(b, a, Status::PeerFailed as i32, "it says that it is the other");
+        stage.settle();
+        assert_eq!(there.error().map(|error| error.status()), Some(Status::PeerFailed));
+        assert_eq!(stage.ab.error(), None);
+        // Nor what an operation finds out.
+        let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let lost = again.import_key(&target.remote_key().unwrap()).unwrap();
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
+        let ended = again.put_bytes(&[1; 8], &lost, 0).unwrap_err();
+        assert_eq!(ended.status(), Status::PeerFailed);
+        stage.world.forget_rules();
+        assert!(again.error().is_some());
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[2; 8], &key, 0).unwrap()), Ok(0));
+        assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
         stage.assert_no_faults();
     }
 

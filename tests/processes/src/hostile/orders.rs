@@ -61,6 +61,12 @@ impl Hostile {
                 }
                 self.channels.len().to_string()
             }
+            // One of somebody who says that it is the worker with this address.
+            ["greet-as", address] => {
+                let channel = self.target().greet(&unhex(address))?;
+                self.channels.push(channel);
+                self.channels.len().to_string()
+            }
             // Connections without a word.
             ["silent", count] => {
                 for _ in 0..number(count) {
