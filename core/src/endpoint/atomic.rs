@@ -99,7 +99,9 @@ impl Inner {
         key: &RemoteKey,
         offset: u64,
         fetch: bool,
+        code: i32,
     ) -> Result<Outcome, PostError> {
+        self.check_fast_path(key, code)?;
         self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
         if offset % u64::from(call.width) != 0 {
             return Err(emulate::refused(Status::Misaligned).into());

@@ -127,12 +127,14 @@ impl Inner {
         ))
     }
 
-    /// Posts a put or get that did not take the fast path.
+    /// Posts a put or get that did not take the fast path, or found no end there: `code`.
     #[inline(never)]
     pub(super) fn post_transfer(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
+        code: i32,
     ) -> Result<Outcome, PostError> {
+        self.check_fast_path(transfer.key, code)?;
         if let Local::Region(local) = transfer.local {
             self.check_local(local)?;
         }
@@ -155,9 +157,13 @@ impl Inner {
         data: &[u8],
         key: &RemoteKey,
         offset: u64,
+        code: i32,
     ) -> Result<Outcome, PostError> {
         let (local, len, completion) = (Local::Bytes(data), data.len(), Completion::Remote);
-        self.post_transfer(&Transfer { put: true, local, at: 0, len, key, offset, completion })
+        self.post_transfer(
+            &Transfer { put: true, local, at: 0, len, key, offset, completion },
+            code,
+        )
     }
 
     /// The memory of a transfer that is not over when the call returns. `Again`: it would have to be copied, and there is no
@@ -465,14 +471,16 @@ impl Inner {
         Ok(posted)
     }
 
-    /// The provider of a key's fast path broke in a call.
-    #[cold]
-    pub(super) fn fast_path_broke(&self, key: &RemoteKey) -> PostError {
-        let status = Status::ProviderFailed;
-        match key.inner.best.get() {
-            Some(native) => self.memory_failure(&native, key, status).into(),
-            None => Error::from_status(status).into(),
+    /// Whatever is not `OK` on the fast path did nothing and is asked again on the slow one; but who broke may have done it. The
+    /// fast path itself only hands the code on: looked at there, it would cost every operation a dozen instructions.
+    pub(super) fn check_fast_path(&self, key: &RemoteKey, code: i32) -> Result<(), Error> {
+        if code != Status::ProviderFailed as i32 {
+            return Ok(());
         }
+        Err(match key.inner.best.get() {
+            Some(native) => self.memory_failure(&native, key, Status::ProviderFailed),
+            None => Error::from_status(Status::ProviderFailed),
+        })
     }
 
     /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its

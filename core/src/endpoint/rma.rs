@@ -4,17 +4,14 @@
 use super::post::{Local, Transfer};
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, RemoteKey};
+use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::region::Region;
 use crate::request::Outcome;
-use crate::{PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, atomic_op};
-
-/// Whatever else is not `OK` on the fast path did nothing, and is asked again on the slow one. Who broke may have done it.
-const BROKE: i32 = Status::ProviderFailed as i32;
 
 impl Endpoint {
     /// Writes a range of a local region to the peer's region at `offset`; complete when visible there.
@@ -49,18 +46,18 @@ impl Endpoint {
         // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len)?;
-        let fast = &key.inner.fast;
+        let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: from, len };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            match fast.put(&op) {
-                OK => return Ok(Outcome::Done(0)),
-                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
-                _ => {}
+            code = fast.put(&op);
+            if code == OK {
+                return Ok(Outcome::Done(0));
             }
         }
         let (at, local) = (range.start, Local::Region(local));
-        self.inner.post_transfer(&Transfer { put: true, local, at, len, key, offset, completion })
+        self.inner
+            .post_transfer(&Transfer { put: true, local, at, len, key, offset, completion }, code)
     }
 
     /// Writes bytes that lie anywhere; they are free again when the call returns.
@@ -74,17 +71,16 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        let fast = &key.inner.fast;
+        let (fast, mut code) = (&key.inner.fast, OK);
         if data.len() < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            match fast.put(&op) {
-                OK => return Ok(Outcome::Done(0)),
-                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
-                _ => {}
+            code = fast.put(&op);
+            if code == OK {
+                return Ok(Outcome::Done(0));
             }
         }
-        self.inner.post_bytes(data, key, offset)
+        self.inner.post_bytes(data, key, offset, code)
     }
 
     /// Reads the peer's region at `offset` into a range of a local region.
@@ -102,18 +98,18 @@ impl Endpoint {
         // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len)?;
-        let fast = &key.inner.fast;
+        let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.get_below.get() && self.may_take_fast_path(key) {
             let iov = Iov { base: to, len };
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            match fast.get(&op) {
-                OK => return Ok(Outcome::Done(0)),
-                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
-                _ => {}
+            code = fast.get(&op);
+            if code == OK {
+                return Ok(Outcome::Done(0));
             }
         }
         let (at, local, completion) = (range.start, Local::Region(local), Completion::Remote);
-        self.inner.post_transfer(&Transfer { put: false, local, at, len, key, offset, completion })
+        self.inner
+            .post_transfer(&Transfer { put: false, local, at, len, key, offset, completion }, code)
     }
 
     /// An atomic without a result.
@@ -190,18 +186,17 @@ impl Endpoint {
         offset: u64,
         fetch: bool,
     ) -> Result<Outcome, PostError> {
-        let fast = &key.inner.fast;
+        let (fast, mut code) = (&key.inner.fast, OK);
         let masks = if fetch { fast.fetch.get() } else { fast.post.get() };
         if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_take_fast_path(key) {
             let mut result = 0;
             let op = atomic_op_record(call, fast.key.get(), offset, fetch, &mut result, 0);
-            match fast.atomic(&op) {
-                OK => return Ok(Outcome::Done(if fetch { result } else { 0 })),
-                code if code == BROKE => return Err(self.inner.fast_path_broke(key)),
-                _ => {}
+            code = fast.atomic(&op);
+            if code == OK {
+                return Ok(Outcome::Done(if fetch { result } else { 0 }));
             }
         }
-        self.inner.atomic_slow(call, key, offset, fetch)
+        self.inner.atomic_slow(call, key, offset, fetch, code)
     }
 
     /// Whether the fast path may be taken: nothing is queued before it, key and endpoint belong together, the endpoint lives and
