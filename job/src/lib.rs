@@ -271,7 +271,8 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// As [`Job::exchange`], and what `progress` returned.
+    /// As [`Job::exchange`], and what `progress` returned: then it is not called again, but this call, and a panic of it, end no
+    /// sooner than the barrier does.
     pub fn barrier_while(
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
