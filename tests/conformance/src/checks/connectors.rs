@@ -1,6 +1,7 @@
 //! Connection-only modules: datagrams that arrive, and words when they cannot.
 
 use super::processes::Partner;
+use super::waiting::TRIES;
 use crate::case::{Case, Random};
 use crate::connector::Post;
 use crate::interface::{Received, readable};
@@ -285,13 +286,14 @@ pub(super) fn an_address_where_nobody_is_any_more_is_reported_with_the_reason(
 fn fall_asleep(post: &mut Post) -> Result<i32, Stop> {
     let fd = succeeds("event_fd", post.connector.event_fd())?;
     holds(fd >= 0, "event_fd", "a descriptor", fd)?;
-    for _ in 0..10_000 {
+    for _ in 0..TRIES {
         while post.turn()? {}
         if succeeds("arm", post.connector.arm())? {
             return Ok(fd);
         }
     }
-    Err(fail("arm with nothing to poll", "0 (sleep) in 10000 tries", "1 (poll first)"))
+    let within = format!("0 (sleep) in {TRIES} tries");
+    Err(fail("arm with nothing to poll", within, "1 (poll first)"))
 }
 
 pub(super) fn a_datagram_wakes_a_sleeping_connector(case: &Case) -> Checked {

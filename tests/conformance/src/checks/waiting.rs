@@ -10,17 +10,22 @@ use tieline_plugin_api::{Status, caps};
 /// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
 const PATIENCE_MS: i32 = 20_000;
 
+/// So often a module may want to be polled once more before it agrees to sleep. Where others want the processors as well, each
+/// time may take as long as they are given at once: some milliseconds.
+pub(super) const TRIES: u32 = 1_000;
+
 /// Polls until the interface agrees to sleep.
 fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
     let fd = succeeds("event_fd", mailbox.interface.event_fd())?;
     holds(fd >= 0, "event_fd", "a descriptor", fd)?;
-    for _ in 0..10_000 {
+    for _ in 0..TRIES {
         while mailbox.turn()? {}
         if succeeds("arm", mailbox.interface.arm())? {
             return Ok(fd);
         }
     }
-    Err(fail("arm with nothing to poll", "0 (sleep) in 10000 tries", "1 (poll first)"))
+    let within = format!("0 (sleep) in {TRIES} tries");
+    Err(fail("arm with nothing to poll", within, "1 (poll first)"))
 }
 
 pub(super) fn a_message_wakes_a_sleeping_interface(case: &Case) -> Checked {
