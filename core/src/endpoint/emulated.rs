@@ -19,8 +19,9 @@ impl Inner {
         transfer: &Transfer<'_>,
     ) -> Result<Outcome, Error> {
         let &Transfer { put, at, len, completion, .. } = transfer;
-        let memory = self.hold_memory(transfer)?;
         let control = self.emulating()?;
+        // Where it waits, if it has to.
+        let memory = control.hold_memory(transfer)?;
         let target = transfer.key.inner.target(transfer.offset);
         let request = control.open(match (put, completion) {
             (false, _) => Kind::Get,

@@ -175,7 +175,7 @@ impl Drop for Inner {
             self.shared.orphan(self.index, |interface| self.through(interface));
         }
         let error = Error::from_status(Status::Canceled);
-        let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
+        let unfinished = self.shared.with_ops(|ops| ops.cancel_owner(self.index, &error));
         self.hold(unfinished);
         if self.shared.same_process() {
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {

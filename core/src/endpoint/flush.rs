@@ -18,7 +18,11 @@ use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tieline_plugin_api::{OK, caps};
+
+/// So long the peer's own worker serves where its service worker could not be reached.
+const UNSERVED: Duration = Duration::from_secs(60);
 
 impl Inner {
     /// Something is about to go over this lane, or these. False: a fence before it cannot be kept by a lane alone, so it has to
@@ -214,6 +218,7 @@ impl Inner {
 
     /// Its worker is about to ask all lanes, and nothing is queued: what is sent meanwhile takes the long way, which leaves a mark.
     pub(crate) fn watch_for_more(&self) {
+        self.watched.set(true);
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
@@ -263,11 +268,12 @@ impl Inner {
         // One that failed is not the end of it: what went through it has ended, and the way may be there again.
         let control = match self.worker.clone().connect_internal(address) {
             Err(error) if ends_service(&error) => {
-                self.unserved.set(true);
+                self.unserved.set(Some(Instant::now()));
                 return Ok(None);
             }
             opened => opened?,
         };
+        self.unserved.set(None);
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.shared.ops.borrow_mut().inherit(failed.index, self.index);
@@ -282,10 +288,23 @@ impl Inner {
     /// Whether the peer has a service worker that can be reached, as far as is known: its progress thread may stop, and its address
     /// is still about.
     pub(super) fn has_service(&self) -> bool {
-        let ended = |control: Rc<Inner>| control.error.borrow().as_ref().is_some_and(ends_service);
-        self.address.service.is_some()
-            && !self.unserved.get()
-            && (!self.is_alive() || !self.open_control().is_some_and(ended))
+        if self.address.service.is_none() {
+            return false;
+        }
+        let error = self.open_control().and_then(|control| control.error.borrow().clone());
+        let ended = error.filter(|error| self.is_alive() && ends_service(error));
+        match (self.unserved.get(), ended) {
+            // Who only could not be reached may be reached again.
+            (Some(since), error) => {
+                since.elapsed() > UNSERVED
+                    && error.is_none_or(|error| error.status() == Status::Unreachable)
+            }
+            (None, Some(_)) => {
+                self.unserved.set(Some(Instant::now()));
+                false
+            }
+            (None, None) => true,
+        }
     }
 
     /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. What is under way through

@@ -15,6 +15,7 @@ use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::time::Instant;
 use tieline_plugin_api::OK;
 
 /// Where an endpoint stands. Only `Ready` takes the fast path.
@@ -85,8 +86,10 @@ pub(crate) struct Inner {
     pub(super) error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
     pub(super) control: RefCell<Option<Rc<Inner>>>,
-    /// There is no way to it, or none any more: the peer's own worker serves.
-    pub(super) unserved: Cell<bool>,
+    /// There is no way to it since then: the peer's own worker serves.
+    pub(super) unserved: Cell<Option<Instant>>,
+    /// Its worker closes, and looks whether more is sent; see `watch_for_more`.
+    pub(super) watched: Cell<bool>,
     /// Those before it that failed, and through whose lanes keys may still go.
     pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
     /// What order flush and fence have to keep.
@@ -128,7 +131,8 @@ impl Inner {
             busy: Cell::new(false),
             error: RefCell::default(),
             control: RefCell::default(),
-            unserved: Cell::new(false),
+            unserved: Cell::new(None),
+            watched: Cell::new(false),
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),

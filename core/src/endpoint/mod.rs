@@ -371,6 +371,9 @@ impl Inner {
     fn ready_or_opened(&self) -> Result<bool, Error> {
         self.check_alive()?;
         let _ = self.message_lane_opened()?;
+        if self.watched.get() && self.state.get() == State::Queueing && self.queue_len() == 0 {
+            self.state.set(State::Ready);
+        }
         Ok(self.state.get() == State::Ready)
     }
 }

@@ -247,7 +247,8 @@ impl Inner {
 
     /// Drains up to `budget` operations and as many answers; returns how many were done and whether some are left.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
-        let mut done = self.run_answers(budget);
+        let answered = self.run_answers(budget);
+        let mut done = answered;
         let most = done + budget;
         while done < most {
             let message = self.queue.borrow().front().is_some_and(QueuedOp::is_message);
@@ -280,7 +281,9 @@ impl Inner {
             }
         }
         let left = !self.queue.borrow().is_empty();
-        if !left && self.state.get() == State::Queueing {
+        // Of an endpoint that is watched this is what shows that it has sent something.
+        let sent = done > answered || !self.watched.get();
+        if !left && sent && self.state.get() == State::Queueing {
             self.state.set(State::Ready);
         }
         (done, left || !self.answers.borrow().is_empty())

@@ -62,11 +62,20 @@ impl Inner {
             let claims = Claims { sequence, front: 0, back: 0 };
             word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
             let bytes = request_bytes(&plan, control_key, memory_key)?;
+            if bytes.len() > self.max_packed.get() {
+                return Ok(None);
+            }
             match self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes)) {
                 Ok(()) => slots.used(sequence),
-                // No room: nobody helps.
-                Err(Status::Again) => return Ok(None),
-                Err(status) => return Err(self.failed(self.by_message_lane(status))),
+                Err(
+                    status @ (Status::ProviderFailed
+                    | Status::PeerFailed
+                    | Status::Closed
+                    | Status::BadData
+                    | Status::Io),
+                ) => return Err(self.failed(self.by_message_lane(status))),
+                // No room, or none for so long a message: nobody helps.
+                Err(_) => return Ok(None),
             }
             let (local, key) = (local.hold(), key.inner.clone());
             let mut job = SharedCopy { plan, request: None, local, key, copied: Ok(()) };
@@ -231,10 +240,18 @@ fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
-/// Whether the kernel says that the peer's process is no more. That a connection to it has failed does not say so.
+/// Whether the kernel says that the peer's process is no more. That a connection to it has failed does not say so, unless nothing
+/// is left here that could ask the kernel.
 fn is_gone(job: &SharedCopy) -> bool {
-    let at = std::ptr::NonNull::dangling().as_ptr();
-    job.key.copy(job.plan.put, at, 0, job.plan.target.offset) == Err(Status::PeerFailed)
+    let endpoint = &job.key.endpoint;
+    match job.key.best.get().filter(ImportedKey::copies_between_processes) {
+        Some(native) => {
+            let at = std::ptr::NonNull::dangling().as_ptr();
+            let asked = endpoint.post_pieces(job.plan.put, at, 0, &native, job.plan.target.offset);
+            asked == Err(Status::PeerFailed)
+        }
+        None => endpoint.dead_error().status() == Status::PeerFailed,
+    }
 }
 
 /// One round of progress over a worker's shared copies: how many have ended.

@@ -90,7 +90,7 @@ impl Inner {
 
     /// A peer is gone, or says so who claims to be it: where endpoints of ours stand that will say so themselves if it is
     /// true, the application hears of it when they have.
-    fn peer_lost(&self, peer: PeerId, error: &Error) {
+    pub(super) fn peer_lost(&self, peer: PeerId, error: &Error) {
         let worker = self.peers.borrow_mut().lose(peer.0, error);
         match worker {
             Some(worker) => self.tell_of_loss(&worker),
@@ -104,6 +104,15 @@ impl Inner {
         let Some((peer, error)) = lost else { return };
         if !self.sees_process(worker) {
             self.tell_of_failure(PeerId(peer), &error);
+        }
+    }
+
+    /// The same where an endpoint is dropped, in a handler perhaps: the next progress call tells.
+    pub(super) fn note_loss(&self, worker: &[u8; 16]) {
+        let lost = self.peers.borrow().lost(worker);
+        let Some((peer, error)) = lost else { return };
+        if !self.sees_process(worker) && self.peers.borrow_mut().tell(peer) {
+            self.tell_later(PeerId(peer), Some(error));
         }
     }
 
@@ -132,8 +141,7 @@ impl Inner {
     /// run in those that make progress.
     fn tell(&self, peer: PeerId, error: Option<Error>) {
         if !self.shared.in_progress.get() {
-            self.news.borrow_mut().push_back((peer, error));
-            return self.shared.note_work();
+            return self.tell_later(peer, error);
         }
         // Not borrowed while they run: they may register others.
         let (on_failure, on_left) =
@@ -143,6 +151,11 @@ impl Inner {
             (None, _, Some(handler)) => handler(peer),
             _ => {}
         }
+    }
+
+    fn tell_later(&self, peer: PeerId, error: Option<Error>) {
+        self.news.borrow_mut().push_back((peer, error));
+        self.shared.note_work();
     }
 
     /// Tells what other calls have found out.

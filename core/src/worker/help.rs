@@ -84,6 +84,8 @@ impl Helps {
         bytes: &[u8],
         control: bool,
     ) -> Option<RemoteKey> {
+        // Dropped when nothing is borrowed: it may be what holds its endpoint.
+        let _gone;
         let mut keys = self.keys.borrow_mut();
         let known = keys.iter().position(|(p, b, key)| {
             *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
@@ -91,9 +93,7 @@ impl Helps {
         let index = match known {
             Some(index) => index,
             None => {
-                if keys.len() >= 16 {
-                    let _ = keys.remove(0);
-                }
+                _gone = (keys.len() >= 16).then(|| keys.remove(0));
                 keys.push((peer, bytes.to_vec(), endpoint.import_key(bytes).ok()?));
                 keys.len() - 1
             }

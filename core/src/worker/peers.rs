@@ -84,18 +84,17 @@ impl Peers {
         self.known.get_mut(&number)
     }
 
-    /// An interface has a number for it: it is here, again perhaps.
+    /// An interface has a number for it, of a connection that may still be forming.
     pub(super) fn arrived(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             peer.ways += 1;
-            (peer.told, peer.lost) = (false, None);
         }
     }
 
-    /// A connection of its stands.
+    /// A connection of its stands: it is here, again perhaps.
     pub(super) fn stands(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
-            peer.parted = false;
+            (peer.parted, peer.told, peer.lost) = (false, false, None);
         }
     }
 
@@ -221,6 +220,11 @@ mod tests {
         assert!(peers.tell(number));
         assert!(!peers.tell(number), "the second connection's end is no second failure");
         peers.arrived(number);
+        assert!(
+            !peers.tell(number),
+            "a connection that is forming, and may never stand, says nothing"
+        );
+        peers.stands(number);
         assert!(peers.tell(number));
         assert!(!peers.tell(77), "nobody has that number");
     }

@@ -120,6 +120,17 @@ impl Table {
         self.fail(&ids, error, false)
     }
 
+    /// The same for an endpoint that nobody has any more: no flush is left that could tell of it.
+    #[must_use]
+    pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
+        for id in self.ids_of(owner, |_| true) {
+            if let Some(hot) = self.slab.get_mut(id) {
+                hot.flags |= TOLD;
+            }
+        }
+        self.fail_owner(owner, error)
+    }
+
     /// The same for what was posted to one interface, where the endpoint goes on: flushes that wait for it are told.
     #[must_use]
     pub(crate) fn fail_posted(

@@ -215,7 +215,7 @@ impl Inner {
             return;
         }
         let id = crate::PeerId(self.peer_number(&peer));
-        self.tell_of_failure(id, &error);
+        self.peer_lost(id, &error);
     }
 
     pub(in crate::worker) fn circuit_error(

@@ -447,6 +447,29 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
+    /// What asks for help holds two keys, and is longer than the messages of some modules.
+    fn a_peer_that_hears_only_short_messages_is_not_asked_for_help() {
+        let wire = Lane { max_packed: 64, max_short: 64, ..Lane::messages("wire") };
+        let world = World::new(1, vec![wire, copying().of_the_other()]);
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let target = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let moved = bytes(LEN);
+        let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
+        let ab = a.connect(&b.address().unwrap()).unwrap();
+        let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
+        while key.is_settling() {
+            let _ = a.progress() + b.progress();
+        }
+        assert_eq!(&*key.path(), "other:copy/copy");
+        let put = ab.put(&local, 0..LEN, &key, 0);
+        assert!(matches!(put, Ok(Outcome::Done(0))), "{put:?}");
+        assert_eq!(world.on_the_way(ASSIST), None);
+        assert!(target.to_vec(0..LEN).unwrap() == moved);
+        assert_eq!(&*key.path(), "other:copy/copy", "nothing is wrong with it");
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
     /// A number comes round again after 65 535 requests: more than can lie unread, if those that nobody got use up none.
     fn a_peer_that_cannot_be_asked_leaves_the_copy_alone_and_uses_up_no_number() {
         let world = World::new(1, over_wire());

@@ -319,6 +319,41 @@ cases! {
         }
     }
 
+    /// Who drops what it has of all peers learns of the next one in a call of its own.
+    fn a_handler_of_failures_does_not_run_inside_another() {
+        let whole = Lane::whole("all");
+        let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
+        let peers = [0, 1].map(|_| stage.at_b.worker().unwrap());
+        let there = peers.each_ref().map(|peer| stage.a.connect(&peer.address().unwrap()).unwrap());
+        let back = peers.each_ref().map(|peer| peer.connect(&stage.a.address().unwrap()).unwrap());
+        for endpoint in there.iter().chain(&back) {
+            let _ = endpoint.send(1, 0, b"").unwrap();
+        }
+        for _ in 0..100 {
+            let _ = stage.turn();
+            peers.iter().for_each(|peer| assert!(peer.progress() < usize::MAX));
+        }
+        let (kept, depth) = (Rc::new(RefCell::new(Vec::from(there))), Rc::new(Cell::new((0, 0, 0))));
+        let (all, seen) = (kept.clone(), depth.clone());
+        stage.a.on_peer_failure(move |_, _| {
+            let (told, now, most) = seen.get();
+            seen.set((told + 1, now + 1, most.max(now + 1)));
+            let dropped = std::mem::take(&mut *all.borrow_mut());
+            drop(dropped);
+            let (told, now, most) = seen.get();
+            seen.set((told, now - 1, most));
+        });
+        let [at, one, other] = [0, 2, 3].map(|nth| stage.world.interface(nth, "all"));
+        for from in [one, other] {
+            stage.world.leave(from, at, Status::PeerFailed as i32, "it died");
+        }
+        stage.settle();
+        assert_eq!(depth.get().0, 0, "endpoints of ours that see them stand");
+        stage.world.break_endpoints(at, one, Status::PeerFailed, "so it did");
+        stage.settle();
+        assert_eq!(depth.get(), (2, 0, 1));
+    }
+
     fn a_peer_that_failed_has_not_left_in_good_order() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let told: Rc<RefCell<Vec<&str>>> = Rc::default();
