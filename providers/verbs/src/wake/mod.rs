@@ -1,6 +1,8 @@
 //! What wakes an interface that sleeps, and the asynchronous events of the device.
 
 pub(crate) mod sys;
+#[cfg(test)]
+mod tests;
 
 use crate::abi::*;
 use crate::sys::{AsyncEvent, Cq, Device};
@@ -91,8 +93,9 @@ impl Watch {
     fn deliver(&self, event: AsyncEvent) {
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         for inbox in inboxes.iter().filter_map(Weak::upgrade) {
-            inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-            inbox.bell.ring();
+            let mut events = inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
+            events.push(event);
+            inbox.bell.ring(); // under the lock: who takes the event silences this, too
         }
     }
 
