@@ -62,7 +62,8 @@ impl<D: Device> Arena<D> {
     /// is zero, or what an earlier owner left.
     ///
     /// A new area, where one is needed, is half as large as all others together: there are few, and at most a third of the
-    /// memory waits for pieces that have not been asked for. Threads that need one at the same time make one each.
+    /// memory waits for pieces that have not been asked for. Threads that need one at the same time make one each, and all but
+    /// the first of them one for the piece alone.
     ///
     /// # Errors
     /// `NoMemory` at the bound; what the system or the device says.
@@ -72,7 +73,7 @@ impl<D: Device> Arena<D> {
             return Err(Failure::new(Status::Invalid, text));
         }
         let (len, align) = (len.next_multiple_of(LINE), align.max(LINE));
-        // Dropped after the lock is open again: one of them may have lost its last piece by then.
+        // Dropped after the lock is open again, and before more is mapped: one of them may have lost its last piece by then.
         let live: Vec<Arc<Area<D>>>;
         let mut areas = self.areas();
         areas.made.retain(|area| area.strong_count() > 0);
@@ -87,9 +88,11 @@ impl<D: Device> Arena<D> {
             let text = format!("{total} of {} bytes of buffers are registered", self.bytes);
             return Err(Failure::new(Status::NoMemory, text));
         }
-        let wanted = area_len(least, total).min(room);
+        // What comes has no piece yet: it is no measure of what will be asked for.
+        let wanted = if areas.coming > 0 { least } else { area_len(least, total).min(room) };
         areas.coming += wanted;
         drop(areas);
+        drop(live);
         // Nobody else knows of the new area yet.
         let piece = self.make(wanted, least).map(Arc::new).and_then(|area| {
             let none = || Failure::new(Status::NoMemory, "a new area has no room");

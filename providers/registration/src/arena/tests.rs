@@ -221,6 +221,25 @@ fn who_finds_a_piece_does_not_wait_for_another_thread_that_makes_an_area() {
     });
 }
 
+#[test]
+fn threads_that_need_areas_at_the_same_time_make_them_no_larger_for_each_other() {
+    const THREADS: usize = 16;
+    const LEN: usize = 270 << 10;
+    let together = std::sync::Barrier::new(THREADS);
+    let slow = Arc::new(move |_: usize| {
+        let _ = together.wait();
+    });
+    let counting = Counting { slow: Some(slow), ..Counting::default() };
+    let arena = arena(&counting, 1 << 30);
+    let pieces: Vec<_> = std::thread::scope(|scope| {
+        let takers: Vec<_> =
+            (0..THREADS).map(|_| scope.spawn(|| arena.take(LEN, 64).unwrap())).collect();
+        takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+    });
+    let used = pieces.iter().map(|piece| piece.len.next_multiple_of(PAGE as usize)).sum::<usize>();
+    assert!(counting.bytes() <= used * 3 / 2, "{} for {used}", counting.bytes());
+}
+
 /// The letters that the kernel has for the mapping that holds an address (`proc_pid_smaps(5)`).
 fn flags(address: usize) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
