@@ -50,7 +50,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
     /// The queue pair that it is about.
     pub(crate) qp: Option<u32>,
-    /// The completion queue or shared receive queue that it is about: the address of the library's object.
+    /// The completion queue or shared receive queue that it is about, or the completion queue of that queue pair: the
+    /// address of the library's object.
     pub(crate) queue: Option<usize>,
     /// The port that it is about.
     pub(crate) port: Option<u8>,
@@ -155,10 +156,11 @@ impl Device {
                     | IBV_EVENT_LID_CHANGE
                     | IBV_EVENT_GID_CHANGE
             );
+            let qp = about_qp.then(|| &*raw.element.cast::<ibv_qp>());
             let event = AsyncEvent {
                 kind,
-                qp: about_qp.then(|| (*raw.element.cast::<ibv_qp>()).qp_num),
-                queue: about_queue.then(|| raw.element.addr()),
+                qp: qp.map(|qp| qp.qp_num),
+                queue: about_queue.then(|| raw.element.addr()).or(qp.map(|qp| qp.recv_cq.addr())),
                 port: about_port.then(|| raw.element.addr() as u8),
             };
             (self.api.ibv_ack_async_event)(&raw mut raw);

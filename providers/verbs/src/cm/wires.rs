@@ -121,6 +121,7 @@ impl Wires {
 
     /// Prepares to sleep; `false`: there is something to do first.
     pub(super) fn arm(&mut self, has_links: bool) -> bool {
+        self.read_async_events(); // unread, they let nobody sleep
         let urgent = !self.dials.is_empty() || self.wires.values().any(|w| w.deadline.is_some());
         let outstanding = self.wires.values().any(Wire::has_outstanding);
         self.sleep.wake_every(match (urgent, outstanding || has_links) {
@@ -386,13 +387,17 @@ impl Wires {
         self.events.push_back(Event::Up { link: number, peer, dial: None });
     }
 
-    /// What has to happen in time.
-    fn slow_progress(&mut self, now: Instant) {
+    fn read_async_events(&mut self) {
         for event in self.sleep.async_events() {
             if event.kind == IBV_EVENT_DEVICE_FATAL {
                 self.removed();
             }
         }
+    }
+
+    /// What has to happen in time.
+    fn slow_progress(&mut self, now: Instant) {
+        self.read_async_events();
         let failure = self.domain.settings.failure;
         let late: Vec<u64> = self
             .wires

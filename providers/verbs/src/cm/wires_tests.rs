@@ -5,8 +5,9 @@ use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::{Phase, Wire};
 use super::wires::Wires;
+use crate::abi::IBV_EVENT_DEVICE_FATAL;
 use crate::double::domain;
-use crate::double::world::{fault, pairs};
+use crate::double::world::{announce, fault, pairs};
 use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
 use tieline_plugin_api::Status;
@@ -69,4 +70,19 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_connection_and_every_dial
         panic!("it dials")
     };
     assert_eq!(dial, again);
+}
+
+#[test]
+fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
+    let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
+    let mut wires =
+        Wires::new(domain.state.clone(), channel, Vec::new(), Default::default()).unwrap();
+    let (link, id) = (wires.number(), Id::new(&wires.channel).unwrap());
+    let _ = wires.wires.insert(link, Wire::new(id, Phase::Up, Instant::now()));
+    announce(IBV_EVENT_DEVICE_FATAL);
+    assert!(!wires.arm(true), "there is something to tell first");
+    let Some(Event::Lost { status: Status::NoDevice, .. }) = wires.events.pop_front() else {
+        panic!("it is not told")
+    };
+    assert!(wires.arm(false));
 }

@@ -15,7 +15,8 @@ use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
 use tieline_plugin_api::Failure;
 
-/// Hands the asynchronous events of a device to all interfaces that were opened on it, whoever reads them.
+/// Hands the asynchronous events of a device to the interfaces that were opened on it, whoever reads them: those of a queue
+/// pair to the one that it belongs to, all others to each.
 pub(crate) struct Watch {
     device: Arc<Device>,
     port: u8,
@@ -35,6 +36,8 @@ const ENTRY_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Inbox {
     events: Mutex<Vec<AsyncEvent>>,
     bell: Bell,
+    /// The interface's completion queue: the address of the library's object.
+    cq: usize,
 }
 
 impl Watch {
@@ -50,9 +53,10 @@ impl Watch {
         }
     }
 
-    /// A new place for events.
-    fn join(&self) -> Result<Arc<Inbox>, Failure> {
-        let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()? });
+    /// A new place for events, of the interface with this completion queue.
+    fn join(&self, cq: &Cq) -> Result<Arc<Inbox>, Failure> {
+        let cq = cq.raw.as_ptr().addr();
+        let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()?, cq });
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
         inboxes.push(Arc::downgrade(&inbox));
@@ -92,7 +96,8 @@ impl Watch {
 
     fn deliver(&self, event: AsyncEvent) {
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        for inbox in inboxes.iter().filter_map(Weak::upgrade) {
+        let concerns = |inbox: &Arc<Inbox>| event.qp.is_none() || event.queue == Some(inbox.cq);
+        for inbox in inboxes.iter().filter_map(Weak::upgrade).filter(concerns) {
             let mut events = inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
             events.push(event);
             inbox.bell.ring(); // under the lock: who takes the event silences this, too
@@ -121,7 +126,7 @@ pub(crate) struct Sleep {
 
 impl Sleep {
     pub(crate) fn new(watch: &Arc<Watch>, cq: &Cq) -> Result<Sleep, Failure> {
-        let (epoll, ticker, inbox) = (Epoll::new()?, Ticker::new()?, watch.join()?);
+        let (epoll, ticker, inbox) = (Epoll::new()?, Ticker::new()?, watch.join(cq)?);
         for fd in [cq.fd(), watch.device.async_fd(), inbox.bell.raw(), ticker.raw()] {
             epoll.add(fd)?;
         }
