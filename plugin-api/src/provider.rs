@@ -221,8 +221,8 @@ pub trait Interface: Sized + 'static {
     /// Why not, for an operator to read.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Makes an endpoint. `identity` is handed to the peer in [`event::PEER_ARRIVED`]; `cookie` comes back
-    /// in [`event::ENDPOINT_FAILED`].
+    /// Makes an endpoint. `identity` is handed to the peer in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED); `cookie` comes back
+    /// in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED).
     ///
     /// A module that connects to an endpoint gets an empty `address`, carries no identity and announces no
     /// arrivals: the core carries the two endpoint addresses ([`Endpoint::address`]), then calls
@@ -392,7 +392,7 @@ pub trait Endpoint: Sized + 'static {
 
     /// Connect-to-endpoint modules: connects to the peer's endpoint address. Both sides call it, in any
     /// order. It does not wait: data calls say [`Status::Again`] until the connection stands, and one that
-    /// never does ends in [`event::ENDPOINT_FAILED`]. The bytes come from the peer: check every one.
+    /// never does ends in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer: check every one.
     ///
     /// # Errors
     /// Why it could not be connected.
@@ -416,14 +416,14 @@ pub trait Connector: Sized + 'static {
     /// Why not.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Sends one datagram. It may be lost when the way there breaks; [`event::PEER_LEFT`] then says so.
+    /// Sends one datagram. It may be lost when the way there breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then says so.
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent.
     fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status>;
 
-    /// Progress: pushes [`event::DATAGRAM`], and [`event::PEER_LEFT`] when an address cannot be reached or
-    /// the way to it broke: `header` is [`crate::address_hash`] of the address given to [`Connector::send`],
+    /// Progress: pushes [`DATAGRAM`](crate::event::DATAGRAM), and [`PEER_LEFT`](crate::event::PEER_LEFT) when an address
+    /// cannot be reached or the way to it broke: `header` is [`crate::address_hash`] of the address given to [`Connector::send`],
     /// data the reason in words. Datagrams sent before may then be lost; sending again tries again.
     ///
     /// # Errors
