@@ -24,7 +24,7 @@ pub(crate) enum Phase {
     Connecting,
     /// Both sides are there.
     Established,
-    /// Over, and this is what data calls say.
+    /// Over, and this is what data calls say once the application has heard why.
     Failed(Status),
 }
 
@@ -71,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) async_error: Option<Failure>,
     /// Why it is over and since when, while the device has sends to give back.
     pub(crate) ending: Option<(Failure, Instant)>,
+    /// The send that it ended with, which has a status of its own.
+    pub(crate) blamed: Option<(Ends, Status)>,
 }
 
 /// A send that the device did not take, with the error number and what was to end with it.
@@ -126,6 +128,7 @@ impl Connection {
             packed: Packed::Nothing,
             async_error: None,
             ending: None,
+            blamed: None,
         })
     }
 
@@ -170,12 +173,14 @@ impl Connection {
         }
     }
 
-    /// What a data call says now; `Ok` when it may post.
+    /// What a data call says now; `Ok` when it may post. While a connection ends, that is to wait: the first that anyone hears
+    /// of the end are its words.
     #[inline]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         match self.phase {
             Phase::Established if self.queue.has_room() && self.packed == Packed::Nothing => Ok(()),
             Phase::Established | Phase::Unconnected | Phase::Connecting => Err(Status::Again),
+            Phase::Failed(_) if self.ending.is_some() => Err(Status::Again),
             Phase::Failed(status) => Err(status),
         }
     }

@@ -116,7 +116,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
         let ends = |qpn: &u32| attributes(*qpn).qp_state == IBV_QPS_ERR;
         let ending = pairs().into_iter().find(ends).unwrap();
         assert!(b.told.failed.is_empty(), "before the device has given anything back");
-        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::BadData), "and yet it is over");
+        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Again), "its words come first");
         while b.told.ended.is_empty() {
             b.poll();
         }
@@ -127,6 +127,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
         }
         let all: Vec<_> = (0..40).map(|cookie| (cookie, Err(Status::BadData))).collect();
         assert_eq!(b.told.ended, all);
+        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::BadData));
         drop((at_a, at_b));
     }
 }
@@ -161,4 +162,22 @@ fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_usi
     flood(&at_a);
     (0..20).for_each(|_| b.poll());
     assert_eq!(b.told.failed.len(), 1, "{:?}", b.told);
+}
+
+#[test]
+fn nothing_is_said_of_an_end_before_its_words() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    // Nobody waits for it: when the peer's last word is read, it is still on its list.
+    assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
+    drop(at_a);
+    while at_b.am_short(1, 1, b"x") == Ok(Posting::Done) {
+        b.poll();
+    }
+    while b.told.failed.is_empty() {
+        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Again));
+        b.poll();
+    }
+    assert_eq!(b.told.failed[0].1, Status::Closed);
+    assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Closed));
 }

@@ -135,7 +135,8 @@ impl State {
         let error = std::io::Error::from_raw_os_error(errno);
         let text = format!("{} does not take sends any more: {error}", self.domain.name.words());
         self.fail_connection(slot, &Failure::new(Status::Io, text), None);
-        Status::Io
+        // While the device gives back what it has, the words are still to come.
+        self.connection(slot).and_then(|c| c.may_post().err()).unwrap_or(Status::Io)
     }
 
     /// Connects an endpoint to its peer's.
@@ -285,9 +286,13 @@ impl State {
         let Some((failure, _)) = connection.ending.take() else { return };
         let Phase::Failed(status) = connection.phase else { return };
         let (closing, cookie) = (connection.closing, connection.cookie);
+        let blamed = connection.blamed.take();
         // Completions that are still to be fetched belong to the past.
         connection.generation = connection.generation.wrapping_add(1);
         self.generations[slot as usize] = connection.generation;
+        if let Some((ends, own)) = blamed {
+            self.complete(slot, ends, Err(own), events.as_deref_mut());
+        }
         while let Some(ends) = self.connection(slot).and_then(|c| {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)

@@ -189,8 +189,8 @@ impl State {
             {
                 return;
             }
-        } else if let Some(ends) = connection.queue.retire(number) {
-            self.complete(slot, ends, Err(own), events.as_deref_mut());
+        } else {
+            connection.blamed = connection.queue.retire(number).map(|ends| (ends, own));
         }
         self.fail_connection(slot, &failure, events);
     }
