@@ -18,6 +18,8 @@ pub(crate) struct Faults {
     pub(crate) cut: bool,
     /// A queue pair in ERR gives nothing back, and says nothing.
     pub(crate) hung: bool,
+    /// One gives back what it has when a completion queue has been looked at so often.
+    pub(crate) late: u32,
     /// A queue pair in ERR does not say that it has taken its last receive.
     pub(crate) mute: bool,
     /// Posting receives fails with this error number.
@@ -270,7 +272,7 @@ impl World {
         let (cq, state) = (pair.cq, pair.attr.qp_state);
         let Some(send) = pair.waiting.pop_front() else { return false };
         let outcome = match state {
-            IBV_QPS_ERR if self.faults.hung => Outcome::Wait,
+            IBV_QPS_ERR if self.faults.hung || self.faults.late > 0 => Outcome::Wait,
             IBV_QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
             _ if self.faults.stuck => Outcome::Wait,
             _ => self.execute(qpn, &send),

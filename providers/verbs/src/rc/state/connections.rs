@@ -3,6 +3,9 @@
 use super::*;
 use crate::rc::connection::Packed;
 
+/// How long who closes an endpoint waits for the device to give back memory of the application: most need microseconds.
+const MOMENT: Duration = Duration::from_micros(500);
+
 /// Whether a device that refused a send with this error number takes it later.
 fn is_transient(errno: i32) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
@@ -173,15 +176,18 @@ impl State {
         connection.closing = true;
         let _ = self.post_packed_of(slot); // one that the device takes later goes before the goodbye, too
         let Some(connection) = self.connection(slot) else { return };
-        let touches = connection.queue.touches_application();
-        if connection.phase != Phase::Established || touches {
+        let touches = |c: &mut Connection| c.queue.touches_application();
+        if connection.phase != Phase::Established || touches(connection) {
             self.destroy(slot);
-            // When this returns nothing touches that memory any more. Most devices have given it back by now.
-            if touches {
+            // When this returns nothing touches that memory any more. A device that is given the time gives its shared
+            // receives back, too.
+            let until = Instant::now() + MOMENT;
+            while self.connection(slot).is_some_and(touches) {
+                let late = Instant::now() >= until;
                 let _ = self.catch_up(None);
-            }
-            if self.connection(slot).is_some_and(|c| c.queue.touches_application()) {
-                self.abandon(slot, None);
+                if late && self.connection(slot).is_some_and(touches) {
+                    return self.abandon(slot, None);
+                }
             }
             return;
         }
