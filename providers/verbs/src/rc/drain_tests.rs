@@ -181,3 +181,16 @@ fn nothing_is_said_of_an_end_before_its_words() {
     assert_eq!(b.told.failed[0].1, Status::Closed);
     assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Closed));
 }
+
+#[test]
+fn a_connection_whose_last_send_went_well_ends_with_it_where_the_device_takes_none_in_err() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (_at_a, at_b) = connect(&mut a, &mut b);
+    assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
+    assert_eq!(at_b.flush(1), Ok(Posting::Pending));
+    fault(|faults| faults.refuse_sends = libc::EIO);
+    assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Again));
+    (0..20).for_each(|_| b.poll());
+    assert_eq!(b.told.ended, [(1, Ok(0))]);
+    assert_eq!(b.told.failed.len(), 1, "{:?}", b.told);
+}

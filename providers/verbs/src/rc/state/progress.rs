@@ -109,7 +109,12 @@ impl State {
             if failed && !connection.queue.holds(upto) {
                 break;
             }
-            let Some(ends) = connection.queue.retire(upto) else { break };
+            let Some(ends) = connection.queue.retire(upto) else {
+                if connection.ending.is_some() && connection.queue.is_empty() {
+                    return self.ended(slot, events); // the device took nothing in ERR that would tell
+                }
+                break;
+            };
             match ends.role {
                 Role::Hello if connection.phase == Phase::Connecting => {
                     connection.phase = Phase::Established;
