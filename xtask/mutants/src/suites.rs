@@ -1,6 +1,6 @@
-//! The suites that are to notice a mutant: those that are near its file, the quick ones first. Those with
-//! processes that are killed, locked away or live on hosts of their own take minutes and are left out, as is the lab.
-//! A program that does not come by a mutant without one is not asked about it.
+//! The suites that are to notice a mutant: those that are near its file, the quick ones first, and then the tests with
+//! processes that are killed, locked away or live on hosts of their own, one by one. The lab is left out.
+//! What does not come by a mutant without one is not asked about it.
 
 use crate::tree::{REACHED, SWITCH, cargo};
 use std::collections::HashSet;
@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tieline_testing::built;
 use tieline_testing::hang::{self, Limit};
@@ -46,6 +46,8 @@ const NEAR: &[(&str, &[&str])] = &[
 ];
 /// What tests load and run beside what cargo builds for them.
 const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
+/// Its tests take seconds each, so each is asked alone; and one at a time, since they look for what is left on the machine.
+const WITH_PROCESSES: &str = "tieline-processes";
 /// A program that takes longer than this without a mutant is left out for mutants of other packages.
 const QUICK: Duration = Duration::from_secs(40);
 /// Nothing hangs before it has taken so long: what tests wait for has limits of its own, and those are caught.
@@ -85,10 +87,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A test's program.
+/// A test's program, or one test of it.
 struct Program {
     package: String,
     name: String,
+    /// Only this test.
+    test: Option<String>,
     file: PathBuf,
     folder: PathBuf,
     /// How long it takes without a mutant.
@@ -99,11 +103,19 @@ struct Program {
     reached: HashSet<u32>,
 }
 
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.package, self.test.as_ref().unwrap_or(&self.name))
+    }
+}
+
 pub(crate) struct Suites {
     programs: Vec<Program>,
     /// Where a program notes by which mutants it comes.
     notes: PathBuf,
     built: PathBuf,
+    /// Held while a test with processes runs.
+    alone: Mutex<()>,
 }
 
 /// How a run of a program ended.
@@ -120,11 +132,11 @@ impl Suites {
     pub(crate) fn build(work: &Path) -> Result<Suites, String> {
         println!("building the tests");
         let tree = work.join("tree");
-        let hooks = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks";
+        let hooks = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks";
         let mut build = cargo(&tree, work, &["build", "--workspace", "--lib", "--bins", "--tests"]);
         let _ = build.args(["--features", hooks]);
         let _ = build.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
-        let others = ["tieline-processes", "xtask", "xtask-mutants", "xtask-header"];
+        let others = ["xtask", "xtask-mutants", "xtask-header"];
         let output = build.args(others.iter().flat_map(|name| ["--exclude", name])).output();
         let output = output.map_err(|e| format!("cargo: {e}"))?;
         let mut programs = Vec::new();
@@ -140,27 +152,30 @@ impl Suites {
             let Some(folder) = Path::new(manifest).parent() else { continue };
             let text = std::fs::read_to_string(manifest).unwrap_or_default();
             let package = text.lines().find_map(|line| line.strip_prefix("name = "));
-            programs.push(Program {
-                package: package.unwrap_or_default().trim_matches('"').to_owned(),
+            let package = package.unwrap_or_default().trim_matches('"');
+            let tests = if package == WITH_PROCESSES { listed(file) } else { vec![None] };
+            programs.extend(tests.into_iter().map(|test| Program {
+                package: package.to_owned(),
                 name: said["target"]["name"].as_str().unwrap_or_default().to_owned(),
+                test,
                 file: file.into(),
                 folder: folder.to_path_buf(),
                 usual: Duration::ZERO,
                 fails: Vec::new(),
                 reached: HashSet::new(),
-            });
+            }));
         }
         if !output.status.success() {
             return Err("the tests of the copy do not compile".into());
         }
         let (built, notes) = (work.join("build/debug"), work.join("reached"));
-        let mut suites = Suites { programs: Vec::new(), notes, built };
+        let mut suites = Suites { programs: Vec::new(), notes, built, alone: Mutex::new(()) };
         let said = |e: std::io::Error| format!("{}: {e}", work.join("reached").display());
         for mut program in programs {
             std::fs::write(&suites.notes, "").map_err(said)?;
             let ended = suites.run(&program, 0, Duration::from_secs(300));
             let Ended { failed, crashed, hung, took } = ended;
-            println!("{:6.1} s  {} {}", took.as_secs_f64(), program.package, program.name);
+            println!("{:6.1} s  {program}", took.as_secs_f64());
             if hung || crashed {
                 println!("          left out: it does not pass without a mutant");
                 continue;
@@ -179,7 +194,10 @@ impl Suites {
         let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
         let mut programs = Vec::new();
         for program in &self.programs {
-            let distance = near.iter().position(|near| program.package == *near);
+            let distance = match program.test {
+                Some(_) => Some(near.len()),
+                None => near.iter().position(|near| program.package == *near),
+            };
             let distance = distance.filter(|_| program.reached.contains(&id));
             if let Some(distance) = distance.filter(|at| *at == 0 || program.usual < QUICK) {
                 programs.push((distance, program));
@@ -188,7 +206,7 @@ impl Suites {
         if programs.is_empty() {
             return Verdict::Unreached;
         }
-        programs.sort_by_key(|(_, program)| program.usual);
+        programs.sort_by_key(|(_, program)| (program.test.is_some(), program.usual));
         let mut hang = None;
         for (_, program) in programs {
             let limit = (program.usual * 5).max(PATIENCE);
@@ -196,7 +214,7 @@ impl Suites {
             if let Some(test) = ended.failed.first() {
                 return Verdict::Caught(format!("{} {test}", program.name));
             }
-            let name = format!("{} {}", program.package, program.name);
+            let name = program.to_string();
             if ended.crashed {
                 return Verdict::Caught(format!("{name}, which crashed"));
             }
@@ -211,8 +229,10 @@ impl Suites {
     /// Runs a program with a mutant turned on, or none, until its end or the first test that fails because of it.
     fn run(&self, program: &Program, id: u32, limit: Duration) -> Ended {
         let began = Instant::now();
+        let _alone = program.test.is_some().then(|| crate::locked(&self.alone));
         let mut command = Command::new(&program.file);
         let _ = command
+            .args(program.test.iter().flat_map(|test| ["--exact", test]))
             .current_dir(&program.folder)
             .env(SWITCH, id.to_string())
             .env("RUST_TEST_THREADS", AT_ONCE)
@@ -259,4 +279,12 @@ impl Suites {
         let crashed = !well && !hung && failed.is_empty() && program.fails.is_empty();
         Ended { failed, crashed, hung, took: began.elapsed() }
     }
+}
+
+/// The tests of a program, by name.
+fn listed(program: &str) -> Vec<Option<String>> {
+    let output = Command::new(program).arg("--list").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    text.lines().filter_map(|line| Some(Some(line.strip_suffix(": test")?.to_owned()))).collect()
 }

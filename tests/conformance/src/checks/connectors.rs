@@ -291,6 +291,7 @@ fn fall_asleep(post: &mut Post) -> Result<i32, Stop> {
         if succeeds("arm", post.connector.arm())? {
             return Ok(fd);
         }
+        let _ = readable(fd, 1);
     }
     let within = format!("0 (sleep) in {TRIES} tries");
     Err(fail("arm with nothing to poll", within, "1 (poll first)"))

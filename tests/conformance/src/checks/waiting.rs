@@ -10,9 +10,10 @@ use tieline_plugin_api::{Status, caps};
 /// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
 const PATIENCE_MS: i32 = 20_000;
 
-/// So often a module may want to be polled once more before it agrees to sleep. Where others want the processors as well, each
-/// time may take as long as they are given at once: some milliseconds.
-pub(super) const TRIES: u32 = 1_000;
+/// So often a module may want to be polled once more before it agrees to sleep, with a millisecond for whoever works for it
+/// in between. Where others want the processors as well, each time may take as long as they are given at once: some
+/// milliseconds.
+pub(super) const TRIES: u32 = 300;
 
 /// Polls until the interface agrees to sleep.
 fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
@@ -23,6 +24,7 @@ fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
         if succeeds("arm", mailbox.interface.arm())? {
             return Ok(fd);
         }
+        let _ = readable(fd, 1);
     }
     let within = format!("0 (sleep) in {TRIES} tries");
     Err(fail("arm with nothing to poll", within, "1 (poll first)"))
