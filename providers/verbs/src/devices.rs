@@ -69,6 +69,15 @@ pub(crate) fn list(class: &Path, filter: &str) -> Result<Vec<PortName>, Failure>
     Ok(ports)
 }
 
+/// The port whose domain has this name, of those that `filter` lets through.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn named(class: &Path, filter: &str, domain: &str) -> Result<PortName, Failure> {
+    let none = || Failure::new(Status::NoDevice, format!("there is no domain {domain:?}"));
+    list(class, filter)?.into_iter().find(|port| port.domain() == domain).ok_or_else(none)
+}
+
 /// Whether a filter lets a port through.
 fn admits(filter: &str, port: &PortName) -> bool {
     let (list, excludes) = match filter.trim().strip_prefix('^') {
@@ -259,6 +268,12 @@ pub(crate) mod tests {
         }
         let names: Vec<String> = list(&class.0, "").unwrap().iter().map(PortName::domain).collect();
         assert_eq!(names, ["verbs:mlx5_0", "verbs:mlx5_0:2", "verbs:rxe0"]);
+        for (name, at) in names.iter().zip([port("mlx5_0", 1), port("mlx5_0", 2), port("rxe0", 1)])
+        {
+            assert_eq!(named(&class.0, "", name), Ok(at));
+        }
+        let failure = named(&class.0, "^*:2", "verbs:mlx5_0:2").unwrap_err();
+        assert_eq!(failure.text, "there is no domain \"verbs:mlx5_0:2\"");
         assert_eq!(state(&class.0, &port("rxe0", 1)), "ACTIVE");
         let failure = list(&class.0, "mlx4_*").unwrap_err();
         assert!(failure.text.contains("mlx5_0 port 2"), "{}", failure.text);

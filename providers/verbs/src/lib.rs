@@ -64,9 +64,7 @@ pub use ud::{UdEndpoint, UdInterface};
 
 use config::Settings;
 use std::path::Path;
-use tieline_plugin_api::{
-    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
-};
+use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, memory_caps};
 
 /// The provider.
 pub struct Verbs {
@@ -101,12 +99,7 @@ impl Provider for Verbs {
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<VerbsDomain, Failure> {
         let class = Path::new(devices::CLASS);
-        let port = devices::list(class, &self.settings.devices)?
-            .into_iter()
-            .find(|port| port.domain() == name)
-            .ok_or_else(|| {
-                Failure::new(Status::NoDevice, format!("there is no domain {name:?}"))
-            })?;
+        let port = devices::named(class, &self.settings.devices, name)?;
         VerbsDomain::open(class, port, self.settings.clone(), self.host)
     }
 }

@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pool_has_taken_is_told_in_whole_buffers_free_or_not() {
+        let domain = domain(&[]).unwrap();
+        let mut pool = Pool::new(&domain.state.buffers, 100, 4, 8);
+        assert_eq!(pool.committed(), 0, "nothing before it is needed");
+        let all: Vec<u32> = core::iter::from_fn(|| pool.take().ok()).collect();
+        assert_eq!((all.len(), pool.committed()), (8, 8 * 128));
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.committed(), 8 * 128);
+    }
+
+    #[test]
     fn who_finds_no_memory_waits_for_buffers_on_their_way_and_without_any_is_told() {
         let domain = domain(&[]).unwrap();
         let pool = || Pool::new(&domain.state.buffers, 4096, 4, 64);

@@ -32,12 +32,15 @@ struct Inner {
 
 impl RdmaCm {
     pub(crate) fn open(domain: Arc<DomainState>) -> Result<RdmaCm, Failure> {
-        let (most, idle) = (domain.settings.cm_connections, domain.settings.cm_idle);
-        let wires = Wires::open(domain)?;
-        let peers = Peers::new(wires.own.clone(), most, idle);
+        Wires::open(domain).map(RdmaCm::new)
+    }
+
+    pub(super) fn new(wires: Wires) -> RdmaCm {
+        let settings = &wires.domain.settings;
+        let peers = Peers::new(wires.own.clone(), settings.cm_connections, settings.cm_idle);
         let inner =
             Inner { peers, wires, begun: Instant::now(), warned_of: 0, handed_out: Vec::new() };
-        Ok(RdmaCm { inner: RefCell::new(inner) })
+        RdmaCm { inner: RefCell::new(inner) }
     }
 }
 

@@ -1,16 +1,18 @@
 //! Connections over a device that this process plays, and a connection manager that says nothing.
 
 use super::address::{self, tests::contact};
+use super::connector::RdmaCm;
 use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::{Phase, Wire};
 use super::wires::Wires;
 use crate::abi::IBV_EVENT_DEVICE_FATAL;
-use crate::double::domain;
 use crate::double::world::{announce, fault, pairs};
+use crate::double::{domain, sys};
+use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
-use tieline_plugin_api::Status;
+use tieline_plugin_api::{Connector, Events, Status, address_hash, event};
 
 /// An address next to one of the contact's.
 fn local(ip: &str) -> LocalAddress {
@@ -85,4 +87,24 @@ fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
         panic!("it is not told")
     };
     assert!(wires.arm(false));
+}
+
+#[test]
+fn who_waits_for_a_peer_hears_it_when_the_connector_cannot_go_on() {
+    let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
+    let here = vec![local("10.77.0.2")];
+    let wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
+    let (connector, peer) = (RdmaCm::new(wires), address::pack(&contact(1)));
+    assert_eq!(connector.send(&peer, b"waits for a connection"), Ok(()));
+    fault(|faults| faults.polls_fail = true);
+    let mut room = [const { MaybeUninit::uninit() }; 4];
+    let mut events = Events::new(&mut room);
+    connector.poll(&mut events).unwrap();
+    let len = events.len();
+    let told = sys::pushed(&room, len);
+    let [left] = &told[..] else { panic!("{} events", told.len()) };
+    assert_eq!((left.kind, left.header), (event::PEER_LEFT, address_hash(&peer)));
+    let words = String::from_utf8(sys::payload(left)).unwrap();
+    assert_eq!(Status::from_code(left.status), Status::NoDevice, "{words}");
+    assert!(words.ends_with("the completion queue cannot be polled any more"), "{words}");
 }

@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::world::{Area, Pair, Send, world};
+use super::world::{Area, IBV_QPS_SQE, Pair, Send, world};
 use crate::abi::*;
 use crate::load::Library;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -37,6 +37,13 @@ pub(crate) fn write_at(address: u64, bytes: &[u8]) {
 pub(crate) fn descriptor() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
+}
+
+/// Whether who sleeps on a descriptor is woken.
+pub(crate) fn wakes(fd: c_int) -> bool {
+    let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one filled record.
+    unsafe { libc::poll(&raw mut wait, 1, 0) == 1 }
 }
 
 fn made<T>(object: T) -> *mut T {
@@ -101,7 +108,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr
     unsafe {
         *out = ibv_device_attr {
             max_sge: 16,
-            max_cqe: 1 << 20,
+            max_cqe: world(|world| world.faults.most_completions).unwrap_or(1 << 20),
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             atomic_cap: 1,
@@ -211,17 +218,20 @@ unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    made(ibv_cq { context, channel, cq_context, handle: 0, cqe })
+    let cq = made(ibv_cq { context, channel, cq_context, handle: 0, cqe });
+    let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
+    cq
 }
 
 unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: it came from `create_cq`.
     unsafe { (*cq).cqe = cqe };
+    let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
     0
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    let _ = world(|world| world.done.remove(&cq.addr()));
+    let _ = world(|world| (world.done.remove(&cq.addr()), world.room.remove(&cq.addr())));
     // SAFETY: it came from `create_cq`.
     unsafe { unmade(cq) }
 }
@@ -257,6 +267,11 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     // SAFETY: a filled record and a live protection domain.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
     init.cap.max_inline_data = init.cap.max_inline_data.min(256);
+    if world(|world| world.faults.most_pairs.is_some_and(|most| world.pairs.len() >= most)) {
+        // SAFETY: the thread's own error number.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return ptr::null_mut();
+    }
     world(|world| {
         let qp_num = world.number();
         let object = made(ibv_qp {
@@ -295,7 +310,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
             IBV_QPS_RESET | IBV_QPS_ERR => true,
             IBV_QPS_INIT => pair.attr.qp_state == IBV_QPS_RESET,
             IBV_QPS_RTR => pair.attr.qp_state == IBV_QPS_INIT,
-            IBV_QPS_RTS => pair.attr.qp_state == IBV_QPS_RTR,
+            IBV_QPS_RTS => matches!(pair.attr.qp_state, IBV_QPS_RTR | IBV_QPS_SQE),
             _ => false,
         };
         if !legal || mask & IBV_QP_STATE == 0 {

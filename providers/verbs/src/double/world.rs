@@ -7,6 +7,9 @@ use core::cell::RefCell;
 use core::ffi::{c_int, c_uint};
 use std::collections::{BTreeMap, VecDeque};
 
+/// A datagram queue pair after a send that failed: it still receives.
+pub(super) const IBV_QPS_SQE: c_uint = 5;
+
 /// What the device is told to do wrong.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
@@ -24,6 +27,11 @@ pub(crate) struct Faults {
     pub(crate) mute: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
+    /// Queue pairs that there may be, and completions that a queue may be made for.
+    pub(crate) most_pairs: Option<usize>,
+    pub(crate) most_completions: Option<c_int>,
+    /// No datagram can be sent.
+    pub(crate) no_link: bool,
     /// No address handle can be made: no way leads to any port.
     pub(crate) no_way: bool,
     /// No completion queue can be polled.
@@ -95,6 +103,8 @@ pub(super) struct World {
     pub(super) memory: BTreeMap<u32, Area>,
     pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
     pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
+    /// For how many each completion queue was made: one more is lost, and the queue has failed.
+    pub(super) room: BTreeMap<usize, usize>,
     /// Wake-ups that a completion channel brings, and those that were taken and not acknowledged.
     pub(super) wakes: u32,
     pub(super) taken: i64,
@@ -139,9 +149,15 @@ pub(crate) fn locked() -> usize {
 
 /// The device says something about itself (`IBV_EVENT_*`) or about port 1.
 pub(crate) fn announce(kind: c_uint) {
-    world(|world| {
-        world.async_events.values_mut().for_each(|async_events| async_events.push_back((kind, 1)))
-    });
+    announce_of(1, kind);
+}
+
+/// It says something about a port.
+pub(crate) fn announce_of(port: usize, kind: c_uint) {
+    let said = |world: &mut World| {
+        world.async_events.values_mut().for_each(|events| events.push_back((kind, port)));
+    };
+    world(said);
 }
 
 /// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from.
@@ -250,7 +266,15 @@ impl World {
 
     fn complete(&mut self, qpn: u32, cq: usize, wc: ibv_wc) {
         let wc = ibv_wc { qp_num: qpn, ..wc };
-        self.done.entry(cq).or_default().push_back(wc);
+        let done = self.done.entry(cq).or_default();
+        if self.room.get(&cq).is_none_or(|room| done.len() < *room) {
+            return done.push_back(wc);
+        }
+        if let Some(events) =
+            self.pairs.get(&qpn).and_then(|p| self.async_events.get_mut(&p.context))
+        {
+            events.push_back((IBV_EVENT_CQ_ERR, cq));
+        }
     }
 
     pub(super) fn run(&mut self) {
@@ -273,7 +297,7 @@ impl World {
         let Some(send) = pair.waiting.pop_front() else { return false };
         let outcome = match state {
             IBV_QPS_ERR if self.faults.hung || self.faults.late > 0 => Outcome::Wait,
-            IBV_QPS_ERR => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
+            IBV_QPS_ERR | IBV_QPS_SQE => Outcome::Failed(IBV_WC_WR_FLUSH_ERR),
             _ if self.faults.stuck => Outcome::Wait,
             _ => self.execute(qpn, &send),
         };
@@ -290,8 +314,12 @@ impl World {
         if status != IBV_WC_SUCCESS || send.flags & IBV_SEND_SIGNALED != 0 {
             self.complete(qpn, cq, ibv_wc { wr_id: send.id, status, ..ibv_wc::default() });
         }
-        if status != IBV_WC_SUCCESS {
-            self.enter_error(qpn, None);
+        match self.pairs.get_mut(&qpn) {
+            Some(pair) if status != IBV_WC_SUCCESS && pair.datagrams => {
+                pair.attr.qp_state = IBV_QPS_SQE;
+            }
+            _ if status != IBV_WC_SUCCESS => self.enter_error(qpn, None),
+            _ => {}
         }
         true
     }
@@ -421,6 +449,9 @@ impl World {
     /// Lost where it cannot be taken.
     fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
         let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
+        if self.faults.no_link {
+            return Outcome::Failed(IBV_WC_LOC_QP_OP_ERR);
+        }
         let peer = send.target.1;
         let there = self.pairs.get(&peer).is_some_and(|pair| pair.datagrams);
         if there && !self.faults.cut {

@@ -14,6 +14,8 @@ mod interface;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
+mod limits_tests;
+#[cfg(test)]
 mod posting_tests;
 mod queue;
 mod state;

@@ -138,3 +138,57 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_endpoint_at_once() {
         assert_eq!(endpoint.am_short(1, 1, b"x"), Err(Status::NoDevice));
     }
 }
+
+#[test]
+fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason() {
+    for (module, reason) in
+        [(RC, "the device takes no receives any more"), (UD, "posting receives: ")]
+    {
+        let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
+        let address = a.interface.address();
+        let (at_a, at_b) = match module {
+            RC => connect(&mut a, &mut b),
+            _ => {
+                let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+                (to_b, b.interface.connect(&address, b"b", 2).unwrap())
+            }
+        };
+        assert_eq!(at_a.am_short(7, 1, b"it is here"), Ok(Posting::Done));
+        while b.told.messages.is_empty() {
+            a.poll();
+            b.poll();
+        }
+        fault(|faults| faults.refuse_receives = libc::EIO);
+        (0..40).for_each(|_| b.poll());
+        let [(2, Status::Io, words)] = &b.told.failed[..] else { panic!("{module}: {:?}", b.told) };
+        assert!(words.starts_with(reason), "{words}");
+        assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Io));
+        fault(|faults| faults.refuse_receives = 0);
+    }
+}
+
+#[test]
+fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() {
+    // As much as a header, so that the device copies what has nothing else; and nothing at all.
+    for (inline, copies) in [("16", true), ("0", false)] {
+        let settings = [("TIELINE_VERBS_INLINE", inline), ("TIELINE_VERBS_TX_BUFFERS", "32")];
+        let (mut a, mut b) = (side(&settings), side(&settings));
+        let before = device::counts().inline;
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let mut sent = 0;
+        while sent < 500 {
+            sent += u64::from(at_a.am_short(7, sent, b"") == Ok(Posting::Done));
+            a.poll();
+            b.poll();
+        }
+        drop(at_a);
+        while b.told.failed.is_empty() {
+            a.poll();
+            b.poll();
+        }
+        let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
+        assert_eq!(headers, (0..500).collect::<Vec<_>>());
+        assert_eq!((b.told.failed[0].1, a.told.failed.len()), (Status::Closed, 0));
+        assert_eq!(device::counts().inline > before, copies);
+    }
+}

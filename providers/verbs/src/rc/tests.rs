@@ -187,24 +187,6 @@ fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_r
 }
 
 #[test]
-fn a_connection_that_ends_while_its_message_is_packed_says_so_and_keeps_its_buffers() {
-    let settings = [("TIELINE_VERBS_BUFFERS", "64")];
-    let (mut a, mut b) = (side(&settings), side(&settings));
-    let (to_b, at_b) = connect(&mut a, &mut b);
-    drop(at_b);
-    let mut write = |_: *mut u8, _: usize| {
-        (0..100).for_each(|_| {
-            b.poll();
-            a.poll();
-        });
-        Ok(500)
-    };
-    let packer = tieline_plugin_api::Packer::new(&mut write);
-    assert_eq!(to_b.am_packed(7, 3, packer, 1000), Err(Status::Closed));
-    assert_eq!(to_b.am_short(7, 4, b"same"), Err(Status::Closed));
-}
-
-#[test]
 fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);

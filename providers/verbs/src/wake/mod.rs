@@ -5,12 +5,15 @@ pub(crate) mod sys;
 mod tests;
 
 use crate::abi::*;
+#[cfg(test)]
+use crate::double::clock::Instant;
 use crate::sys::{AsyncEvent, Cq, Device};
 use core::time::Duration;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+#[cfg(not(test))]
 use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
 use tieline_plugin_api::Failure;

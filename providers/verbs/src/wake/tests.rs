@@ -1,17 +1,47 @@
 //! Who is woken, and who is not.
 
 use super::*;
+use crate::devices::tests::FakeClass;
+use crate::double::clock::pass;
 use crate::double::domain;
-use crate::double::world::announce;
+use crate::double::world::{announce, announce_of};
 use crate::queue_pair::{Qp, QpShape, Srq};
 use std::sync::atomic::AtomicUsize;
 
-/// Whether a sleeper would be woken by the bell, as the kernel says (`proc_pid_fdinfo(5)`).
+/// What the kernel says of a descriptor (`proc_pid_fdinfo(5)`).
+fn info(fd: i32, what: &str) -> String {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    info.lines().find_map(|line| line.strip_prefix(what)).unwrap().trim().to_string()
+}
+
+/// Whether a sleeper would be woken by the bell.
 fn rings(inbox: &Inbox) -> bool {
-    let path = format!("/proc/self/fdinfo/{}", inbox.bell.raw());
-    let info = std::fs::read_to_string(path).unwrap();
-    let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).unwrap();
-    count.trim() != "0"
+    info(inbox.bell.raw(), "eventfd-count:") != "0"
+}
+
+#[test]
+fn a_timer_that_has_run_up_wakes_a_sleeper_once_and_goes_on() {
+    let domain = domain(&[]).unwrap();
+    let cq = Cq::new(&domain.state.device, 16).unwrap();
+    let sleep = Sleep::new(&domain.state.watch, &cq).unwrap();
+    let interval = || info(sleep.ticker.raw(), "it_interval:");
+    let wakes = || info(sleep.ticker.raw(), "ticks:") != "0";
+    let every = Some(Duration::from_millis(20));
+    assert_eq!(interval(), "(0, 0)");
+    sleep.wake_every(every);
+    assert_eq!(interval(), "(0, 20000000)");
+    while !wakes() {
+        std::thread::yield_now();
+    }
+    // It goes on meanwhile: on a machine that is busy it may have run up again.
+    let silenced = || {
+        sleep.wake_every(every);
+        !wakes()
+    };
+    assert!((0..100).any(|_| silenced()), "whoever sleeps is woken at once, for ever");
+    assert_eq!(interval(), "(0, 20000000)");
+    sleep.wake_every(None);
+    assert_eq!(interval(), "(0, 0)");
 }
 
 #[test]
@@ -70,4 +100,47 @@ fn what_the_device_says_of_a_queue_pair_is_for_its_owner_alone() {
     assert_eq!(told, [(IBV_EVENT_QP_LAST_WQE_REACHED, Some(qp.number()))]);
     announce(IBV_EVENT_PORT_ERR);
     assert_eq!([&owner, &other].map(|sleep| sleep.async_events().len()), [1, 1]);
+}
+
+#[test]
+fn the_link_of_another_port_is_none_of_ours_and_whoever_left_is_told_nothing() {
+    let domain = domain(&[]).unwrap();
+    let watch = &domain.state.watch;
+    let sleep = || Sleep::new(watch, &Cq::new(&domain.state.device, 16).unwrap()).unwrap();
+    (0..5).for_each(|_| drop(sleep()));
+    let here = sleep();
+    assert_eq!(watch.inboxes.lock().unwrap().len(), 1);
+    for (port, kind, down) in [
+        (2, IBV_EVENT_PORT_ERR, false),
+        (1, IBV_EVENT_PORT_ERR, true),
+        (2, IBV_EVENT_PORT_ACTIVE, true),
+        (1, IBV_EVENT_PORT_ACTIVE, false),
+    ] {
+        announce_of(port, kind);
+        assert_eq!(here.async_events().len(), 1);
+        assert_eq!(watch.port_down(), down, "{kind} of port {port}");
+    }
+}
+
+#[test]
+fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
+    let folder = FakeClass::new("vanishes");
+    folder.file("uverbs0/ibdev", "double0\n");
+    let entry = folder.0.join("uverbs0");
+    let device = domain(&[]).unwrap().state.device.clone();
+    let watch = Arc::new(Watch::new(device.clone(), 1, Some(entry.clone())));
+    let sleep = Sleep::new(&watch, &Cq::new(&device, 16).unwrap()).unwrap();
+    pass(ENTRY_EVERY);
+    assert!(sleep.async_events().is_empty() && !watch.device_gone(), "it is there");
+    std::fs::remove_dir_all(entry).unwrap();
+    assert!(
+        sleep.async_events().is_empty() && !watch.device_gone(),
+        "it is looked at now and then"
+    );
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        pass(ENTRY_EVERY);
+        told.extend(sleep.async_events().iter().map(|event| event.kind));
+    }
+    assert_eq!((told, watch.device_gone()), (vec![IBV_EVENT_DEVICE_FATAL], true), "told once");
 }

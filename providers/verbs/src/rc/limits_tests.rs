@@ -1,0 +1,259 @@
+//! How much there may be of what, how long it may be, and that what was held for it comes back.
+
+use crate::double::world::{counts, fault, locked, pairs, receives, registrations};
+use crate::double::{Side, connect, domain, piece, side};
+use crate::{RC, Region, RemoteKey, VerbsEndpoint};
+use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::{
+    Domain, Endpoint, Interface, Packer, Posted, Posting, RmaOp, Status, access, atomic_op,
+};
+
+/// As few buffers for messages that do not go inline as there may be.
+const FEW: (&str, &str) = ("TIELINE_VERBS_TX_BUFFERS", "32");
+
+/// Memory of `owner`, and a key to it for `user`.
+fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
+    let (piece, rights) = (piece(words), access::REMOTE_WRITE | access::REMOTE_ATOMIC);
+    let region = owner.domain.register(piece.base, piece.len, rights).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let key = user.import_key(&bytes[..len]).unwrap();
+    (region, key)
+}
+
+fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov], len: usize) -> Posted {
+    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: 0 })
+}
+
+fn add(at: &VerbsEndpoint, key: &RemoteKey) -> Posted {
+    let op = Atomic {
+        op: atomic_op::ADD,
+        width: 8,
+        key: core::ptr::null_mut(),
+        offset: 0,
+        operand: 1,
+        compare: 0,
+        result: core::ptr::null_mut(),
+        cookie: 1,
+        flags: 0,
+    };
+    at.atomic(key, &op, &mut 0)
+}
+
+fn pack(at: &VerbsEndpoint, len: usize, packed: Result<usize, Status>) -> Result<usize, Status> {
+    at.am_packed(7, 3, Packer::new(&mut |_: *mut u8, _: usize| packed), len)
+}
+
+#[test]
+fn a_message_that_is_as_long_as_a_segment_is_taken_and_one_byte_more_is_refused() {
+    const SEGMENT: usize = 2 << 10;
+    let settings = [("TIELINE_VERBS_SEGMENT_SIZE", "2k")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut bytes = vec![5; SEGMENT + 1];
+    for (len, refused) in [(SEGMENT, None), (SEGMENT + 1, Some(Status::TooLarge))] {
+        let iov = [Iov { base: bytes.as_mut_ptr(), len }];
+        assert_eq!(at_a.am_short(7, 1, &vec![5; len]).err(), refused);
+        assert_eq!(at_a.am_zcopy(7, 2, &iov, 1).err(), refused);
+        assert_eq!(pack(&at_a, len, Ok(len)).err(), refused);
+    }
+    while b.told.messages.len() < 3 {
+        b.poll();
+    }
+    assert!(b.told.messages.iter().all(|(_, payload)| payload.len() == SEGMENT));
+}
+
+#[test]
+fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_is_refused() {
+    const MOST: usize = 15;
+    const WORDS: usize = 8;
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; (MOST + 1) * WORDS];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let mut source: Vec<u64> = (0..((MOST + 1) * WORDS) as u64).collect();
+    let all = piece(&mut source);
+    let _own = a.domain.register(all.base, all.len, access::REMOTE_READ).unwrap();
+    // Empty ones are none.
+    let pieces = |source: &mut [u64], count: usize| -> Vec<Iov> {
+        let full = source.chunks_mut(WORDS).take(count).map(piece);
+        full.flat_map(|full| [full, Iov { base: full.base, len: 0 }]).collect()
+    };
+    let len = MOST * WORDS * 8;
+    let iov = pieces(&mut source, MOST);
+    assert_eq!(at_a.am_short(7, 0, &[0; 1000]), Ok(Posting::Done), "now there are buffers");
+    let made = counts();
+    assert_eq!(at_a.am_zcopy(7, 1, &iov, 1), Ok(Posting::Pending));
+    assert_eq!(put(&at_a, &key, &iov, len), Ok(Posting::Pending));
+    assert_eq!(counts().registrations, made.registrations, "it is registered");
+    assert_eq!(put(&at_a, &key, &iov, len - 1), Err(Status::Invalid));
+    assert_eq!(put(&at_a, &key, &iov[..1], len), Err(Status::Invalid));
+    let iov = pieces(&mut source, MOST + 1);
+    assert_eq!(at_a.am_zcopy(7, 1, &iov, 1), Err(Status::Invalid));
+    assert_eq!(put(&at_a, &key, &iov, len + WORDS * 8), Err(Status::Invalid));
+    assert_eq!(counts().sends, made.sends + 2);
+    (0..3).for_each(|_| {
+        a.poll();
+        b.poll();
+    });
+    let bytes: Vec<u8> =
+        source[..MOST * WORDS].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    assert_eq!(b.told.messages[1..], [(1, bytes)]);
+    assert_eq!(target[..MOST * WORDS], source[..MOST * WORDS]);
+    assert_eq!((a.told.ended.len(), target[MOST * WORDS]), (2, 0));
+}
+
+#[test]
+fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
+    let (mut a, mut b) = (side(&[FEW]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (mut target, mut source) = (vec![0u64; 4096], vec![1u64; 4096]);
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let (copied, lent) = ([piece(&mut source[..100])], [piece(&mut source)]);
+    let round = |a: &mut Side, b: &mut Side| {
+        assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Ok(Posting::Done));
+        assert_eq!(put(&at_a, &key, &copied, 800), Ok(Posting::Pending));
+        assert_eq!(add(&at_a, &key), Ok(Posting::Pending));
+        while a.told.ended.len() < 2 || b.told.messages.is_empty() {
+            a.poll();
+            b.poll();
+        }
+        assert!(a.told.failed.is_empty() && a.told.ended.iter().all(|(_, result)| result.is_ok()));
+        (a.told, b.told) = Default::default();
+    };
+    round(&mut a, &mut b);
+    let before = registrations();
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    // More than there are places for values from before.
+    for _ in 0..1100 {
+        assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Err(Status::Again));
+        assert_eq!(put(&at_a, &key, &copied, 800), Err(Status::Again));
+        assert_eq!(add(&at_a, &key), Err(Status::Again));
+        assert_eq!(pack(&at_a, 1000, Err(Status::Invalid)), Err(Status::Invalid));
+    }
+    assert_eq!(put(&at_a, &key, &lent, lent[0].len), Err(Status::Again));
+    assert_eq!(registrations(), before);
+    fault(|faults| faults.refuse_sends = 0);
+    // And what it takes gives it back when it has ended.
+    (0..1100).for_each(|_| round(&mut a, &mut b));
+}
+
+#[test]
+fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
+    let settings = [FEW, ("TIELINE_VERBS_WINDOW", "64")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    for _ in 0..40 {
+        let (to_b, at_b) = connect(&mut a, &mut b);
+        drop(at_b);
+        let mut write = |_: *mut u8, _: usize| {
+            while a.told.failed.is_empty() {
+                b.poll();
+                a.poll();
+            }
+            Ok(500)
+        };
+        assert_eq!(to_b.am_packed(7, 3, Packer::new(&mut write), 1000), Err(Status::Closed));
+        assert_eq!(to_b.am_short(7, 4, b"same"), Err(Status::Closed));
+    }
+    let (to_b, _at_b) = connect(&mut a, &mut b);
+    fault(|faults| faults.stuck = true);
+    let taken = (0..100).take_while(|_| to_b.am_short(7, 1, &[1; 1000]).is_ok()).count();
+    assert_eq!(taken, 32, "all buffers are there");
+    fault(|faults| faults.stuck = false);
+}
+
+#[test]
+fn windows_that_grow_leave_half_of_the_receives_to_peers_that_are_still_to_come() {
+    let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_RX_BUFFERS", "256")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut last = 0;
+    for _ in 0..40 {
+        last = (0..500).take_while(|n| at_a.am_short(7, *n, b"short").is_ok()).count();
+        (0..40).for_each(|_| b.poll());
+        a.poll();
+    }
+    // Of the 128, 32 are for everybody and 4 for what keeps the connection going.
+    assert!((33..=64).contains(&last), "{last}");
+    assert!(b.told.failed.is_empty(), "{:?}", b.told.failed);
+}
+
+#[test]
+fn an_endpoint_for_which_there_is_no_memory_for_receives_shares_those_that_are_there() {
+    let settings = [("TIELINE_VERBS_WINDOW", "1024"), ("TIELINE_VERBS_RX_BUFFERS", "32k")];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let (held, posted) = (locked(), receives());
+    fault(|faults| faults.locked = Some(held));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    assert!(receives() < posted + 1000, "there is no memory for a window of that size");
+    let mut sent = 0;
+    while b.told.messages.len() < 2000 {
+        sent += (sent..2000).take_while(|n| at_a.am_short(7, *n, b"short").is_ok()).count() as u64;
+        b.poll();
+        a.poll();
+    }
+    assert!(a.told.failed.is_empty() && b.told.failed.is_empty(), "{:?} {:?}", a.told, b.told);
+    fault(|faults| faults.locked = None);
+}
+
+#[test]
+fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let ends: Vec<_> = (0..20).map(|_| connect(&mut a, &mut b)).collect();
+    let mut target = vec![0u64; 8];
+    let (mut posted, mut regions) = (0, Vec::new());
+    for (at_a, _) in &ends {
+        let (region, key) = share(&b, &mut target, at_a);
+        regions.push(region);
+        while put(at_a, &key, &[piece(&mut [1u64; 8])], 64) == Ok(Posting::Pending) {
+            posted += 1;
+        }
+    }
+    assert_eq!(posted, 20 * 128, "as many as each may have on the way");
+    while a.told.ended.len() < posted && a.told.failed.is_empty() {
+        a.poll();
+    }
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+    assert!(a.told.ended.iter().all(|(_, result)| result.is_ok()));
+}
+
+#[test]
+fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_what_to_do() {
+    fault(|faults| faults.most_completions = Some(4096));
+    let settings = [("TIELINE_VERBS_TX_DEPTH", "2048")];
+    let a = domain(&settings).unwrap().open_interface(RC, [0; 16]).unwrap();
+    let _one = a.connect(&[], &[], 1).unwrap();
+    let failure = a.connect(&[], &[], 2).err().unwrap();
+    assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 1));
+    let words = "2 endpoints need 5136 places in a completion queue and double0 has 4096 at most: lower \
+                 TIELINE_VERBS_TX_DEPTH";
+    assert_eq!(failure.text, words);
+}
+
+#[test]
+fn memory_that_is_registered_in_part_or_no_more_is_lent_to_the_device() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 4096];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let mut source: Vec<u64> = (0..4096).collect();
+    let inner = piece(&mut source[1024..3072]);
+    let own = a.domain.register(inner.base, inner.len, access::REMOTE_READ).unwrap();
+    let mut lends = |a: &mut Side, first: usize, end: usize| {
+        let made = counts().registrations;
+        let iov = [piece(&mut source[first..end])];
+        assert_eq!(put(&at_a, &key, &iov, iov[0].len), Ok(Posting::Pending));
+        while a.told.ended.is_empty() {
+            a.poll();
+        }
+        assert_eq!(core::mem::take(&mut a.told.ended), [(1, Ok(0))], "{first}..{end}");
+        assert_eq!(target[..end - first], source[first..end]);
+        counts().registrations > made
+    };
+    assert!(!lends(&mut a, 1024, 3072) && !lends(&mut a, 1025, 3071), "a region of the program's");
+    for (first, end) in [(1023, 3072), (1024, 3073), (0, 4096)] {
+        assert!(lends(&mut a, first, end), "{first}..{end}");
+    }
+    a.domain.deregister(own).unwrap();
+    assert!(lends(&mut a, 1024, 3072), "its key is worth nothing any more");
+}
