@@ -185,6 +185,16 @@ impl Connection {
         }
     }
 
+    /// What a control call says once the connection is over.
+    #[cold]
+    pub(crate) fn over(&self, status: Status) -> Failure {
+        let why = self.ending.as_ref().map_or(status.to_string(), |(why, _)| why.text.clone());
+        Failure::new(
+            status,
+            format!("the connection to the peer has ended ({why}): make a new one"),
+        )
+    }
+
     /// What a message says now.
     #[inline]
     pub(crate) fn may_send(&self) -> Result<(), Status> {

@@ -7,7 +7,7 @@ use crate::double::world::{Faults, attributes, fault, pairs, receives, unread};
 use crate::double::{Side, connect, piece, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access};
 
 /// The bound on draining, and more.
 const LONG: Duration = Duration::from_secs(2);
@@ -174,12 +174,25 @@ fn nothing_is_said_of_an_end_before_its_words() {
     while at_b.am_short(1, 1, b"x") == Ok(Posting::Done) {
         b.poll();
     }
+    let refused = || {
+        let Failure { status, text } = at_b.import_key(&[0; 56]).err().unwrap();
+        assert_eq!(status, Status::Closed);
+        text
+    };
     while b.told.failed.is_empty() {
         assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Again));
+        assert_eq!(at_b.fence(), Err(Status::Again));
+        assert!(
+            refused().contains("(the peer closed the connection)"),
+            "it has words: {}",
+            refused()
+        );
         b.poll();
     }
     assert_eq!(b.told.failed[0].1, Status::Closed);
     assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Closed));
+    assert_eq!(at_b.fence(), Err(Status::Closed));
+    assert!(refused().starts_with("the connection to the peer has ended"), "{}", refused());
 }
 
 #[test]

@@ -356,7 +356,7 @@ impl RcEndpoint {
         let state = &mut *self.state.borrow_mut();
         let connection = connection!(state, self.slot);
         match connection.phase {
-            Phase::Failed(status) => Err(status),
+            Phase::Failed(_) => connection.may_post(),
             _ => {
                 connection.fence = true;
                 Ok(())
@@ -368,7 +368,7 @@ impl RcEndpoint {
         let state = &mut *self.state.borrow_mut();
         let connection = connection!(state, self.slot);
         match (connection.phase, connection.peer) {
-            (Phase::Failed(status), _) => Err(status.into()),
+            (Phase::Failed(status), _) => Err(connection.over(status)),
             (_, Some(peer)) => PackedKey::unpack(bytes, &peer.seal),
             // Whose key it is can only be told once the peer is known.
             (_, None) => Err(Status::Again.into()),

@@ -414,14 +414,18 @@ fn a_device_that_is_removed_ends_every_endpoint_and_takes_no_new_one() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (first, _b1) = connect(&mut a, &mut b);
     let (_second, _b2) = connect(&mut a, &mut b);
+    let unconnected = a.interface.connect(&[], &[], 4).unwrap();
     let mut target = vec![0u64; 64];
     let (_region, key) = share(&b, &mut target, &first);
     fault(|faults| faults.stuck = true);
     assert_eq!(put(&first, &key, &mut [1; 8], 1), Ok(Posting::Pending));
     device::announce(IBV_EVENT_DEVICE_FATAL);
-    while a.told.failed.len() < 2 {
+    while a.told.failed.len() < 3 {
         a.poll();
     }
+    let failure = unconnected.connect(&unconnected.address()).unwrap_err();
+    assert_eq!(failure.status, Status::NoDevice);
+    assert!(failure.text.starts_with("the connection to the peer has ended"), "{}", failure.text);
     assert_eq!(a.told.ended, [(1, Err(Status::NoDevice))]);
     assert!(a.told.failed.iter().all(|(_, _, words)| words == "the device double0 was removed"));
     assert_eq!(a.interface.connect(&[], &[], 3).err().unwrap().status, Status::NoDevice);

@@ -149,7 +149,7 @@ impl State {
         let connection = self.connection(slot).ok_or(Status::Closed)?;
         match connection.phase {
             Phase::Unconnected => {}
-            Phase::Failed(status) => return Err(status.into()),
+            Phase::Failed(status) => return Err(connection.over(status)),
             _ => return Err(Failure::new(Status::Busy, "this endpoint is connected already")),
         }
         domain.port.reaches(&peer.port)?;
