@@ -235,7 +235,8 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// How long a queue pair whose connection broke is kept before it is destroyed, at least.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// While the port is down all of them are kept: beyond this many no other queue pair is made until it is up.
+/// So many may be there when another queue pair is made. While the port is down all are kept, and beyond that none is made
+/// until it is up; otherwise the oldest make room, or peers that come and go again and again would use up the device.
 const KEPT: usize = 64;
 
 /// A queue pair that is out of use and still there.
@@ -245,6 +246,8 @@ struct Ending {
     /// Its connection broke, perhaps because its link did, or the link is down. To destroy one takes soft RoCE most of a
     /// minute while a packet of it lies in the driver of a link that is down, which is heard a little later.
     broke: bool,
+    /// Its connection waits for the device to give back sends of it.
+    waits: bool,
     /// It takes no receive any more: so many completions are to be read until those of it surely are among them.
     unread: Option<usize>,
 }
@@ -265,11 +268,19 @@ impl Cleanup {
     }
 
     /// Destroys a queue pair that is in ERR when its receives are accounted for, or one that never had any (`unread` is 0).
-    pub(crate) fn drain(&mut self, qp: Qp, broke: bool, unread: Option<usize>) {
+    /// While `waits`, its connection waits for sends of it.
+    pub(crate) fn drain(&mut self, qp: Qp, broke: bool, waits: bool, unread: Option<usize>) {
         if !broke && unread == Some(0) {
             return drop(qp);
         }
-        self.endings.push(Ending { qp, since: Instant::now(), broke, unread });
+        self.endings.push(Ending { qp, since: Instant::now(), broke, waits, unread });
+    }
+
+    /// A connection waits for no send of its queue pair any more.
+    pub(crate) fn given_back(&mut self, qpn: u32) {
+        for ending in self.endings.iter_mut().filter(|ending| ending.qp.number() == qpn) {
+            ending.waits = false;
+        }
     }
 
     /// A queue pair has taken its last receive, while `most` completions at most are unread. Of one that broke before it came
@@ -311,7 +322,20 @@ impl Cleanup {
             if age >= DRAIN_TIME {
                 let _ = ending.unread.get_or_insert(most);
             }
-            ending.unread != Some(0) || port_down || ending.broke && age < KEPT_FOR
+            let kept = port_down || ending.broke && age < KEPT_FOR;
+            ending.unread != Some(0) || ending.waits || kept
+        });
+    }
+
+    /// Destroys before their time what another queue pair needs room for: all, or as many as it takes to be no longer full, the
+    /// oldest first. The device has had a moment for most, and what it says later of receives that these have taken is lost.
+    pub(crate) fn make_room(&mut self, all: bool) {
+        let keep = if all { 0 } else { KEPT - 1 };
+        let mut more = self.endings.len().saturating_sub(keep);
+        self.endings.retain(|ending| {
+            let goes = more > 0 && !ending.broke && !ending.waits;
+            more -= usize::from(goes);
+            !goes
         });
     }
 

@@ -4,7 +4,7 @@
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
 use crate::double::world::{Faults, attributes, fault, pairs, receives, unread};
-use crate::double::{Side, connect, piece, side};
+use crate::double::{Side, connect, piece, poll, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
 use tieline_plugin_api::{Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access};
@@ -193,6 +193,70 @@ fn nothing_is_said_of_an_end_before_its_words() {
     assert_eq!(at_b.am_short(1, 1, b"x"), Err(Status::Closed));
     assert_eq!(at_b.fence(), Err(Status::Closed));
     assert!(refused().starts_with("the connection to the peer has ended"), "{}", refused());
+}
+
+#[test]
+fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receives() {
+    // Whether the device says that a queue pair has taken its last receive: if not, each is kept for a second.
+    for mute in [false, true] {
+        fault(|faults| *faults = Faults { mute, ..Faults::default() });
+        let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+        let (mut most, mut posted) = (0, None);
+        for _ in 0..300 {
+            let (at_a, at_b) = connect(&mut a, &mut b);
+            drop(at_a);
+            while b.told.failed.is_empty() || a.interface.memory().peers > 0 {
+                let _ = poll(&a.interface, &mut a.told) + poll(&b.interface, &mut b.told);
+            }
+            assert_eq!(b.told.failed[0].1, Status::Closed);
+            drop(at_b);
+            assert_eq!(*posted.get_or_insert(receives()), receives(), "what brought its goodbye");
+            most = most.max(pairs().len());
+        }
+        // At each side as many as there may be of those that are ending, and the one in use.
+        assert!(most <= 2 * (64 + 1), "mute: {mute}, {most} queue pairs");
+        let rest = if mute { LONG } else { Duration::from_millis(100) };
+        for _ in 0..4 {
+            pass(rest);
+            (0..40).for_each(|_| {
+                let _ = poll(&a.interface, &mut a.told) + poll(&b.interface, &mut b.told);
+            });
+        }
+        assert_eq!(pairs().len(), 0, "mute: {mute}");
+    }
+}
+
+#[test]
+fn where_the_device_has_no_room_for_a_queue_pair_those_that_are_ending_go_first() {
+    fault(|faults| *faults = Faults { mute: true, ..Faults::default() });
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    drop(connect(&mut a, &mut b));
+    while a.interface.memory().peers + b.interface.memory().peers > 0 {
+        let _ = poll(&a.interface, &mut a.told) + poll(&b.interface, &mut b.told);
+    }
+    assert_eq!(pairs().len(), 2, "they are ending");
+    fault(|faults| faults.most_pairs = Some(2));
+    let _one = a.interface.connect(&[], &[], 1).unwrap();
+    let _two = b.interface.connect(&[], &[], 2).unwrap();
+    let failure = a.interface.connect(&[], &[], 3).err().unwrap();
+    assert_eq!(failure.status, Status::NoMemory);
+    assert!(failure.text.starts_with("a queue pair with "), "{}", failure.text);
+}
+
+/// Of what is shared it takes nothing any more, and says so, before it gives back what it was to send.
+#[test]
+fn the_queue_pair_of_a_closed_endpoint_stays_until_its_sends_have_come_back() {
+    let (mut a, b) = (side(&[]), side(&[]));
+    let at_a = a.interface.connect(&[], &[], 1).unwrap();
+    let at_b = b.interface.connect(&[], &[], 2).unwrap();
+    fault(|faults| (faults.stuck, faults.late) = (true, 100_000));
+    at_a.connect(&at_b.address()).unwrap();
+    drop(at_a);
+    (0..300).for_each(|_| a.poll());
+    assert_eq!((pairs().len(), a.interface.memory().peers), (2, 1), "its hello is with the device");
+    fault(|faults| faults.late = 0);
+    (0..300).for_each(|_| a.poll());
+    assert_eq!((pairs().len(), a.interface.memory().peers), (1, 0), "within the device's time");
 }
 
 #[test]

@@ -25,9 +25,12 @@ impl State {
                 self.connections.len() - 1
             }
         };
-        if self.domain.watch.port_down() && self.cleanup.is_full() {
-            let text = format!("{} is down", self.domain.name.words());
-            return Err(Failure::new(Status::Unreachable, text));
+        if self.cleanup.is_full() {
+            self.finish_endings(false);
+            if self.domain.watch.port_down() {
+                let text = format!("{} is down", self.domain.name.words());
+                return Err(Failure::new(Status::Unreachable, text));
+            }
         }
         self.provide_completions()?;
         let mut psn = [0; 4];
@@ -44,8 +47,17 @@ impl State {
             seal: self.domain.seal,
         };
         let generation = self.generations[slot];
-        let connection =
-            Connection::new(&self.domain, &self.cq, &self.srq, own, cookie, generation)?;
+        let make = |state: &State| {
+            Connection::new(&state.domain, &state.cq, &state.srq, own, cookie, generation)
+        };
+        let connection = match make(self) {
+            // Devices differ in how they say that they have no room for it: what is ending has some.
+            Err(_) if !self.cleanup.is_empty() => {
+                self.finish_endings(true);
+                make(self)?
+            }
+            made => made?,
+        };
         self.connections[slot] = Some(Box::new(connection));
         if let Err(failure) = self.provide_receives() {
             self.destroy(slot as u32); // nobody gets an endpoint that could close it
@@ -53,6 +65,19 @@ impl State {
         }
         self.wake_while_needed();
         Ok(slot as u32)
+    }
+
+    /// Queue pairs that are ending make room for another one, see [`Cleanup::make_room`]. What the device has said of them, and
+    /// what is unread, is read before.
+    #[cold]
+    fn finish_endings(&mut self, all: bool) {
+        let _ = self.read_async_events(None);
+        let _ = self.catch_up(None);
+        let down = self.domain.watch.port_down();
+        self.cleanup.destroy_drained(Instant::now(), down, self.cq.capacity());
+        if !down {
+            self.cleanup.make_room(all);
+        }
     }
 
     /// Sends a control message.
@@ -251,6 +276,9 @@ impl State {
             Status::KeyRejected => Status::Io,
             other => other,
         });
+        // The link may be why. Where the peer has ended it, or this side has, it is not.
+        let lost =
+            matches!(failure.status, Status::TimedOut | Status::Unreachable | Status::NoDevice);
         connection.ending = Some((failure, Instant::now()));
         let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
         let waits = !connection.queue.is_empty();
@@ -262,10 +290,9 @@ impl State {
             let work = Work::Write { address: 0, rkey: 0 };
             let _ = connection.post(work, &[], Ends::default(), IBV_SEND_SIGNALED);
         }
-        let closing = connection.closing;
         if let Some(qp) = connection.qp.take() {
-            let broke = !closing || self.domain.watch.port_down();
-            self.cleanup.drain(qp, broke, if drains { None } else { Some(0) });
+            let broke = lost || self.domain.watch.port_down();
+            self.cleanup.drain(qp, broke, waits, if drains { None } else { Some(0) });
         }
         if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);
@@ -291,11 +318,12 @@ impl State {
         let Some(connection) = self.connection(slot) else { return };
         let Some((failure, _)) = connection.ending.take() else { return };
         let Phase::Failed(status) = connection.phase else { return };
-        let (closing, cookie) = (connection.closing, connection.cookie);
+        let (closing, cookie, qpn) = (connection.closing, connection.cookie, connection.own.qpn);
         let blamed = connection.blamed.take();
         // Completions that are still to be fetched belong to the past.
         connection.generation = connection.generation.wrapping_add(1);
         self.generations[slot as usize] = connection.generation;
+        self.cleanup.given_back(qpn);
         if let Some((ends, own)) = blamed {
             self.complete(slot, ends, Err(own), events.as_deref_mut());
         }

@@ -307,7 +307,7 @@ impl State {
     }
 
     /// Acts on the asynchronous events of the device; whether one was of the port.
-    fn read_async_events(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
+    pub(super) fn read_async_events(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut port_changed = false;
         for event in self.sleep.async_events() {
             match event.kind {
