@@ -13,6 +13,8 @@
 //! read the queue to its end.
 
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use sys::{AddressHandle, Qp, QpShape, Receive, Srq, Work};
 

@@ -1,5 +1,6 @@
 //! Two interfaces of datagrams over a device that this process plays.
 
+use super::{MAX_IDENTITY, max_message};
 use crate::UD;
 use crate::abi::IBV_EVENT_DEVICE_FATAL;
 use crate::double::clock::pass;
@@ -159,4 +160,59 @@ fn a_device_that_is_removed_ends_every_channel_and_takes_no_new_one() {
     assert_eq!(a.told.ended, [(7, Err(Status::NoDevice))]);
     assert_eq!(second.am_short(1, 1, b"x"), Err(Status::NoDevice));
     assert_eq!(a.interface.connect(&address, b"a", 3).err().unwrap().status, Status::NoDevice);
+}
+
+#[test]
+fn what_is_as_long_as_it_may_be_arrives_and_one_byte_more_is_refused() {
+    const MTU: (&str, &str) = ("TIELINE_VERBS_PATH_MTU", "256");
+    let (mut a, mut b) = (side_of(UD, &[MTU]), side_of(UD, &[MTU]));
+    let (address, most) = (b.interface.address(), max_message(1));
+    let to_b = a.interface.connect(&address, &[7; MAX_IDENTITY], 1).unwrap();
+    let failure = a.interface.connect(&address, &[7; MAX_IDENTITY + 1], 2).err().unwrap();
+    assert_eq!(failure.text, "an identity of 4097 bytes is beyond 4096");
+    let mut sent = to_b.am_short(1, 1, &vec![3; most]);
+    while sent == Err(Status::Again) {
+        a.poll();
+        b.poll();
+        sent = to_b.am_short(1, 1, &vec![3; most]);
+    }
+    assert_eq!(sent, Ok(Posting::Done));
+    assert_eq!(to_b.am_short(1, 2, &vec![3; most + 1]), Err(Status::TooLarge));
+    assert_eq!(to_b.am_short(1, 3, b""), Ok(Posting::Done));
+    while b.told.messages.len() < 2 {
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(b.told.arrived, [vec![7; MAX_IDENTITY]]);
+    assert_eq!(b.told.messages, [(1, vec![3; most]), (3, vec![])]);
+    let failure = side_of(UD, &[]).interface.reachable(&address).unwrap_err();
+    assert_eq!(failure.status, Status::Unreachable);
+    let words = "the MTU is 4096 here and 256 there, and a datagram must fit both";
+    assert!(failure.text.starts_with(words), "{}", failure.text);
+}
+
+#[test]
+fn a_datagram_that_could_not_be_sent_is_sent_again_and_so_is_what_follows_it() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    while b.told.arrived.is_empty() {
+        a.poll();
+        b.poll();
+    }
+    fault(|faults| faults.no_link = true);
+    assert_eq!(to_b.am_short(1, 1, b"x"), Ok(Posting::Done));
+    fault(|faults| faults.no_link = false);
+    assert_eq!(to_b.am_short(1, 2, b"y"), Ok(Posting::Done));
+    for _ in 0..200 {
+        pass(Duration::from_millis(10));
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(b.told.messages, [(1, b"x".to_vec()), (2, b"y".to_vec())]);
+    drop(to_b);
+    (0..40).for_each(|_| {
+        a.poll();
+        b.poll();
+    });
+    assert_eq!((b.told.left, a.interface.memory().peers), (1, 0));
 }
