@@ -453,4 +453,28 @@ mod tests {
         assert_eq!(error.status(), Status::TooLarge);
         job.barrier().unwrap();
     }
+
+    /// Who waits asks how many processes share the processors of this host. As a process of its own: what it has joined
+    /// is of the whole process, and so is the environment.
+    #[test]
+    fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards() {
+        const ROLE: &str = "TIELINE_JOB_TEST_OF_PROCESSES";
+        if std::env::var_os(ROLE).is_some() {
+            assert_eq!((processes_on_this_host(), joined_processes()), (3, 0));
+            let job = Job::from_env().unwrap();
+            assert_eq!((job.local_size(), joined_processes()), (3, 3));
+            return;
+        }
+        let name = "tests::the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards";
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone
+            .args(["--exact", name, "--nocapture"])
+            .envs([(ROLE, "1"), ("TIELINE_RANK", "0"), ("TIELINE_SIZE", "1")])
+            .envs([("TIELINE_LOCAL_RANK", "0"), ("TIELINE_LOCAL_SIZE", "3")])
+            .env("TIELINE_RENDEZVOUS", "127.0.0.1:9")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
 }

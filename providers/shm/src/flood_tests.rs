@@ -322,6 +322,22 @@ fn silent_connections_do_not_keep_an_honest_peer_out() {
 }
 
 #[test]
+fn nobody_is_accepted_while_too_many_have_not_said_a_word_yet() {
+    // On a machine that is busy the first of them may have had their time when the last one comes.
+    let is_crowded = || {
+        let interface = open(Settings::defaults());
+        let address = Address::parse(&interface.address()).unwrap();
+        let silent: Vec<OwnedFd> =
+            (0..300).map(|_| sys::connect(&address.socket).unwrap()).collect();
+        assert!((0..2).all(|_| interface.arm().is_ok()));
+        assert!(interface.silent() <= 256);
+        drop(silent);
+        interface.accepts_nobody()
+    };
+    assert!((0..100).any(|_| is_crowded()), "who waits would wake it all the time");
+}
+
+#[test]
 fn peers_that_greet_between_two_polls_are_all_let_in() {
     let interface = open(Settings::defaults());
     let peers: Vec<Hostile> = (0..300).map(|_| greet(&interface)).collect();

@@ -8,7 +8,8 @@ use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
-use crate::hostile_tests::{open, poll};
+use crate::hello::Record;
+use crate::hostile_tests::{greet, open, poll};
 use crate::interface::RingInterface;
 use crate::pool::MAX_CHUNK;
 use crate::sys;
@@ -182,5 +183,66 @@ fn a_newcomer_is_not_taken_for_a_peer_of_which_the_application_has_not_heard_tha
     while messages < newcomers.len() {
         messages += look(&b).iter().filter(|e| e.kind == event::MESSAGE).count();
         assert!(start.elapsed() < Duration::from_secs(60), "{messages} came");
+    }
+}
+
+#[test]
+fn a_sender_hears_of_the_end_by_the_poll_behind_the_one_that_told_of_it() {
+    let b = open(Settings::defaults());
+    for _ in 0..20 {
+        let peer = greet(&b);
+        let _ = until(&b, event::PEER_ARRIVED);
+        // From here on the sockets are looked at now and then.
+        (0..200).for_each(|_| assert!(poll(&b).is_empty()));
+        let socket = peer.socket.as_ref().unwrap();
+        let mut buffer = [0; 64];
+        assert!(sys::receive(socket, &mut buffer).unwrap().len > 0, "the answer to the greeting");
+        sys::send(socket, &Record::Bye.pack(), &[]).unwrap();
+        assert_eq!(until(&b, event::PEER_LEFT).1, 0);
+        let waits = sys::receive(socket, &mut buffer);
+        assert!(waits.is_err(), "what was told may point to its memory until the next poll");
+        let _ = poll(&b);
+        assert_eq!(sys::receive(socket, &mut buffer).unwrap().len, 0);
+    }
+}
+
+#[test]
+fn polls_look_at_sockets_now_and_then_when_nothing_is_owed_to_anybody() {
+    let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
+    let (endpoint, _) = meet(&a, &b);
+    drop(endpoint);
+    let _ = until(&b, event::PEER_LEFT);
+    for interface in [&a, &b] {
+        (0..3).for_each(|_| assert!(poll(interface).is_empty()));
+        assert!(!interface.attends());
+    }
+}
+
+#[test]
+fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
+    // Whose good-bye was heard when its ring was empty, and when there was more in it than one poll hands on.
+    for count in [0, 25] {
+        let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
+        let (endpoint, peer) = meet(&a, &b);
+        let _ = look(&b);
+        send(&endpoint, count, 0);
+        drop(endpoint);
+        let _ = b.arm().unwrap();
+        if count > 0 {
+            assert!(!poll(&b).is_empty());
+        }
+        b.hang_up(peer).unwrap();
+        assert_eq!(until(&b, event::PEER_LEFT).0, peer);
+        let (newcomer, place) = meet(&a, &b);
+        assert_eq!(place, peer);
+        for n in 0..20 {
+            let _ = newcomer.am_short(1, n, b"still here").unwrap();
+            let mut came = 0;
+            while came == 0 {
+                let events = look(&b);
+                assert!(events.iter().all(|e| e.kind != event::PEER_LEFT), "{count}");
+                came += events.iter().filter(|e| e.kind == event::MESSAGE).count();
+            }
+        }
     }
 }

@@ -187,6 +187,18 @@ impl RingInterface {
         self.state.borrow().handshakes.iter().flatten().count()
     }
 
+    /// Whether the next poll looks at sockets and notices, whatever the time.
+    #[cfg(test)]
+    pub(crate) fn attends(&self) -> bool {
+        self.shared.attention.get()
+    }
+
+    /// Whether nobody is accepted until the next maintenance.
+    #[cfg(test)]
+    pub(crate) fn accepts_nobody(&self) -> bool {
+        self.state.borrow().accept_paused
+    }
+
     /// How many connections were turned away (wrong user, cookie or version, or no resources).
     #[must_use]
     pub fn refused_connections(&self) -> u64 {

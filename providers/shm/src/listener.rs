@@ -290,4 +290,116 @@ mod tests {
         assert_eq!(names(ours, &long, None), [long.as_str()]);
         assert_eq!(names(ours, "\0abstract", Some("/here")), ["\0abstract"]);
     }
+
+    /// A folder with sockets, removed with all that is in it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            let number = u64::from_le_bytes(sys::random().unwrap());
+            let path = PathBuf::from(format!("/tmp/tl-{number:x}"));
+            fs::create_dir(&path).unwrap();
+            Folder(path)
+        }
+
+        fn bind(&self, name: &str) -> (PathBuf, OwnedFd) {
+            let path = self.0.join(name);
+            let socket = sys::bind(path.as_os_str().as_bytes()).unwrap();
+            sys::listen(&socket).unwrap();
+            (path, socket)
+        }
+
+        /// One that its process left when it was killed.
+        fn dead(&self, name: &str) -> PathBuf {
+            self.bind(name).0
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn make_old(path: &Path) {
+        let mut touch = std::process::Command::new("touch");
+        assert!(touch.args(["-t", "200001010000"]).arg(path).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_sweep_removes_what_the_dead_left_and_nothing_of_the_living_or_of_others() {
+        let folder = Folder::new();
+        let old = folder.dead("tieline-2.new");
+        make_old(&old);
+        let gone = [folder.dead("tieline-1.sock"), old];
+        let (live, _live) = folder.bind("tieline-3.sock");
+        let (starting, _starting) = folder.bind("tieline-4.new");
+        make_old(&starting);
+        let young = folder.dead("tieline-5.new"); // its process may not have got to listen
+        let [file, strange] = ["tieline-6.sock", "tieline-7.other"].map(|name| folder.0.join(name));
+        fs::write(&file, "").unwrap();
+        fs::write(&strange, "").unwrap();
+        let other = folder.dead("other-8.sock");
+        sweep(&folder.0);
+        assert!(gone.iter().all(|path| !path.exists()));
+        for path in [live, starting, young, file, strange, other] {
+            assert!(path.exists(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_sweep_looks_at_some_and_the_next_ones_find_what_it_passed_over() {
+        let folder = Folder::new();
+        let dead: Vec<PathBuf> =
+            (0..MOST_SWEPT + 10).map(|n| folder.dead(&format!("tieline-{n}.sock"))).collect();
+        let left = || dead.iter().filter(|path| path.exists()).count();
+        sweep(&folder.0);
+        assert_eq!(left(), 10);
+        // However many stay where they are.
+        for n in 0..3 * MOST_SWEPT {
+            fs::write(folder.0.join(format!("tieline-x{n}.sock")), "").unwrap();
+        }
+        let more: Vec<PathBuf> =
+            (0..MOST_SWEPT).map(|n| folder.dead(&format!("tieline-y{n}.sock"))).collect();
+        let is_clean = || {
+            sweep(&folder.0);
+            left() == 0 && more.iter().all(|path| !path.exists())
+        };
+        assert!((0..10_000).any(|_| is_clean()));
+    }
+
+    #[test]
+    fn the_socket_of_a_peer_that_is_dead_is_removed_where_it_is_one_of_ours() {
+        let folder = Folder::new();
+        let gone = folder.dead("tieline-1.sock");
+        let (live, _socket) = folder.bind("tieline-2.sock");
+        let others = ["other-3.sock", "tieline-4.new"].map(|name| folder.dead(name));
+        let paths = [&gone, &live, &others[0], &others[1]];
+        let mut names: Vec<Vec<u8>> =
+            paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+        names.insert(0, b"\0tieline-5.sock".to_vec());
+        remove_dead(&names);
+        assert!(!gone.exists());
+        assert!(live.exists() && others.iter().all(|path| path.exists()));
+    }
+
+    #[test]
+    fn who_sees_that_a_peer_was_killed_removes_the_socket_that_it_left() {
+        use tieline_plugin_api::{Interface, Status, event};
+        let folder = Folder::new();
+        let interface = crate::hostile_tests::open(Settings::defaults());
+        let (path, socket) = folder.bind("tieline-1.sock");
+        let mut address = Address::parse(&interface.address()).unwrap();
+        address.socket = path.as_os_str().as_bytes().to_vec();
+        let _endpoint = interface.connect(&address.pack(), b"", 1).unwrap();
+        drop((sys::accept(&socket).unwrap(), socket));
+        let failed = loop {
+            let events = crate::hostile_tests::poll(&interface);
+            if let Some(failed) = events.into_iter().find(|e| e.0 == event::ENDPOINT_FAILED) {
+                break failed;
+            }
+        };
+        assert_eq!(failed.2, Status::PeerFailed as i32);
+        assert!(!path.exists());
+    }
 }

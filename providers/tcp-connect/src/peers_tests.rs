@@ -297,3 +297,152 @@ fn an_address_that_is_none_is_refused() {
         assert!(all[0].notices.len() <= WAITING, "bounded");
     }
 }
+
+/// The address of a listener that takes connections and says nothing.
+fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let mut contact = Contact::parse(own).expect("our own");
+    contact.target = [7; 16];
+    let port = listener.local_addr().expect("bound").port();
+    contact.addresses.iter_mut().for_each(|at| at.port = port);
+    (listener, contact.pack())
+}
+
+/// How many of these datagrams are taken for a peer before it is to be tried again.
+fn taken(peers: &mut Peers, address: &[u8], datagram: &[u8]) -> usize {
+    let mut count = 0;
+    while peers.send(address, datagram).is_ok() {
+        count += 1;
+        assert!(count < 100_000, "what waits is bounded");
+    }
+    assert_eq!(peers.send(address, datagram), Err(Status::Again));
+    count
+}
+
+#[test]
+fn what_waits_for_a_peer_is_bounded_in_bytes_and_in_number() {
+    for (datagram, most) in [(vec![1; MAX_DATAGRAM], QUEUE / MAX_DATAGRAM), (vec![1], WAITING)] {
+        let mut peers = open(&settings(512));
+        let (_listener, address) = silent(&peers.own);
+        assert_eq!(taken(&mut peers, &address, &datagram), most, "of {} bytes", datagram.len());
+    }
+    let mut peers = open(&settings(512));
+    let own = peers.own.clone();
+    assert_eq!(taken(&mut peers, &own, b"to ourselves"), WAITING);
+}
+
+#[test]
+fn what_waited_for_a_connection_that_broke_is_given_up_and_its_room_is_free() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let there = all[1].own.clone();
+    all[0].send(&there, b"hello").expect("room");
+    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    let datagram = vec![1; MAX_DATAGRAM];
+    let _ = taken(&mut all[0], &there, &datagram);
+    let (key, first) = {
+        let (key, peer) = all[0].peers.iter().next().expect("one peer");
+        (Rc::clone(key), peer.sending.expect("it is connected"))
+    };
+    // The peer has another connection, which is used from here on.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let at = listener.local_addr().expect("bound");
+    let stream = TcpStream::connect(at).expect("loopback");
+    stream.set_nonblocking(true).expect("a socket");
+    all[0].adopt(stream, key, true);
+    all[0].lost(first, Status::Io, "it was cut");
+    let (_, status, words) = left(&mut all[0]).expect("it was in use");
+    assert_eq!(status, Status::Io);
+    assert!(words.starts_with("the connection to the peer at 127.0.0.1:"), "{words}");
+    assert!(words.ends_with(" broke: it was cut"), "{words}");
+    let _ = taken(&mut all[0], &there, &datagram);
+    let peer = all[0].peers.values().next().expect("one peer");
+    assert_eq!(peer.queued, peer.queue.len() * MAX_DATAGRAM);
+    assert_eq!(peer.queue.len(), QUEUE / MAX_DATAGRAM, "as many as ever wait for the second one");
+}
+
+#[test]
+fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let there = all[1].own.clone();
+    let (mut sent, mut most) = (0, 0);
+    // More than one read brings beyond the bound.
+    let read = BATCH / 6 + 1;
+    for _ in 0..40 {
+        for _ in 0..1000 {
+            sent += usize::from(all[0].send(&there, &[1]).is_ok());
+        }
+        all.iter_mut().for_each(|peers| peers.turn().expect("epoll"));
+        most = most.max(all[1].notices.len());
+    }
+    assert!(sent > most, "{sent} were taken");
+    assert!((WAITING..=WAITING + read).contains(&most), "{most} wait for the core");
+    let mut seen = 0;
+    turn_until(&mut all, |all| {
+        seen += all[1].notices.drain(..).count();
+        seen == sent
+    });
+}
+
+#[test]
+fn of_too_many_connections_the_one_that_was_not_used_for_longest_is_closed() {
+    let mut all: Vec<Peers> = (0..4).map(|_| open(&settings(512))).collect();
+    all[0].max_wires = 2;
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    // The first is used again, by a datagram of ours or of the peer's.
+    for ours in [true, false] {
+        for to in [1, 2, 1, 3] {
+            let (from, to) = if !ours && to == 1 { (to, 0) } else { (0, to) };
+            all[from].send(&addresses[to], b"hello").expect("room");
+            turn_until(&mut all, |all| !all[to].notices.is_empty());
+            all[to].notices.clear();
+        }
+        turn_until(&mut all, |all| all[0].wires.len() == 2);
+        let mut kept: Vec<&[u8]> = all[0].wires.values().map(|wire| &*wire.peer).collect();
+        kept.sort_by_key(|kept| addresses.iter().position(|address| address == *kept));
+        assert_eq!(kept, [&addresses[1][..], &addresses[3]], "ours: {ours}");
+    }
+}
+
+#[test]
+fn a_peer_that_connects_anew_has_lost_its_first_connection_and_what_came_on_it_is_heard_before() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    all[1].send(&addresses[0], b"hello").expect("room");
+    turn_until(&mut all, |all| !all[0].notices.is_empty());
+    all[0].notices.clear();
+    all[1].send(&addresses[0], b"last words").expect("room");
+    // Nobody hears of the end of this one.
+    let kept: Vec<Wire> = all[1].wires.drain().map(|(_, wire)| wire).collect();
+    all[1].peers.clear();
+    all[1].send(&addresses[0], b"I am back").expect("room");
+    let mut heard = Vec::new();
+    turn_until(&mut all, |all| {
+        for notice in all[0].notices.drain(..) {
+            heard.push(match notice {
+                Notice::Datagram(_, bytes) => String::from_utf8(bytes).expect("words"),
+                Notice::Left { status, words, .. } => {
+                    assert_eq!(status, Status::Io);
+                    words.split(": ").last().expect("words").to_owned()
+                }
+            });
+        }
+        heard.len() == 3
+    });
+    assert_eq!(heard, ["last words", "the peer has connected anew", "I am back"]);
+    assert_eq!(all[0].wires.len(), 1);
+    drop(kept);
+}
+
+#[test]
+fn a_dial_that_nobody_answers_ends_at_its_deadline_and_wakes_who_sleeps() {
+    let mut brief = settings(512);
+    brief.connect_timeout = Duration::from_millis(50);
+    let mut all = vec![open(&brief)];
+    let (_listener, address) = silent(&all[0].own);
+    all[0].send(&address, b"anybody?").expect("room");
+    assert_eq!(all[0].dials.len(), 1);
+    let (hash, status, words) = wait_left(&mut all);
+    assert_eq!((hash, status), (name_of(&address), Status::Unreachable), "{words}");
+    assert!(words.starts_with("no address of the peer can be reached: "), "{words}");
+    assert!(all[0].peers.is_empty() && all[0].dials.is_empty());
+}

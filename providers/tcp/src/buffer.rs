@@ -73,3 +73,69 @@ impl Buffer {
         (self.start, self.end, self.round) = (0, 0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many bytes come, each of which tells its place.
+    fn receive(buffer: &mut Buffer, len: usize) {
+        let begin = buffer.unread().len();
+        let bytes = (begin..begin + len).map(|n| n as u8);
+        buffer.room().iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+        buffer.received(len);
+    }
+
+    #[test]
+    fn what_events_of_a_poll_point_to_stays_where_it_is_until_the_next_poll() {
+        let mut buffer = Buffer::new();
+        buffer.refresh(1);
+        receive(&mut buffer, BUFFER - 10);
+        let told = buffer.unread().as_ptr();
+        buffer.consume(BUFFER - 10);
+        buffer.refresh(1);
+        assert!(buffer.is_empty() && buffer.room().len() == 10, "there is no room before the next");
+        receive(&mut buffer, 10);
+        assert_eq!(buffer.unread().as_ptr(), told.wrapping_add(BUFFER - 10));
+        buffer.consume(10);
+        buffer.refresh(2);
+        assert_eq!(buffer.room().len(), BUFFER);
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_moves_to_the_front_when_there_is_less_room_than_half() {
+        let mut buffer = Buffer::new();
+        buffer.refresh(1);
+        receive(&mut buffer, BUFFER / 2);
+        buffer.consume(BUFFER / 2 - 7);
+        let begun = buffer.unread().to_vec();
+        buffer.refresh(2);
+        assert_eq!(buffer.unread(), &begun[..]);
+        assert_eq!(buffer.room().len(), BUFFER / 2);
+        receive(&mut buffer, 1);
+        let begun = buffer.unread().to_vec();
+        assert_eq!(begun.len(), 8);
+        buffer.refresh(3);
+        assert_eq!(buffer.unread(), &begun[..]);
+        assert_eq!(buffer.room().len(), BUFFER - 8);
+        // A frame that fills the buffer begins at its front.
+        receive(&mut buffer, BUFFER - 8);
+        let all = buffer.unread().to_vec();
+        buffer.refresh(4);
+        assert_eq!(buffer.unread(), &all[..]);
+        assert_eq!(buffer.room().len(), 0);
+    }
+
+    #[test]
+    fn a_buffer_goes_from_one_stream_to_the_next_without_what_it_held() {
+        let mut buffer = Buffer::new();
+        buffer.refresh(3);
+        receive(&mut buffer, 100);
+        buffer.consume(40);
+        buffer.recycle();
+        assert!(buffer.is_empty() && buffer.unread().is_empty());
+        buffer.refill(b"the rest of another");
+        assert_eq!(buffer.unread(), b"the rest of another");
+        assert_eq!(buffer.room().len(), BUFFER - b"the rest of another".len());
+    }
+}

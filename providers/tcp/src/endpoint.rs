@@ -32,7 +32,7 @@ impl StreamEndpoint {
     }
 
     #[cfg(test)]
-    pub(crate) fn conn(&self) -> &Conn {
+    pub(crate) fn conn(&self) -> &Rc<Conn> {
         &self.conn
     }
 

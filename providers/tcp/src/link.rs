@@ -107,16 +107,34 @@ impl Link {
         Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
     }
 
-    #[cfg(test)]
-    pub(crate) fn dial_now(&mut self) {
-        self.dial_at = Some(Instant::now());
-    }
-
     /// The stream is gone: when to dial.
     pub(crate) fn broke(&mut self, now: Instant) {
         self.crossing.broke();
         self.failures = 0;
         self.dial_at = Some(if self.crossing.is_lower() { now } else { now + DIAL_DELAY });
+    }
+}
+
+#[cfg(test)]
+impl Link {
+    pub(crate) fn dial_now(&mut self) {
+        self.dial_at = Some(Instant::now());
+    }
+
+    pub(crate) fn dials_at(&self) -> Option<Instant> {
+        self.dial_at
+    }
+
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.dial.is_some()
+    }
+
+    pub(crate) fn is_lower(&self) -> bool {
+        self.crossing.is_lower()
+    }
+
+    pub(crate) fn standbys(&self) -> usize {
+        self.standbys.len()
     }
 }
 

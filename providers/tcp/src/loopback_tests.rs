@@ -6,6 +6,7 @@ mod connecting;
 mod hostile;
 mod moving;
 mod sharing;
+mod timing;
 mod waiting;
 
 use std::collections::VecDeque;

@@ -237,3 +237,7 @@ impl Ops {
             && self.late.is_none()
     }
 }
+
+#[cfg(test)]
+#[path = "ops_tests.rs"]
+mod tests;

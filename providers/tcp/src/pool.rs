@@ -111,4 +111,36 @@ mod tests {
         assert_eq!(pool.committed(), 0, "and then none");
         assert_eq!(pool.made(), 3);
     }
+
+    #[test]
+    fn what_is_given_back_is_used_again_after_the_next_poll_began_up_to_a_bound() {
+        let mut pool = Pool::default();
+        let mut first = pool.take();
+        first.received(5);
+        pool.give(first);
+        let _ = pool.take();
+        assert_eq!(pool.made(), 2, "events may still point into what was given back");
+        pool.begin();
+        let again = pool.take();
+        assert_eq!((pool.made(), again.is_empty()), (2, true));
+        (0..MOST + 10).for_each(|_| pool.give(Buffer::new()));
+        assert_eq!(pool.committed(), (MOST + 10) * BUFFER);
+        pool.begin();
+        assert_eq!(pool.committed(), MOST * BUFFER, "as many as a poll can ask for, and no more");
+    }
+
+    #[test]
+    fn nothing_is_kept_while_nobody_reads() {
+        let mut pool = Pool::default();
+        let give = |pool: &mut Pool| {
+            pool.give(Buffer::new());
+            pool.begin();
+            pool.committed()
+        };
+        assert_eq!(give(&mut pool), BUFFER);
+        pool.clear();
+        assert_eq!(pool.committed(), 0);
+        assert_eq!(give(&mut pool), 0, "given back before the one who reads went to sleep");
+        assert_eq!(give(&mut pool), BUFFER, "somebody reads again");
+    }
 }

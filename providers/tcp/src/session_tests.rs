@@ -267,3 +267,171 @@ fn the_highest_number_that_came_is_known_beyond_a_gap() {
     }
     assert_eq!((window.expected(), window.highest()), (2, 2));
 }
+
+const ROOM: usize = 128 << 10;
+
+fn message(outbox: &mut Outbox, len: usize) {
+    outbox.push(Head::bare(Kind::Message, 7, 0), None, &vec![1; len]);
+}
+
+/// A stream takes up to so many bytes, at this time; how many it took.
+fn take(outbox: &mut Outbox, track: &mut Track, most: usize, now_ms: u64) -> usize {
+    let mut gathered = Gathered::default();
+    outbox.gather(track, &mut gathered);
+    let count = gathered.len.min(most);
+    gathered.clear();
+    outbox.wrote(track, count, now_ms);
+    count
+}
+
+#[test]
+fn messages_leave_room_to_answers_and_to_those_that_are_being_packed() {
+    for retain in [false, true] {
+        let mut outbox = Outbox::new(ROOM, retain);
+        let most = ROOM - (4 << 10);
+        assert!(outbox.has_room(most) && !outbox.has_room(most + 1));
+        assert!(!outbox.is_reserved());
+        outbox.reserve(1000);
+        outbox.reserve(500);
+        assert!(outbox.has_room(most - 1500) && !outbox.has_room(most - 1499));
+        outbox.unreserve(500);
+        assert!(outbox.is_reserved(), "one is still being packed");
+        outbox.unreserve(1000);
+        assert!(outbox.has_room(most) && !outbox.is_reserved());
+        message(&mut outbox, most - HEAD);
+        assert!(outbox.has_room(0) && !outbox.has_room(1));
+        let mut answers = 0;
+        while outbox.has_room_for_answer() {
+            outbox.push(Head::bare(Kind::PutDone, 1, 0), None, &[]);
+            answers += 1;
+        }
+        assert!(answers > 100, "{answers}");
+        assert_eq!(outbox.waiting(), most + answers * HEAD);
+    }
+}
+
+#[test]
+fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
+    let mut kept = Outbox::new(ROOM, true);
+    let mut count = 0;
+    while kept.has_room(HEAD) {
+        message(&mut kept, 0);
+        count += 1;
+    }
+    assert_eq!(count, WINDOW - 64);
+    while kept.has_room_for_answer() {
+        message(&mut kept, 0);
+        count += 1;
+    }
+    assert_eq!(count, WINDOW, "and answers have the rest of the window");
+    // A message whose packer runs is one of them.
+    let mut kept = Outbox::new(ROOM, true);
+    (0..WINDOW - 66).for_each(|_| message(&mut kept, 0));
+    kept.reserve(0);
+    assert!(kept.has_room(HEAD));
+    kept.reserve(0);
+    assert!(!kept.has_room(HEAD));
+    // Pieces that are sent from where they lie take no bytes of the ring, and have a bound of their own.
+    for (retain, most) in [(true, 128), (false, 8192)] {
+        let mut outbox = Outbox::new(ROOM, retain);
+        let mut count = 0;
+        while outbox.has_room_for_bulk() {
+            let _ = outbox.push_bulk(Head::bare(Kind::Put, 1, 0), None, Vec::new(), None);
+            count += 1;
+        }
+        assert_eq!(count, most);
+    }
+}
+
+#[test]
+fn a_frame_waits_until_a_stream_has_begun_it_and_is_written_when_all_of_it_is_with_the_kernel() {
+    for retain in [false, true] {
+        let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
+        let payload = vec![1; 1000];
+        let data = Head::bare(Kind::GetData, 1, 0);
+        let number = outbox.push_bulk(data, None, vec![sys::piece(&payload)], None);
+        assert_eq!((outbox.waiting(), outbox.is_written(number)), (HEAD + 1000, false));
+        assert_eq!((outbox.is_written_out(), outbox.oldest()), (false, None));
+        assert_eq!(take(&mut outbox, &mut track, 500, 3), 500);
+        assert_eq!((outbox.waiting(), outbox.is_written(number)), (0, false));
+        assert_eq!(outbox.oldest(), Some((0, 3)), "since then something moved on that stream");
+        assert!(!track.is_idle() && !outbox.is_written_out());
+        assert_eq!(take(&mut outbox, &mut track, usize::MAX, 5), HEAD + 500);
+        assert!(outbox.is_written(number) && outbox.is_written_out() && track.is_idle());
+        assert_eq!(outbox.oldest(), retain.then_some((0, 5)), "only what is kept waits for an end");
+        assert_eq!(outbox.is_empty(), !retain);
+        outbox.stream_broke(0);
+        assert_eq!((outbox.oldest(), outbox.is_written(number)), (None, !retain));
+    }
+}
+
+#[test]
+fn a_put_is_read_to_its_end_when_the_kernel_has_its_last_piece_and_nothing_is_sent_again() {
+    for retain in [false, true] {
+        let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
+        let payload = vec![1; 1000];
+        for last in [false, true] {
+            let head = Head { last, ..Head::bare(Kind::Put, 9, 0) };
+            let _ = outbox.push_bulk(head, None, vec![sys::piece(&payload)], None);
+        }
+        let all: usize = outbox.waiting();
+        assert_eq!(take(&mut outbox, &mut track, all - 1, 0), all - 1);
+        assert_eq!((outbox.take_read(), outbox.end_put(9)), (None, false));
+        assert_eq!(take(&mut outbox, &mut track, 1, 0), 1);
+        assert_eq!(outbox.take_read(), (!retain).then_some(9));
+        assert_eq!((outbox.take_read(), outbox.end_put(9)), (None, true));
+    }
+}
+
+#[test]
+fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_and_zeros_keep_the_length()
+ {
+    let regions = crate::regions::Regions::new(7);
+    const LEN: usize = 150_000;
+    let mut memory = vec![7u8; LEN];
+    let zeros = |outbox: &mut Outbox, track: &Track| {
+        let mut gathered = Gathered::default();
+        outbox.gather(track, &mut gathered);
+        let mut bytes = Vec::new();
+        for &piece in &gathered.pieces {
+            let at = bytes.len();
+            bytes.resize(at + piece.len, 0);
+            sys::read_piece(piece, &mut bytes[at..]);
+        }
+        bytes[bytes.len() - LEN..].iter().filter(|byte| **byte == 0).count()
+    };
+    // Whether it is kept, whether it was begun: only what the peer may have the first half of is lost.
+    for (retain, begun) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
+        let region = regions.register(memory.as_mut_ptr(), memory.len(), 0).unwrap();
+        let piece = region.piece(0, memory.len());
+        let data = Head::bare(Kind::GetData, 1, 0);
+        let _ = outbox.push_bulk(data, None, vec![piece], Some(region.clone()));
+        if begun {
+            let _ = take(&mut outbox, &mut track, HEAD, 0);
+        }
+        if retain && begun {
+            outbox.stream_broke(0);
+            track = Track::new(0);
+        }
+        assert_eq!(zeros(&mut outbox, &track), 0, "it is there");
+        assert!(!outbox.is_lost());
+        regions.deregister(&region);
+        assert_eq!(zeros(&mut outbox, &track), LEN, "its bytes are somebody else's");
+        assert_eq!(outbox.is_lost(), retain && begun);
+    }
+}
+
+#[test]
+fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
+    let (mut outbox, mut track) = (Outbox::new(ROOM, true), Track::new(0));
+    message(&mut outbox, 1000);
+    let _ = take(&mut outbox, &mut track, usize::MAX, 0);
+    outbox.trim();
+    assert!(outbox.committed() >= 1000 + HEAD, "it may be sent again");
+    outbox.stream_broke(0);
+    assert_eq!(take(&mut outbox, &mut track, usize::MAX, 0), 1000 + HEAD);
+    assert_eq!(outbox.acknowledged(1), Ok(()));
+    outbox.trim();
+    assert_eq!(outbox.committed(), 0);
+}

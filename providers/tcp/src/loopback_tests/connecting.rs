@@ -150,3 +150,47 @@ fn a_peer_that_never_connects_its_endpoint_is_given_up_in_words() {
     assert!(words.starts_with("no connection came about in "), "{words}");
     assert_eq!(sides[1].failed, None, "nobody told it of a peer");
 }
+
+#[test]
+fn an_address_that_makes_no_sense_is_refused_in_words_and_so_is_a_second_one() {
+    let domain = domain(&[]);
+    let sides = [Side::new(&domain), Side::new(&domain)];
+    let good = sides[1].endpoint().address();
+    let end = good.len();
+    let refused = |address: &[u8]| {
+        let failure = sides[0].endpoint().connect(address).unwrap_err();
+        assert_eq!(failure.status, Status::Invalid, "{}", failure.text);
+        failure.text
+    };
+    for cut in [0, 1, end - 18, end - 11, end - 10, end - 3, end - 2, end - 1] {
+        let words = refused(&good[..cut]);
+        assert!(words.starts_with("no endpoint of tcp: "), "{words}");
+    }
+    let _ = refused(&[&good[..], &[0]].concat());
+    // How many streams, and whether what is sent is kept.
+    for (at, byte) in [(end - 2, 0), (end - 2, 9), (end - 1, 2)] {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        let words = refused(&bad);
+        assert!(words.contains("makes no sense"), "{words}");
+    }
+    sides[0].endpoint().connect(&good).unwrap();
+    let words = refused(&good);
+    assert!(words.contains("connected already"), "{words}");
+}
+
+#[test]
+fn a_key_of_another_process_than_the_endpoint_leads_to_is_rejected() {
+    let (here, there) = (domain(&[]), domain(&[]));
+    let mut memory = [0u8; 8];
+    let (mine, theirs) = (key_of(&here, &mut memory), key_of(&there, &mut memory));
+    let sides = [Side::new(&here), Side::new(&there)];
+    let status = |key: &[u8]| sides[0].endpoint().import_key(key).map_err(|f| f.status);
+    assert_eq!(status(&theirs.1).unwrap_err(), Status::Again, "nobody knows whose it is");
+    sides[0].endpoint().connect(&sides[1].endpoint().address()).unwrap();
+    assert!(status(&theirs.1).is_ok());
+    assert_eq!(status(&mine.1).unwrap_err(), Status::KeyRejected);
+    assert_eq!(status(&theirs.1[1..]).unwrap_err(), Status::KeyRejected);
+    here.deregister(mine.0).unwrap();
+    there.deregister(theirs.0).unwrap();
+}

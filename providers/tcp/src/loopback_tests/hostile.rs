@@ -411,13 +411,16 @@ fn what_is_held_for_a_peer_ends_at_the_window_and_is_told() {
 
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
-    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
-    await_streams(&mut sides, 1);
-    let mut head = Head::bare(Kind::Ack, 0, 0);
-    head.ack = 7;
-    forge(&sides, head, None, &[]);
-    let words = is_refused(&mut sides, &[]);
-    assert!(words.contains("an acknowledgement of what was never sent"), "{words}");
+    // Every frame carries one.
+    for kind in [Kind::Ack, Kind::Message, Kind::Flush, Kind::Goodbye] {
+        let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+        await_streams(&mut sides, 1);
+        let mut head = Head::bare(kind, 0, 0);
+        head.ack = 7;
+        forge(&sides, head, None, &[]);
+        let words = is_refused(&mut sides, &[]);
+        assert!(words.contains("an acknowledgement of what was never sent"), "{kind:?}: {words}");
+    }
 }
 
 #[test]

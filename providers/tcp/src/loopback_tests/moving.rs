@@ -306,3 +306,235 @@ fn again_means_that_the_packer_did_not_run_whatever_it_sends_itself() {
         }
     }
 }
+
+#[test]
+fn a_reply_acknowledges_what_it_answers() {
+    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+    await_streams(&mut sides, 1);
+    send(&mut sides, 1, b"a question");
+    while sides[1].messages.is_empty() {
+        sides[1].turn();
+    }
+    // Before the poll that would acknowledge the question by itself.
+    assert_eq!(sides[1].endpoint().am_short(7, 2, b"its answer"), Ok(Posting::Done));
+    while sides[0].messages.is_empty() {
+        sides[0].turn();
+    }
+    let is_kept = !sides[0].endpoint().conn().inner.borrow().outbox.is_empty();
+    assert!(!is_kept, "who has the answer need not keep the question");
+}
+
+#[test]
+fn sixty_four_frames_or_kilobytes_are_acknowledged_by_the_poll_that_brings_the_last_of_them() {
+    for in_frames in [true, false] {
+        let domain = domain(&[("TIELINE_TCP_RECONNECT", "on")]);
+        let mut sides = pair_in([&domain, &domain]);
+        await_streams(&mut sides, 1);
+        let mut target = vec![0u8; 64];
+        let (region, packed) = key_of(&domain, &mut target);
+        let key = sides[0].endpoint().import_key(&packed).unwrap();
+        if in_frames {
+            for offset in 0..64 {
+                let iov = [sys::piece(&[7])];
+                let op = RmaOp { iov: &iov, len: 1, offset, cookie: 1, flags: 0 };
+                assert_eq!(sides[0].endpoint().put(&key, &op), Ok(Posting::Done));
+            }
+        } else {
+            // With its head.
+            send(&mut sides, 1, &[7; MAX_MESSAGE - crate::frame::HEAD]);
+        }
+        // Until its kernel has all of it: one poll finds it.
+        while sys::unanswered(streams_of(&sides[0])[0]).unwrap().is_busy() {
+            sides[0].turn();
+        }
+        while target[63] == 0 && sides[1].messages.is_empty() {
+            sides[1].turn();
+        }
+        while sys::unanswered(streams_of(&sides[1])[0]).unwrap().is_busy() {
+            sides[0].turn();
+        }
+        (0..100).for_each(|_| sides[0].turn());
+        let is_kept = !sides[0].endpoint().conn().inner.borrow().outbox.is_empty();
+        assert!(!is_kept, "64 frames: {in_frames}");
+        domain.deregister(region).unwrap();
+    }
+}
+
+#[test]
+fn half_a_kilobyte_is_short_and_waits_for_company_and_a_byte_more_leaves_at_once() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    for n in 0..10 {
+        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; 513]), Ok(Posting::Done));
+    }
+    while sides[1].messages.len() < 10 {
+        sides[1].turn();
+    }
+    sides[1].messages.clear();
+    sides[0].turn();
+    for n in 0..10 {
+        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; 512]), Ok(Posting::Done));
+    }
+    while sides[1].messages.len() < 4 {
+        sides[1].turn();
+    }
+    (0..100).for_each(|_| sides[1].turn());
+    assert_eq!(sides[1].messages.len(), 4);
+    // What is gathered from pieces goes behind them, for which there is room.
+    let pieces = [sys::piece(b"to"), sys::piece(b"gether")];
+    assert_eq!(sides[0].endpoint().am_zcopy(7, 10, &pieces, 1), Ok(Posting::Done));
+    sides[0].turn();
+    for n in 0..10 {
+        assert_eq!(receive(&mut sides), (7, n, vec![1; 512]));
+    }
+    assert_eq!(receive(&mut sides), (7, 10, b"together".to_vec()));
+}
+
+#[test]
+fn puts_gets_and_flushes_under_way_are_bounded_and_the_next_is_taken_when_one_has_ended() {
+    use crate::ops::{MAX_FLUSHES, MAX_GETS, MAX_PUTS};
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![5u8; 8];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    let mut memory = [5u8; 8];
+    let iov = [sys::piece_mut(&mut memory)];
+    let op =
+        |cookie| RmaOp { iov: &iov, len: 8, offset: 0, cookie, flags: op_flags::REMOTE_COMPLETION };
+    type Call<'a> = &'a dyn Fn(&StreamEndpoint, u64) -> Posted;
+    let calls: [Call<'_>; 3] = [
+        &|endpoint, cookie| endpoint.put(&key, &op(cookie)),
+        &|endpoint, cookie| endpoint.get(&key, &op(cookie)),
+        &|endpoint, cookie| endpoint.flush(cookie),
+    ];
+    super::hostile::withhold(&sides[0]);
+    let mut cookie = 0;
+    for (call, most) in calls.iter().zip([MAX_PUTS, MAX_GETS, MAX_FLUSHES]) {
+        for _ in 0..most {
+            assert_eq!(call(sides[0].endpoint(), cookie), Ok(Posting::Pending), "{cookie}");
+            cookie += 1;
+        }
+        assert_eq!(call(sides[0].endpoint(), cookie), Err(Status::Again), "after {most}");
+    }
+    {
+        let mut inner = sides[0].endpoint().conn().inner.borrow_mut();
+        inner.unblock(0);
+        inner.flush();
+    }
+    for ended in 0..cookie {
+        assert_eq!(await_completion(&mut sides, ended), 0);
+    }
+    for call in calls {
+        assert_eq!(call(sides[0].endpoint(), cookie), Ok(Posting::Pending));
+        assert_eq!(await_completion(&mut sides, cookie), 0);
+    }
+    domain.deregister(region).unwrap();
+}
+
+#[test]
+fn a_put_that_was_complete_here_and_is_refused_there_is_told_by_one_flush() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 8];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    domain.deregister(region).unwrap();
+    let mut memory = [5u8; 8];
+    let iov = [sys::piece_mut(&mut memory)];
+    let op = |flags| RmaOp { iov: &iov, len: 8, offset: 0, cookie: 9, flags };
+    let rejected = Status::KeyRejected as i32;
+    let is_late = |side: &Side| {
+        let inner = side.endpoint().conn().inner.borrow();
+        inner.ops.as_ref().is_some_and(|ops| ops.late.is_some())
+    };
+    for (n, flush_first) in (1..).zip([true, false]) {
+        assert_eq!(sides[0].endpoint().put(&key, &op(0)), Ok(Posting::Done));
+        while !flush_first && !is_late(&sides[0]) {
+            turn(&mut sides);
+        }
+        assert_eq!(sides[0].endpoint().flush(n), Ok(Posting::Pending));
+        assert_eq!(await_completion(&mut sides, n), rejected, "flush first: {flush_first}");
+        assert_eq!(sides[0].endpoint().flush(n), Ok(Posting::Done), "it was told");
+    }
+    // Who waits for the put itself hears it from that.
+    let remote = op(op_flags::REMOTE_COMPLETION);
+    assert_eq!(sides[0].endpoint().put(&key, &remote), Ok(Posting::Pending));
+    assert_eq!(await_completion(&mut sides, 9), rejected);
+    assert_eq!(sides[0].endpoint().flush(3), Ok(Posting::Pending), "nobody has flushed it");
+    assert_eq!(await_completion(&mut sides, 3), 0);
+    assert!(target.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_the_peer_has_put_is_answered_also_by_an_endpoint_that_closes() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 8];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    // The answer finds no room in the kernel when the put has landed.
+    super::hostile::withhold(&sides[1]);
+    rma(&mut sides, true, &key, &mut [5u8; 8], 0, 1);
+    let has_landed = |side: &Side| {
+        let inner = side.endpoint().conn().inner.borrow();
+        inner.ops.as_ref().is_some_and(|ops| ops.done.is_some())
+    };
+    while !has_landed(&sides[1]) {
+        sides[1].turn();
+    }
+    let conn = std::rc::Rc::clone(sides[1].endpoint().conn());
+    sides[1].endpoint = None;
+    conn.inner.borrow_mut().unblock(0);
+    assert_eq!(await_completion(&mut sides, 1), 0, "it is done");
+    domain.deregister(region).unwrap();
+}
+
+#[test]
+fn what_an_interface_holds_is_told_by_what_it_is_for() {
+    use crate::{conn::Conn, link::Link, poll::State, shared::Shared, stream::Stream};
+    let domain = domain(&[]);
+    let interface = domain.open_interface(MODULE, [0; 16]).unwrap();
+    let none = interface.memory();
+    assert_eq!((none.peers, none.peer_bytes, none.buffer_bytes), (0, 0, 0));
+    assert!(none.base_bytes >= (size_of::<State>() + size_of::<Shared>()) as u64, "{none:?}");
+    let many: Vec<_> = (0..100).map(|_| interface.connect(&[], &[], 1).unwrap()).collect();
+    let some = interface.memory();
+    assert_eq!((some.peers, some.buffer_bytes), (100, 0));
+    assert_eq!(some.peer_bytes, 100 * size_of::<Conn>() as u64);
+    // Their table, and the one by name.
+    assert!(some.base_bytes >= none.base_bytes + 100 * (8 + 17), "{none:?}, {some:?}");
+    drop(many);
+
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let before = sides[0].interface.memory();
+    let parts = size_of::<Conn>() + size_of::<Link>() + size_of::<Stream>();
+    assert!(before.peer_bytes >= (parts + size_of::<crate::conn::Peer>()) as u64, "{before:?}");
+    // What waits for the kernel here, and what waits for its end there.
+    super::hostile::withhold(&sides[0]);
+    send(&mut sides, 1, &vec![1; 60_000]);
+    let waiting = sides[0].interface.memory();
+    assert!(waiting.buffer_bytes >= before.buffer_bytes + 60_000, "{waiting:?}");
+    let bytes = super::hostile::withheld(&sides[0]);
+    assert_eq!(sys::send(streams_of(&sides[0])[0], &bytes[..10_000]).unwrap(), 10_000);
+    let held = |side: &Side| {
+        let inner = side.endpoint().conn().inner.borrow();
+        inner.links[0].stream.as_ref().map_or(0, |stream| stream.committed())
+    };
+    while held(&sides[1]) == 0 {
+        sides[1].turn();
+    }
+    let buffer = crate::buffer::BUFFER as u64;
+    assert!(sides[1].interface.memory().buffer_bytes >= buffer);
+    // Asleep it holds as many bytes as came.
+    while sides[1].interface.arm().unwrap() == Armed::Ready {
+        sides[1].turn();
+    }
+    assert_eq!(held(&sides[1]), 10_000);
+    sides[1].turn();
+    assert!((10_000..buffer).contains(&sides[1].interface.memory().buffer_bytes));
+}

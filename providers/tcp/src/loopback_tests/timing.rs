@@ -1,0 +1,297 @@
+//! What time decides: who dials when, which connection is taken, how long anybody is waited for. Nobody waits here: what
+//! is looked at is told that so much time has passed.
+
+use super::*;
+use crate::conn::{Inner, Phase};
+use crate::frame::{HEAD, Head, Kind};
+use crate::link::{Greeting, PURPOSE};
+use crate::stream::Broke;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
+use tieline_net::{Contact, Hello, Incoming};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn inner(side: &Side) -> std::cell::RefMut<'_, Inner> {
+    side.endpoint().conn().inner.borrow_mut()
+}
+
+/// An endpoint whose peer is said to listen at this port, and what that peer's greeting says.
+fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Greeting) {
+    let side = Side::new(&domain(variables));
+    let address = side.endpoint().address();
+    let (mut contact, rest) = Contact::parse_prefix(&address).unwrap();
+    contact.target = if is_lower { [0xff; 16] } else { [0; 16] };
+    contact.addresses.iter_mut().for_each(|at| at.port = port);
+    side.endpoint().connect(&[&contact.pack(), rest].concat()).unwrap();
+    let id = side.endpoint().conn().id;
+    assert_eq!(inner(&side).links[0].is_lower(), is_lower);
+    (side, Greeting { to: id, from_target: contact.target, from: id, stream: 0, round: 0 })
+}
+
+/// The peer connects; its end.
+fn knock(side: &Side, greeting: Greeting) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, from) = listener.accept().unwrap();
+    let hello = Hello::new(PURPOSE, [9; 16], &greeting.pack()).unwrap();
+    inner(side).incoming(greeting, Incoming { stream, hello, from });
+    theirs
+}
+
+/// Somebody who accepts connections and never says a word.
+fn silent() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// A port at which nobody listens, while that is held.
+fn nobody() -> (socket2::Socket, u16) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    (socket, port)
+}
+
+/// The next frame that came.
+fn hear(mut stream: &TcpStream) -> Head {
+    let mut bytes = [0; HEAD];
+    stream.read_exact(&mut bytes).unwrap();
+    Head::parse(&bytes).unwrap()
+}
+
+/// Whether a stream is in use, and whether one is dialled.
+fn has(side: &Side) -> (bool, bool) {
+    let inner = inner(side);
+    let link = &inner.links[0];
+    (link.stream.is_some(), link.is_dialling())
+}
+
+fn has_failed(side: &Side) -> bool {
+    matches!(inner(side).phase, Phase::Failed(_))
+}
+
+fn words(side: &mut Side) -> (Status, String) {
+    while side.failed.is_none() {
+        side.turn();
+    }
+    side.failed.clone().unwrap()
+}
+
+#[test]
+fn the_lower_side_dials_at_once_and_the_upper_one_when_it_was_not_dialled_for_a_while() {
+    let (_listener, port) = silent();
+    let (lower, _) = towards(port, true, &[]);
+    assert_eq!(has(&lower), (false, true));
+    let before = Instant::now();
+    let (upper, _) = towards(port, false, &[]);
+    let after = Instant::now();
+    inner(&upper).tend_links(before + 299 * MS);
+    assert_eq!(has(&upper), (false, false));
+    inner(&upper).tend_links(after + 300 * MS);
+    assert_eq!(has(&upper), (false, true));
+    // Where a connection waits for its beginning, there is no need.
+    let (upper, greeting) = towards(port, false, &[]);
+    let _theirs = knock(&upper, greeting);
+    inner(&upper).tend_links(Instant::now() + 400 * MS);
+    assert_eq!(has(&upper), (false, false));
+}
+
+#[test]
+fn where_nobody_listens_is_dialled_ever_more_rarely_and_counts_as_gone_after_a_second() {
+    let (_socket, port) = nobody();
+    let began = Instant::now();
+    let (mut side, _) = towards(port, true, &[]);
+    let refused = |side: &Side| {
+        while has(side).1 {
+            inner(side).tend_dial(0);
+        }
+    };
+    let mut before = began;
+    refused(&side);
+    for pause in [100, 200, 400, 800, 800, 800] {
+        let after = Instant::now();
+        let next = inner(&side).links[0].dials_at().expect("it was refused");
+        let wanted = before + pause * MS..=after + pause * MS;
+        assert!(wanted.contains(&next), "{:?} and not {pause}", next - before);
+        before = Instant::now();
+        inner(&side).gone_since = None;
+        inner(&side).links[0].dial_now();
+        inner(&side).tend_links(Instant::now());
+        refused(&side);
+        assert!(!has_failed(&side));
+    }
+    let last = Instant::now();
+    inner(&side).tend_links(before + 1000 * MS);
+    assert!(!has_failed(&side), "it may be about to listen");
+    inner(&side).tend_links(last + 1001 * MS);
+    let (status, words) = words(&mut side);
+    assert_eq!(status, Status::PeerFailed, "{words}");
+    assert!(words.starts_with("the peer process is gone: "), "{words}");
+    assert!(words.contains("refused"), "{words}");
+}
+
+#[test]
+fn a_connection_that_does_not_come_about_is_given_up_after_the_connect_timeout() {
+    let (_listener, port) = silent();
+    let before = Instant::now();
+    let (mut side, _) = towards(port, true, &[("TIELINE_CONNECT_TIMEOUT", "7s")]);
+    let after = Instant::now();
+    inner(&side).tend_links(before + 7000 * MS);
+    assert!(!has_failed(&side));
+    inner(&side).tend_links(after + 7001 * MS);
+    let (status, words) = words(&mut side);
+    assert_eq!(status, Status::TimedOut);
+    let begin = "no connection came about in 7.";
+    assert!(words.starts_with(begin) && words.ends_with(" s: no answer"), "{words}");
+}
+
+#[test]
+fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_sign_of_life() {
+    // One that was reset tells of life there.
+    for status in [Status::PeerFailed, Status::TimedOut] {
+        let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s")];
+        let mut sides = pair(&variables);
+        await_streams(&mut sides, 1);
+        let [side, _peer] = &mut sides;
+        let last = side.interface.shared().at_ms(inner(side).last_received_ms);
+        let until = Instant::now() + 20 * MS;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        let before = Instant::now();
+        inner(side).stream_broke(0, &Broke { status, text: "it was cut".into() });
+        let since = if status == Status::PeerFailed { before } else { last };
+        let after = if status == Status::PeerFailed { Instant::now() } else { last };
+        inner(side).tend_links(since + 7000 * MS);
+        assert!(!has_failed(side), "{status}");
+        inner(side).tend_links(after + 7001 * MS);
+        let (failed, words) = words(side);
+        assert_eq!(failed, Status::TimedOut);
+        let begin = "the connection broke and did not come back in 7.";
+        assert!(words.starts_with(begin) && words.ends_with(" s: it was cut"), "{words}");
+    }
+}
+
+#[test]
+fn who_broke_dials_again_at_once_as_the_lower_side_and_later_as_the_upper_one() {
+    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+    await_streams(&mut sides, 1);
+    for side in &sides {
+        let before = Instant::now();
+        let broke = Broke { status: Status::PeerFailed, text: String::new() };
+        inner(side).stream_broke(0, &broke);
+        let after = Instant::now();
+        let inner = inner(side);
+        let link = &inner.links[0];
+        let pause = if link.is_lower() { Duration::ZERO } else { 300 * MS };
+        let at = link.dials_at().expect("it is formed again");
+        assert!((before + pause..=after + pause).contains(&at), "{:?}", at - before);
+    }
+}
+
+#[test]
+fn a_connection_in_reserve_is_taken_when_the_own_dial_hangs_and_not_before() {
+    let (_listener, port) = silent();
+    let (side, greeting) = towards(port, true, &[]);
+    let before = Instant::now();
+    let theirs = knock(&side, greeting);
+    let after = Instant::now();
+    inner(&side).tend_links(before + 499 * MS);
+    assert_eq!(has(&side), (false, true));
+    inner(&side).tend_links(after + 501 * MS);
+    assert_eq!(has(&side), (true, false));
+    let head = hear(&theirs);
+    assert_eq!((head.kind, head.word), (Kind::Start, 1), "the other side is told which one it is");
+    // One whose other end is gone is none.
+    let (side, greeting) = towards(port, true, &[]);
+    let theirs = knock(&side, greeting);
+    assert_eq!(inner(&side).links[0].standbys(), 1);
+    drop(theirs);
+    while inner(&side).links[0].standbys() > 0 {
+        inner(&side).tend_links(Instant::now());
+    }
+    inner(&side).tend_links(Instant::now() + 501 * MS);
+    assert_eq!(has(&side), (false, true));
+}
+
+#[test]
+fn connections_that_wait_to_be_chosen_are_bounded_and_the_latest_are_kept() {
+    let (_listener, port) = silent();
+    for (is_lower, most) in [(true, 1), (false, 4)] {
+        let (side, greeting) = towards(port, is_lower, &[]);
+        let knocks: Vec<TcpStream> = (0..10).map(|_| knock(&side, greeting)).collect();
+        assert_eq!(inner(&side).links[0].standbys(), most);
+        let (closed, kept) = knocks.split_at(10 - most);
+        for mut theirs in closed {
+            assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        }
+        for theirs in kept {
+            let got = sys::receive(theirs.as_raw_fd(), &mut [0]);
+            assert!(got.is_err_and(|error| sys::is_passing(&error)), "the latest are there");
+        }
+        // Somebody else is told that there is nothing for him.
+        for stranger in [
+            Greeting { from: !greeting.from, ..greeting },
+            Greeting { from_target: [7; 16], ..greeting },
+        ] {
+            let theirs = knock(&side, stranger);
+            assert_eq!(hear(&theirs).kind, Kind::Gone);
+            assert_eq!((&theirs).read(&mut [0]).unwrap(), 0);
+        }
+        assert_eq!(inner(&side).links[0].standbys(), most);
+    }
+}
+
+#[test]
+fn a_closed_endpoint_waits_for_a_goodbye_for_five_seconds_once_the_peers_kernel_has_everything() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    let conn = Rc::clone(sides[0].endpoint().conn());
+    super::hostile::withhold(&sides[0]);
+    sides[0].endpoint = None;
+    let is_visited_again = |now: Instant| {
+        let mut inner = conn.inner.borrow_mut();
+        let again = inner.tick(now);
+        assert_eq!(again, !matches!(inner.phase, Phase::Failed(_)));
+        again
+    };
+    // A kernel that has not taken the goodbye has all the time that it takes.
+    let later = Instant::now() + 1000 * Duration::from_secs(1);
+    assert!(is_visited_again(later));
+    assert_eq!(conn.inner.borrow().since, later);
+    conn.inner.borrow_mut().unblock(0);
+    conn.inner.borrow_mut().finish();
+    while !conn.inner.borrow().has_handed_over() {
+        std::thread::yield_now();
+    }
+    assert!(is_visited_again(later + 5000 * MS));
+    assert!(!is_visited_again(later + 5001 * MS));
+    while sides[0].interface.memory().peers > 0 {
+        sides[0].turn();
+    }
+    assert_eq!(sides[0].failed, None, "it is closed, and nobody is told");
+}
+
+#[test]
+fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledged() {
+    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+    await_streams(&mut sides, 1);
+    let asks = |side: &Side| inner(side).tick(Instant::now());
+    let is_kept = |side: &Side| !inner(side).outbox.is_empty();
+    while is_kept(&sides[0]) || is_kept(&sides[1]) {
+        turn(&mut sides);
+    }
+    assert!(!asks(&sides[0]), "nothing is to be done: who sleeps is not woken");
+    send(&mut sides, 1, b"keep this");
+    assert!(asks(&sides[0]), "it may have to be sent again");
+    while is_kept(&sides[0]) {
+        turn(&mut sides);
+    }
+    assert!(!asks(&sides[0]));
+    inner(&sides[0]).drop_stream(0);
+    assert!(asks(&sides[0]), "a stream is missing");
+}
