@@ -89,28 +89,17 @@ impl Inner {
 
     /// An endpoint that leads to a peer: one that there is, which stays whose it is, or one of our own.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
-        let unknown = || {
-            Error::new(
-                Status::Invalid,
-                "an unknown peer",
-                "no peer of this worker has that number",
-                "",
-            )
-        };
         let address = {
-            let mut peers = self.peers.borrow_mut();
-            let entry = peers.get_mut(peer).ok_or_else(unknown)?;
-            let alive = |reply: &Rc<EndpointInner>| reply.check_alive().is_ok();
-            let own = entry.reply.clone().filter(alive);
-            if let Some(reply) = own.or_else(|| entry.borrowed.upgrade().filter(alive)) {
+            let peers = self.peers.borrow();
+            let entry = peers.get(peer).ok_or_else(unknown)?;
+            // The same as before, also where one of our own was needed meanwhile: what goes over it keeps its order.
+            if let Some(reply) = entry.borrowed.upgrade().filter(alive) {
                 return Ok(reply);
             }
             entry.address.clone().ok_or_else(unknown)?
         };
         let existing = self.all_endpoints().into_iter().find(|e| {
-            e.owner != Owner::Circuit
-                && e.address.entry.worker == address.entry.worker
-                && e.check_alive().is_ok()
+            e.owner != Owner::Circuit && e.address.entry.worker == address.entry.worker && alive(e)
         });
         if let Some(endpoint) = existing {
             if let Some(entry) = self.peers.borrow_mut().get_mut(peer) {
@@ -118,6 +107,19 @@ impl Inner {
             }
             return Ok(endpoint);
         }
+        self.own_endpoint(peer)
+    }
+
+    /// An endpoint of our own that leads to a peer, for as long as the peer is known.
+    pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
+        let address = {
+            let peers = self.peers.borrow();
+            let entry = peers.get(peer).ok_or_else(unknown)?;
+            if let Some(own) = entry.reply.clone().filter(alive) {
+                return Ok(own);
+            }
+            entry.address.clone().ok_or_else(unknown)?
+        };
         let endpoint = self.open_endpoint(address, Owner::Library)?;
         // What was there before goes once nothing is borrowed.
         let before = match self.peers.borrow_mut().get_mut(peer) {
@@ -136,4 +138,12 @@ impl Inner {
             }
         }
     }
+}
+
+fn alive(endpoint: &Rc<EndpointInner>) -> bool {
+    endpoint.check_alive().is_ok()
+}
+
+fn unknown() -> Error {
+    Error::new(Status::Invalid, "an unknown peer", "no peer of this worker has that number", "")
 }

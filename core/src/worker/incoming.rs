@@ -45,7 +45,8 @@ impl Inner {
     }
 
     fn on_assist(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
-        let endpoint = || self.reply_endpoint(peer).ok().map(|inner| Endpoint { inner });
+        // What is imported to help with later transfers too must not keep an endpoint of the application's open.
+        let endpoint = || self.own_endpoint(peer).ok().map(|inner| Endpoint { inner });
         self.helps.ask(peer, data, endpoint)?;
         self.shared.note_work();
         Ok(())

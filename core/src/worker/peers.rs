@@ -16,8 +16,9 @@ const REMEMBERED: usize = 1024;
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) address: Option<WorkerAddress>,
-    /// The endpoint that answers go through: the library's own, or one that somebody else has, and may close.
+    /// An endpoint of the library's own that leads there.
     pub(super) reply: Option<Rc<EndpointInner>>,
+    /// The endpoint that answers go through: that one, or one that somebody else has, and may close.
     pub(super) borrowed: Weak<EndpointInner>,
     /// What was wrong with what it sent.
     pub(super) bad: u64,

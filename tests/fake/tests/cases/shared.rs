@@ -161,7 +161,7 @@ fn while_it_stands_still_and(
 ///
 /// Fields in the order in which they are dropped.
 struct Asked {
-    _ab: Endpoint,
+    to_b: Endpoint,
     _key: RemoteKey,
     a: Worker,
     b: Worker,
@@ -204,7 +204,7 @@ impl Asked {
         }
         drop((met, ba));
         let _contexts = [at_a, at_b];
-        let asked = Asked { _ab: to_b, _key: key, a, b, target, source, words, _contexts, world };
+        let asked = Asked { to_b, _key: key, a, b, target, source, words, _contexts, world };
         // The keys are known once one was helped with.
         while asked.a.counters().assisted_chunks == 0 {
             asked.ask(WHOLE);
@@ -526,6 +526,29 @@ cases! {
         let all = SLOTS as u64 * (LEN / CHUNK) as u64;
         assert_eq!(before - begin, all, "all of it in the end");
         assert!(most <= BOUND, "{most} chunks in one call");
+        assert_eq!(asked.world.faults(), Vec::<String>::new());
+    }
+
+    /// What it imports to help is kept for the next time, and is none of the application's keys.
+    fn an_endpoint_to_a_peer_that_was_helped_is_closed_when_it_is_dropped() {
+        let asked = Asked::new();
+        let wire = asked.world.interface(0, "wire");
+        let closed = |world: &World| {
+            let calls = world.calls(Slot::CloseEndpoint);
+            calls.iter().filter(|call| call.interface == wire).count()
+        };
+        let Asked { to_b, _key, a, b, target, source, words, _contexts, world } = asked;
+        assert_eq!(a.finish(to_b.send(5, 0, b"").unwrap()), Ok(0));
+        let before = closed(world);
+        drop(to_b);
+        assert_eq!(closed(world), before + 1);
+        // Who asks again is helped all the same.
+        let to_b = a.connect(&b.address().unwrap()).unwrap();
+        let asked = Asked { to_b, _key, a, b, target, source, words, _contexts, world };
+        let chunks = asked.a.counters().assisted_chunks;
+        asked.ask(WHOLE);
+        asked.settle(200);
+        assert_eq!(asked.a.counters().assisted_chunks, chunks + (LEN / CHUNK) as u64);
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
