@@ -102,7 +102,9 @@ use std::sync::Arc;
 /// # Panics
 ///
 /// A handler or a condition that panics does so through the call that makes progress. The worker stays usable: the event whose
-/// handler it was counts as dealt with, those behind it are handed on by the next call. The library itself does not panic.
+/// handler it was counts as dealt with, those behind it are handed on by the next call. What
+/// [`set_out_of_band`](Worker::set_out_of_band) was given panics through a call that makes progress too, the one that it was run by or
+/// the next one; a packer through the call that posts. The library itself does not panic.
 ///
 /// # In a forked child
 ///

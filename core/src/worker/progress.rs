@@ -12,6 +12,7 @@ use crate::registry::abi::events::{Batch, payload};
 use crate::shared::End;
 use crate::{Error, Status};
 use std::cell::Cell;
+use std::panic::resume_unwind;
 use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{event, event_flags};
@@ -373,6 +374,10 @@ impl Inner {
         let due = self.shared.ops.borrow().has_due();
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.shares_copies() || datagrams || owed || due);
+        let panicked = self.wiring.transports.panic.take();
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
         count
     }
 

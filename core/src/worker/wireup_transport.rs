@@ -16,6 +16,7 @@ use crate::proto::id;
 use crate::rank::{ModuleRef, agree};
 use crate::registry::abi::PackBuffer;
 use crate::{Error, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What of ours carries datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,10 +203,16 @@ impl Inner {
             WireupTransport::OutOfBand(address) => {
                 // Not borrowed while it runs: it may set another one.
                 let oob = transports.out_of_band.borrow().clone();
-                match oob {
-                    Some(oob) if (oob.send)(address, datagram) => Ok(()),
-                    Some(_) => Err(Status::Again),
-                    None => Err(Status::Unreachable),
+                let oob = oob.ok_or(Status::Unreachable)?;
+                match catch_unwind(AssertUnwindSafe(|| (oob.send)(address, datagram))) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(Status::Again),
+                    // Who posts, or is in the middle of anything else, goes on as if it had been lost on the way.
+                    Err(panic) => {
+                        let _ = transports.panic.borrow_mut().get_or_insert(panic);
+                        self.shared.note_work();
+                        Ok(())
+                    }
                 }
             }
             WireupTransport::Messages(interface, candidate) => {
@@ -314,7 +321,8 @@ impl Worker {
     /// [`deliver_out_of_band`](Worker::deliver_out_of_band). Call it before
     /// [`address`](Worker::address).
     ///
-    /// A datagram may be lost, doubled or late; what needs it is sent again.
+    /// A datagram may be lost, doubled or late; what needs it is sent again. One with which `send` panics is lost: the panic comes
+    /// out of the next call that makes progress, whichever call `send` was run by.
     ///
     /// # Errors
     /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and a path of

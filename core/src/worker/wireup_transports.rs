@@ -10,6 +10,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::objects::OpenConnector;
 use crate::setup::Core;
 use crate::sys::Poller;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -54,6 +55,8 @@ pub(super) struct OutOfBand {
 pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
+    /// What that has panicked with, until a progress call has ended with it.
+    pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
     /// Endpoints over modules of a domain; closed with the worker.
     pub(super) messages: RefCell<Carried<ModulePair, RawEndpoint>>,
 }
@@ -99,7 +102,8 @@ impl WireupTransports {
             });
         }
         let messages = RefCell::new(Carried::new(MOST_CARRIED, TRANSPORT_COOKIE));
-        WireupTransports { connectors, out_of_band: RefCell::default(), messages }
+        let (out_of_band, panic) = (RefCell::default(), RefCell::default());
+        WireupTransports { connectors, out_of_band, panic, messages }
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {

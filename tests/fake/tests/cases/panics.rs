@@ -2,12 +2,16 @@
 
 use crate::cases;
 use crate::stage::{Stage, context, pending, try_context};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline::{Completion, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The events behind a handler that panicked are handed out by the next calls.
 fn nothing_behind_a_panic_is_lost(lane: Lane) {
@@ -177,7 +181,64 @@ fn in_every_slot(times: u64) {
     }
 }
 
+/// What `a` carries from here on. The first datagram with these bytes in it is met with a panic.
+fn panics_at(stage: &Stage, bytes: &'static [u8]) -> impl Fn() -> Option<Vec<u8>> + use<> {
+    let mail: Rc<RefCell<VecDeque<Vec<u8>>>> = Rc::default();
+    let (post, panics) = (mail.clone(), Cell::new(true));
+    let carries = move |_: &[u8], datagram: &[u8]| {
+        if datagram.windows(bytes.len()).any(|part| part == bytes) && panics.replace(false) {
+            resume_unwind(Box::new("what carries datagrams panics"));
+        }
+        post.borrow_mut().push_back(datagram.to_vec());
+        true
+    };
+    stage.a.set_out_of_band(&[0], carries).unwrap();
+    move || mail.borrow_mut().pop_front()
+}
+
+/// Makes progress until `done`; how many calls panicked.
+fn panics_until(
+    stage: &Stage,
+    mail: impl Fn() -> Option<Vec<u8>>,
+    done: impl Fn() -> bool,
+) -> usize {
+    let (begun, mut panics) = (Instant::now(), 0);
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "it never ends");
+        mail().into_iter().for_each(|datagram| stage.b.deliver_out_of_band(&datagram).unwrap());
+        panics += usize::from(catch_unwind(AssertUnwindSafe(|| stage.turn())).is_err());
+    }
+    panics
+}
+
 cases! {
+    /// In the middle of a post: the datagram is lost, as any may be, and nothing else.
+    fn a_panic_of_what_carries_datagrams_comes_out_of_progress() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
+        let mail = panics_at(&stage, b"rma");
+        let (target, key) = stage.target(vec![0; 8]);
+        let put = pending(stage.ab.put_bytes(&[7; 8], &key, 0));
+        assert_eq!(panics_until(&stage, mail, || stage.a.test(&put).is_some()), 1);
+        assert_eq!((stage.a.test(&put), target.to_vec(0..8).unwrap()), (Some(Ok(0)), vec![7; 8]));
+        stage.assert_no_faults();
+    }
+
+    /// The same in the turn of an endpoint that takes its next lane: it gets another turn.
+    fn an_endpoint_in_whose_turn_what_carries_datagrams_panics_goes_on() {
+        let second = Lane { priority: 0, ..Lane::messages("second") };
+        let second = second.of_the_other().over_circuits();
+        let stage = Stage::new(vec![Lane::messages("first").over_circuits(), second]);
+        let log = stage.log_at_b(5);
+        let mail = panics_at(&stage, b"other|other:second");
+        let at = stage.world.interface(0, "first");
+        stage.world.rule(Rule::every(Slot::Bind, Act::Refuse(Status::Io)).at(at));
+        let late = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        drop(pending(late.send(5, 7, b"")));
+        assert_eq!(panics_until(&stage, mail, || *log.borrow() == [7]), 1);
+        assert_eq!(&*late.message_path(), "other:second/second");
+        stage.assert_no_faults();
+    }
+
     fn a_panic_in_a_handler_loses_nothing_of_its_batch() {
         nothing_behind_a_panic_is_lost(Lane::whole("all"));
     }
