@@ -189,6 +189,16 @@ impl Machine {
         }
     }
 
+    /// The same of a `Create`. Nothing of ours leads to the peer: it is told where it said that it is.
+    pub(crate) fn refused(&mut self, now: u64, key: &ConnectionKey, identity: &[u8], why: &str) {
+        if self.phase(key) == Some(Phase::Making) {
+            let datagram = self.rejection(key, ReasonKind::Rejected, why);
+            self.actions.push_back(Action::Answer { identity: identity.to_vec(), datagram });
+            let text = format!("the endpoint of {key} could not be made: {why}");
+            self.fail(now, key, ReasonKind::Local, text, None);
+        }
+    }
+
     /// The endpoint is connected to the address of a `Bind`, or could not be.
     pub(crate) fn bound(&mut self, now: u64, key: &ConnectionKey, outcome: Result<(), &str>) {
         let Some(connection) = self.connections.get_mut(key) else { return };

@@ -90,7 +90,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     /// The peer began this connection: make an endpoint, then call [`Machine::created`] or
-    /// [`Machine::not_created`].
+    /// [`Machine::refused`].
     Create {
         /// The connection.
         key: ConnectionKey,

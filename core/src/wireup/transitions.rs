@@ -73,9 +73,25 @@ impl Machine {
     }
 
     pub(super) fn send_reject(&mut self, key: &ConnectionKey, kind: ReasonKind, text: &str) {
+        let datagram = self.rejection(key, kind, text);
+        self.actions.push_back(Action::Send { key: key.clone(), datagram });
+    }
+
+    /// What ends a connection at the peer too.
+    pub(super) fn rejection(
+        &mut self,
+        key: &ConnectionKey,
+        kind: ReasonKind,
+        text: &str,
+    ) -> Vec<u8> {
         self.counters.rejected += 1;
-        let next = self.next(key);
-        self.send(key, &Body::Reject { kind, next, text });
+        if kind == ReasonKind::Rejected {
+            self.refusals.push_back((key.clone(), kind, cut(text, 255).to_string()));
+            if self.refusals.len() > MAX_REFUSALS {
+                let _ = self.refusals.pop_front();
+            }
+        }
+        encode(&self.header(key), &Body::Reject { kind, next: self.next(key), text })
     }
 
     pub(super) fn send(&mut self, key: &ConnectionKey, body: &Body<'_>) {
@@ -136,12 +152,6 @@ impl Machine {
     ) {
         if let Some((kind, text)) = tell {
             self.send_reject(key, kind, text);
-            if kind == ReasonKind::Rejected {
-                self.refusals.push_back((key.clone(), kind, cut(text, 255).to_string()));
-                if self.refusals.len() > MAX_REFUSALS {
-                    let _ = self.refusals.pop_front();
-                }
-            }
         }
         if self.remove(key).is_some() {
             self.counters.failed += 1;

@@ -132,7 +132,8 @@ impl World {
         assert!(side.to_make.remove(key));
         match outcome {
             Ok(()) => side.machine.created(side.now, key, &side.endpoints[key].address),
-            Err(why) => side.machine.not_created(side.now, key, why),
+            Err(why) if side.wanted.contains(key) => side.machine.not_created(side.now, key, why),
+            Err(why) => side.machine.refused(side.now, key, &key.peer[..1], why),
         }
         self.drain(who);
     }

@@ -37,7 +37,7 @@ impl Inner {
                 let mut machine = self.wiring.machine.borrow_mut();
                 match outcome {
                     Ok(address) => machine.created(now, &key, &address),
-                    Err(error) => machine.not_created(now, &key, &error.to_string()),
+                    Err(error) => machine.refused(now, &key, &identity, &error.to_string()),
                 }
             }
             Action::Bind { key, address } => {

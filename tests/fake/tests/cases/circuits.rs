@@ -327,6 +327,28 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// The first answer to the first request says it: nobody has to ask again.
+    fn who_asks_for_a_connection_that_cannot_be_made_hears_why_at_once() {
+        let stage = over_circuits();
+        let said: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let words = said.clone();
+        let carries = move |_: &[u8], datagram: &[u8]| {
+            words.borrow_mut().push(datagram.to_vec());
+            true
+        };
+        stage.b.set_out_of_band(&[1], carries).unwrap();
+        let at = stage.world.interface(1, "all");
+        stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::NoMemory)).at(at));
+        let late = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let asked = pending(late.flush_messages());
+        let _ = stage.turn();
+        let [rejection] = &said.take()[..] else { panic!("one answer to one request") };
+        stage.a.deliver_out_of_band(rejection).unwrap();
+        let error = stage.end_of(&asked).expect("it has heard").unwrap_err();
+        assert!(error.to_string().contains("was rejected by the peer"), "{error}");
+        stage.assert_no_faults();
+    }
+
     /// Of requests that the application keeps, and of those that come afterwards.
     fn who_asks_a_closed_worker_for_a_service_hears_of_it() {
         for over_circuits in [true, false] {
