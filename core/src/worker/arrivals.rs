@@ -107,15 +107,6 @@ impl Inner {
         }
     }
 
-    /// The same where an endpoint is dropped, in a handler perhaps: the next progress call tells.
-    pub(super) fn note_loss(&self, worker: &[u8; 16]) {
-        let lost = self.peers.borrow().lost(worker);
-        let Some((peer, error)) = lost else { return };
-        if !self.sees_process(worker) && self.peers.borrow_mut().tell(peer) {
-            self.tell_later(PeerId(peer), Some(error));
-        }
-    }
-
     /// Whether an endpoint of ours to a worker stands that ends with its process.
     fn sees_process(&self, worker: &[u8; 16]) -> bool {
         const SEES: u64 = caps::LOCAL_ONLY | caps::PEER_FAILURE;
@@ -137,34 +128,27 @@ impl Inner {
         }
     }
 
-    /// Tells the application that a peer is gone, or, without an error, that it has left. Any call may find that out; handlers
-    /// run in those that make progress.
+    /// The application is to hear that a peer is gone, or, without an error, that it has left. Any call may find that out, one that a
+    /// handler makes too; handlers run in those that make progress, one after the other.
     fn tell(&self, peer: PeerId, error: Option<Error>) {
-        if !self.shared.in_progress.get() {
-            return self.tell_later(peer, error);
-        }
-        // Not borrowed while they run: they may register others.
-        let (on_failure, on_left) =
-            (self.on_failure.borrow().clone(), self.on_left.borrow().clone());
-        match (error, on_failure, on_left) {
-            (Some(error), Some(handler), _) => handler(peer, &error),
-            (None, _, Some(handler)) => handler(peer),
-            _ => {}
-        }
-    }
-
-    fn tell_later(&self, peer: PeerId, error: Option<Error>) {
         self.news.borrow_mut().push_back((peer, error));
         self.shared.note_work();
     }
 
-    /// Tells what other calls have found out.
+    /// Tells it what has been found out. No handler is running.
     pub(super) fn tell_news(&self) -> usize {
         let mut told = 0;
         loop {
             let next = self.news.borrow_mut().pop_front();
             let Some((peer, error)) = next else { return told };
-            self.tell(peer, error);
+            // Not borrowed while they run: they may register others.
+            let (on_failure, on_left) =
+                (self.on_failure.borrow().clone(), self.on_left.borrow().clone());
+            match (error, on_failure, on_left) {
+                (Some(error), Some(handler), _) => handler(peer, &error),
+                (None, _, Some(handler)) => handler(peer),
+                _ => {}
+            }
             told += 1;
         }
     }

@@ -41,7 +41,7 @@ impl WorkerCalls for Inner {
     fn remove_endpoint(&self, endpoint: &EndpointInner) {
         let _ = self.endpoints.borrow_mut().remove(endpoint.id);
         self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
-        self.note_loss(&endpoint.address.entry.worker);
+        self.tell_of_loss(&endpoint.address.entry.worker);
     }
 
     fn provider_failed(&self, interface: usize) {

@@ -167,6 +167,8 @@ impl Inner {
                 }
             }
             self.other_event(index, event);
+            // Before what its peer may have sent anew.
+            let _ = self.tell_news();
         }
     }
 
@@ -338,7 +340,7 @@ impl Inner {
     /// One round over the endpoints with something queued, each getting its turn; then shared copies.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
-        let mut count = self.tell_news();
+        let mut count = 0;
         if self.shared.ops.borrow().has_due() {
             run_due(&self.shared, &**self);
         }
@@ -371,6 +373,7 @@ impl Inner {
         }
         let datagrams = self.send_waiting_datagrams();
         let owed = self.give_owed_answers();
+        count += self.tell_news();
         let due = self.shared.ops.borrow().has_due();
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.shares_copies() || datagrams || owed || due);

@@ -2,8 +2,11 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use tieline::{
-    Access, Completion, Endpoint, Outcome, PostError, Region, RemoteKey, Request, Status, Width,
+    Access, Completion, Endpoint, Outcome, PostError, Region, RemoteKey, Request, ServiceRequest,
+    Status, Width,
 };
 use tieline_fake::{Act, Lane, Rule, Slot};
 
@@ -241,6 +244,34 @@ cases! {
         let ended = c.test(&asked).expect("nobody waits for an answer that does not come");
         assert_eq!(ended.unwrap_err().status(), Status::Closed);
         stage.assert_no_faults();
+    }
+
+    /// The last answer that is owed is given inside a handler, and costs the connection: the application is told of that behind it.
+    fn a_handler_in_which_a_peer_is_given_up_ends_before_the_application_hears_of_it() {
+        const BOUND: u64 = 65_536;
+        let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
+        let stage = Stage::with(vec![Lane::messages("am").over_circuits()], &settings);
+        let (a, b) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+        for slot in [Slot::Short, Slot::Packed] {
+            stage.world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).at(a));
+        }
+        (1..=BOUND).for_each(|token| stage.world.forge(b, a, 0xf005, token, &[]));
+        // More polls than it takes to bring them all.
+        (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
+        let inside = Rc::new(Cell::new(false));
+        let told: Rc<RefCell<Vec<bool>>> = Rc::default();
+        let (is_inside, was_inside, hears) = (inside.clone(), inside, told.clone());
+        stage.a.on_peer_failure(move |_, _| hears.borrow_mut().push(was_inside.get()));
+        let refuses = move |request: ServiceRequest| {
+            is_inside.set(true);
+            let _ = request.reject(b"");
+            is_inside.set(false);
+        };
+        stage.a.listen("store", 4, refuses).unwrap();
+        let ask = [&b"TS\x01\x01"[..], &[7; 8], b"\x05store\0\0"].concat();
+        stage.world.forge(b, a, 0xf008, 0, &ask);
+        (0..10).for_each(|_| { let _ = stage.a.progress(); });
+        assert_eq!(*told.borrow(), [false], "inside a handler?");
     }
 
     /// Who asks for services without end and takes no refusal has them kept up to a bound, and then no connection.
