@@ -147,8 +147,9 @@ impl ContextBuilder {
     /// application computes. It sleeps when idle.
     ///
     /// Should the thread end early, what is there goes on, served by the workers' own progress as without it; what peers had on
-    /// its way to the thread ends. The owner hears of it from the next [`Worker::wait`], `wait_until` or [`Worker::arm`] of each worker, which returns the reason once, and
-    /// from everything new that the context is asked for: workers and memory.
+    /// its way to the thread ends, and what waits for a connection to it goes to the workers. The owner hears of it from the next
+    /// [`Worker::wait`], `wait_until` or [`Worker::arm`] of each worker, which returns the reason once, and from everything new that the
+    /// context is asked for: workers and memory.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }

@@ -1,5 +1,6 @@
 //! How an endpoint ends: what failed, what that means for it, and what it leaves behind.
 
+use super::flush::ends_service;
 use super::queued::{Failed, QueuedOp};
 use super::{Inner, Owner, State};
 use crate::error::Scope;
@@ -75,6 +76,9 @@ impl Inner {
             return self.lost_for_its_user(None, &error);
         }
         let error = error.of(Scope::Connection);
+        if self.state.get() == State::New && ends_service(&error) {
+            self.hand_over();
+        }
         self.state.set(State::Failed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(error.clone());
@@ -106,9 +110,14 @@ impl Inner {
     /// This endpoint leads to a peer's service worker, and has failed, or lost its lanes over one interface: so has whoever goes
     /// through it.
     pub(super) fn lost_for_its_user(&self, interface: Option<usize>, error: &Error) {
-        if !self.reaches_memory.get() {
-            return;
+        let user = if self.reaches_memory.get() { self.user() } else { None };
+        if let Some(user) = user {
+            user.control_failed(self, interface, error);
         }
+    }
+
+    /// Whoever goes through this endpoint to a peer's service worker.
+    fn user(&self) -> Option<Rc<Inner>> {
         // Also where another one has taken its place: keys that were imported before go on through its lanes.
         let is_this = |control: &Rc<Inner>| std::ptr::eq(&**control, self);
         let serves = |of: &Rc<Inner>| {
@@ -116,9 +125,17 @@ impl Inner {
                 || of.past_controls.borrow().iter().any(is_this)
         };
         let user = self.worker.all_endpoints().into_iter().find(serves);
-        if let Some(user) = user.filter(|user| user.is_alive()) {
-            user.control_failed(self, interface, error);
-        }
+        user.filter(|user| user.is_alive())
+    }
+
+    /// Nobody serves where this endpoint leads, and nothing was sent there: what waits goes to the peer's own worker, before all that
+    /// waits for it already, since that may wait for this.
+    fn hand_over(&self) {
+        let waits = self.shared.ops.borrow().open_of(self.index) > 0;
+        let Some(user) = waits.then(|| self.user()).flatten() else { return };
+        self.shared.ops.borrow_mut().hand_over(self.index, user.index);
+        let queued = std::mem::take(&mut *self.queue.borrow_mut());
+        queued.into_iter().rev().for_each(|op| user.put_first(op));
     }
 
     /// The provider of this interface broke: nothing of it is called again, also not where this endpoint has failed before.

@@ -349,7 +349,7 @@ impl Inner {
 }
 
 /// Whether who connects to a service worker, or was connected, learns by this that nobody serves there any more.
-fn ends_service(error: &Error) -> bool {
+pub(super) fn ends_service(error: &Error) -> bool {
     matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
 

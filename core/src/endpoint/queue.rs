@@ -88,10 +88,10 @@ impl Inner {
         }
         let first = !op.is_message() && self.queue_len() == 0;
         match self.state.get() {
-            State::Failed | State::Closed => {
-                let error = self.dead_error();
-                return self.end(op.request(), Err(error));
-            }
+            State::Failed | State::Closed => match self.successor(&op) {
+                Some(user) => return user.put_first(op),
+                None => return self.end(op.request(), Err(self.dead_error())),
+            },
             State::New if !first => {}
             State::Ready | State::New => match self.attempt(&mut op) {
                 Ok(true) => return self.end(op.ends_when_sent(), Ok(0)),
@@ -103,6 +103,12 @@ impl Inner {
         self.queued_bytes.set(self.queued_bytes.get() + op.copied());
         self.queue.borrow_mut().push_back(op);
         self.queue_has_work();
+    }
+
+    /// Whoever has taken over what was open here; see [`Inner::hand_over`].
+    fn successor(&self, op: &QueuedOp) -> Option<Rc<Inner>> {
+        let owner = self.shared.ops.borrow().owner(op.request()?)?;
+        self.worker.endpoint_at(owner).filter(|_| owner != self.index)
     }
 
     /// Queues at the front: what is queued already may depend on it.

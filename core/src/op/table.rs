@@ -397,6 +397,12 @@ impl Table {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
+    /// Whose an open operation is.
+    pub(crate) fn owner(&self, id: Id) -> Option<usize> {
+        let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
+        Some(hot.owner() as usize)
+    }
+
     /// Whose an open operation is that only a peer's answer ends, and of which kind; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind.is_asked())?;

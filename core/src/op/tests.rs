@@ -62,6 +62,29 @@ fn a_completion_ends_only_what_was_posted_to_that_interface() {
 }
 
 #[test]
+fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_others() {
+    let mut table = Table::new(100);
+    let (first, own) = (table.open(1, Kind::Put).unwrap(), table.open(0, Kind::Get).unwrap());
+    let flush = table.open(0, Kind::Flush).unwrap();
+    let part = table.open_part(flush, 1, Kind::Flush).unwrap();
+    table.start_flush(part, false, None);
+    table.start_flush(flush, false, None);
+    let later = table.open(1, Kind::Put).unwrap();
+    let provider_has = posted(&mut table, 1, 2);
+    table.hand_over(1, 0);
+    assert_eq!((table.open_of(0), table.open_of(1)), (5, 1));
+    assert_eq!([first, later, provider_has].map(|id| table.owner(id)), [Some(0), Some(0), Some(1)]);
+    assert!(table.fail_owner(1, &bare(Status::PeerFailed)).len() == 1);
+    let late = self::flush(&mut table, 0);
+    assert!(table.part(own, Ok(0)));
+    assert!(table.result(flush).is_none(), "it covers what was handed over");
+    assert!(table.part(first, Ok(0)));
+    assert_eq!((table.result(flush), table.result(late)), (Some(Ok(0)), None));
+    assert!(table.part(later, Ok(0)));
+    assert_eq!((table.result(late), table.open_count()), (Some(Ok(0)), 0));
+}
+
+#[test]
 fn only_what_asks_a_peer_takes_an_answer() {
     let mut table = Table::new(100);
     for kind in [Kind::Put, Kind::Get, Kind::Atomic, Kind::Fetch, Kind::Ping] {

@@ -15,13 +15,15 @@ pub(crate) struct Post {
     pub(crate) open: bool,
     /// From whom, and what.
     inbox: VecDeque<(u64, Box<[u8]>)>,
+    /// Who could not be reached.
+    left: VecDeque<u64>,
     /// What the events of the last poll point to.
     handed: Vec<Box<[u8]>>,
 }
 
 impl Post {
     pub(crate) fn new() -> Post {
-        Post { open: true, inbox: VecDeque::new(), handed: Vec::new() }
+        Post { open: true, inbox: VecDeque::new(), left: VecDeque::new(), handed: Vec::new() }
     }
 }
 
@@ -54,7 +56,7 @@ impl FakeConnector {
     fn parse(&self, address: &[u8]) -> Result<usize, Status> {
         let number = address.try_into().map_err(|_| Status::BadData)?;
         let number = usize::try_from(u64::from_le_bytes(number)).map_err(|_| Status::BadData)?;
-        let there = self.world.state().posts.get(number).is_some_and(|post| post.open);
+        let there = number < self.world.state().posts.len();
         if there { Ok(number) } else { Err(Status::Unreachable) }
     }
 }
@@ -79,7 +81,11 @@ impl Connector for FakeConnector {
         self.ask(Slot::Datagram, datagram.len())?;
         let to = self.parse(address)?;
         let from = address_hash(&self.address());
-        self.world.state().posts[to].inbox.push_back((from, datagram.into()));
+        let posts = &mut self.world.state().posts;
+        match posts[to].open {
+            true => posts[to].inbox.push_back((from, datagram.into())),
+            false => posts[self.number].left.push_back(address_hash(address)),
+        }
         Ok(())
     }
 
@@ -89,6 +95,11 @@ impl Connector for FakeConnector {
         let post = &mut state.posts[self.number];
         post.handed.clear();
         while events.room() > 0 {
+            if let Some(header) = post.left.pop_front() {
+                let (kind, status) = (event::PEER_LEFT, Status::PeerFailed as i32);
+                let _ = events.push(Event { kind, status, header, ..Event::empty() });
+                continue;
+            }
             let Some((from, bytes)) = post.inbox.pop_front() else { break };
             let (data, len) = (bytes.as_ptr(), bytes.len());
             let kind = event::DATAGRAM;

@@ -76,6 +76,44 @@ impl Table {
         }
     }
 
+    /// An endpoint has failed that has sent nothing, and another takes over what is open of it. What a flush of that one covers
+    /// there goes before that flush, with the part that waits for it; the rest was posted after all of them.
+    pub(crate) fn hand_over(&mut self, from: usize, to: usize) {
+        let mut covered = Vec::new();
+        for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
+            covered.push(id);
+            let flush = self.slab.get(id).is_some_and(|hot| hot.kind == Kind::Flush);
+            let waits = self.slab.cold(id).and_then(|cold| cold.then.first().copied());
+            if let Some(waits) = waits.filter(|waits| flush && self.owner(*waits) == Some(to)) {
+                covered.drain(..).for_each(|id| self.relink(id, to, Some(waits)));
+            }
+        }
+        covered.into_iter().for_each(|id| self.relink(id, to, None));
+    }
+
+    /// Gives an operation another owner: in front of one that it has open, or behind all.
+    fn relink(&mut self, id: Id, owner: usize, next: Option<Id>) {
+        let Some(&hot) = self.slab.get(id) else { return };
+        let _ = self.unlink(hot);
+        let _ = self.own_list(owner);
+        let Some((next, before)) = next.and_then(|id| Some((id, self.slab.get(id)?.before))) else {
+            return self.link(id, owner as u32);
+        };
+        let at = id.place() as u32;
+        self.lists[owner].open += 1;
+        match self.hot_at(before) {
+            Some(hot) => hot.after = at,
+            None => self.lists[owner].first = at,
+        }
+        if let Some(hot) = self.slab.get_mut(next) {
+            hot.before = at;
+        }
+        if let Some(hot) = self.slab.get_mut(id) {
+            (hot.before, hot.after) = (before, next.place() as u32);
+            hot.owner_and_interface = hot.owner_and_interface & !NOBODY | owner as u32;
+        }
+    }
+
     /// Operations of an endpoint that have failed, and that may still be asked for: another's from here on, or nobody's.
     fn take_untold(&mut self, owner: usize) -> Vec<Id> {
         let count = self.lists.get_mut(owner).map_or(0, |list| std::mem::take(&mut list.untold));

@@ -100,6 +100,29 @@ cases! {
         }
     }
 
+    /// Over connections it is found out when they are formed, and what waits for that is what a fence and a flush wait for.
+    fn what_waits_for_a_connection_to_it_goes_to_the_worker_where_it_has_stopped() {
+        let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
+        let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
+        let (target, key) = stage.target(vec![0; 24]);
+        let local = stage.local(vec![5; 8]);
+        let serves = stage.world.interface(1, "am");
+        stage.world.rule(Rule::every(Slot::Arm, Act::Refuse(Status::Io)).at(serves));
+        assert!(comes(|| stage.at_b.worker().is_err()), "it stops");
+        let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        let locally = stage.ab.put_with(&local, 0..8, &key, 16, Completion::Local);
+        let early = pending(stage.ab.flush());
+        stage.ab.fence().unwrap();
+        let (second, added) = (pending(stage.ab.put_bytes(&[2; 8], &key, 0)), pending(stage.ab.fetch_add(&key, 8, 3)));
+        let flush = pending(stage.ab.flush());
+        for request in [first, pending(locally), early, second, added, flush] {
+            assert_eq!(stage.end_of(&request), Some(Ok(0)));
+        }
+        let there = [[2; 8], [3, 0, 0, 0, 0, 0, 0, 0], [5; 8]].concat();
+        assert_eq!((target.to_vec(0..24).unwrap(), stage.a.pending()), (there, 0));
+        stage.assert_no_faults();
+    }
+
     /// Puts that had completed locally may be lost with the connection to the service worker, which another replaces.
     fn a_flush_says_what_was_lost_with_the_connection_to_the_service_worker() {
         for again in [false, true] {
