@@ -154,16 +154,19 @@ impl Inner {
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
-    /// Whether nothing here can move until a connection has formed, or has failed to.
-    pub(crate) fn waits_for_circuit(&self) -> bool {
+    /// Whether nothing here can move until a connection has formed, or has failed to, or until what stands before a fence has ended.
+    pub(crate) fn waits_for_event(&self) -> bool {
         let messages_wait = || {
             let pair = self.route.message().filter(|_| self.state.get() == State::New);
             pair.is_some_and(|pair| self.worker.circuit_forms(self, pair.interface))
         };
-        match self.queue.borrow().front() {
+        let (queue, answers) = (self.queue.borrow(), !self.answers.borrow().is_empty());
+        match queue.front() {
+            _ if answers && !messages_wait() => false,
             Some(QueuedOp::Native(op)) => op.key.forming().is_some(),
+            Some(QueuedOp::Barrier { request }) => self.shared.ops.borrow().is_open(*request),
             Some(op) => op.is_message() && messages_wait(),
-            None => !self.answers.borrow().is_empty() && messages_wait(),
+            None => answers,
         }
     }
 

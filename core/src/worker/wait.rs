@@ -175,8 +175,9 @@ impl Inner {
     /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
     fn is_to_look(&self) -> bool {
         let settles = self.shared.settling.replace(false);
-        // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer.
-        let tries = |endpoint: &Rc<EndpointInner>| !endpoint.waits_for_circuit();
+        // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer, and what waits behind a
+        // fence by what ends the operations before it.
+        let tries = |endpoint: &Rc<EndpointInner>| !endpoint.waits_for_event();
         settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
+use std::time::{Duration, Instant};
 use tieline::{Completion, Endpoint, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
@@ -33,6 +34,27 @@ const BEHIND: [(&str, Behind); 5] = [
 ];
 
 cases! {
+    /// What it waits for ends with an event: nothing is found by looking before.
+    fn who_waits_behind_a_fence_sleeps() {
+        let rma = Lane::memory("rma").without_atomics().sleeping();
+        let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.hold(Slot::Put);
+        let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        let added = pending(stage.ab.fetch_add(&key, 8, 1));
+        stage.ab.fence().unwrap();
+        let behind = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+        let (begun, long) = (Instant::now(), Duration::from_millis(300));
+        while stage.a.wait(Some(long)).unwrap() {}
+        assert!(begun.elapsed() >= long, "it was woken after {:?}", begun.elapsed());
+        stage.world.forget_rules();
+        stage.world.release_held();
+        for request in [&put, &added, &behind] {
+            assert!(stage.end_of(request).is_some_and(|ended| ended.is_ok()));
+        }
+        stage.assert_no_faults();
+    }
+
     /// Whatever it is, and whether something waits before it, it ends once the other lane is done.
     fn what_goes_another_way_behind_a_fence_waits_for_the_first_and_ends() {
         for waits in [false, true] {
