@@ -61,8 +61,6 @@ pub(crate) struct Connection {
     /// Since when a send is on its way whose end the device will tell, or the goodbye is, and nothing has come back.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
-    /// The peer has sent something on this connection.
-    pub(crate) received: bool,
     /// The hello is still to be sent, once the peer was heard.
     pub(crate) owes_hello: bool,
     /// What is posted before anything else.
@@ -123,7 +121,6 @@ impl Connection {
             keepalive_pending: false,
             stalled: None,
             deadline: now,
-            received: false,
             owes_hello: false,
             packed: Packed::Nothing,
             async_error: None,

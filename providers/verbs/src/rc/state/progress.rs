@@ -178,8 +178,7 @@ impl State {
                 queue_pair::completion_error(wc, &domain, peer)
             }
         };
-        let unanswered = connection.phase == Phase::Connecting && !connection.received;
-        if unanswered
+        if connection.phase == Phase::Connecting
             && wc.status == IBV_WC_RETRY_EXC_ERR
             && !domain.watch.device_gone()
             && Instant::now() < connection.deadline
@@ -220,7 +219,6 @@ impl State {
             return self.to_post.push(again);
         };
         connection.active = true;
-        connection.received = true;
         let accepted = head
             .and_then(|head| connection.credits.grant_received(head.grant).map(|()| head))
             .map_err(|_| "the peer sent a message that makes no sense")
