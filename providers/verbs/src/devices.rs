@@ -313,6 +313,9 @@ pub(crate) mod tests {
         class.file("rxe0/ports/1/pkeys/0", "0xffff\n");
         class.file("rxe0/ports/1/pkeys/1", "0x0000\n");
         class.file("rxe0/ports/1/pkeys/2", "0x0001\n");
+        class.file("rxe1/ports/1/pkeys/0", "0x8000\n");
+        class.file("rxe1/ports/1/pkeys/1", "0x8002\n");
+        assert_eq!(partition(&class.0, &port("rxe1", 1), None), Ok((1, 0x8002)), "no key at all");
         let port = port("rxe0", 1);
         assert_eq!(partition(&class.0, &port, None), Ok((0, 0xffff)));
         assert_eq!(partition(&class.0, &port, Some(0x8001)), Ok((2, 1)));

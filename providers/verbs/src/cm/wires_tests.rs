@@ -79,6 +79,12 @@ fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let mut wires =
         Wires::new(domain.state.clone(), channel, Vec::new(), Default::default()).unwrap();
+    let watched = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", wires.fd())).unwrap();
+    let is_channel = |line: &str| {
+        let fd = line.strip_prefix("tfd:").and_then(|rest| rest.split_whitespace().next());
+        fd.is_some_and(|fd| fd.parse() == Ok(wires.channel.fd()))
+    };
+    assert!(watched.lines().any(is_channel), "what the manager says wakes as well: {watched}");
     let (link, id) = (wires.number(), Id::new(&wires.channel).unwrap());
     let _ = wires.wires.insert(link, Wire::new(id, Phase::Up, Instant::now()));
     announce(IBV_EVENT_DEVICE_FATAL);

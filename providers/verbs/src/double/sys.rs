@@ -39,13 +39,6 @@ pub(crate) fn descriptor() -> c_int {
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
 }
 
-/// Whether who sleeps on a descriptor is woken.
-pub(crate) fn wakes(fd: c_int) -> bool {
-    let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one filled record.
-    unsafe { libc::poll(&raw mut wait, 1, 0) == 1 }
-}
-
 fn made<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
@@ -290,6 +283,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
             context: context.addr(),
             datagrams: init.qp_type == IBV_QPT_UD,
             peer: 0,
+            depth: init.cap.max_send_wr as usize,
             inline: init.cap.max_inline_data,
             attr: ibv_qp_attr::default(),
             waiting: VecDeque::new(),
@@ -301,19 +295,43 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     })
 }
 
+/// What a step from one state to another has to say, beside the state; none: there is no such step.
+fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
+    Some(match (from, to, datagrams) {
+        (_, IBV_QPS_RESET | IBV_QPS_ERR, _)
+        | (IBV_QPS_INIT, IBV_QPS_RTR, true)
+        | (IBV_QPS_SQE, IBV_QPS_RTS, true) => 0,
+        (IBV_QPS_RESET, IBV_QPS_INIT, true) => IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+        (IBV_QPS_RTR, IBV_QPS_RTS, true) => IBV_QP_SQ_PSN,
+        (IBV_QPS_RESET, IBV_QPS_INIT, false) => {
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+        }
+        (IBV_QPS_INIT, IBV_QPS_RTR, false) => {
+            IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER
+        }
+        (IBV_QPS_RTR, IBV_QPS_RTS, false) => {
+            IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC
+        }
+        _ => return None,
+    })
+}
+
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: a live queue pair and a filled record.
     let (qpn, new, mask) = unsafe { ((*qp).qp_num, *attr, mask as c_uint) };
     world(|world| {
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
-        let legal = match new.qp_state {
-            IBV_QPS_RESET | IBV_QPS_ERR => true,
-            IBV_QPS_INIT => pair.attr.qp_state == IBV_QPS_RESET,
-            IBV_QPS_RTR => pair.attr.qp_state == IBV_QPS_INIT,
-            IBV_QPS_RTS => matches!(pair.attr.qp_state, IBV_QPS_RTR | IBV_QPS_SQE),
-            _ => false,
-        };
-        if !legal || mask & IBV_QP_STATE == 0 {
+        let needed = needed(pair.attr.qp_state, new.qp_state, pair.datagrams);
+        if needed.is_none_or(|needed| mask != needed | IBV_QP_STATE) {
             return libc::EINVAL;
         }
         if new.qp_state == IBV_QPS_ERR {
@@ -459,6 +477,12 @@ unsafe extern "C" fn post_send(
             return world.faults.refuse_sends;
         }
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
+        if matches!(pair.attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR) {
+            return libc::EINVAL;
+        }
+        if pair.waiting.len() >= pair.depth {
+            return libc::ENOMEM;
+        }
         if inline && pieces.iter().map(|piece| piece.length).sum::<u32>() > pair.inline {
             return libc::EINVAL;
         }

@@ -85,7 +85,8 @@ pub(super) struct Pair {
     pub(super) context: usize,
     pub(super) datagrams: bool,
     pub(super) peer: u32,
-    /// Bytes that a send may hold inline.
+    /// Sends that it has room for, and bytes that one may hold inline.
+    pub(super) depth: usize,
     pub(super) inline: u32,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,

@@ -54,3 +54,14 @@ fn what_the_device_says_of_a_queue_pair_tells_who_was_to_blame() {
         assert!(failure.text.starts_with(words), "{}", failure.text);
     }
 }
+
+#[test]
+fn completions_of_what_is_out_of_use_take_places_until_the_queue_was_read_to_its_end() {
+    let mut cleanup = Cleanup::default();
+    cleanup.destroy(None, 24);
+    cleanup.reset(1, 8);
+    cleanup.fetched(32, false);
+    assert_eq!(cleanup.stale(), 32, "it may be others' that were read");
+    cleanup.fetched(0, true);
+    assert_eq!(cleanup.stale(), 0);
+}

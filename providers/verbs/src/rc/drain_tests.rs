@@ -215,6 +215,7 @@ fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receive
         }
         // At each side as many as there may be of those that are ending, and the one in use.
         assert!(most <= 2 * (64 + 1), "mute: {mute}, {most} queue pairs");
+        assert!(!mute || pairs().len() == 2 * 64, "{}: no more go than it takes", pairs().len());
         let rest = if mute { LONG } else { Duration::from_millis(100) };
         for _ in 0..4 {
             pass(rest);

@@ -3,9 +3,9 @@
 use crate::abi::IBV_EVENT_PORT_ERR;
 use crate::double::clock::{self, pass};
 use crate::double::world::{announce, chatter, counts, fault};
-use crate::double::{connect, side, side_of, sys};
+use crate::double::{Side, connect, side, side_of};
 use crate::{RC, UD};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tieline_plugin_api::{Armed, Endpoint, Interface, Posting, Status};
 
 const MS: Duration = Duration::from_millis(1);
@@ -105,6 +105,23 @@ fn a_peer_that_never_comes_is_given_up_when_the_time_is_over_and_not_before() {
     assert_eq!(first.am_short(1, 1, b"x"), Err(Status::TimedOut));
 }
 
+/// What has its number would be taken for a repetition of it, should the peer have heard it after all.
+#[test]
+fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
+    let (mut a, b) = (side(&[]), side(&[]));
+    let at_a = a.interface.connect(&[], &[], 1).unwrap();
+    let at_b = b.interface.connect(&[], &[], 2).unwrap();
+    at_a.connect(&at_b.address()).unwrap();
+    (0..200).for_each(|_| a.poll());
+    let before = counts().sends;
+    (0..200).for_each(|_| a.poll());
+    assert_eq!(counts().sends, before, "the other one says its own again and again");
+    at_b.connect(&at_a.address()).unwrap();
+    assert_eq!(counts().sends, before + 1);
+    (0..20).for_each(|_| a.poll());
+    assert_eq!(counts().sends, before + 2);
+}
+
 #[test]
 fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
     let (mut a, mut b) = (side(&[]), side(&[]));
@@ -118,27 +135,87 @@ fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
     assert_eq!(counts().sends, before + 1);
 }
 
+/// The interval at which whoever sleeps on this is woken.
+fn interval(side: &Side) -> String {
+    let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    let sleep = info(&side.interface.event_fd().unwrap().to_string());
+    let watched = sleep
+        .lines()
+        .filter_map(|line| line.strip_prefix("tfd:")?.split(' ').find(|n| !n.is_empty()));
+    let said = watched
+        .map(info)
+        .find_map(|info| Some(info.split_once("it_interval: ")?.1.trim().to_string()));
+    said.unwrap()
+}
+
 #[test]
-fn whoever_sleeps_is_woken_to_look_after_peers_and_messages() {
-    for module in [RC, UD] {
-        let (mut a, mut b) = (side_of(module, &[FAILURE]), side_of(module, &[]));
-        let _ends = match module {
-            RC => connect(&mut a, &mut b),
-            _ => {
-                let address = b.interface.address();
-                let ends = [1, 2].map(|n| a.interface.connect(&address, b"a", n).unwrap());
-                ends.into()
-            }
+fn whoever_sleeps_is_woken_as_often_as_peers_and_messages_need_it_and_else_never() {
+    let armed = |side: &mut Side| {
+        let sleeps = |_| {
+            side.poll();
+            side.interface.arm() == Ok(Armed::Sleep)
         };
-        while a.interface.arm() != Ok(Armed::Sleep) {
+        assert!((0..1000).any(sleeps), "it never sleeps");
+        interval(side)
+    };
+    for (failure, every) in [("100ms", "(0, 20000000)"), ("4s", "(0, 500000000)"), ("1h", "(1, 0)")]
+    {
+        let (mut a, mut b) = (side(&[("TIELINE_FAILURE_TIMEOUT", failure)]), side(&[]));
+        assert_eq!(armed(&mut a), "(0, 0)");
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        assert_eq!(armed(&mut a), every, "a peer may die");
+        drop(at_a);
+        while b.told.failed.is_empty() {
             a.poll();
+            b.poll();
         }
-        let (fd, begun) = (a.interface.event_fd().unwrap(), Instant::now());
-        while !sys::wakes(fd) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{module}: it sleeps for ever");
-            std::thread::yield_now();
-        }
+        (0..300).for_each(|_| a.poll());
+        assert_eq!(armed(&mut a), "(0, 0)");
+        assert_eq!(armed(&mut b), "(1, 0)", "its endpoint is still there");
     }
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    assert_eq!(armed(&mut a), "(0, 0)");
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    assert_eq!(armed(&mut a), "(0, 20000000)", "it may have to say it again");
+    while armed(&mut a) != "(0, 0)" {
+        b.poll();
+    }
+    drop(to_b);
+    while a.interface.memory().peers > 0 {
+        a.poll();
+        b.poll();
+    }
+}
+
+#[test]
+fn a_peer_that_was_asked_for_a_sign_of_life_is_not_asked_again_before_it_has_answered() {
+    let (mut a, mut b) = (side(&[("TIELINE_FAILURE_TIMEOUT", "4s")]), side(&[]));
+    let _ends = connect(&mut a, &mut b);
+    fault(|faults| faults.stuck = true);
+    let before = counts().sends;
+    (0..3000).for_each(|_| a.poll());
+    assert_eq!(counts().sends - before, 1);
+    fault(|faults| faults.stuck = false);
+    (0..1500).for_each(|_| a.poll());
+    assert_eq!(counts().sends - before, 2);
+}
+
+#[test]
+fn a_peer_that_speaks_is_not_asked_for_a_sign_of_life() {
+    let (mut a, mut b) = (side(&[("TIELINE_FAILURE_TIMEOUT", "400ms")]), side(&[]));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let before = counts().sends;
+    for n in 0..12 {
+        assert_eq!(at_b.am_short(1, n, b"here"), Ok(Posting::Done));
+        (0..60).for_each(|_| a.poll());
+    }
+    assert_eq!(counts().sends - before, 12);
+    // Nor is one whose device says that it has taken something.
+    for n in 0..12 {
+        assert_eq!(at_a.am_short(1, n, &[7; 1000]), Ok(Posting::Done));
+        (0..60).for_each(|_| a.poll());
+    }
+    assert_eq!(counts().sends - before, 24);
 }
 
 #[test]

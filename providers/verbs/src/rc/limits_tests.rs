@@ -139,6 +139,22 @@ fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
 }
 
 #[test]
+fn what_buffers_take_is_reported_as_they_are_made() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let taken = || a.interface.memory().buffer_bytes;
+    // A segment with its header, in whole cache lines, and so many at a time.
+    let receives = taken();
+    assert_eq!((receives % (32 * 8256), receives > 0), (0, true));
+    assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Ok(Posting::Done));
+    assert_eq!(taken() - receives, 32 * 8256);
+    assert_eq!(add(&at_a, &key), Ok(Posting::Pending));
+    assert_eq!(taken() - receives, 32 * 8256 + 64 * 64);
+}
+
+#[test]
 fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
     let settings = [FEW, ("TIELINE_VERBS_WINDOW", "64")];
     let (mut a, mut b) = (side(&settings), side(&settings));
@@ -194,6 +210,24 @@ fn an_endpoint_for_which_there_is_no_memory_for_receives_shares_those_that_are_t
     }
     assert!(a.told.failed.is_empty() && b.told.failed.is_empty(), "{:?} {:?}", a.told, b.told);
     fault(|faults| faults.locked = None);
+}
+
+#[test]
+fn as_many_operations_as_the_setting_says_are_on_the_way_and_a_goodbye_beside_them() {
+    let settings = [("TIELINE_VERBS_TX_DEPTH", "16")];
+    let (mut a, mut b) = (side(&settings), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    fault(|faults| faults.stuck = true);
+    let posted = (0..100).take_while(|_| put(&at_a, &key, &[piece(&mut [9u64; 8])], 64).is_ok());
+    assert_eq!(posted.count(), 16);
+    drop(at_a);
+    fault(|faults| faults.stuck = false);
+    while b.told.failed.is_empty() {
+        b.poll();
+    }
+    assert_eq!((b.told.failed[0].1, target), (Status::Closed, vec![9; 8]));
 }
 
 #[test]

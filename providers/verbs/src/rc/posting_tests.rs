@@ -144,7 +144,8 @@ fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason(
     for (module, reason) in
         [(RC, "the device takes no receives any more"), (UD, "posting receives: ")]
     {
-        let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
+        let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
+        let (mut a, mut b) = (side_of(module, &settings), side_of(module, &settings));
         let address = a.interface.address();
         let (at_a, at_b) = match module {
             RC => connect(&mut a, &mut b),

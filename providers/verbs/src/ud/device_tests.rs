@@ -185,6 +185,11 @@ fn what_is_as_long_as_it_may_be_arrives_and_one_byte_more_is_refused() {
     }
     assert_eq!(b.told.arrived, [vec![7; MAX_IDENTITY]]);
     assert_eq!(b.told.messages, [(1, vec![3; most]), (3, vec![])]);
+    drop(to_b);
+    while a.interface.memory().peers > 0 {
+        a.poll();
+        b.poll();
+    }
     let failure = side_of(UD, &[]).interface.reachable(&address).unwrap_err();
     assert_eq!(failure.status, Status::Unreachable);
     let words = "the MTU is 4096 here and 256 there, and a datagram must fit both";
