@@ -3,7 +3,7 @@
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
-use crate::double::world::{Faults, attributes, fault, pairs, receives, unread};
+use crate::double::world::{Faults, attributes, chatter, fault, pairs, receives, unread};
 use crate::double::{Side, connect, piece, poll, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
@@ -225,6 +225,24 @@ fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receive
         }
         assert_eq!(pairs().len(), 0, "mute: {mute}");
     }
+}
+
+#[test]
+fn receives_that_brought_nothing_of_use_or_came_for_nobody_are_posted_again() {
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let before = receives();
+    fault(|faults| faults.chatter = 40);
+    (0..40).for_each(|_| b.poll());
+    assert_eq!((chatter(), receives()), (0, before));
+    // Its endpoint is gone when they are read.
+    (0..10).for_each(|header| assert_eq!(at_a.am_short(7, header, b"x"), Ok(Posting::Done)));
+    drop(at_b);
+    (0..40).for_each(|_| {
+        a.poll();
+        b.poll();
+    });
+    assert_eq!((b.told.messages.len(), receives()), (0, before));
 }
 
 #[test]

@@ -230,3 +230,31 @@ fn closing_waits_for_the_goodbye_as_long_as_the_setting_says() {
     assert!(begun.elapsed() >= MS * 10, "its device may only be slow");
     fault(|faults| faults.stuck = false);
 }
+
+#[test]
+fn nobody_sleeps_while_something_is_there_that_was_not_handed_out() {
+    for module in [RC, UD] {
+        let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
+        let (mut a, mut b) = (side_of(module, &settings), side_of(module, &settings));
+        let (at_a, _at_b) = match module {
+            RC => {
+                let (at_a, at_b) = connect(&mut a, &mut b);
+                (at_a, Some(at_b))
+            }
+            _ => (a.interface.connect(&b.interface.address(), b"a", 1).unwrap(), None),
+        };
+        (0..20).for_each(|_| {
+            a.poll();
+            b.poll();
+        });
+        assert_eq!(b.interface.arm(), Ok(Armed::Sleep), "{module}");
+        assert_eq!(at_a.am_short(1, 1, b"x"), Ok(Posting::Done));
+        assert_eq!(b.interface.arm(), Ok(Armed::Ready), "{module}: what has come wakes nobody");
+        assert_eq!(b.interface.arm(), Ok(Armed::Ready), "{module}");
+        b.poll();
+        assert_eq!(b.told.messages, [(1, b"x".to_vec())]);
+        assert_eq!(b.interface.arm(), Ok(Armed::Ready), "{module}: it may still be looked at");
+        b.poll();
+        assert_eq!(b.interface.arm(), Ok(Armed::Sleep), "{module}");
+    }
+}

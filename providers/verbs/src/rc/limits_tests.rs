@@ -171,6 +171,17 @@ fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
         assert_eq!(to_b.am_packed(7, 3, Packer::new(&mut write), 1000), Err(Status::Closed));
         assert_eq!(to_b.am_short(7, 4, b"same"), Err(Status::Closed));
     }
+    // The peer's last word is read when the message waits for the device to take it.
+    for _ in 0..40 {
+        let (to_b, at_b) = connect(&mut a, &mut b);
+        drop(at_b);
+        fault(|faults| faults.refuse_sends = libc::ENOMEM);
+        assert_eq!(pack(&to_b, 1000, Ok(500)), Ok(500));
+        while a.told.failed.is_empty() {
+            a.poll();
+        }
+        fault(|faults| faults.refuse_sends = 0);
+    }
     let (to_b, _at_b) = connect(&mut a, &mut b);
     fault(|faults| faults.stuck = true);
     let taken = (0..100).take_while(|_| to_b.am_short(7, 1, &[1; 1000]).is_ok()).count();

@@ -175,6 +175,14 @@ fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() 
         let settings = [("TIELINE_VERBS_INLINE", inline), ("TIELINE_VERBS_TX_BUFFERS", "32")];
         let (mut a, mut b) = (side(&settings), side(&settings));
         let before = device::counts().inline;
+        // A hello that nobody hears, one that is heard, and a goodbye, more often than there are buffers.
+        for _ in 0..40 {
+            drop(connect(&mut a, &mut b));
+            while a.interface.memory().peers + b.interface.memory().peers > 0 {
+                a.poll();
+                b.poll();
+            }
+        }
         let (at_a, _at_b) = connect(&mut a, &mut b);
         let mut sent = 0;
         while sent < 500 {
@@ -192,4 +200,22 @@ fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() 
         assert_eq!((b.told.failed[0].1, a.told.failed.len()), (Status::Closed, 0));
         assert_eq!(device::counts().inline > before, copies);
     }
+}
+
+#[test]
+fn what_the_device_says_of_a_queue_pair_ends_its_connection_and_no_other_of_the_worker() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (_first, first) = connect(&mut a, &mut b);
+    let (second, there) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (region, key) = share(&b, &mut target, &second);
+    b.domain.deregister(region).unwrap();
+    assert_eq!(put(&second, &key, &[piece(&mut [1u64; 8])]), Ok(Posting::Pending));
+    while b.told.failed.is_empty() {
+        b.poll();
+    }
+    assert_eq!(there.am_short(7, 1, b"x"), Err(Status::Io));
+    assert_eq!(first.am_short(7, 1, b"x"), Ok(Posting::Done));
+    (0..40).for_each(|_| b.poll());
+    assert_eq!(b.told.failed.len(), 1, "{:?}", b.told.failed);
 }
