@@ -164,3 +164,101 @@ pub(super) fn late(why: &str) -> Error {
          TIELINE_RENDEZVOUS_TIMEOUT or Job::set_deadline gives them longer",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host;
+    use std::os::unix::net::UnixStream;
+
+    fn link() -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let hello = host::hello(0, 2, "");
+        let link = Link::open(Stream::Unix(ours), hello, "the launcher", &long()).unwrap();
+        (link, theirs)
+    }
+
+    fn long() -> Deadline {
+        Deadline::new(Duration::from_secs(100))
+    }
+
+    fn gathered(round: u64, count: u8) -> Frame {
+        Frame::Gathered { round, parts: (0..count).map(|n| vec![n]).collect() }
+    }
+
+    #[test]
+    fn an_answer_is_of_its_own_exchange_and_has_something_of_everybody() {
+        let (mut link, mut theirs) = link();
+        for round in 0..3 {
+            theirs.write_all(&gathered(round, 2).encode()).unwrap();
+            assert_eq!(link.allgather(b"me", &long()).unwrap(), [[0], [1]]);
+        }
+        for (round, count) in [(1, 2), (0, 1), (0, 3)] {
+            let (mut link, mut theirs) = self::link();
+            theirs.write_all(&gathered(round, count).encode()).unwrap();
+            let error = link.allgather(b"me", &long()).unwrap_err();
+            assert_eq!(error.status(), Status::BadData, "{round}, {count}");
+            assert!(error.to_string().contains("the launcher spoke out of turn"), "{error}");
+            // What failed once stays failed, whatever comes.
+            theirs.write_all(&gathered(0, 2).encode()).unwrap();
+            let again = link.allgather(b"me", &long()).unwrap_err();
+            assert_eq!(again.to_string(), error.to_string());
+        }
+    }
+
+    #[test]
+    fn the_last_word_of_who_serves_the_exchange_is_the_reason_for_its_end() {
+        let text = || "rank 1 has something".to_owned();
+        for (frame, status) in [
+            (Frame::Lost { text: text() }, Status::PeerFailed),
+            (Frame::Late { text: text() }, Status::TimedOut),
+            (Frame::Refused { text: text() }, Status::Invalid),
+        ] {
+            let (mut link, mut theirs) = link();
+            theirs.write_all(&frame.encode()).unwrap();
+            drop(theirs);
+            let error = link.allgather(b"me", &long()).unwrap_err();
+            assert_eq!(error.status(), status);
+            assert!(error.to_string().contains(&text()), "{error}");
+        }
+        let (mut link, theirs) = link();
+        drop(theirs);
+        let error = link.allgather(b"me", &long()).unwrap_err();
+        assert_eq!(error.status(), Status::PeerFailed);
+        assert!(error.to_string().contains("the launcher is gone"), "{error}");
+        let (mut link, mut theirs) = self::link();
+        theirs.write_all(&[0xff; 64]).unwrap();
+        let error = link.allgather(b"me", &long()).unwrap_err();
+        assert_eq!(error.status(), Status::BadData);
+        assert!(error.to_string().contains("the launcher spoke nonsense"), "{error}");
+    }
+
+    #[test]
+    fn who_waited_long_enough_asks_who_is_missing_and_is_told() {
+        let (mut link, mut theirs) = link();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let (mut decoder, mut heard) = (Decoder::new(4096), Vec::new());
+                let mut buffer = [0; 4096];
+                while !matches!(heard.last(), Some(Frame::GiveUp { .. })) {
+                    match decoder.next().unwrap() {
+                        Some(frame) => heard.push(frame),
+                        None => {
+                            let count = theirs.read(&mut buffer).unwrap();
+                            decoder.push(&buffer[..count]);
+                        }
+                    }
+                }
+                let text = "rank 1 has not come".to_owned();
+                theirs.write_all(&Frame::Late { text }.encode()).unwrap();
+                heard.pop()
+            });
+            let brief = Deadline::new(Duration::from_millis(20));
+            let error = link.allgather(b"me", &brief).unwrap_err();
+            assert_eq!(error.status(), Status::TimedOut);
+            assert!(error.to_string().contains("rank 1 has not come"), "{error}");
+            let asked = server.join().unwrap();
+            assert!(matches!(asked, Some(Frame::GiveUp { waited_ms: 20 })), "{asked:?}");
+        });
+    }
+}

@@ -75,6 +75,43 @@ cases! {
         again_at_the_bound(Act::Hold);
     }
 
+    /// What is copied for an operation counts with its bytes, and each with what it takes beside them.
+    fn what_is_copied_until_there_is_room_is_bounded_in_bytes() {
+        const LEN: usize = 1000;
+        const BOUND: usize = 64 << 10;
+        let posts: [(&str, Vec<Lane>, Post); 3] = [
+            ("send", vec![Lane::messages("am")], |ab, _, _| ab.send(5, 0, &[1; LEN])),
+            ("put_bytes", vec![Lane::whole("all")], |ab, _, key| ab.put_bytes(&[1; LEN], key, 0)),
+            ("emulated", vec![Lane::messages("am")], |ab, _, key| ab.put_bytes(&[1; LEN], key, 0)),
+        ];
+        for (name, lanes, post) in posts {
+            let stage = Stage::with(lanes, &[("TIELINE_QUEUE_BYTES", "64k")]);
+            let (_target, key) = stage.target(vec![0; LEN]);
+            let local = stage.local(vec![1; 8]);
+            for slot in [Slot::Short, Slot::Packed, Slot::Put] {
+                stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)));
+            }
+            let (taken, requests) = posts_until_again(MANY, || post(&stage.ab, &local, &key));
+            let taken = taken.expect("a bound");
+            assert!((BOUND / LEN / 2..=BOUND / LEN).contains(&taken), "{taken} times {name}");
+            stage.world.forget_rules();
+            for request in &requests {
+                assert!(stage.end_of(request).expect("an end when there is room").is_ok());
+            }
+            let (again, requests) = {
+                for slot in [Slot::Short, Slot::Packed, Slot::Put] {
+                    stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)));
+                }
+                posts_until_again(MANY, || post(&stage.ab, &local, &key))
+            };
+            assert_eq!(again, Some(taken), "{name}: all of its room is free again");
+            stage.world.forget_rules();
+            for request in &requests {
+                assert!(stage.end_of(request).expect("an end when there is room").is_ok());
+            }
+        }
+    }
+
     /// Asking for a service is a question too.
     fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
         let service = |token: u64| {

@@ -174,6 +174,35 @@ cases! {
         assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::ProviderFailed);
     }
 
+    /// Connections are formed over the messages of a provider that did not break.
+    fn what_carries_datagrams_carries_them_on_when_another_provider_breaks() {
+        const WIREUP: u32 = 0xf007;
+        let more = Lane { priority: 0, ..Lane::memory("more").of_the_other().over_circuits() };
+        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits(), more];
+        let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
+        let log = stage.log_at_b(5);
+        let (target, key) = stage.target(vec![0; 64]);
+        assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
+        stage.settle();
+        let at = |nth, lane| stage.world.interface(nth, lane);
+        stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(Status::ProviderFailed)).at(at(0, "rma")));
+        stage.settle();
+        let datagrams = || {
+            let calls = [Slot::Short, Slot::Packed].map(|slot| stage.world.calls(slot));
+            calls.iter().flatten().filter(|call| call.id == WIREUP && call.interface == at(0, "am")).count()
+        };
+        let before = datagrams();
+        stage.world.break_endpoints(at(0, "more"), at(1, "more"), Status::Io, "the cable is cut");
+        stage.settle();
+        let fresh = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let key = fresh.import_key(&target.remote_key().unwrap()).unwrap();
+        assert_eq!(stage.finish(fresh.put_bytes(&[2; 8], &key, 0).unwrap()), Ok(0));
+        assert!(datagrams() > before, "the connection was formed again");
+        assert_eq!((target.to_vec(0..8).unwrap(), &*key.path()), (vec![2; 8], "other:more/more"));
+        let _ = stage.finish(stage.ab.send(5, 9, b"").unwrap());
+        assert!(stage.until(|| log.borrow().contains(&9)));
+    }
+
     /// The endpoint's messages go through it: it has ended when the next lane would be tried.
     fn what_ended_with_its_provider_is_posted_nowhere_else() {
         for get in [false, true] {

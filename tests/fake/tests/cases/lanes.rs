@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tieline::{AtomicOp, Completion, Outcome, PeerId, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
+use tieline_plugin_api::caps;
 use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
 
 cases! {
@@ -444,5 +445,23 @@ cases! {
             drop(region);
         }
         stage.assert_no_faults();
+    }
+
+    /// Of one whose target has no progress thread.
+    fn a_key_says_whether_its_operations_wait_for_progress_of_the_target() {
+        let memory = Lane::memory("rma");
+        let waiting = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory.clone() };
+        for (lanes, passive) in [
+            (vec![Lane::messages("am"), memory], true),
+            (vec![Lane::messages("am"), waiting], false),
+            (vec![Lane::messages("am")], false),
+        ] {
+            let stage = Stage::new(lanes);
+            let (_target, key) = stage.target(vec![0; 64]);
+            while key.is_settling() {
+                let _ = stage.turn();
+            }
+            assert_eq!(key.reaches_passive_target(), passive, "{}", key.path());
+        }
     }
 }
