@@ -115,6 +115,8 @@ extern "C" {
 #define TIELINE_CAP_SLOW_POLL UINT64_C(0x20000)
 /* atomics are the device's: they are not atomic towards the processor's, nor towards another device's */
 #define TIELINE_CAP_DEVICE_ATOMICS UINT64_C(0x40000)
+/* wants iov.region: which registration each piece lies in */
+#define TIELINE_CAP_TAKES_REGIONS UINT64_C(0x80000)
 
 /* ---- What a memory domain can do (domain_attr.caps) ---- */
 
@@ -122,6 +124,22 @@ extern "C" {
 #define TIELINE_MEMORY_CAP_ALLOC UINT64_C(0x1)
 /* register: any memory of the process */
 #define TIELINE_MEMORY_CAP_REGISTER UINT64_C(0x2)
+
+/* ---- Kinds of memory (alloc_params.kind, register_params.kind) ---- */
+
+/* the processor's */
+#define TIELINE_MEMORY_KIND_HOST 0
+/* a device's, by CUDA's addresses */
+#define TIELINE_MEMORY_KIND_CUDA 1
+/* a device's, by ROCm's addresses */
+#define TIELINE_MEMORY_KIND_ROCM 2
+/* a device's, by Level Zero's addresses */
+#define TIELINE_MEMORY_KIND_LEVEL_ZERO 3
+
+/* ---- Flags of a registration (register_params.flags) ---- */
+
+/* the memory is that of the descriptor dmabuf, from dmabuf_offset on */
+#define TIELINE_REGISTER_DMABUF UINT64_C(0x1)
 
 /* ---- What a module is for (module_attr.role) ---- */
 
@@ -256,25 +274,36 @@ struct tieline_host {
     /* Passed back as the first argument of every function below. */
     void *context;
     /* Log one line: `(context, TIELINE_LOG_*, text, length)`. */
-    void (*log)(void*, uint32_t, const uint8_t*, size_t);
+    void (*log)(void *context, uint32_t level, const uint8_t *text, size_t text_len);
     /*
      * The value of a configuration variable: `(context, name, name length, buffer, capacity)` returns
      * the value's length (which may exceed the capacity: nothing more than that is written), or
      * `NO_DEVICE` when it is not set anywhere and has no default.
      */
-    int64_t (*config_get)(void*, const uint8_t*, size_t, uint8_t*, size_t);
+    int64_t (*config_get)(void *context,
+                          const uint8_t *name,
+                          size_t name_len,
+                          uint8_t *buffer,
+                          size_t capacity);
     /* Nanoseconds of a clock that never goes backwards. */
-    uint64_t (*clock_ns)(void*);
+    uint64_t (*clock_ns)(void *context);
     /* Reports something that no call is waiting for, from any thread: `(context, status, text, length)`. */
-    void (*async_event)(void*, int32_t, const uint8_t*, size_t);
+    void (*async_event)(void *context, int32_t status, const uint8_t *text, size_t text_len);
     /*
      * Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
      * `(context, length)`; null when there is none.
      */
-    void *(*pages_alloc)(void*, size_t);
+    void *(*pages_alloc)(void *context, size_t len);
     /* Gives memory of `pages_alloc` back: `(context, pointer, length)`. */
-    void (*pages_free)(void*, void*, size_t);
+    void (*pages_free)(void *context, void *pages, size_t len);
 };
+
+/*
+ * What a provider's state is to the core, and what each of the handles below is: an address of which only the provider
+ * knows what lies there. In C each kind is a struct of its own, which the provider may define, so that no handle is taken
+ * for another kind's.
+ */
+struct tieline_state;
 
 /* What a domain is. */
 struct tieline_domain_attr {
@@ -305,6 +334,9 @@ struct tieline_domain_params {
     /* A number that is different for every context on the machine, for telling lives apart. */
     uint8_t context_id[16];
 };
+
+/* An open domain. */
+struct tieline_domain;
 
 /* One configuration variable of a provider: the report, the docs and the check for unknown names use it. */
 struct tieline_config_var {
@@ -412,16 +444,82 @@ struct tieline_interface_params {
     uint8_t worker_id[16];
 };
 
+/* An open data-path module. */
+struct tieline_interface;
+
+/* An open connection-only module. */
+struct tieline_connector;
+
+/* Memory that is asked for. */
+struct tieline_alloc_params {
+    /* Size of this record. */
+    size_t size;
+    /* Length in bytes. */
+    size_t len;
+    /* `TIELINE_ACCESS_*`. */
+    uint64_t access;
+    /* `TIELINE_ALLOC_*`; none yet. */
+    uint64_t flags;
+    /* `TIELINE_MEMORY_KIND_*`. */
+    uint32_t kind;
+    /* Which device of that kind; 0 for memory of the host. */
+    uint32_t device;
+};
+
+/* A region that a domain knows. */
+struct tieline_region;
+
 /* A piece of memory that a domain knows. */
 struct tieline_memory_region {
     /* Size of this record, set by the caller. */
     size_t size;
     /* The domain's handle. */
-    void *handle;
+    struct tieline_region *handle;
     /* First byte. */
     uint8_t *base;
     /* Length in bytes. */
     size_t len;
+};
+
+/* Memory that is to be registered. */
+struct tieline_register_params {
+    /* Size of this record. */
+    size_t size;
+    /* First byte. With REGISTER_DMABUF: the address that offsets of keys and pieces are counted from. */
+    uint8_t *base;
+    /* Length in bytes. */
+    size_t len;
+    /* `TIELINE_ACCESS_*`. */
+    uint64_t access;
+    /* `TIELINE_REGISTER_*`. */
+    uint64_t flags;
+    /* `TIELINE_MEMORY_KIND_*`. */
+    uint32_t kind;
+    /* Which device of that kind; 0 for memory of the host. */
+    uint32_t device;
+    /* REGISTER_DMABUF: the descriptor, which stays the caller's. */
+    int32_t dmabuf;
+    /* Zero. */
+    uint32_t reserved;
+    /* REGISTER_DMABUF: where `base` lies in it. */
+    uint64_t dmabuf_offset;
+};
+
+/* A remote key that is to be packed: to all of the region, with all of its rights, when everything but the region is zero. */
+struct tieline_key_params {
+    /* Size of this record. */
+    size_t size;
+    /* The region. */
+    struct tieline_region *region;
+    /*
+     * First byte of it that the key leads to: offset 0 of put, get and atomics by it. A provider whose keys lead to whole
+     * regions refuses others with `UNSUPPORTED`.
+     */
+    uint64_t offset;
+    /* Bytes that the key leads to; 0: all. */
+    uint64_t len;
+    /* What the key grants, of the region's rights; 0: all of them. */
+    uint64_t access;
 };
 
 /* Functions of a domain. Any thread. */
@@ -429,30 +527,44 @@ struct tieline_domain_ops {
     /* Size of this table as the provider compiled it. */
     size_t size;
     /* Closes the domain; everything opened from it is closed already. */
-    void (*close)(void*);
-    /* Lists modules: `(domain, out, capacity, count)`. */
-    int32_t (*query_modules)(void*, struct tieline_module_attr*, size_t, size_t*);
+    void (*close)(struct tieline_domain *domain);
+    /* Lists modules, as `query_domains` lists domains. */
+    int32_t (*query_modules)(struct tieline_domain *domain,
+                             struct tieline_module_attr *out,
+                             size_t capacity,
+                             size_t *count);
     /* Opens a data-path module. The interface belongs to the calling thread's worker. */
-    int32_t (*open_interface)(void*, const struct tieline_interface_params*, void**);
+    int32_t (*open_interface)(struct tieline_domain *domain,
+                              const struct tieline_interface_params *params,
+                              struct tieline_interface **out);
     /* Opens a connection-only module. */
-    int32_t (*open_connector)(void*, const struct tieline_interface_params*, void**);
-    /* Provides memory that this domain's peers reach best: `(domain, length, access, out)`. */
-    int32_t (*alloc)(void*, size_t, uint64_t, struct tieline_memory_region*);
-    /* Registers memory of the process: `(domain, base, length, access, out)`. */
-    int32_t (*register_)(void*, uint8_t*, size_t, uint64_t, struct tieline_memory_region*);
+    int32_t (*open_connector)(struct tieline_domain *domain,
+                              const struct tieline_interface_params *params,
+                              struct tieline_connector **out);
+    /* Provides memory that this domain's peers reach best: zeroed, and it begins with a page. */
+    int32_t (*alloc)(struct tieline_domain *domain,
+                     const struct tieline_alloc_params *params,
+                     struct tieline_memory_region *out);
+    /* Registers memory of the process. */
+    int32_t (*register_)(struct tieline_domain *domain,
+                         const struct tieline_register_params *params,
+                         struct tieline_memory_region *out);
     /*
      * Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. `AGAIN`: keys are
      * refused from now on, but an access that began before is not through; the region is still there: call again.
      */
-    int32_t (*deregister)(void*, void*);
-    /* Writes a region's remote key: `(domain, region, buffer, capacity)` returns its length. */
-    int64_t (*pack_key)(void*, void*, uint8_t*, size_t);
+    int32_t (*deregister)(struct tieline_domain *domain, struct tieline_region *region);
+    /* Writes a region's remote key and returns its length, which is at most `max_key_len`. */
+    int64_t (*pack_key)(struct tieline_domain *domain,
+                        const struct tieline_key_params *params,
+                        uint8_t *buffer,
+                        size_t capacity);
     /*
      * Refuses every new access by a key of this region, as far as that can be done while the process itself still uses
      * the registration: 0, or `AGAIN` when an access that began before is not through. The region stays, and
      * `deregister` follows; the core may call this several times.
      */
-    int32_t (*revoke)(void*, void*);
+    int32_t (*revoke)(struct tieline_domain *domain, struct tieline_region *region);
 };
 
 /* What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`. */
@@ -495,6 +607,9 @@ struct tieline_endpoint_params {
     uint64_t cookie;
 };
 
+/* An endpoint. */
+struct tieline_endpoint;
+
 /* Memory that an interface holds. */
 struct tieline_memory_use {
     /* Size of this record, set by the caller. */
@@ -514,56 +629,70 @@ struct tieline_interface_ops {
     /* Size of this table as the provider compiled it. */
     size_t size;
     /*
-     * Progress: writes up to `max` events and returns how many, or a negative status. What the events
+     * Progress: writes up to `capacity` events and returns how many, or a negative status. What the events
      * of the call before pointed to is released by this call.
      */
-    int64_t (*poll)(void*, struct tieline_event*, uint32_t);
+    int64_t (*poll)(struct tieline_interface *interface, struct tieline_event *events, uint32_t capacity);
     /* Closes the interface; its endpoints are closed already. */
-    void (*close)(void*);
-    /* Writes the interface's address: `(interface, buffer, capacity)` returns its length. */
-    int64_t (*address)(void*, uint8_t*, size_t);
+    void (*close)(struct tieline_interface *interface);
+    /* Writes the interface's address and returns its length. */
+    int64_t (*address)(struct tieline_interface *interface, uint8_t *buffer, size_t capacity);
     /*
-     * Can a peer with this address be reached? `(interface, address, length, reason, reason capacity)`:
-     * 0, or a negative status with the reason in words.
+     * Can a peer with this address be reached? 0, or a negative status with the reason in words: at most `capacity` bytes, a zero
+     * behind them where there is room.
      */
-    int32_t (*reachable)(void*, const uint8_t*, size_t, uint8_t*, size_t);
+    int32_t (*reachable)(struct tieline_interface *interface,
+                         const uint8_t *address,
+                         size_t address_len,
+                         uint8_t *reason,
+                         size_t capacity);
     /*
      * Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
      * Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
      */
-    int32_t (*connect)(void*, const struct tieline_endpoint_params*, void**);
+    int32_t (*connect)(struct tieline_interface *interface,
+                       const struct tieline_endpoint_params *params,
+                       struct tieline_endpoint **out);
     /*
      * Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
      * something to poll right now.
      */
-    int32_t (*arm)(void*);
+    int32_t (*arm)(struct tieline_interface *interface);
     /* A descriptor for poll(2) or epoll, or a negative status. */
-    int32_t (*event_fd)(void*);
-    /* Gives a lent payload back. */
-    void (*release)(void*, uint64_t);
+    int32_t (*event_fd)(struct tieline_interface *interface);
+    /* Gives a lent payload back, by the cookie of its event. */
+    void (*release)(struct tieline_interface *interface, uint64_t cookie);
     /* Memory held by the interface and its endpoints. */
-    int32_t (*memory)(void*, struct tieline_memory_use*);
+    int32_t (*memory)(struct tieline_interface *interface, struct tieline_memory_use *out);
     /*
      * Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
      * fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
      * would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
      */
-    int32_t (*hang_up)(void*, uint64_t);
+    int32_t (*hang_up)(struct tieline_interface *interface, uint64_t peer);
 };
 
 /*
- * Packs a message: `(argument, buffer, capacity)` returns how many bytes were written, or a negative status.
+ * Packs a message: returns how many bytes were written, or a negative status.
  * The buffer is initialised memory (its content does not matter), the callback's alone during the call.
  */
-typedef int64_t (*tieline_pack_fn)(void*, uint8_t*, size_t);
+typedef int64_t (*tieline_pack_fn)(void *argument, uint8_t *buffer, size_t capacity);
 
-/* One piece of a gathered buffer. */
+/* One piece of a gathered buffer: frozen. */
 struct tieline_iov {
     /* First byte. */
     uint8_t *base;
     /* Length in bytes. */
     size_t len;
+    /*
+     * The region of the interface's domain that the piece lies in, or null: it lies anywhere. Null, too, unless the module says
+     * TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS.
+     */
+    struct tieline_region *region;
 };
+
+/* A remote key that was imported. */
+struct tieline_key;
 
 /* A put or get: frozen. */
 struct tieline_rma {
@@ -574,15 +703,15 @@ struct tieline_rma {
     /* Sum of their lengths. */
     size_t len;
     /* The key, from `import_key` on the same endpoint. */
-    void *key;
-    /* Offset into the remote region. */
+    struct tieline_key *key;
+    /* Offset into what the key leads to. */
     uint64_t offset;
     /* Comes back in EVENT_COMPLETION when the call returned PENDING. */
     uint64_t cookie;
     /* `TIELINE_OP_*`. */
     uint64_t flags;
-    /* The local region that the pieces lie in, or null. */
-    void *local_region;
+    /* Zero. */
+    uint64_t reserved;
 };
 
 /* A remote atomic: frozen. */
@@ -592,8 +721,8 @@ struct tieline_atomic {
     /* 4 or 8 bytes. */
     uint32_t width;
     /* The key, from `import_key` on the same endpoint. */
-    void *key;
-    /* Offset into the remote region, a multiple of the width. */
+    struct tieline_key *key;
+    /* Offset into what the key leads to, a multiple of the width. */
     uint64_t offset;
     /* The operand. */
     uint64_t operand;
@@ -607,6 +736,26 @@ struct tieline_atomic {
     uint64_t flags;
 };
 
+/* A packed key that is to be made usable. */
+struct tieline_import_params {
+    /* Size of this record. */
+    size_t size;
+    /* What `pack_key` of the peer's domain has written. The bytes come from the peer: check every one. */
+    const uint8_t *bytes;
+    /* Their number. */
+    size_t len;
+};
+
+/* What a connect-to-endpoint module connects an endpoint to. */
+struct tieline_connect_params {
+    /* Size of this record. */
+    size_t size;
+    /* The peer's endpoint address. The bytes come from the peer: check every one. */
+    const uint8_t *address;
+    /* Its length. */
+    size_t address_len;
+};
+
 /*
  * Functions of an endpoint. One thread at a time, the interface's.
  *
@@ -615,38 +764,54 @@ struct tieline_atomic {
 struct tieline_endpoint_ops {
     /* Size of this table as the provider compiled it. */
     size_t size;
-    /* `(endpoint, id, header, payload, length)`. */
-    int32_t (*am_short)(void*, uint32_t, uint64_t, const uint8_t*, size_t);
-    /* `(endpoint, id, header, pack, argument, most bytes)` returns the packed length or a negative status. */
-    int64_t (*am_packed)(void*, uint32_t, uint64_t, tieline_pack_fn, void*, size_t);
-    /* `(endpoint, id, header, iov, count, cookie)`. */
-    int32_t (*am_zcopy)(void*, uint32_t, uint64_t, const struct tieline_iov*, size_t, uint64_t);
-    /* Writes remote memory. */
-    int32_t (*put)(void*, const struct tieline_rma*);
-    /* Reads remote memory. */
-    int32_t (*get)(void*, const struct tieline_rma*);
+    /* Sends a message of at most `max_short` bytes, which are copied before the call returns. */
+    int32_t (*am_short)(struct tieline_endpoint *endpoint,
+                        uint32_t id,
+                        uint64_t header,
+                        const uint8_t *payload,
+                        size_t len);
+    /* Sends a message that `pack` writes, of at most `most` bytes: returns its length or a negative status. */
+    int64_t (*am_packed)(struct tieline_endpoint *endpoint,
+                         uint32_t id,
+                         uint64_t header,
+                         tieline_pack_fn pack,
+                         void *argument,
+                         size_t most);
+    /* Sends a message that is gathered from pieces. The array is borrowed for the call, the bytes until the completion. */
+    int32_t (*am_zcopy)(struct tieline_endpoint *endpoint,
+                        uint32_t id,
+                        uint64_t header,
+                        const struct tieline_iov *iov,
+                        size_t iov_count,
+                        uint64_t cookie);
+    /* Writes remote memory. The record and the array are borrowed for the call, the bytes until the completion. */
+    int32_t (*put)(struct tieline_endpoint *endpoint, const struct tieline_rma *op);
+    /* Reads remote memory, in the same way. */
+    int32_t (*get)(struct tieline_endpoint *endpoint, const struct tieline_rma *op);
     /* Does a remote atomic. */
-    int32_t (*atomic)(void*, const struct tieline_atomic*);
-    /* `(endpoint, cookie)`: completes when all that was posted before is complete at the target. */
-    int32_t (*flush)(void*, uint64_t);
+    int32_t (*atomic)(struct tieline_endpoint *endpoint, const struct tieline_atomic *op);
+    /* Completes when all that was posted before is complete at the target. */
+    int32_t (*flush)(struct tieline_endpoint *endpoint, uint64_t cookie);
     /* Orders what was posted before ahead of what is posted after. */
-    int32_t (*fence)(void*);
+    int32_t (*fence)(struct tieline_endpoint *endpoint);
     /* Closes the endpoint. Pending operations are dropped without an event. */
-    void (*close)(void*);
-    /* Makes a packed key usable on this endpoint: `(endpoint, bytes, length, out)`. AGAIN: ask again after progress. */
-    int32_t (*import_key)(void*, const uint8_t*, size_t, void**);
+    void (*close)(struct tieline_endpoint *endpoint);
+    /* Makes a packed key usable on this endpoint. AGAIN: ask again after progress. */
+    int32_t (*import_key)(struct tieline_endpoint *endpoint,
+                          const struct tieline_import_params *params,
+                          struct tieline_key **out);
     /* Lets go of an imported key. */
-    void (*drop_key)(void*, void*);
+    void (*drop_key)(struct tieline_endpoint *endpoint, struct tieline_key *key);
     /*
      * Connect-to-endpoint: writes this endpoint's address: returns its length. The peer may use it before
      * `connect` is called here; what it sends then is kept until that call.
      */
-    int64_t (*address)(void*, uint8_t*, size_t);
+    int64_t (*address)(struct tieline_endpoint *endpoint, uint8_t *buffer, size_t capacity);
     /*
-     * Connect-to-endpoint: the peer's endpoint address. Does not wait: data calls return AGAIN until the
+     * Connect-to-endpoint: connects to the peer's endpoint address. Does not wait: data calls return AGAIN until the
      * connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
      */
-    int32_t (*connect)(void*, const uint8_t*, size_t);
+    int32_t (*connect)(struct tieline_endpoint *endpoint, const struct tieline_connect_params *params);
 };
 
 /* Functions of a connector: datagrams that form connections, and nothing else. One thread at a time. */
@@ -658,19 +823,27 @@ struct tieline_connector_ops {
      * way to it broke: `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
      * before may then be lost; sending again tries again. See `tieline_interface_ops.poll`.
      */
-    int64_t (*poll)(void*, struct tieline_event*, uint32_t);
+    int64_t (*poll)(struct tieline_connector *connector, struct tieline_event *events, uint32_t capacity);
     /* Closes the connector. */
-    void (*close)(void*);
-    /* Writes the connector's address: returns its length. */
-    int64_t (*address)(void*, uint8_t*, size_t);
+    void (*close)(struct tieline_connector *connector);
+    /* Writes the connector's address and returns its length. */
+    int64_t (*address)(struct tieline_connector *connector, uint8_t *buffer, size_t capacity);
     /* Can that address be reached? Like `tieline_interface_ops.reachable`. */
-    int32_t (*reachable)(void*, const uint8_t*, size_t, uint8_t*, size_t);
-    /* `(connector, address, address length, datagram, length)`: 0, AGAIN or another negative status. */
-    int32_t (*send)(void*, const uint8_t*, size_t, const uint8_t*, size_t);
+    int32_t (*reachable)(struct tieline_connector *connector,
+                         const uint8_t *address,
+                         size_t address_len,
+                         uint8_t *reason,
+                         size_t capacity);
+    /* Sends one datagram: 0, AGAIN or another negative status. */
+    int32_t (*send)(struct tieline_connector *connector,
+                    const uint8_t *address,
+                    size_t address_len,
+                    const uint8_t *datagram,
+                    size_t len);
     /* Prepares to sleep, like `tieline_interface_ops.arm`. */
-    int32_t (*arm)(void*);
+    int32_t (*arm)(struct tieline_connector *connector);
     /* A descriptor to wait on, or a negative status. */
-    int32_t (*event_fd)(void*);
+    int32_t (*event_fd)(struct tieline_connector *connector);
 };
 
 /* The provider's table: written by the entry function. */
@@ -682,22 +855,30 @@ struct tieline_provider_ops {
     /* Zero. */
     uint32_t reserved;
     /* Passed back as the first argument of the functions below. */
-    void *state;
+    struct tieline_state *state;
     /*
      * Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and to `count`
      * how many there are. Each record's `size` is set by the caller.
      */
-    int32_t (*query_domains)(void*, struct tieline_domain_attr*, size_t, size_t*);
+    int32_t (*query_domains)(struct tieline_state *state,
+                             struct tieline_domain_attr *out,
+                             size_t capacity,
+                             size_t *count);
     /* Opens a domain by name. */
-    int32_t (*open_domain)(void*, const struct tieline_domain_params*, void**);
+    int32_t (*open_domain)(struct tieline_state *state,
+                           const struct tieline_domain_params *params,
+                           struct tieline_domain **out);
     /* Lists the provider's configuration variables, like `query_domains`. */
-    int32_t (*query_config)(void*, struct tieline_config_var*, size_t, size_t*);
+    int32_t (*query_config)(struct tieline_state *state,
+                            struct tieline_config_var *out,
+                            size_t capacity,
+                            size_t *count);
     /* The calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
-    int64_t (*last_error)(void*, uint8_t*, size_t);
+    int64_t (*last_error)(struct tieline_state *state, uint8_t *buffer, size_t capacity);
     /* Stops threads and lets go of system resources. No other call follows. The code stays mapped. */
-    void (*quiesce)(void*);
+    void (*quiesce)(struct tieline_state *state);
     /* Rust-built providers: the layouts of the ABI's types as the provider compiled them; otherwise null. */
-    int32_t (*layouts)(void*, struct tieline_layouts*);
+    int32_t (*layouts)(struct tieline_state *state, struct tieline_layouts *out);
     /* The domain functions. */
     const struct tieline_domain_ops *domain;
     /* The interface functions; null when the provider has no data-path module. */
@@ -783,6 +964,16 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
         }
     }
     return TIELINE_OK;
+}
+
+/* The bits of flags, or of rights, that must be understood and are not among those that are known: who finds one answers
+ * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
+ *
+ *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;
+ */
+static inline uint64_t tieline_not_understood(uint64_t flags, uint64_t known)
+{
+    return flags & UINT64_C(0xffffffff) & ~known;
 }
 
 /* ---- The layout, checked ---- */
@@ -885,6 +1076,30 @@ TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, base) == 16);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, len) == 24);
+TIELINE_CHECK(sizeof(struct tieline_alloc_params) == 40);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, len) == 8);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, access) == 16);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, flags) == 24);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, kind) == 32);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, device) == 36);
+TIELINE_CHECK(sizeof(struct tieline_register_params) == 64);
+TIELINE_CHECK(offsetof(struct tieline_register_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_register_params, base) == 8);
+TIELINE_CHECK(offsetof(struct tieline_register_params, len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_register_params, access) == 24);
+TIELINE_CHECK(offsetof(struct tieline_register_params, flags) == 32);
+TIELINE_CHECK(offsetof(struct tieline_register_params, kind) == 40);
+TIELINE_CHECK(offsetof(struct tieline_register_params, device) == 44);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 48);
+TIELINE_CHECK(offsetof(struct tieline_register_params, reserved) == 52);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 56);
+TIELINE_CHECK(sizeof(struct tieline_key_params) == 40);
+TIELINE_CHECK(offsetof(struct tieline_key_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_key_params, region) == 8);
+TIELINE_CHECK(offsetof(struct tieline_key_params, offset) == 16);
+TIELINE_CHECK(offsetof(struct tieline_key_params, len) == 24);
+TIELINE_CHECK(offsetof(struct tieline_key_params, access) == 32);
 TIELINE_CHECK(sizeof(struct tieline_domain_ops) == 80);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, close) == 8);
@@ -937,9 +1152,10 @@ TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, peer_bytes) == 16);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, peers) == 24);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, buffer_bytes) == 32);
-TIELINE_CHECK(sizeof(struct tieline_iov) == 16);
+TIELINE_CHECK(sizeof(struct tieline_iov) == 24);
 TIELINE_CHECK(offsetof(struct tieline_iov, base) == 0);
 TIELINE_CHECK(offsetof(struct tieline_iov, len) == 8);
+TIELINE_CHECK(offsetof(struct tieline_iov, region) == 16);
 TIELINE_CHECK(sizeof(struct tieline_rma) == 64);
 TIELINE_CHECK(offsetof(struct tieline_rma, iov) == 0);
 TIELINE_CHECK(offsetof(struct tieline_rma, iov_count) == 8);
@@ -948,7 +1164,7 @@ TIELINE_CHECK(offsetof(struct tieline_rma, key) == 24);
 TIELINE_CHECK(offsetof(struct tieline_rma, offset) == 32);
 TIELINE_CHECK(offsetof(struct tieline_rma, cookie) == 40);
 TIELINE_CHECK(offsetof(struct tieline_rma, flags) == 48);
-TIELINE_CHECK(offsetof(struct tieline_rma, local_region) == 56);
+TIELINE_CHECK(offsetof(struct tieline_rma, reserved) == 56);
 TIELINE_CHECK(sizeof(struct tieline_atomic) == 64);
 TIELINE_CHECK(offsetof(struct tieline_atomic, op) == 0);
 TIELINE_CHECK(offsetof(struct tieline_atomic, width) == 4);
@@ -959,6 +1175,14 @@ TIELINE_CHECK(offsetof(struct tieline_atomic, compare) == 32);
 TIELINE_CHECK(offsetof(struct tieline_atomic, result) == 40);
 TIELINE_CHECK(offsetof(struct tieline_atomic, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_atomic, flags) == 56);
+TIELINE_CHECK(sizeof(struct tieline_import_params) == 24);
+TIELINE_CHECK(offsetof(struct tieline_import_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_import_params, bytes) == 8);
+TIELINE_CHECK(offsetof(struct tieline_import_params, len) == 16);
+TIELINE_CHECK(sizeof(struct tieline_connect_params) == 24);
+TIELINE_CHECK(offsetof(struct tieline_connect_params, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_connect_params, address) == 8);
+TIELINE_CHECK(offsetof(struct tieline_connect_params, address_len) == 16);
 TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 112);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_short) == 8);

@@ -20,8 +20,8 @@ enum { SLOTS = 64, LONGEST = 4096 };
 
 struct address { char magic[8]; uint64_t pid, number; };
 struct item { uint32_t kind; int32_t status; uint64_t header; size_t len; uint8_t data[LONGEST]; };
-struct box {
-    struct box *next;
+struct tieline_connector {
+    struct tieline_connector *next;
     struct address address;
     int wake;
     uint64_t head, tail, shown; /* items head..tail are full, the first `shown` are with the core */
@@ -29,7 +29,7 @@ struct box {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* every box: connectors belong to different threads */
-static struct box *boxes;
+static struct tieline_connector *boxes;
 static uint64_t last_number;
 static _Thread_local const char *why = "";
 
@@ -37,7 +37,7 @@ static int32_t fail(int32_t status, const char *text) { why = text; return statu
 
 /* ---- the connector ---- */
 
-static int put(struct box *b, uint32_t kind, int32_t status, uint64_t header, const void *data, size_t len)
+static int put(struct tieline_connector *b, uint32_t kind, int32_t status, uint64_t header, const void *data, size_t len)
 {
     struct item *item = &b->items[b->tail % SLOTS];
     uint64_t one = 1;
@@ -64,20 +64,21 @@ static const char *parse(struct address *to, const uint8_t *bytes, size_t len)
     return NULL;
 }
 
-static int32_t reachable(void *handle, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+static int32_t reachable(struct tieline_connector *b, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
 {
     struct address to;
     const char *no = parse(&to, address, len);
-    (void)handle;
+    (void)b;
     if (!no) return TIELINE_OK;
     if (capacity) snprintf((char *)reason, capacity, "%s", no);
     return TIELINE_UNREACHABLE;
 }
 
-static int32_t send(void *handle, const uint8_t *address, size_t len, const uint8_t *datagram, size_t size)
+static int32_t send(struct tieline_connector *own, const uint8_t *address, size_t len, const uint8_t *datagram,
+                    size_t size)
 {
     static const char gone[] = "that letterbox is closed";
-    struct box *own = handle, *b;
+    struct tieline_connector *b;
     struct address to;
     int done;
     if (size > LONGEST) return TIELINE_TOO_LARGE;
@@ -90,9 +91,8 @@ static int32_t send(void *handle, const uint8_t *address, size_t len, const uint
     return done ? TIELINE_OK : TIELINE_AGAIN;
 }
 
-static int64_t poll(void *handle, struct tieline_event *out, uint32_t max)
+static int64_t poll(struct tieline_connector *b, struct tieline_event *out, uint32_t max)
 {
-    struct box *b = handle;
     uint32_t n = 0;
     pthread_mutex_lock(&lock);
     b->head += b->shown; /* what the last call handed out is released by this one */
@@ -106,9 +106,8 @@ static int64_t poll(void *handle, struct tieline_event *out, uint32_t max)
     return n;
 }
 
-static int32_t arm(void *handle)
+static int32_t arm(struct tieline_connector *b)
 {
-    struct box *b = handle;
     uint64_t count;
     int32_t busy;
     pthread_mutex_lock(&lock);
@@ -118,19 +117,19 @@ static int32_t arm(void *handle)
     return busy;
 }
 
-static int32_t event_fd(void *handle) { return ((struct box *)handle)->wake; }
+static int32_t event_fd(struct tieline_connector *b) { return b->wake; }
 
-static int64_t box_address(void *handle, uint8_t *out, size_t capacity)
+static int64_t box_address(struct tieline_connector *b, uint8_t *out, size_t capacity)
 {
-    struct box *b = handle;
     memcpy(out, &b->address, capacity < sizeof b->address ? capacity : sizeof b->address);
     return sizeof b->address;
 }
 
-static int32_t open_connector(void *domain, const struct tieline_interface_params *in, void **out)
+static int32_t open_connector(struct tieline_domain *domain, const struct tieline_interface_params *in,
+                              struct tieline_connector **out)
 {
     struct tieline_interface_params params;
-    struct box *b;
+    struct tieline_connector *b;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     (void)domain;
     if (status) return status;
@@ -149,9 +148,9 @@ static int32_t open_connector(void *domain, const struct tieline_interface_param
     return TIELINE_OK;
 }
 
-static void close_connector(void *handle)
+static void close_connector(struct tieline_connector *b)
 {
-    struct box *b = handle, **at = &boxes;
+    struct tieline_connector **at = &boxes;
     pthread_mutex_lock(&lock);
     while (*at != b) at = &(*at)->next;
     *at = b->next;
@@ -166,7 +165,7 @@ static const struct tieline_connector_ops connector_ops = {
 
 /* ---- domain and provider ---- */
 
-static int32_t query_modules(void *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
+static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
 {
     struct tieline_module_attr attr = {
         .size = sizeof attr, .name = "box", .role = TIELINE_ROLE_CONNECTION_ONLY,
@@ -180,13 +179,13 @@ static int32_t query_modules(void *domain, struct tieline_module_attr *out, size
     return TIELINE_OK;
 }
 
-static void close_domain(void *domain) { (void)domain; }
+static void close_domain(struct tieline_domain *domain) { (void)domain; }
 
 static const struct tieline_domain_ops domain_ops = {
     .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules,
     .open_connector = open_connector };
 
-static int32_t query_domains(void *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
+static int32_t query_domains(struct tieline_state *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
 {
     struct tieline_domain_attr attr = { .size = sizeof attr, .name = "letterbox" };
     (void)state;
@@ -195,7 +194,8 @@ static int32_t query_domains(void *state, struct tieline_domain_attr *out, size_
     return TIELINE_OK;
 }
 
-static int32_t open_domain(void *state, const struct tieline_domain_params *in, void **out)
+static int32_t open_domain(struct tieline_state *state, const struct tieline_domain_params *in,
+                           struct tieline_domain **out)
 {
     struct tieline_domain_params params;
     int32_t status = tieline_read_params(&params, sizeof params, in);
@@ -203,11 +203,11 @@ static int32_t open_domain(void *state, const struct tieline_domain_params *in, 
     if (status) return status;
     if (params.name_len != 9 || memcmp(params.name, "letterbox", 9))
         return fail(TIELINE_NO_DEVICE, "the only domain is `letterbox`");
-    *out = &boxes; /* it keeps nothing of its own */
+    *out = (struct tieline_domain *)&boxes; /* it keeps nothing of its own */
     return TIELINE_OK;
 }
 
-static int64_t last_error(void *state, uint8_t *out, size_t capacity)
+static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capacity)
 {
     size_t len = strlen(why);
     (void)state;

@@ -18,19 +18,19 @@ TIELINE_PROVIDER_NOTE("loopback", "0.1.0", 0);
 
 enum { SLOTS = 256, PAYLOAD = 2048, REGIONS = 1024, IDENTITY = 256 };
 
-struct region { uint8_t *base; size_t len; uint64_t access, generation; }; /* generation 0: free */
-struct domain { pthread_mutex_t lock; struct region regions[REGIONS]; };   /* used from any thread */
-struct key { uint64_t slot, generation; };                                /* what pack_key writes */
+struct tieline_region { uint8_t *base; size_t len; uint64_t access, generation; }; /* generation 0: free */
+struct tieline_domain { pthread_mutex_t lock; struct tieline_region regions[REGIONS]; };   /* used from any thread */
+struct tieline_key { uint64_t slot, generation; };                                /* what pack_key writes */
 struct address { char magic[8]; uint64_t pid, number; };
 
 struct slot { uint32_t kind, id; uint64_t peer, header; size_t len; uint8_t data[PAYLOAD]; };
-struct interface {                                                        /* one thread at a time */
-    struct domain *domain;
+struct tieline_interface {                                                        /* one thread at a time */
+    struct tieline_domain *domain;
     struct address address;
     uint64_t head, tail, shown, peers; /* slots head..tail are full, the first `shown` are with the core */
     struct slot slots[SLOTS];
 };
-struct endpoint { struct interface *interface; uint64_t peer; };
+struct tieline_endpoint { struct tieline_interface *interface; uint64_t peer; };
 
 static _Atomic uint64_t next_number = 1; /* generations and interfaces: never the same twice */
 static _Thread_local const char *why = "";
@@ -39,7 +39,7 @@ static int32_t fail(int32_t status, const char *text) { why = text; return statu
 
 /* ---- messages ---- */
 
-static struct slot *claim(struct interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
+static struct slot *claim(struct tieline_interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
 {
     struct slot *s = &i->slots[i->tail % SLOTS];
     if (i->tail - i->head == SLOTS) return NULL; /* AGAIN: nothing was sent, and memory stays bounded */
@@ -47,9 +47,8 @@ static struct slot *claim(struct interface *i, uint32_t kind, uint32_t id, uint6
     return s; /* it is sent when tail moves on */
 }
 
-static int32_t am_short(void *handle, uint32_t id, uint64_t header, const uint8_t *data, size_t len)
+static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header, const uint8_t *data, size_t len)
 {
-    struct endpoint *e = handle;
     struct slot *s;
     if (len > PAYLOAD) return TIELINE_TOO_LARGE;
     if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;
@@ -59,10 +58,9 @@ static int32_t am_short(void *handle, uint32_t id, uint64_t header, const uint8_
     return TIELINE_OK;
 }
 
-static int64_t am_packed(void *handle, uint32_t id, uint64_t header,
+static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t header,
                          int64_t (*pack)(void *, uint8_t *, size_t), void *argument, size_t max)
 {
-    struct endpoint *e = handle;
     struct slot *s;
     int64_t len;
     if (max > PAYLOAD) return TIELINE_TOO_LARGE;
@@ -75,10 +73,9 @@ static int64_t am_packed(void *handle, uint32_t id, uint64_t header,
     return len;
 }
 
-static int32_t am_zcopy(void *handle, uint32_t id, uint64_t header, const struct tieline_iov *iov, size_t count,
+static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header, const struct tieline_iov *iov, size_t count,
                         uint64_t cookie)
 {
-    struct endpoint *e = handle;
     struct slot *s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header);
     (void)cookie; /* done when the call returns: no completion follows */
     if (!s) return TIELINE_AGAIN;
@@ -91,9 +88,8 @@ static int32_t am_zcopy(void *handle, uint32_t id, uint64_t header, const struct
     return TIELINE_OK;
 }
 
-static int64_t poll(void *handle, struct tieline_event *out, uint32_t max)
+static int64_t poll(struct tieline_interface *i, struct tieline_event *out, uint32_t max)
 {
-    struct interface *i = handle;
     i->head += i->shown; /* what the call before showed is released now */
     for (i->shown = 0; i->shown < max && i->head + i->shown < i->tail; i->shown++) {
         struct slot *s = &i->slots[(i->head + i->shown) % SLOTS];
@@ -105,17 +101,18 @@ static int64_t poll(void *handle, struct tieline_event *out, uint32_t max)
 
 /* ---- put and get ---- */
 
-static struct region *find(struct domain *d, const struct key *k) /* with the lock held */
+static struct tieline_region *find(struct tieline_domain *d, const struct tieline_key *k) /* with the lock held */
 {
-    struct region *r = k->slot < REGIONS ? &d->regions[k->slot] : NULL;
+    struct tieline_region *r = k->slot < REGIONS ? &d->regions[k->slot] : NULL;
     return r && r->generation && r->generation == k->generation ? r : NULL;
 }
 
-static int32_t copy(void *handle, const struct tieline_rma *op, uint64_t right)
+static int32_t copy(struct tieline_endpoint *e, const struct tieline_rma *op, uint64_t right)
 {
-    struct domain *d = ((struct endpoint *)handle)->interface->domain;
+    struct tieline_domain *d = e->interface->domain;
     int32_t status = TIELINE_OK;
-    struct region *r;
+    struct tieline_region *r;
+    if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
     pthread_mutex_lock(&d->lock); /* deregister waits until the bytes have moved */
     r = find(d, op->key);
     if (!r || !(r->access & right)) status = TIELINE_KEY_REJECTED;
@@ -130,18 +127,27 @@ static int32_t copy(void *handle, const struct tieline_rma *op, uint64_t right)
     return status;
 }
 
-static int32_t put(void *e, const struct tieline_rma *op) { return copy(e, op, TIELINE_ACCESS_REMOTE_WRITE); }
-static int32_t get(void *e, const struct tieline_rma *op) { return copy(e, op, TIELINE_ACCESS_REMOTE_READ); }
-static int32_t flush(void *e, uint64_t cookie) { (void)e, (void)cookie; return TIELINE_OK; }
-static int32_t fence(void *e) { (void)e; return TIELINE_OK; }
-
-static int32_t import_key(void *handle, const uint8_t *bytes, size_t len, void **out)
+static int32_t put(struct tieline_endpoint *e, const struct tieline_rma *op)
 {
-    struct domain *d = ((struct endpoint *)handle)->interface->domain;
-    struct key k, *copied;
-    struct region *r;
-    if (len != sizeof k) return fail(TIELINE_KEY_REJECTED, "a loopback key has 16 bytes");
-    memcpy(&k, bytes, sizeof k); /* the bytes need not be aligned */
+    return copy(e, op, TIELINE_ACCESS_REMOTE_WRITE);
+}
+static int32_t get(struct tieline_endpoint *e, const struct tieline_rma *op)
+{
+    return copy(e, op, TIELINE_ACCESS_REMOTE_READ);
+}
+static int32_t flush(struct tieline_endpoint *e, uint64_t cookie) { (void)e, (void)cookie; return TIELINE_OK; }
+static int32_t fence(struct tieline_endpoint *e) { (void)e; return TIELINE_OK; }
+
+static int32_t import_key(struct tieline_endpoint *e, const struct tieline_import_params *in, struct tieline_key **out)
+{
+    struct tieline_import_params params;
+    struct tieline_domain *d = e->interface->domain;
+    struct tieline_key k, *copied;
+    struct tieline_region *r;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status) return status;
+    if (params.len != sizeof k) return fail(TIELINE_KEY_REJECTED, "a loopback key has 16 bytes");
+    memcpy(&k, params.bytes, sizeof k); /* the bytes need not be aligned */
     pthread_mutex_lock(&d->lock);
     r = find(d, &k);
     pthread_mutex_unlock(&d->lock);
@@ -152,45 +158,57 @@ static int32_t import_key(void *handle, const uint8_t *bytes, size_t len, void *
     return TIELINE_OK;
 }
 
-static void drop_key(void *e, void *key) { (void)e; free(key); }
+static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)e; free(k); }
 
 /* ---- the domain ---- */
 
-static int32_t register_memory(void *handle, uint8_t *base, size_t len, uint64_t access,
+static int32_t register_memory(struct tieline_domain *d, const struct tieline_register_params *in,
                                struct tieline_memory_region *out)
 {
-    struct domain *d = handle;
-    struct region *r = NULL;
+    const uint64_t rights = TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC;
+    struct tieline_register_params params;
+    struct tieline_region *r = NULL;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status) return status;
+    if (tieline_not_understood(params.access, rights) || tieline_not_understood(params.flags, TIELINE_REGISTER_DMABUF))
+        return fail(TIELINE_UNSUPPORTED_PARAM, "a right or a flag that loopback does not know");
+    if (params.kind != TIELINE_MEMORY_KIND_HOST || params.flags & TIELINE_REGISTER_DMABUF)
+        return fail(TIELINE_UNSUPPORTED, "loopback registers the processor's memory only, by its address");
     pthread_mutex_lock(&d->lock);
     for (size_t n = 0; n < REGIONS && !r; n++)
         if (!d->regions[n].generation) r = &d->regions[n];
-    if (r) *r = (struct region){ base, len, access, atomic_fetch_add(&next_number, 1) };
+    if (r) *r = (struct tieline_region){ params.base, params.len, params.access, atomic_fetch_add(&next_number, 1) };
     pthread_mutex_unlock(&d->lock);
     if (!r) return fail(TIELINE_NO_MEMORY, "all 1024 regions are in use");
-    struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = base, .len = len };
+    struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = params.base,
+                                            .len = params.len };
     tieline_write_record(out, &region, sizeof region);
     return TIELINE_OK;
 }
 
-static int32_t deregister(void *handle, void *region)
+static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
 {
-    struct domain *d = handle;
     pthread_mutex_lock(&d->lock);
-    ((struct region *)region)->generation = 0; /* from here on no key fits */
+    r->generation = 0; /* from here on no key fits */
     pthread_mutex_unlock(&d->lock);
     return TIELINE_OK;
 }
 
-static int64_t pack_key(void *handle, void *region, uint8_t *out, size_t capacity)
+static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_params *in, uint8_t *out, size_t capacity)
 {
-    struct region *r = region;
-    struct key k = { (uint64_t)(r - ((struct domain *)handle)->regions), r->generation };
+    struct tieline_key_params params;
+    struct tieline_key k;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status) return status;
+    if (params.offset || params.len || params.access)
+        return fail(TIELINE_UNSUPPORTED, "loopback keys lead to whole regions, with all their rights");
+    k = (struct tieline_key){ (uint64_t)(params.region - d->regions), params.region->generation };
     if (capacity < sizeof k) return fail(TIELINE_TOO_LARGE, "a loopback key takes 16 bytes");
     memcpy(out, &k, sizeof k);
     return sizeof k;
 }
 
-static int32_t query_modules(void *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
+static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
 {
     struct tieline_cost message = { 50, 50, 5e9 }, rma = { 50, 0, 10e9 };
     struct tieline_module_attr attr = {
@@ -209,14 +227,15 @@ static int32_t query_modules(void *domain, struct tieline_module_attr *out, size
     return TIELINE_OK;
 }
 
-static void close_domain(void *handle) { free(handle); }
+static void close_domain(struct tieline_domain *d) { free(d); }
 
 /* ---- interface and endpoint ---- */
 
-static int32_t open_interface(void *domain, const struct tieline_interface_params *in, void **out)
+static int32_t open_interface(struct tieline_domain *domain, const struct tieline_interface_params *in,
+                              struct tieline_interface **out)
 {
     struct tieline_interface_params params;
-    struct interface *i;
+    struct tieline_interface *i;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status) return status;
     if (params.module_len != 4 || memcmp(params.module, "self", 4))
@@ -228,26 +247,24 @@ static int32_t open_interface(void *domain, const struct tieline_interface_param
     return TIELINE_OK;
 }
 
-static int64_t interface_address(void *handle, uint8_t *out, size_t capacity)
+static int64_t interface_address(struct tieline_interface *i, uint8_t *out, size_t capacity)
 {
-    struct interface *i = handle;
     memcpy(out, &i->address, capacity < sizeof i->address ? capacity : sizeof i->address);
     return sizeof i->address; /* the whole length, even where it did not fit */
 }
 
-static int32_t reachable(void *handle, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
 {
-    struct interface *i = handle;
     if (len == sizeof i->address && !memcmp(address, &i->address, len)) return TIELINE_OK;
     if (capacity) snprintf((char *)reason, capacity, "loopback connects an interface only to itself");
     return fail(TIELINE_UNREACHABLE, "loopback connects an interface only to itself");
 }
 
-static int32_t connect_endpoint(void *handle, const struct tieline_endpoint_params *in, void **out)
+static int32_t connect_endpoint(struct tieline_interface *i, const struct tieline_endpoint_params *in,
+                                struct tieline_endpoint **out)
 {
     struct tieline_endpoint_params params;
-    struct interface *i = handle;
-    struct endpoint *e;
+    struct tieline_endpoint *e;
     struct slot *s;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status) return status;
@@ -257,40 +274,42 @@ static int32_t connect_endpoint(void *handle, const struct tieline_endpoint_para
     if (!(e = malloc(sizeof *e))) return TIELINE_NO_MEMORY;
     if (params.identity_len) memcpy(s->data, params.identity, s->len = params.identity_len);
     i->tail++;
-    *e = (struct endpoint){ i, i->peers++ };
+    *e = (struct tieline_endpoint){ i, i->peers++ };
     *out = e;
     return TIELINE_OK;
 }
 
-static void release_handle(void *handle) { free(handle); }
+static void close_interface(struct tieline_interface *i) { free(i); }
+static void close_endpoint(struct tieline_endpoint *e) { free(e); }
 
 static const struct tieline_domain_ops domain_ops = {
     .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules,
     .open_interface = open_interface, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key };
 static const struct tieline_interface_ops interface_ops = {
-    .size = sizeof interface_ops, .poll = poll, .close = release_handle, .address = interface_address,
+    .size = sizeof interface_ops, .poll = poll, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = connect_endpoint };
 static const struct tieline_endpoint_ops endpoint_ops = {
     .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put,
-    .get = get, .flush = flush, .fence = fence, .close = release_handle, .import_key = import_key,
+    .get = get, .flush = flush, .fence = fence, .close = close_endpoint, .import_key = import_key,
     .drop_key = drop_key };
 
 /* ---- the provider ---- */
 
-static int32_t query_domains(void *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
+static int32_t query_domains(struct tieline_state *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
 {
     struct tieline_domain_attr attr = { .size = sizeof attr, .name = "loopback",
-                                        .caps = TIELINE_MEMORY_CAP_REGISTER, .max_key_len = sizeof(struct key) };
+                                        .caps = TIELINE_MEMORY_CAP_REGISTER, .max_key_len = sizeof(struct tieline_key) };
     (void)state;
     *count = 1;
     if (capacity) tieline_write_record(out, &attr, sizeof attr);
     return TIELINE_OK;
 }
 
-static int32_t open_domain(void *state, const struct tieline_domain_params *in, void **out)
+static int32_t open_domain(struct tieline_state *state, const struct tieline_domain_params *in,
+                           struct tieline_domain **out)
 {
     struct tieline_domain_params params;
-    struct domain *d;
+    struct tieline_domain *d;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     (void)state;
     if (status) return status;
@@ -302,7 +321,7 @@ static int32_t open_domain(void *state, const struct tieline_domain_params *in, 
     return TIELINE_OK;
 }
 
-static int64_t last_error(void *state, uint8_t *out, size_t capacity)
+static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capacity)
 {
     size_t len = strlen(why);
     (void)state;

@@ -11,6 +11,22 @@ pub struct Named {
     pub doc: &'static str,
 }
 
+/// The lower half of flags that are passed in, access rights among them: who does not know one of these refuses the call
+/// with `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, and ignored by who does not know it.
+const MUST_UNDERSTAND: u64 = 0xffff_ffff;
+
+/// The bits of `flags` that must be understood and are not in `table`.
+#[must_use]
+#[inline]
+pub const fn not_understood(flags: u64, table: &[Named]) -> u64 {
+    let (mut known, mut at) = (0, 0);
+    while at < table.len() {
+        known |= table[at].value;
+        at += 1;
+    }
+    flags & MUST_UNDERSTAND & !known
+}
+
 /// Declares a module of constants together with the list that the header and the reports are made from.
 macro_rules! table {
     ($(#[$outer:meta])* $vis:vis mod $module:ident : $type:ty, $prefix:literal {
@@ -53,6 +69,7 @@ table! {
         SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
         SLOW_POLL = 1 << 17, "poll asks the kernel: the core calls it less often while nothing comes";
         DEVICE_ATOMICS = 1 << 18, "atomics are the device's: they are not atomic towards the processor's, nor towards another device's";
+        TAKES_REGIONS = 1 << 19, "wants iov.region: which registration each piece lies in";
     }
 }
 
@@ -61,6 +78,23 @@ table! {
     pub mod memory_caps: u64, "MEMORY_CAP_" {
         ALLOC = 1 << 0, "alloc: the domain provides memory of its own";
         REGISTER = 1 << 1, "register: any memory of the process";
+    }
+}
+
+table! {
+    /// Whose memory it is: what a provider does not know it refuses with UNSUPPORTED.
+    pub mod memory_kind: u32, "MEMORY_KIND_" {
+        HOST = 0, "the processor's";
+        CUDA = 1, "a device's, by CUDA's addresses";
+        ROCM = 2, "a device's, by ROCm's addresses";
+        LEVEL_ZERO = 3, "a device's, by Level Zero's addresses";
+    }
+}
+
+table! {
+    /// Flags of a registration.
+    pub mod register_flags: u64, "REGISTER_" {
+        DMABUF = 1 << 0, "the memory is that of the descriptor dmabuf, from dmabuf_offset on";
     }
 }
 
@@ -165,6 +199,8 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
     vec![
         ("What a module can do (module_attr.caps)", caps::ALL),
         ("What a memory domain can do (domain_attr.caps)", memory_caps::ALL),
+        ("Kinds of memory (alloc_params.kind, register_params.kind)", memory_kind::ALL),
+        ("Flags of a registration (register_params.flags)", register_flags::ALL),
         ("What a module is for (module_attr.role)", role::ALL),
         ("How a data-path module connects (module_attr.connects)", connects::ALL),
         ("Kinds of event", event::ALL),

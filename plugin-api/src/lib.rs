@@ -46,7 +46,7 @@ pub use abi::raised_rights;
 pub use events::Events;
 pub use flags::{
     Named, access, atomic_op, caps, connects, cost_class, event, event_flags, log_level,
-    memory_caps, note_flags, op_flags, role, tables,
+    memory_caps, memory_kind, not_understood, note_flags, op_flags, register_flags, role, tables,
 };
 pub use note::Note;
 pub use provider::{

@@ -8,7 +8,9 @@
 //! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
 //! one thread at a time and need no locks.
 
-use crate::abi::{Atomic, Iov, ModuleAttr, host::HostHandle};
+use crate::abi::{
+    AllocParams, Atomic, Iov, KeyParams, ModuleAttr, RegisterParams, host::HostHandle,
+};
 use crate::{Events, Failure, Status};
 
 /// How a data call ended when it did not fail.
@@ -129,17 +131,18 @@ pub trait Domain: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// Why there is none.
-    fn alloc(&self, len: usize, access: u64) -> Result<Allocation<Self::Region>, Failure> {
-        let _ = (len, access);
+    fn alloc(&self, wanted: &AllocParams) -> Result<Allocation<Self::Region>, Failure> {
+        let _ = wanted;
         Err(Status::Unsupported.into())
     }
 
-    /// Registers memory of this process, which stays mapped until [`Domain::deregister`].
+    /// Registers memory of this process, which stays mapped until [`Domain::deregister`]. Who knows only the processor's memory
+    /// refuses other kinds with [`RegisterParams::of_host`].
     ///
     /// # Errors
     /// Why it could not be registered.
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Self::Region, Failure> {
-        let _ = (base, len, access);
+    fn register(&self, memory: &RegisterParams) -> Result<Self::Region, Failure> {
+        let _ = memory;
         Err(Status::Unsupported.into())
     }
 
@@ -164,12 +167,18 @@ pub trait Domain: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Writes the region's remote key and returns its length.
+    /// Writes a remote key of the region and returns its length. Who has only keys to all of it, with its rights, refuses others
+    /// with [`KeyParams::whole`].
     ///
     /// # Errors
     /// [`Status::TooLarge`] when `out` is shorter than `max_key_len`, or why there is no key.
-    fn pack_key(&self, region: &Self::Region, out: &mut [u8]) -> Result<usize, Failure> {
-        let _ = (region, out);
+    fn pack_key(
+        &self,
+        region: &Self::Region,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        let _ = (region, key, out);
         Err(Status::Unsupported.into())
     }
 }

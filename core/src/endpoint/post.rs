@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{OK, PENDING, op_flags};
+use tieline_plugin_api::{OK, PENDING, caps, op_flags};
 
 /// Pieces of one transfer that a provider has at once.
 const PIECES_AT_ONCE: u16 = 64;
@@ -243,7 +243,7 @@ impl Inner {
             return Ok(None);
         }
         let memory = self.hold_memory(transfer)?;
-        let iov = Iov { base: memory.at(at, len)?, len };
+        let iov = self.piece(&native, &memory, at, len)?;
         let request = self.open_native(None, memory, at, len)?;
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
         let posted = self.post_record(&native, put, request, &record);
@@ -364,7 +364,7 @@ impl Inner {
         let mut done = 0;
         loop {
             let n = max.min(len - done);
-            let iov = Iov { base: base.wrapping_add(done), len: n };
+            let iov = Iov::new(base.wrapping_add(done), n);
             let op = rma_op(&iov, native.key, offset + done as u64, 0, Completion::Remote);
             let code = native.post(put, &op);
             if code != OK {
@@ -448,11 +448,32 @@ impl Inner {
         id: Id,
         len: usize,
     ) -> Result<Posted, Failed> {
-        let base = op.memory.at(op.at + op.posted, len).map_err(Failed::by_nobody)?;
-        let iov = Iov { base, len };
+        let iov = self.piece(native, &op.memory, op.at + op.posted, len);
+        let iov = iov.map_err(Failed::by_nobody)?;
         let offset = op.offset + op.posted as u64;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
         self.post_record(native, op.put, id, &record)
+    }
+
+    /// A range of local memory for a provider, with the registration that it lies in where the provider wants to know that.
+    #[inline]
+    fn piece(
+        &self,
+        native: &ImportedKey,
+        memory: &Memory,
+        at: usize,
+        len: usize,
+    ) -> Result<Iov, Status> {
+        let mut piece = Iov::new(memory.at(at, len)?, len);
+        if native.caps & caps::TAKES_REGIONS != 0 {
+            let interface = &self.shared.interfaces[native.interface].interface;
+            if let Memory::Region(region) = memory {
+                let mut known = region.inner.registrations.iter();
+                let known = known.find_map(|registration| interface.region(&registration.memory));
+                piece.region = known.unwrap_or(std::ptr::null_mut());
+            }
+        }
+        Ok(piece)
     }
 
     #[inline]

@@ -80,7 +80,7 @@ pub(super) fn rma_op(
             Completion::Local => 0,
             Completion::Remote => op_flags::REMOTE_COMPLETION,
         },
-        local_region: ptr::null_mut(),
+        reserved: 0,
     };
     RmaRecord { raw, _piece: PhantomData }
 }

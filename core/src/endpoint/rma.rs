@@ -48,7 +48,7 @@ impl Endpoint {
         let from = local.inner.span.range(range.start, len)?;
         let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.put_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov { base: from, len };
+            let iov = Iov::new(from, len);
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
             code = fast.put(&op);
             if code == OK {
@@ -73,7 +73,7 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         let (fast, mut code) = (&key.inner.fast, OK);
         if data.len() < fast.put_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov { base: data.as_ptr().cast_mut(), len: data.len() };
+            let iov = Iov::new(data.as_ptr().cast_mut(), data.len());
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
             code = fast.put(&op);
             if code == OK {
@@ -100,7 +100,7 @@ impl Endpoint {
         let to = local.inner.span.range(range.start, len)?;
         let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.get_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov { base: to, len };
+            let iov = Iov::new(to, len);
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
             code = fast.get(&op);
             if code == OK {

@@ -26,9 +26,9 @@ use std::ffi::c_void;
 use std::panic::resume_unwind;
 use std::sync::Mutex;
 use tieline_plugin_api::abi::{
-    Atomic, ConfigVar, ConnectorOps, DomainAttr, DomainOps, DomainParams, EndpointOps,
-    EndpointParams, Event, InterfaceOps, InterfaceParams, Iov, MemoryRegion, MemoryUse, ModuleAttr,
-    PackFn, ProviderOps, Rma,
+    AllocParams, Atomic, ConfigVar, ConnectParams, ConnectorOps, DomainAttr, DomainOps,
+    DomainParams, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps, InterfaceParams,
+    Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps, RegisterParams, Rma,
 };
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
 
@@ -124,10 +124,10 @@ table! {
         query_modules(*mut ModuleAttr, usize, *mut usize) -> i32 = NO;
         open_interface(*const InterfaceParams, *mut *mut c_void) -> i32 = NO;
         open_connector(*const InterfaceParams, *mut *mut c_void) -> i32 = NO;
-        alloc(usize, u64, *mut MemoryRegion) -> i32 = NO;
-        register(*mut u8, usize, u64, *mut MemoryRegion) -> i32 = NO;
+        alloc(*const AllocParams, *mut MemoryRegion) -> i32 = NO;
+        register(*const RegisterParams, *mut MemoryRegion) -> i32 = NO;
         deregister(*mut c_void) -> i32 = NO;
-        pack_key(*mut c_void, *mut u8, usize) -> i64 = NO64;
+        pack_key(*const KeyParams, *mut u8, usize) -> i64 = NO64;
         revoke(*mut c_void) -> i32 = NO;
     }
 }
@@ -160,10 +160,10 @@ table! {
         flush(u64) -> i32 = NO;
         fence() -> i32 = NO;
         close() -> () = ();
-        import_key(*const u8, usize, *mut *mut c_void) -> i32 = NO;
+        import_key(*const ImportParams, *mut *mut c_void) -> i32 = NO;
         drop_key(*mut c_void) -> () = ();
         address(*mut u8, usize) -> i64 = NO64;
-        connect(*const u8, usize) -> i32 = NO;
+        connect(*const ConnectParams) -> i32 = NO;
     }
 }
 
@@ -482,9 +482,9 @@ impl RawEndpoint {
     /// Makes a packed key usable on this endpoint, or the negative status (AGAIN: ask again after progress).
     pub(crate) fn import_key(&self, key: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
-        // SAFETY: the handle is open and this is its thread; the bytes are borrowed for the call.
-        let code =
-            unsafe { (self.table.import_key)(self.handle, key.as_ptr(), key.len(), &mut out) };
+        let params = ImportParams { bytes: key.as_ptr(), len: key.len(), ..ImportParams::empty() };
+        // SAFETY: the handle is open and this is its thread; the record and the bytes are borrowed for the call.
+        let code = unsafe { (self.table.import_key)(self.handle, &params, &mut out) };
         if code < 0 { Err(code) } else { Ok(out) }
     }
 
@@ -507,8 +507,13 @@ impl RawEndpoint {
 
     /// Connect-to-endpoint modules: connects to the peer's endpoint address.
     pub(crate) fn connect(&self, address: &[u8]) -> i32 {
-        // SAFETY: the handle is open and this is its thread; the bytes are borrowed for the call.
-        unsafe { (self.table.connect)(self.handle, address.as_ptr(), address.len()) }
+        let params = ConnectParams {
+            address: address.as_ptr(),
+            address_len: address.len(),
+            ..ConnectParams::empty()
+        };
+        // SAFETY: the handle is open and this is its thread; the record and the bytes are borrowed for the call.
+        unsafe { (self.table.connect)(self.handle, &params) }
     }
 
     /// Closes the endpoint.

@@ -12,7 +12,6 @@ use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
 use crate::sys::OwnedBuffer;
 use crate::{Error, Status};
 use std::ffi::c_void;
-use std::ptr;
 use tieline_plugin_api::abi::{Atomic, Iov, ModuleAttr, Rma};
 use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_caps, op_flags};
 
@@ -167,7 +166,7 @@ impl Trial<'_> {
     }
 
     fn rma(&self, put: bool, buffer: &mut [u8], key: *mut c_void) -> Result<(), Status> {
-        let iov = Iov { base: buffer.as_mut_ptr(), len: buffer.len() };
+        let iov = Iov::new(buffer.as_mut_ptr(), buffer.len());
         let op = Rma {
             iov: &iov,
             iov_count: 1,
@@ -176,7 +175,7 @@ impl Trial<'_> {
             offset: AT as u64,
             cookie: COOKIE,
             flags: op_flags::REMOTE_COMPLETION,
-            local_region: ptr::null_mut(),
+            reserved: 0,
         };
         // SAFETY: the endpoint is open and the key its own; the room lives until the endpoint is closed.
         let post = || unsafe { if put { self.raw.put(&op) } else { self.raw.get(&op) } };

@@ -137,6 +137,33 @@ golden! {
         base = 16,
         len = 24,
     }
+    AllocParams = 40 {
+        size = 0,
+        len = 8,
+        access = 16,
+        flags = 24,
+        kind = 32,
+        device = 36,
+    }
+    RegisterParams = 64 {
+        size = 0,
+        base = 8,
+        len = 16,
+        access = 24,
+        flags = 32,
+        kind = 40,
+        device = 44,
+        dmabuf = 48,
+        reserved = 52,
+        dmabuf_offset = 56,
+    }
+    KeyParams = 40 {
+        size = 0,
+        region = 8,
+        offset = 16,
+        len = 24,
+        access = 32,
+    }
     DomainOps = 80 {
         size = 0,
         close = 8,
@@ -195,9 +222,10 @@ golden! {
         peers = 24,
         buffer_bytes = 32,
     }
-    Iov = 16 {
+    Iov = 24 {
         base = 0,
         len = 8,
+        region = 16,
     }
     Rma = 64 {
         iov = 0,
@@ -207,7 +235,7 @@ golden! {
         offset = 32,
         cookie = 40,
         flags = 48,
-        local_region = 56,
+        reserved = 56,
     }
     Atomic = 64 {
         op = 0,
@@ -219,6 +247,16 @@ golden! {
         result = 40,
         cookie = 48,
         flags = 56,
+    }
+    ImportParams = 24 {
+        size = 0,
+        bytes = 8,
+        len = 16,
+    }
+    ConnectParams = 24 {
+        size = 0,
+        address = 8,
+        address_len = 16,
     }
     EndpointOps = 112 {
         size = 0,

@@ -1,6 +1,7 @@
 //! Records that say nothing yet, and names of a fixed size.
 
 use super::*;
+use crate::{Failure, Status, memory_kind, register_flags};
 
 /// Writes `text` zero-padded into a fixed-size name; what does not fit is cut at a character boundary.
 #[must_use]
@@ -53,10 +54,24 @@ zeroed_record!(
     DomainParams,
     ModuleAttr,
     MemoryRegion,
+    AllocParams,
+    RegisterParams,
+    KeyParams,
     InterfaceParams,
     EndpointParams,
+    ImportParams,
+    ConnectParams,
     MemoryUse
 );
+
+impl Iov {
+    /// A piece that lies anywhere.
+    #[must_use]
+    #[inline]
+    pub const fn new(base: *mut u8, len: usize) -> Iov {
+        Iov { base, len, region: core::ptr::null_mut() }
+    }
+}
 
 impl Event {
     /// An event with every field zero.
@@ -64,5 +79,61 @@ impl Event {
     pub const fn empty() -> Event {
         // SAFETY: integers and a raw pointer: zero is a value of each.
         unsafe { core::mem::zeroed() }
+    }
+}
+
+fn unsupported(what: &str) -> Failure {
+    Failure::new(Status::Unsupported, format!("{what} is not supported by this provider"))
+}
+
+impl AllocParams {
+    /// Asks for memory of the processor's.
+    #[must_use]
+    pub const fn new(len: usize, access: u64) -> AllocParams {
+        AllocParams { len, access, ..AllocParams::empty() }
+    }
+
+    /// The number of bytes and the rights, where the processor's memory is asked for.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] for any other kind.
+    pub fn of_host(&self) -> Result<(usize, u64), Failure> {
+        match self.kind {
+            memory_kind::HOST => Ok((self.len, self.access)),
+            kind => Err(unsupported(&format!("memory of kind {kind}"))),
+        }
+    }
+}
+
+impl RegisterParams {
+    /// Names memory of the processor's.
+    #[must_use]
+    pub const fn new(base: *mut u8, len: usize, access: u64) -> RegisterParams {
+        RegisterParams { base, len, access, ..RegisterParams::empty() }
+    }
+
+    /// The first byte, the number of bytes and the rights, where it is the processor's memory, by its address.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] for any other kind, and for a DMA buffer.
+    pub fn of_host(&self) -> Result<(*mut u8, usize, u64), Failure> {
+        match (self.kind, self.flags & register_flags::DMABUF) {
+            (memory_kind::HOST, 0) => Ok((self.base, self.len, self.access)),
+            (memory_kind::HOST, _) => Err(unsupported("a DMA buffer")),
+            (kind, _) => Err(unsupported(&format!("memory of kind {kind}"))),
+        }
+    }
+}
+
+impl KeyParams {
+    /// Whether the key is to lead to all of its region, with all rights.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] where it is not.
+    pub fn whole(&self) -> Result<(), Failure> {
+        if (self.offset, self.len, self.access) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(unsupported("a key to a part of a region, or with a part of its rights,"))
     }
 }

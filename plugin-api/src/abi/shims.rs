@@ -13,6 +13,7 @@ mod provider;
 pub use provider::entry;
 
 use super::*;
+use crate::flags::{Named, not_understood};
 use crate::provider::{Posted, Posting};
 use crate::{Failure, OK, PENDING, Status};
 use core::cell::RefCell;
@@ -131,6 +132,17 @@ unsafe fn read_params<T: Copy>(params: *const T, mut record: T) -> Result<T, Fai
         }
     }
     Ok(record)
+}
+
+/// Refuses flags that must be understood and are not in `table`.
+fn understood(what: &str, flags: u64, table: &[Named]) -> Result<(), Failure> {
+    match not_understood(flags, table) {
+        0 => Ok(()),
+        bits => {
+            let text = format!("unknown {what}: {bits:#x}; the provider is older than its core");
+            Err(Failure::new(Status::UnsupportedParam, text))
+        }
+    }
 }
 
 /// Writes an attribute record by the tail rule: `min(size)`, the caller's `size` kept.

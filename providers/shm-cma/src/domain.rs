@@ -6,7 +6,7 @@ use crate::probe::{ADDRESS_LEN, Address, Facts};
 use crate::{MODULE, endpoint};
 use std::sync::Arc;
 use tieline_memory_file::Announcements;
-use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
@@ -88,7 +88,8 @@ impl Domain for CmaDomain {
         Ok(CmaInterface::new(address, self.may_set_ptracer))
     }
 
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Registration, Failure> {
+    fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
+        let (base, len, access) = memory.of_host()?;
         let start = base.expose_provenance() as u64;
         if start == 0 || start.checked_add(len as u64).is_none() {
             return Err(Failure::new(
@@ -104,7 +105,13 @@ impl Domain for CmaDomain {
         region.revoke()
     }
 
-    fn pack_key(&self, region: &Registration, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(
+        &self,
+        region: &Registration,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        key.whole()?;
         region.pack(out)
     }
 }

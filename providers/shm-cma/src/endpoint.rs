@@ -9,7 +9,7 @@
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
-use crate::sys::{self, Direction, Errno};
+use crate::sys::{self, Direction, Errno, Piece};
 use tieline_memory_file::Accessor;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
@@ -90,7 +90,7 @@ impl CmaEndpoint {
         cursor.advance(0);
         let mut done = 0;
         while done < op.len {
-            let mut room = [Iov { base: core::ptr::null_mut(), len: 0 }; BATCH];
+            let mut room = [Piece::NONE; BATCH];
             let (pieces, bytes) = cursor.batch(&mut room, self.limits);
             let remote = sys::remote(target + done as u64, bytes);
             match sys::copy(direction, self.peer.facts.pid, pieces, &[remote]) {
@@ -109,7 +109,7 @@ impl CmaEndpoint {
 
     /// A page could not be reached: whose?
     #[cold]
-    fn fault(&self, key: &RemoteKey, local: &[Iov]) -> Status {
+    fn fault(&self, key: &RemoteKey, local: &[Piece]) -> Status {
         if let Err(status) = self.verify(key) {
             return status;
         }
@@ -139,9 +139,11 @@ impl Endpoint for CmaEndpoint {
         let _inside = self.accessor.enter(key.generation);
         if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
             let mut image = [0u8; IMAGE_LEN];
-            let mut local = [Iov { base: core::ptr::null_mut(), len: 0 }; FEW + 1];
-            local[..op.iov.len()].copy_from_slice(op.iov);
-            local[op.iov.len()] = Iov { base: image.as_mut_ptr(), len: IMAGE_LEN };
+            let mut local = [Piece::NONE; FEW + 1];
+            for (to, piece) in local.iter_mut().zip(op.iov) {
+                *to = piece.into();
+            }
+            local[op.iov.len()] = Piece::new(image.as_mut_ptr(), IMAGE_LEN);
             let local = &local[..=op.iov.len()];
             let remote = [sys::remote(target, op.len), sys::remote(key.entry, IMAGE_LEN)];
             match sys::copy(Direction::Get, self.peer.facts.pid, local, &remote) {
@@ -189,20 +191,12 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The pieces of the next call and their length: the caller's own array where it fits as it is, or a
-    /// shortened copy in `room`.
-    fn batch<'b>(&self, room: &'b mut [Iov; BATCH], limits: Limits) -> (&'b [Iov], usize)
-    where
-        'a: 'b,
-    {
-        let whole: usize = self.iov.iter().map(|piece| piece.len).sum();
-        if self.inside == 0 && self.iov.len() <= limits.pieces && whole <= limits.bytes {
-            return (self.iov, whole);
-        }
+    /// The pieces of the next call, in `room`, and their length.
+    fn batch<'b>(&self, room: &'b mut [Piece; BATCH], limits: Limits) -> (&'b [Piece], usize) {
         let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
         for piece in self.iov.iter().take(BATCH.min(limits.pieces)) {
             let len = (piece.len - skip).min(limits.bytes - bytes);
-            room[count] = Iov { base: piece.base.wrapping_add(skip), len };
+            room[count] = Piece::new(piece.base.wrapping_add(skip), len);
             (count, bytes, skip) = (count + 1, bytes + len, 0);
             if bytes == limits.bytes {
                 break;

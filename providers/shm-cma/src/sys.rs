@@ -9,11 +9,34 @@ use tieline_plugin_api::abi::Iov;
 /// The number of a system error.
 pub(crate) type Errno = i32;
 
+/// A piece of memory, here or there, as the kernel wants it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) base: *mut u8,
+    pub(crate) len: usize,
+}
+
 const _: () = assert!(
-    size_of::<Iov>() == size_of::<libc::iovec>()
-        && core::mem::offset_of!(Iov, base) == core::mem::offset_of!(libc::iovec, iov_base)
-        && core::mem::offset_of!(Iov, len) == core::mem::offset_of!(libc::iovec, iov_len)
+    size_of::<Piece>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
+
+impl Piece {
+    pub(crate) const NONE: Piece = Piece { base: core::ptr::null_mut(), len: 0 };
+
+    pub(crate) fn new(base: *mut u8, len: usize) -> Piece {
+        Piece { base, len }
+    }
+}
+
+impl From<&Iov> for Piece {
+    #[inline]
+    fn from(iov: &Iov) -> Piece {
+        Piece::new(iov.base, iov.len)
+    }
+}
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +55,8 @@ pub(crate) enum Direction {
 pub(crate) fn copy(
     direction: Direction,
     pid: i32,
-    local: &[Iov],
-    remote: &[Iov],
+    local: &[Piece],
+    remote: &[Piece],
 ) -> Result<usize, Errno> {
     let call = match direction {
         Direction::Put => libc::process_vm_writev,
@@ -56,14 +79,14 @@ pub(crate) fn copy(
 }
 
 /// A piece of the peer's memory.
-pub(crate) fn remote(address: u64, len: usize) -> Iov {
-    Iov { base: core::ptr::without_provenance_mut(address as usize), len }
+pub(crate) fn remote(address: u64, len: usize) -> Piece {
+    Piece::new(core::ptr::without_provenance_mut(address as usize), len)
 }
 
 /// Reads exactly `out.len()` bytes of process `pid`.
 pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> {
     let len = out.len();
-    let local = Iov { base: out.as_mut_ptr(), len };
+    let local = Piece::new(out.as_mut_ptr(), len);
     match copy(Direction::Get, pid, &[local], &[remote(address, len)])? {
         copied if copied == len => Ok(()),
         _ => Err(libc::EFAULT),

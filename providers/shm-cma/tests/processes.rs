@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use sys::Change;
-use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 use tieline_provider_shm_cma::{CmaDomain, CmaEndpoint, MODULE, RemoteKey};
 
@@ -93,9 +93,9 @@ fn serve() {
     let interface = domain.open_interface(MODULE, [1; 16]).unwrap();
     let rights = access::REMOTE_READ | access::REMOTE_WRITE;
     let base = buffer[GUARD..].as_ptr().cast_mut().cast();
-    let mut region = Some(domain.register(base, REGION, rights).unwrap());
+    let mut region = Some(domain.register(&RegisterParams::new(base, REGION, rights)).unwrap());
     let mut key = [0; 64];
-    let len = domain.pack_key(region.as_ref().unwrap(), &mut key).unwrap();
+    let len = domain.pack_key(region.as_ref().unwrap(), &KeyParams::empty(), &mut key).unwrap();
     println!("{} {}", hex(&interface.address()), hex(&key[..len]));
     for line in std::io::stdin().lock().lines() {
         match line.unwrap().as_str() {
@@ -149,7 +149,9 @@ impl Offered {
         let domain = CmaDomain::new(true).unwrap();
         let mut memory = vec![FILL; 4096];
         let rights = access::REMOTE_READ | access::REMOTE_WRITE;
-        let region = domain.register(memory.as_mut_ptr(), memory.len(), rights).unwrap();
+        let region = domain
+            .register(&RegisterParams::new(memory.as_mut_ptr(), memory.len(), rights))
+            .unwrap();
         Offered { domain, memory, region }
     }
 
@@ -157,7 +159,7 @@ impl Offered {
     fn accessor(&self, stops: bool) -> Child {
         let interface = self.domain.open_interface(MODULE, [1; 16]).unwrap();
         let mut key = [0; 64];
-        let len = self.domain.pack_key(&self.region, &mut key).unwrap();
+        let len = self.domain.pack_key(&self.region, &KeyParams::empty(), &mut key).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         if stops {
             let _ = command.env("TIELINE_SHM_CMA_TEST_STOP_AT", "1");
@@ -181,7 +183,10 @@ fn an_access_is_waited_for() -> Verdict {
     needs_hooks()?;
     let offered = Offered::new();
     let mut beside = vec![0u8; 64];
-    let other = offered.domain.register(beside.as_mut_ptr(), 64, access::REMOTE_WRITE).unwrap();
+    let other = offered
+        .domain
+        .register(&RegisterParams::new(beside.as_mut_ptr(), 64, access::REMOTE_WRITE))
+        .unwrap();
     let mut child = offered.accessor(true);
     assert_eq!(sys::wait_for(child.id()), Change::Stopped);
     // It has found the key valid and will write as soon as it is continued.
@@ -304,7 +309,7 @@ impl Drop for Peer {
 }
 
 fn piece(buffer: &mut [u8]) -> Iov {
-    Iov { base: buffer.as_mut_ptr(), len: buffer.len() }
+    Iov::new(buffer.as_mut_ptr(), buffer.len())
 }
 
 fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {

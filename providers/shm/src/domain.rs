@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Once};
 
-use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{AllocParams, Cost, KeyParams, ModuleAttr, fixed};
 use tieline_plugin_api::{
     Absent, Allocation, Domain, Failure, HostHandle, Revoked, Status, caps, connects, cost_class,
     role,
@@ -107,7 +107,8 @@ impl Domain for ShmDomain {
         RingInterface::open(self.state.clone(), self.settings.clone())
     }
 
-    fn alloc(&self, len: usize, access: u64) -> Result<Allocation<Region>, Failure> {
+    fn alloc(&self, wanted: &AllocParams) -> Result<Allocation<Region>, Failure> {
+        let (len, access) = wanted.of_host()?;
         let region = self.state.exports.alloc(self.state.id, len, access)?;
         Ok(Allocation { base: region.base(), len, region })
     }
@@ -123,7 +124,8 @@ impl Domain for ShmDomain {
         Ok(())
     }
 
-    fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(&self, region: &Region, key: &KeyParams, out: &mut [u8]) -> Result<usize, Failure> {
+        key.whole()?;
         let key = region.key().pack();
         match out.get_mut(..key.len()) {
             Some(out) => out.copy_from_slice(&key),

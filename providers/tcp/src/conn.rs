@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
+use crate::sys::Piece;
 use tieline_net::Contact;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Posting, Status};
@@ -293,7 +294,7 @@ impl Inner {
         let mut head = Head::bare(Kind::Message, id, header);
         if let [piece] = iov {
             if self.is_quick() && len > SMALL {
-                return self.send_piece_now(head, *piece);
+                return self.send_piece_now(head, (*piece).into());
             }
         }
         if !self.is_quick() && !self.outbox.has_room(LONG_HEAD + len) {
@@ -304,7 +305,7 @@ impl Inner {
         scratch.resize(crate::frame::MAX_MESSAGE, 0);
         let mut at = 0;
         for &piece in iov {
-            sys::read_piece(piece, &mut scratch[at..]);
+            sys::read_piece(piece.into(), &mut scratch[at..]);
             at += piece.len;
         }
         let result = self.submit(head, None, &scratch[..len]);
@@ -313,7 +314,7 @@ impl Inner {
     }
 
     /// Sends one piece from where it lies; what the kernel does not take is copied.
-    fn send_piece_now(&mut self, mut head: Head, piece: Iov) -> Result<(), Status> {
+    fn send_piece_now(&mut self, mut head: Head, piece: Piece) -> Result<(), Status> {
         self.unflushed = true;
         self.expect_answer();
         let Some(stream) = self.links.first_mut().and_then(|link| link.stream.as_mut()) else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tieline_net::SharedHub;
-use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
@@ -90,7 +90,8 @@ impl Domain for TcpDomain {
         StreamInterface::open(Arc::clone(&self.regions), self.settings.clone(), hub)
     }
 
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Arc<Region>, Failure> {
+    fn register(&self, memory: &RegisterParams) -> Result<Arc<Region>, Failure> {
+        let (base, len, access) = memory.of_host()?;
         self.regions.register(base, len, access)
     }
 
@@ -103,7 +104,13 @@ impl Domain for TcpDomain {
         Ok(())
     }
 
-    fn pack_key(&self, region: &Arc<Region>, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(
+        &self,
+        region: &Arc<Region>,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        key.whole()?;
         let key = self.regions.key(region).pack();
         match out.get_mut(..KEY_LEN) {
             Some(out) => out.copy_from_slice(&key),

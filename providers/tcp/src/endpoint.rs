@@ -56,7 +56,7 @@ impl StreamEndpoint {
         let mut bytes = [0u8; SMALL];
         let mut at = 0;
         for &piece in op.iov {
-            sys::read_piece(piece, &mut bytes[at..op.len]);
+            sys::read_piece(piece.into(), &mut bytes[at..op.len]);
             at += piece.len;
         }
         inner.submit(head, Some(&key.part(op.len as u64)), &bytes[..op.len])
@@ -149,7 +149,7 @@ impl Endpoint for StreamEndpoint {
                 number,
                 key: key.part(op.len as u64),
                 offset: op.offset,
-                pieces: op.iov.into(),
+                pieces: sys::pieces(op.iov),
                 len: op.len,
                 cut: 0,
             });
@@ -183,7 +183,7 @@ impl Endpoint for StreamEndpoint {
         ops.gets.push(GetOp {
             number,
             cookie: op.cookie,
-            pieces: op.iov.into(),
+            pieces: sys::pieces(op.iov),
             len: op.len as u64,
             landed: 0,
         });

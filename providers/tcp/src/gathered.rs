@@ -1,6 +1,6 @@
 //! The pieces of an outbox that one system call writes.
 
-use tieline_plugin_api::abi::Iov;
+use crate::sys::Piece;
 
 use crate::regions::Pin;
 use crate::sys;
@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 512 << 10;
 /// Pieces for one system call.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub(crate) pieces: Vec<Iov>,
+    pub(crate) pieces: Vec<Piece>,
     pub(crate) len: usize,
     pub(crate) pins: Vec<Pin>,
 }
@@ -22,7 +22,7 @@ impl Gathered {
         self.add_piece(sys::piece(bytes));
     }
 
-    pub(crate) fn add_piece(&mut self, piece: Iov) {
+    pub(crate) fn add_piece(&mut self, piece: Piece) {
         if piece.len > 0 {
             self.pieces.push(piece);
             self.len += piece.len;

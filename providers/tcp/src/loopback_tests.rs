@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::abi::{Event, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{
     Armed, Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, event, op_flags,
 };
@@ -141,9 +141,14 @@ fn await_completion(sides: &mut [Side; 2], cookie: u64) -> i32 {
     }
 }
 
+/// A piece as the core passes it.
+fn iov(piece: sys::Piece) -> Iov {
+    Iov::new(piece.base, piece.len)
+}
+
 fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u64, cookie: u64) {
     let len = memory.len();
-    let iov = [sys::piece_mut(memory)];
+    let iov = [iov(sys::piece_mut(memory))];
     let op = RmaOp { iov: &iov, len, offset, cookie, flags: op_flags::REMOTE_COMPLETION };
     let posting = post(sides, |e| if put { e.put(key, &op) } else { e.get(key, &op) });
     assert_eq!(posting, Posting::Pending);
@@ -166,9 +171,10 @@ fn key_of(
     domain: &TcpDomain,
     memory: &mut [u8],
 ) -> (std::sync::Arc<crate::regions::Region>, Vec<u8>) {
-    let region = domain.register(memory.as_mut_ptr(), memory.len(), RIGHTS).unwrap();
+    let region =
+        domain.register(&RegisterParams::new(memory.as_mut_ptr(), memory.len(), RIGHTS)).unwrap();
     let mut key = vec![0; 64];
-    let len = domain.pack_key(&region, &mut key).unwrap();
+    let len = domain.pack_key(&region, &KeyParams::empty(), &mut key).unwrap();
     key.truncate(len);
     (region, key)
 }

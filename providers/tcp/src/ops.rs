@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::sys::Piece;
 use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::Iov;
 
 use crate::frame::{KeyPart, Malformed};
 use crate::regions::Region;
@@ -33,7 +33,7 @@ pub(crate) struct PutOp {
 pub(crate) struct GetOp {
     pub(crate) number: u32,
     pub(crate) cookie: u64,
-    pub(crate) pieces: Box<[Iov]>,
+    pub(crate) pieces: Box<[Piece]>,
     pub(crate) len: u64,
     pub(crate) landed: u64,
 }
@@ -52,7 +52,7 @@ pub(crate) struct FlushOp {
 /// What waits to be cut into frames, in the order it was posted.
 #[derive(Debug)]
 pub(crate) enum BulkOp {
-    Put { number: u32, key: KeyPart, offset: u64, pieces: Box<[Iov]>, len: usize, cut: usize },
+    Put { number: u32, key: KeyPart, offset: u64, pieces: Box<[Piece]>, len: usize, cut: usize },
     Flush { number: u32 },
 }
 

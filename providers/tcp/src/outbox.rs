@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tieline_plugin_api::abi::Iov;
+use crate::sys::Piece;
 
 use crate::frame::{HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
 use crate::gathered::Gathered;
@@ -35,7 +35,7 @@ enum Body {
 struct Bulk {
     head: [u8; LONG_HEAD],
     head_len: usize,
-    pieces: Vec<Iov>,
+    pieces: Vec<Piece>,
     /// Whose memory it is, unless it is an operation's own.
     region: Option<Arc<Region>>,
     /// The put that it is a piece of, and whether it is the last.
@@ -260,7 +260,7 @@ impl Outbox {
         &mut self,
         mut head: Head,
         key: Option<&KeyPart>,
-        pieces: Vec<Iov>,
+        pieces: Vec<Piece>,
         region: Option<Arc<Region>>,
     ) -> u64 {
         let payload: usize = pieces.iter().map(|piece| piece.len).sum();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tieline_plugin_api::abi::Iov;
+use crate::sys::Piece;
 use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::Inner;
@@ -252,7 +252,7 @@ impl Inner {
     fn landing_pieces(
         &mut self,
         landing: &mut Landing,
-        pieces: &mut Vec<Iov>,
+        pieces: &mut Vec<Piece>,
     ) -> Option<crate::regions::Pin> {
         if self.window.judge(landing.head.seq) == Ok(Verdict::Duplicate) {
             landing.destination = Destination::Nowhere; // it came on another stream meanwhile

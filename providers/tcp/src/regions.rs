@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tieline_plugin_api::abi::Iov;
+use crate::sys::Piece;
 use tieline_plugin_api::{Failure, Status};
 
 use crate::frame::KeyPart;
@@ -66,9 +66,9 @@ impl Region {
     }
 
     /// The piece at `offset`; the range was checked by [`Regions::find`].
-    pub(crate) fn piece(&self, offset: u64, len: usize) -> Iov {
+    pub(crate) fn piece(&self, offset: u64, len: usize) -> Piece {
         let base = std::ptr::with_exposed_provenance_mut(self.base + offset as usize);
-        Iov { base, len }
+        Piece::new(base, len)
     }
 }
 

@@ -6,8 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::sys::Piece;
 use tieline_net::{Contact, Hub, Interest, Poller, Route};
-use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Status, event};
 
 use crate::config::Settings;
@@ -79,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) handed_out: RefCell<Vec<Box<[u8]>>>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
-    pub(crate) pieces: RefCell<Vec<Iov>>,
+    pub(crate) pieces: RefCell<Vec<Piece>>,
     /// Where messages are packed and gathered.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }

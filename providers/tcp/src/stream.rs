@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use crate::sys::Piece;
 use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::Iov;
 
 use crate::buffer::{BUFFER, Buffer};
 use crate::frame::Head;
@@ -132,7 +132,7 @@ impl Stream {
     }
 
     /// Writes pieces.
-    pub(crate) fn write(&self, pieces: &[Iov]) -> io::Result<usize> {
+    pub(crate) fn write(&self, pieces: &[Piece]) -> io::Result<usize> {
         sys::send_pieces(self.sender(), pieces)
     }
 

@@ -1,6 +1,6 @@
 //! The system calls, each behind a function that cannot be misused, and copies from and to operations' memory.
 //!
-//! A piece ([`Iov`]) is memory that somebody vouched for: who posts an operation, for its local pieces until it
+//! A [`Piece`] is memory that somebody vouched for: who posts an operation, for its local pieces until it
 //! has completed or its endpoint is closed; a [`crate::regions::Pin`], for pieces of a registered region; or a
 //! borrowed slice. No piece outlives the one who vouches.
 #![allow(unsafe_code)]
@@ -13,24 +13,50 @@ use tieline_plugin_api::abi::Iov;
 
 use crate::silence::Unanswered;
 
+/// Memory that somebody vouched for, as the kernel wants it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) base: *mut u8,
+    pub(crate) len: usize,
+}
+
 const _: () = assert!(
-    size_of::<Iov>() == size_of::<libc::iovec>()
-        && core::mem::offset_of!(Iov, base) == core::mem::offset_of!(libc::iovec, iov_base)
-        && core::mem::offset_of!(Iov, len) == core::mem::offset_of!(libc::iovec, iov_len)
+    size_of::<Piece>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
+
+impl Piece {
+    pub(crate) fn new(base: *mut u8, len: usize) -> Piece {
+        Piece { base, len }
+    }
+}
+
+impl From<Iov> for Piece {
+    #[inline]
+    fn from(iov: Iov) -> Piece {
+        Piece::new(iov.base, iov.len)
+    }
+}
+
+/// The pieces of an operation that outlives its call.
+pub(crate) fn pieces(iov: &[Iov]) -> Box<[Piece]> {
+    iov.iter().map(|&piece| piece.into()).collect()
+}
 
 const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// The bytes of a slice as a piece to send.
 #[inline]
-pub(crate) fn piece(bytes: &[u8]) -> Iov {
-    Iov { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
+pub(crate) fn piece(bytes: &[u8]) -> Piece {
+    Piece::new(bytes.as_ptr().cast_mut(), bytes.len())
 }
 
 /// The room of a slice as a piece to receive into.
 #[inline]
-pub(crate) fn piece_mut(bytes: &mut [u8]) -> Iov {
-    Iov { base: bytes.as_mut_ptr(), len: bytes.len() }
+pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
+    Piece::new(bytes.as_mut_ptr(), bytes.len())
 }
 
 /// Sends bytes without waiting.
@@ -42,7 +68,7 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// Sends pieces without waiting. The pieces are vouched for, as the module says.
-pub(crate) fn send_pieces(fd: RawFd, pieces: &[Iov]) -> io::Result<usize> {
+pub(crate) fn send_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
     // SAFETY: plain records for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
@@ -62,7 +88,7 @@ pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Receives into pieces without waiting; 0 is the end. The pieces are vouched for, as the module says.
-pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Iov]) -> io::Result<usize> {
+pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
     // SAFETY: plain records for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
@@ -73,25 +99,25 @@ pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Iov]) -> io::Result<usize> {
 }
 
 /// Copies a piece that is vouched for to `out`, as far as both go.
-pub(crate) fn read_piece(from: Iov, out: &mut [u8]) {
+pub(crate) fn read_piece(from: Piece, out: &mut [u8]) {
     // SAFETY: the piece is vouched for; `out` is ours alone and holds at least that much.
     unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
 }
 
 /// Copies bytes to a piece that is vouched for, as far as both go.
-pub(crate) fn write_piece(bytes: &[u8], to: Iov) {
+pub(crate) fn write_piece(bytes: &[u8], to: Piece) {
     // SAFETY: the piece is vouched for, and may be written.
     unsafe { std::ptr::copy(bytes.as_ptr(), to.base, to.len.min(bytes.len())) };
 }
 
 /// The rest of a piece from `at` on.
 #[inline]
-pub(crate) fn tail(piece: Iov, at: usize) -> Iov {
-    Iov { base: piece.base.wrapping_add(at), len: piece.len - at }
+pub(crate) fn tail(piece: Piece, at: usize) -> Piece {
+    Piece::new(piece.base.wrapping_add(at), piece.len - at)
 }
 
 /// Adds the bytes `at .. at + len` of `pieces` to `out`, as pieces.
-pub(crate) fn cut(pieces: &[Iov], mut at: usize, mut len: usize, out: &mut Vec<Iov>) {
+pub(crate) fn cut(pieces: &[Piece], mut at: usize, mut len: usize, out: &mut Vec<Piece>) {
     for &piece in pieces {
         if len == 0 {
             return;
@@ -167,7 +193,7 @@ pub(crate) fn poll<I: tieline_plugin_api::Interface>(
             // SAFETY: the poll has written this many slots.
             let event: tieline_plugin_api::abi::Event = unsafe { slot.assume_init() };
             let mut data = vec![0; event.len];
-            read_piece(Iov { base: event.data.cast_mut(), len: event.len }, &mut data);
+            read_piece(Piece::new(event.data.cast_mut(), event.len), &mut data);
             (event, data)
         })
         .collect()

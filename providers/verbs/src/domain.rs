@@ -10,7 +10,7 @@ use crate::shared::DomainState;
 use crate::ud::{self, UdInterface};
 use std::path::Path;
 use std::sync::Arc;
-use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Domain, Failure, HostHandle, Status, atomic_op, caps, connects, cost_class, role,
 };
@@ -141,7 +141,8 @@ impl Domain for VerbsDomain {
         Err(Failure::new(Status::NoDevice, text))
     }
 
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Region, Failure> {
+    fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {
+        let (base, len, access) = memory.of_host()?;
         self.state.registry.register(base, len, access)
     }
 
@@ -150,7 +151,8 @@ impl Domain for VerbsDomain {
         Ok(())
     }
 
-    fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(&self, region: &Region, key: &KeyParams, out: &mut [u8]) -> Result<usize, Failure> {
+        key.whole()?;
         self.state.registry.pack_key(region, out)
     }
 }

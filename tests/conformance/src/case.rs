@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
-use tieline_plugin_api::{Named, Status, access, caps, connects, event, event_flags, role};
+use tieline_plugin_api::{
+    Named, Status, access, caps, connects, event, event_flags, op_flags, role,
+};
 
 /// Every right that a region can give.
 pub(crate) const ALL_RIGHTS: u64 =
@@ -128,7 +130,9 @@ impl Case {
     /// Memory for local pieces and for targets.
     pub(crate) fn memory(&self, len: usize, rights: u64) -> Result<Memory, Stop> {
         let register = if self.has(caps::OWN_MEMORY_ONLY) { 0 } else { self.domain_attr.caps };
-        succeeds("register or alloc", self.domain.memory(register, len, rights))
+        let mut memory = succeeds("register or alloc", self.domain.memory(register, len, rights))?;
+        memory.named = self.has(caps::TAKES_REGIONS) && !self.has(caps::SYNCHRONOUS);
+        Ok(memory)
     }
 
     pub(crate) fn key_of(&self, memory: &Memory) -> Result<Vec<u8>, Stop> {
@@ -418,12 +422,23 @@ impl Desk {
         iov: &[Iov],
         key: &Key,
         offset: u64,
-        local: &Memory,
+    ) -> Result<Result<(), Status>, Stop> {
+        self.rma_with(put, iov, key, offset, op_flags::REMOTE_COMPLETION)
+    }
+
+    /// The same with these flags.
+    pub(crate) fn rma_with(
+        &mut self,
+        put: bool,
+        iov: &[Iov],
+        key: &Key,
+        offset: u64,
+        flags: u64,
     ) -> Result<Result<(), Status>, Stop> {
         const COOKIE: u64 = 0x0f0f_1234;
         let endpoint = self.endpoint();
-        let target = Target { key, offset, cookie: COOKIE };
-        let code = self.retry(|| endpoint.rma(put, iov, target, local))?;
+        let target = Target { key, offset, cookie: COOKIE, flags };
+        let code = self.retry(|| endpoint.rma(put, iov, target))?;
         self.synchronous(code, if put { "put" } else { "get" })?;
         Ok(self.complete(code, COOKIE)?.map(|_| ()))
     }

@@ -210,6 +210,27 @@ impl Domain {
         Ok(Interface::of(self.clone(), handle))
     }
 
+    /// What the domain says to memory, or to a registration, that is asked for in this way; nothing of it is left.
+    pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
+        let ops = &self.provider.domain;
+        let mut region = MemoryRegion::empty();
+        // SAFETY: an open domain, and full records; the memory outlives the registration.
+        let code = unsafe {
+            match asked {
+                Asked::Alloc(params) => {
+                    ops.alloc.ok_or(Status::Unsupported)?(self.handle, params, &mut region)
+                }
+                Asked::Register(params) => {
+                    ops.register.ok_or(Status::Unsupported)?(self.handle, params, &mut region)
+                }
+            }
+        };
+        let _ = self.provider.check(code)?;
+        let f = ops.deregister.ok_or(Status::Unsupported)?;
+        // SAFETY: a region that was made above.
+        self.provider.check(unsafe { f(self.handle, region.handle) }).map(|_| ())
+    }
+
     /// Memory that peers may reach with `access`: registered if the domain registers, else its own.
     pub(crate) fn memory(
         self: &Arc<Domain>,
@@ -226,15 +247,22 @@ impl Domain {
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let f = ops.register.ok_or(Status::Unsupported)?;
             // SAFETY: an open domain; the memory lives until the region is deregistered in `drop`.
-            unsafe { f(self.handle, base, len, access, &mut region) }
+            unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) }
         } else {
             let f = ops.alloc.ok_or(Status::Unsupported)?;
             // SAFETY: an open domain and a record whose size is set.
-            unsafe { f(self.handle, len, access, &mut region) }
+            unsafe { f(self.handle, &AllocParams::new(len, access), &mut region) }
         };
         let _ = self.provider.check(code)?;
-        Ok(Memory { domain: self.clone(), region, registered: true, _owned: owned })
+        let domain = self.clone();
+        Ok(Memory { domain, region, registered: true, named: false, _owned: owned })
     }
+}
+
+/// How memory is asked for.
+pub(crate) enum Asked {
+    Alloc(AllocParams),
+    Register(RegisterParams),
 }
 
 /// Memory that a domain knows.
@@ -242,6 +270,8 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,
     registered: bool,
+    /// Its pieces say which region they lie in.
+    pub(crate) named: bool,
     /// Declared behind `region`'s user `drop`, which runs before the fields go.
     _owned: Vec<u64>,
 }
@@ -274,17 +304,21 @@ impl Memory {
     }
 
     pub(crate) fn key(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        self.key_to(KeyParams::empty(), capacity)
+    }
+
+    /// A key to a part of it.
+    pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;
+        let key = KeyParams { region: self.region.handle, ..part };
         // SAFETY: an open domain, a live region of it, a buffer of that capacity.
-        bytes(
-            |out, capacity| unsafe { f(self.domain.handle, self.region.handle, out, capacity) },
-            capacity,
-        )
+        bytes(|out, capacity| unsafe { f(self.domain.handle, &key, out, capacity) }, capacity)
     }
 
     pub(crate) fn piece(&self, range: Range<usize>) -> Iov {
         assert!(range.start <= range.end && range.end <= self.region.len);
-        Iov { base: self.region.base.wrapping_add(range.start), len: range.len() }
+        let region = if self.named { self.region.handle } else { ptr::null_mut() };
+        Iov { region, ..Iov::new(self.region.base.wrapping_add(range.start), range.len()) }
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {

@@ -5,7 +5,7 @@ use crate::connector::FakeConnector;
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
-use tieline_plugin_api::abi::{Atomic, Cost, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{Atomic, Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
     MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, event,
@@ -167,7 +167,8 @@ impl Domain for FakeDomain {
         FakeConnector::open(world, lane)
     }
 
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<FakeRegion, Failure> {
+    fn register(&self, memory: &RegisterParams) -> Result<FakeRegion, Failure> {
+        let (base, len, access) = memory.of_host()?;
         ask(self.world, self.lane, usize::MAX, Slot::Register)?;
         let piece = Piece::registered(base, len);
         Ok(FakeRegion(self.world.state().register(self.lane, piece, access)))
@@ -183,7 +184,13 @@ impl Domain for FakeDomain {
         Ok(ask(self.world, self.lane, usize::MAX, Slot::Deregister)?)
     }
 
-    fn pack_key(&self, region: &FakeRegion, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(
+        &self,
+        region: &FakeRegion,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        key.whole()?;
         ask(self.world, self.lane, usize::MAX, Slot::PackKey)?;
         out.get_mut(..8).ok_or(Status::TooLarge)?.copy_from_slice(&region.0.to_le_bytes());
         Ok(8)

@@ -109,9 +109,15 @@ fn numbers() -> String {
         out.push_str(&format!("\n/* ---- {title} ---- */\n\n"));
         for named in names {
             // Bits of 64-bit words, so that `~` and shifts do what they seem to.
-            let wide = ["TIELINE_CAP_", "TIELINE_MEMORY_CAP_", "TIELINE_ACCESS_", "TIELINE_OP_"]
-                .iter()
-                .any(|prefix| named.c_name.starts_with(prefix));
+            let wide = [
+                "TIELINE_CAP_",
+                "TIELINE_MEMORY_CAP_",
+                "TIELINE_ACCESS_",
+                "TIELINE_OP_",
+                "TIELINE_REGISTER_",
+            ]
+            .iter()
+            .any(|prefix| named.c_name.starts_with(prefix));
             let value = if wide {
                 format!("UINT64_C(0x{:x})", named.value)
             } else {
@@ -135,12 +141,28 @@ fn c_name(rust: &str) -> String {
     out
 }
 
+/// The kinds of handle: in Rust addresses, in C structs of which the header says nothing.
+const HANDLES: &[(&str, &str)] = &[
+    ("StateHandle", "tieline_state"),
+    ("DomainHandle", "tieline_domain"),
+    ("RegionHandle", "tieline_region"),
+    ("InterfaceHandle", "tieline_interface"),
+    ("EndpointHandle", "tieline_endpoint"),
+    ("KeyHandle", "tieline_key"),
+    ("ConnectorHandle", "tieline_connector"),
+];
+
 /// The records and tables, as cbindgen writes them.
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
     names.extend(["PackFn", "EntryFn"]);
-    let rename: HashMap<String, String> =
-        names.iter().map(|name| ((*name).to_string(), c_name(name))).collect();
+    names.extend(HANDLES.iter().map(|(rust, _)| *rust));
+    let is_handle = |name: &str| HANDLES.iter().any(|(rust, _)| *rust == name);
+    let rename: HashMap<String, String> = names
+        .iter()
+        .filter(|name| !is_handle(name))
+        .map(|name| ((*name).to_string(), c_name(name)))
+        .collect();
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
         style: cbindgen::Style::Tag,
@@ -162,11 +184,20 @@ fn types() -> String {
     cbindgen::Builder::new()
         .with_config(config)
         .with_src(root().join("plugin-api/src/abi.rs"))
+        .with_src(root().join("plugin-api/src/abi/domain.rs"))
+        .with_src(root().join("plugin-api/src/abi/interface.rs"))
+        .with_src(root().join("plugin-api/src/abi/endpoint.rs"))
         .generate()
         .expect("plugin-api/src/abi.rs is Rust that cbindgen reads")
         .write(&mut text);
     let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
-    in_words_of_c(text.trim(), &names)
+    let mut text = in_words_of_c(text.trim(), &names);
+    for (rust, c) in HANDLES {
+        text = text
+            .replace(&format!("typedef void {rust};"), &format!("struct {c};"))
+            .replace(&format!("{rust} *"), &format!("struct {c} *"));
+    }
+    text
 }
 
 /// Turns what the documentation says about Rust names into C, and cbindgen's comments into C's usual form.
@@ -288,6 +319,16 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
         }
     }
     return TIELINE_OK;
+}
+
+/* The bits of flags, or of rights, that must be understood and are not among those that are known: who finds one answers
+ * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
+ *
+ *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;
+ */
+static inline uint64_t tieline_not_understood(uint64_t flags, uint64_t known)
+{
+    return flags & UINT64_C(0xffffffff) & ~known;
 }
 
 /* ---- The layout, checked ---- */

@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use tieline_plugin_api::abi::{
-    DomainParams, EndpointParams, Event, InterfaceParams, MemoryRegion, MemoryUse, ModuleAttr,
-    fixed_str,
+    AllocParams, DomainParams, EndpointParams, Event, InterfaceParams, KeyParams, MemoryRegion,
+    MemoryUse, ModuleAttr, RegisterParams, fixed_str,
 };
 use tieline_plugin_api::{Armed, Failure, Status};
 
@@ -157,7 +157,8 @@ impl OpenDomain {
         let mut region = MemoryRegion::empty();
         // SAFETY: an open domain's handle; the record lives for the call.
         let code = unsafe {
-            (self.provider().tables.domain.alloc)(self.inner.handle, len, access, &mut region)
+            let wanted = AllocParams::new(len, access);
+            (self.provider().tables.domain.alloc)(self.inner.handle, &wanted, &mut region)
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
         if region.base.is_null() || region.len < len {
@@ -177,9 +178,7 @@ impl OpenDomain {
         let code = unsafe {
             (self.provider().tables.domain.register)(
                 self.inner.handle,
-                span.base(),
-                span.len(),
-                access,
+                &RegisterParams::new(span.base(), span.len(), access),
                 &mut region,
             )
         };
@@ -239,10 +238,11 @@ impl Registered {
         let provider = &self.domain.provider;
         let what = || format!("{} could not pack a remote key", self.domain.name);
         provider.usable(&what)?;
+        let whole = KeyParams { region: handle, ..KeyParams::empty() };
         grown(|buffer, capacity| {
             // SAFETY: an open domain's handle and a registered region; the buffer has that capacity.
             unsafe {
-                (provider.tables.domain.pack_key)(self.domain.handle, handle, buffer, capacity)
+                (provider.tables.domain.pack_key)(self.domain.handle, &whole, buffer, capacity)
             }
         })
         .map_err(|status| provider.failed_call(status as i32, &what))
@@ -273,6 +273,12 @@ impl Drop for OpenInterface {
 }
 
 impl OpenInterface {
+    /// What its domain calls this registration, if it is one of that domain's.
+    pub(crate) fn region(&self, registered: &Registered) -> Option<*mut c_void> {
+        let is_ours = Arc::ptr_eq(&self.domain, &registered.domain);
+        registered.handle.filter(|_| is_ours)
+    }
+
     /// Whose interface it is.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.domain.provider

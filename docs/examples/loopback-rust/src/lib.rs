@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tieline_plugin_api::abi::{Cost, Event, Iov, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{Cost, Event, Iov, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface, Packer, Posted,
     Posting, Provider, RmaOp, Status, access, caps, connects, cost_class, event, export_provider,
@@ -119,7 +119,8 @@ impl Domain for LoopbackDomain {
         Ok(LoopbackInterface { table: self.table.clone(), address, ring })
     }
 
-    fn register(&self, base: *mut u8, len: usize, access: u64) -> Result<Registered, Failure> {
+    fn register(&self, memory: &RegisterParams) -> Result<Registered, Failure> {
+        let (base, len, access) = memory.of_host()?;
         Ok(self.table.register(base, len, access))
     }
 
@@ -128,7 +129,13 @@ impl Domain for LoopbackDomain {
         Ok(())
     }
 
-    fn pack_key(&self, region: &Registered, out: &mut [u8]) -> Result<usize, Failure> {
+    fn pack_key(
+        &self,
+        region: &Registered,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        key.whole()?;
         region.pack(out)
     }
 }

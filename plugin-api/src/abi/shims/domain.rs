@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::provider::{Domain, Revoked};
+use crate::{access, register_flags};
 
 pub(super) unsafe extern "C" fn query_modules<D: Domain>(
     domain: *mut c_void,
@@ -61,14 +62,17 @@ pub(super) unsafe extern "C" fn open_connector<D: Domain>(
 
 pub(super) unsafe extern "C" fn alloc<D: Domain>(
     domain: *mut c_void,
-    len: usize,
-    access: u64,
+    params: *const AllocParams,
     out: *mut MemoryRegion,
 ) -> i32 {
     // SAFETY: an open domain's handle.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        let got = this.inner.alloc(len, access)?;
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, AllocParams::empty()) }?;
+        understood("access right", params.access, access::ALL)?;
+        understood("flag of an allocation", params.flags, &[])?;
+        let got = this.inner.alloc(&params)?;
         let region = MemoryRegion {
             handle: Box::into_raw(Box::new(got.region)).cast(),
             base: got.base,
@@ -83,19 +87,21 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
 
 pub(super) unsafe extern "C" fn register<D: Domain>(
     domain: *mut c_void,
-    base: *mut u8,
-    len: usize,
-    access: u64,
+    params: *const RegisterParams,
     out: *mut MemoryRegion,
 ) -> i32 {
     // SAFETY: an open domain's handle.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        let region = this.inner.register(base, len, access)?;
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, RegisterParams::empty()) }?;
+        understood("access right", params.access, access::ALL)?;
+        understood("flag of a registration", params.flags, register_flags::ALL)?;
+        let region = this.inner.register(&params)?;
         let region = MemoryRegion {
             handle: Box::into_raw(Box::new(region)).cast(),
-            base,
-            len,
+            base: params.base,
+            len: params.len,
             ..MemoryRegion::empty()
         };
         // SAFETY: the core's record, whose `size` it has set.
@@ -141,17 +147,20 @@ fn still_inside() -> Failure {
 
 pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     domain: *mut c_void,
-    region: *mut c_void,
+    params: *const KeyParams,
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
     // SAFETY: an open domain's handle.
     let this = unsafe { shared::<D>(domain) };
     guarded(this.poisoned, || {
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, KeyParams::empty()) }?;
+        understood("access right", params.access, access::ALL)?;
         // SAFETY: a registered region's handle.
-        let region = unsafe { &*region.cast::<D::Region>() };
+        let region = unsafe { &*params.region.cast::<D::Region>() };
         // SAFETY: the core's buffer, which it zeroed.
         let out = unsafe { core::slice::from_raw_parts_mut(out, capacity) };
-        Ok(this.inner.pack_key(region, out)? as i64)
+        Ok(this.inner.pack_key(region, &params, out)? as i64)
     })
 }

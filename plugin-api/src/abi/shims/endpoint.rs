@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::provider::{Endpoint, Packer, Posted, Posting, RmaOp};
+use crate::{flags::not_understood, op_flags};
 
 pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
     endpoint: *mut c_void,
@@ -83,6 +84,9 @@ unsafe fn rma<E: Endpoint>(
     if op.key.is_null() {
         return Status::KeyRejected as i32;
     }
+    if not_understood(op.flags, op_flags::ALL) != 0 {
+        return Status::UnsupportedParam as i32;
+    }
     // SAFETY: the key came from import_key of this endpoint; the pieces are the core's array.
     let (key, iov) = unsafe { (&*op.key.cast::<E::Key>(), pieces(op.iov, op.iov_count)) };
     let inner = &this.inner;
@@ -108,6 +112,9 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
     let (this, op) = unsafe { (shared::<E>(endpoint), &*op) };
     if op.key.is_null() {
         return Status::KeyRejected as i32;
+    }
+    if not_understood(op.flags, op_flags::ALL) != 0 {
+        return Status::UnsupportedParam as i32;
     }
     // SAFETY: the key came from import_key of this endpoint.
     let key = unsafe { &*op.key.cast::<E::Key>() };
@@ -136,15 +143,16 @@ pub(super) unsafe extern "C" fn fence<E: Endpoint>(endpoint: *mut c_void) -> i32
 
 pub(super) unsafe extern "C" fn import_key<E: Endpoint>(
     endpoint: *mut c_void,
-    key: *const u8,
-    len: usize,
+    params: *const ImportParams,
     out: *mut *mut c_void,
 ) -> i32 {
     // SAFETY: an open endpoint's handle.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || {
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, ImportParams::empty()) }?;
         // SAFETY: the bytes are borrowed for the call.
-        let key = this.inner.import_key(unsafe { bytes(key, len) })?;
+        let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
         // SAFETY: the core's place for the handle.
         unsafe { *out = Box::into_raw(Box::new(key)).cast() };
         Ok(0)
@@ -174,13 +182,15 @@ pub(super) unsafe extern "C" fn endpoint_address<E: Endpoint>(
 
 pub(super) unsafe extern "C" fn endpoint_connect<E: Endpoint>(
     endpoint: *mut c_void,
-    address: *const u8,
-    len: usize,
+    params: *const ConnectParams,
 ) -> i32 {
     // SAFETY: an open endpoint's handle.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || {
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, ConnectParams::empty()) }?;
         // SAFETY: the bytes are borrowed for the call.
-        this.inner.connect(unsafe { bytes(address, len) }).map(|()| 0)
+        let address = unsafe { bytes(params.address, params.address_len) };
+        this.inner.connect(address).map(|()| 0)
     }))
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::CmaDomain;
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Interface};
 
 /// This process as its own peer, with the limits of one system call made small.
@@ -10,7 +11,7 @@ fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
 
 fn key(domain: &CmaDomain, endpoint: &CmaEndpoint, region: &crate::Registration) -> RemoteKey {
     let mut packed = [0; crate::keys::PACKED_LEN];
-    let len = domain.pack_key(region, &mut packed).unwrap();
+    let len = domain.pack_key(region, &KeyParams::empty(), &mut packed).unwrap();
     endpoint.import_key(&packed[..len]).unwrap()
 }
 
@@ -22,10 +23,10 @@ fn cut(buffer: &mut [u8], lengths: &[usize]) -> Vec<Iov> {
     let mut rest = buffer;
     for &len in lengths {
         let (piece, behind) = rest.split_at_mut(len.min(rest.len()));
-        pieces.push(Iov { base: piece.as_mut_ptr(), len: piece.len() });
+        pieces.push(Iov::new(piece.as_mut_ptr(), piece.len()));
         rest = behind;
     }
-    pieces.push(Iov { base: rest.as_mut_ptr(), len: rest.len() });
+    pieces.push(Iov::new(rest.as_mut_ptr(), rest.len()));
     pieces
 }
 
@@ -45,7 +46,7 @@ proptest::proptest! {
         let domain = CmaDomain::new(false).unwrap();
         let endpoint = endpoint(&domain, Limits { bytes: limit_bytes, pieces: limit_pieces });
         let mut target = vec![0xee; offset + len + 50];
-        let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+        let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), target.len(), ALL)).unwrap();
         let key = key(&domain, &endpoint, &region);
         let mut sent: Vec<u8> = (0..len).map(|i| (i * 7 + 1) as u8).collect();
         let pieces = cut(&mut sent, &lengths);
@@ -64,7 +65,8 @@ fn more_pieces_than_one_call_takes_are_split() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = vec![0u8; 5000];
-    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let region =
+        domain.register(&RegisterParams::new(target.as_mut_ptr(), target.len(), ALL)).unwrap();
     let key = key(&domain, &endpoint, &region);
     let mut sent: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
     let pieces = cut(&mut sent, &[1; 4000]);
@@ -77,7 +79,8 @@ fn empty_pieces_in_front_do_not_stop_a_transfer() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, Limits { bytes: 1 << 20, pieces: 1 });
     let mut target = [0u8; 8];
-    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let region =
+        domain.register(&RegisterParams::new(target.as_mut_ptr(), target.len(), ALL)).unwrap();
     let key = key(&domain, &endpoint, &region);
     let mut sent = [5u8; 8];
     let pieces = cut(&mut sent, &[0; 200]);
@@ -90,7 +93,8 @@ fn a_revoked_key_is_rejected_by_put_and_get() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = vec![1u8; 64];
-    let region = domain.register(target.as_mut_ptr(), target.len(), ALL).unwrap();
+    let region =
+        domain.register(&RegisterParams::new(target.as_mut_ptr(), target.len(), ALL)).unwrap();
     let key = key(&domain, &endpoint, &region);
     let mut buffer = [2u8; 64];
     let pieces = cut(&mut buffer, &[]);
@@ -106,9 +110,11 @@ fn rights_are_the_regions_own() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = vec![1u8; 64];
-    let region = domain.register(target.as_mut_ptr(), 64, access::REMOTE_READ).unwrap();
+    let region = domain
+        .register(&RegisterParams::new(target.as_mut_ptr(), 64, access::REMOTE_READ))
+        .unwrap();
     let mut packed = [0; crate::keys::PACKED_LEN];
-    let _ = domain.pack_key(&region, &mut packed).unwrap();
+    let _ = domain.pack_key(&region, &KeyParams::empty(), &mut packed).unwrap();
     let mut buffer = [2u8; 64];
     let pieces = cut(&mut buffer, &[]);
     let honest = endpoint.import_key(&packed).unwrap();
@@ -126,9 +132,10 @@ fn a_key_with_any_byte_changed_writes_nothing() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = vec![1u8; 256];
-    let region = domain.register(target[64..].as_mut_ptr(), 128, ALL).unwrap();
+    let region =
+        domain.register(&RegisterParams::new(target[64..].as_mut_ptr(), 128, ALL)).unwrap();
     let mut packed = [0; crate::keys::PACKED_LEN];
-    let _ = domain.pack_key(&region, &mut packed).unwrap();
+    let _ = domain.pack_key(&region, &KeyParams::empty(), &mut packed).unwrap();
     let mut buffer = [2u8; 128];
     let pieces = cut(&mut buffer, &[]);
     for bit in 0..packed.len() * 8 {
@@ -153,7 +160,7 @@ fn a_closed_domain_is_a_failed_peer() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = [1u8; 8];
-    let region = domain.register(target.as_mut_ptr(), 8, ALL).unwrap();
+    let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), 8, ALL)).unwrap();
     let key = key(&domain, &endpoint, &region);
     domain.deregister(region).unwrap();
     drop(domain);
@@ -166,7 +173,9 @@ fn faults_are_told_apart_by_side() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     // A registration of memory that is not mapped: the promise was broken at the target.
-    let region = domain.register(core::ptr::without_provenance_mut(4096), 64, ALL).unwrap();
+    let region = domain
+        .register(&RegisterParams::new(core::ptr::without_provenance_mut(4096), 64, ALL))
+        .unwrap();
     let unmapped = key(&domain, &endpoint, &region);
     let mut buffer = [2u8; 64];
     let pieces = cut(&mut buffer, &[]);
@@ -174,9 +183,9 @@ fn faults_are_told_apart_by_side() {
     assert_eq!(endpoint.get(&unmapped, &op(&pieces, 0)), Err(Status::OutOfRange));
     // The same mistake on this side is the caller's.
     let mut target = [1u8; 64];
-    let region = domain.register(target.as_mut_ptr(), 64, ALL).unwrap();
+    let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), 64, ALL)).unwrap();
     let good = key(&domain, &endpoint, &region);
-    let nowhere = [Iov { base: core::ptr::without_provenance_mut(4096), len: 64 }];
+    let nowhere = [Iov::new(core::ptr::without_provenance_mut(4096), 64)];
     assert_eq!(endpoint.put(&good, &op(&nowhere, 0)), Err(Status::Invalid));
     assert_eq!(endpoint.get(&good, &op(&nowhere, 0)), Err(Status::Invalid));
 }
@@ -186,7 +195,7 @@ fn a_length_that_is_not_the_sum_of_the_pieces_is_refused() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     let mut target = [1u8; 64];
-    let region = domain.register(target.as_mut_ptr(), 64, ALL).unwrap();
+    let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), 64, ALL)).unwrap();
     let key = key(&domain, &endpoint, &region);
     let mut buffer = [2u8; 8];
     let pieces = cut(&mut buffer, &[]);

@@ -5,8 +5,9 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use tieline_plugin_api::abi::{
-    self, Atomic, DomainOps, DomainParams, EndpointOps, EndpointParams, Event, Host, InterfaceOps,
-    InterfaceParams, Iov, MemoryRegion, MemoryUse, ProviderOps, Rma,
+    self, AllocParams, Atomic, DomainOps, DomainParams, EndpointOps, EndpointParams, Event, Host,
+    ImportParams, InterfaceOps, InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse,
+    ProviderOps, Rma,
 };
 use tieline_plugin_api::{Status, abi::shims};
 
@@ -116,7 +117,9 @@ impl Domain<'_> {
     pub fn alloc(&self, len: usize, access: u64) -> Result<Memory, Error> {
         let mut region = MemoryRegion::empty();
         // SAFETY: the provider's table.
-        let status = unsafe { self.ops.alloc.unwrap()(self.handle, len, access, &mut region) };
+        let status = unsafe {
+            self.ops.alloc.unwrap()(self.handle, &AllocParams::new(len, access), &mut region)
+        };
         if status != 0 {
             return Err(self.provider.error(i64::from(status)));
         }
@@ -133,12 +136,8 @@ impl Domain<'_> {
         let mut key = vec![0u8; 128];
         // SAFETY: a region of this domain and our buffer.
         let len = unsafe {
-            self.ops.pack_key.unwrap()(
-                self.handle,
-                memory.region.handle,
-                key.as_mut_ptr(),
-                key.len(),
-            )
+            let whole = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
+            self.ops.pack_key.unwrap()(self.handle, &whole, key.as_mut_ptr(), key.len())
         };
         assert!(len > 0);
         key.truncate(len as usize);
@@ -347,7 +346,7 @@ impl Endpoint<'_> {
     #[inline(always)]
     pub fn gathered(&self, id: u32, header: u64, pieces: &[&[u8]]) -> Result<u64, Status> {
         let iov: Vec<Iov> =
-            pieces.iter().map(|p| Iov { base: p.as_ptr().cast_mut(), len: p.len() }).collect();
+            pieces.iter().map(|p| Iov::new(p.as_ptr().cast_mut(), p.len())).collect();
         // SAFETY: the pieces are borrowed for the call, and the provider is done when it returns.
         let code = unsafe {
             self.ops.am_zcopy.unwrap()(self.handle, id, header, iov.as_ptr(), iov.len(), 0)
@@ -359,7 +358,9 @@ impl Endpoint<'_> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the bytes are borrowed for the call.
         let code = unsafe {
-            self.ops.import_key.unwrap()(self.handle, key.as_ptr(), key.len(), &mut handle)
+            let params =
+                ImportParams { bytes: key.as_ptr(), len: key.len(), ..ImportParams::empty() };
+            self.ops.import_key.unwrap()(self.handle, &params, &mut handle)
         };
         if code != 0 {
             return Err(self.provider.error(i64::from(code)));
@@ -373,7 +374,7 @@ impl Endpoint<'_> {
     }
 
     fn rma(&self, key: &Key, base: *mut u8, len: usize, offset: u64) -> (Rma, Box<Iov>) {
-        let iov = Box::new(Iov { base, len });
+        let iov = Box::new(Iov::new(base, len));
         let rma = Rma {
             iov: &*iov,
             iov_count: 1,
@@ -382,7 +383,7 @@ impl Endpoint<'_> {
             offset,
             cookie: 0,
             flags: 0,
-            local_region: std::ptr::null_mut(),
+            reserved: 0,
         };
         (rma, iov)
     }

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::abi::{Event, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, RmaOp, Status, event};
 use tieline_provider_tcp::Tcp;
 
@@ -100,9 +100,12 @@ fn echo(address: &str) {
     println!("{}", hex(&desk.endpoint.address()));
     desk.endpoint.connect(&unhex(address)).expect("an address");
     let mut memory = vec![1u8; REGION];
-    let region = desk.domain.register(memory.as_mut_ptr(), REGION, 7).expect("a region");
+    let region = desk
+        .domain
+        .register(&RegisterParams::new(memory.as_mut_ptr(), REGION, 7))
+        .expect("a region");
     let mut key = vec![0u8; 256];
-    let len = desk.domain.pack_key(&region, &mut key).expect("a key");
+    let len = desk.domain.pack_key(&region, &KeyParams::empty(), &mut key).expect("a key");
     desk.send(KEY, &key[..len]);
     let mut count = 0u64;
     loop {
@@ -203,7 +206,7 @@ fn rate(desk: &Desk, size: usize) {
 
 fn rma(desk: &Desk, key: &<End as Endpoint>::Key, put: bool, name: &str, size: usize) {
     let mut local = vec![3u8; size];
-    let iov = [Iov { base: local.as_mut_ptr(), len: size }];
+    let iov = [Iov::new(local.as_mut_ptr(), size)];
     let window = 16;
     let count = ((2usize << 30) / size).min(50_000);
     let start = Instant::now();

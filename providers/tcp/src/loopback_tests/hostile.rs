@@ -81,7 +81,7 @@ fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
     key.domain = sides[0].endpoint().conn().inner.borrow().peer.as_ref().unwrap().domain;
     let (first, second) = (sys::piece_mut(&mut memory[100..400]), 600..1300);
     let second = sys::piece_mut(&mut memory[second]);
-    let iov = [first, second];
+    let iov = [iov(first), iov(second)];
     let op =
         RmaOp { iov: &iov, len: 1000, offset: 0, cookie: 5, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(sides[0].endpoint().get(&key, &op), Ok(Posting::Pending));
@@ -261,11 +261,13 @@ fn puts_and_gets_of_a_peer_stay_within_the_region_and_the_rights_of_their_key() 
     await_streams(&mut sides, 1);
     let mut memory = vec![0xaa; 3000];
     let inside = memory[1000..2000].as_mut_ptr();
-    let region = mine.register(inside, 1000, access::REMOTE_WRITE).unwrap();
-    let other = mine.register(memory.as_mut_ptr(), 3000, access::REMOTE_READ).unwrap();
+    let region = mine.register(&RegisterParams::new(inside, 1000, access::REMOTE_WRITE)).unwrap();
+    let other = mine
+        .register(&RegisterParams::new(memory.as_mut_ptr(), 3000, access::REMOTE_READ))
+        .unwrap();
     let part = |region: &std::sync::Arc<crate::regions::Region>| {
         let mut key = vec![0; 64];
-        let len = mine.pack_key(region, &mut key).unwrap();
+        let len = mine.pack_key(region, &KeyParams::empty(), &mut key).unwrap();
         Key::parse(&key[..len]).unwrap().part(100)
     };
     let (good, read_only) = (part(&region), part(&other));
@@ -492,9 +494,10 @@ fn any_frames_whatever_end_the_connection_at_the_worst() {
     let brief = ("TIELINE_CLOSE_TIMEOUT", "1ms");
     let mine = domain(&[brief]);
     let mut memory = vec![0xaa; 4000];
-    let region = mine.register(memory[1000..3000].as_mut_ptr(), 2000, RIGHTS).unwrap();
+    let region =
+        mine.register(&RegisterParams::new(memory[1000..3000].as_mut_ptr(), 2000, RIGHTS)).unwrap();
     let mut packed = vec![0; 64];
-    let len = mine.pack_key(&region, &mut packed).unwrap();
+    let len = mine.pack_key(&region, &KeyParams::empty(), &mut packed).unwrap();
     let good = Key::parse(&packed[..len]).unwrap();
     for round in 0..150 {
         let streams = if round % 3 == 0 { "2" } else { "1" };

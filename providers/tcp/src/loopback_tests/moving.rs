@@ -43,7 +43,7 @@ fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of
     let mut sent = 0;
     loop {
         let bytes = payload(sent);
-        match sides[0].endpoint().am_zcopy(7, sent, &[sys::piece(&bytes)], 1) {
+        match sides[0].endpoint().am_zcopy(7, sent, &[iov(sys::piece(&bytes))], 1) {
             Ok(_) => sent += 1,
             Err(status) => break assert_eq!(status, Status::Again),
         }
@@ -193,8 +193,8 @@ fn a_piece_of_an_operation_may_be_empty() {
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut local = pattern(50_000, 2);
     let (a, b) = local.split_at_mut(20_000);
-    let empty = Iov { base: std::ptr::null_mut(), len: 0 };
-    let iov = [empty, sys::piece_mut(a), empty, sys::piece_mut(b), empty];
+    let empty = Iov::new(std::ptr::null_mut(), 0);
+    let iov = [empty, iov(sys::piece_mut(a)), empty, iov(sys::piece_mut(b)), empty];
     let op =
         RmaOp { iov: &iov, len: 50_000, offset: 10, cookie: 3, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(post(&mut sides, |e| e.put(&key, &op)), Posting::Pending);
@@ -335,7 +335,7 @@ fn sixty_four_frames_or_kilobytes_are_acknowledged_by_the_poll_that_brings_the_l
         let key = sides[0].endpoint().import_key(&packed).unwrap();
         if in_frames {
             for offset in 0..64 {
-                let iov = [sys::piece(&[7])];
+                let iov = [iov(sys::piece(&[7]))];
                 let op = RmaOp { iov: &iov, len: 1, offset, cookie: 1, flags: 0 };
                 assert_eq!(sides[0].endpoint().put(&key, &op), Ok(Posting::Done));
             }
@@ -381,7 +381,7 @@ fn half_a_kilobyte_is_short_and_waits_for_company_and_a_byte_more_leaves_at_once
     (0..100).for_each(|_| sides[1].turn());
     assert_eq!(sides[1].messages.len(), 4);
     // What is gathered from pieces goes behind them, for which there is room.
-    let pieces = [sys::piece(b"to"), sys::piece(b"gether")];
+    let pieces = [iov(sys::piece(b"to")), iov(sys::piece(b"gether"))];
     assert_eq!(sides[0].endpoint().am_zcopy(7, 10, &pieces, 1), Ok(Posting::Done));
     sides[0].turn();
     for n in 0..10 {
@@ -400,7 +400,7 @@ fn puts_gets_and_flushes_under_way_are_bounded_and_the_next_is_taken_when_one_ha
     let (region, packed) = key_of(&domain, &mut target);
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut memory = [5u8; 8];
-    let iov = [sys::piece_mut(&mut memory)];
+    let iov = [iov(sys::piece_mut(&mut memory))];
     let op =
         |cookie| RmaOp { iov: &iov, len: 8, offset: 0, cookie, flags: op_flags::REMOTE_COMPLETION };
     type Call<'a> = &'a dyn Fn(&StreamEndpoint, u64) -> Posted;
@@ -443,7 +443,7 @@ fn a_put_that_was_complete_here_and_is_refused_there_is_told_by_one_flush() {
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     domain.deregister(region).unwrap();
     let mut memory = [5u8; 8];
-    let iov = [sys::piece_mut(&mut memory)];
+    let iov = [iov(sys::piece_mut(&mut memory))];
     let op = |flags| RmaOp { iov: &iov, len: 8, offset: 0, cookie: 9, flags };
     let rejected = Status::KeyRejected as i32;
     let is_late = |side: &Side| {

@@ -128,5 +128,5 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
 
 /// Memory of words, as one piece.
 pub(crate) fn piece(words: &mut [u64]) -> Iov {
-    Iov { base: words.as_mut_ptr().cast(), len: size_of_val(words) }
+    Iov::new(words.as_mut_ptr().cast(), size_of_val(words))
 }

@@ -6,6 +6,7 @@ use crate::double::world::{Faults, fault};
 use crate::double::{Told, connect, piece, side};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use tieline_plugin_api::abi::{KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
 
 #[derive(Clone, Copy, Debug)]
@@ -46,10 +47,10 @@ proptest! {
         let (at_a, at_b) = connect(&mut a, &mut b);
         let (mut target, mut local) = (vec![0u64; 4096], vec![0u64; 4096]);
         let place = piece(&mut target);
-        let region = b.domain.register(place.base, place.len, access::REMOTE_READ | access::REMOTE_WRITE);
+        let region = b.domain.register(&RegisterParams::new(place.base, place.len, access::REMOTE_READ | access::REMOTE_WRITE));
         let mut region = Some(region.unwrap());
         let mut bytes = [0; 128];
-        let len = b.domain.pack_key(region.as_ref().unwrap(), &mut bytes).unwrap();
+        let len = b.domain.pack_key(region.as_ref().unwrap(), &KeyParams::empty(), &mut bytes).unwrap();
         let key = at_a.import_key(&bytes[..len]).unwrap();
         let (mut sent, mut pending, mut cookie) = (0u64, BTreeMap::new(), 0u64);
         let (mut refusing, mut harmed) = (false, false);

@@ -7,6 +7,7 @@ use crate::double::world::{Faults, attributes, chatter, fault, pairs, receives, 
 use crate::double::{Side, connect, piece, poll, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
+use tieline_plugin_api::abi::{KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access};
 
 /// The bound on draining, and more.
@@ -19,9 +20,12 @@ const NARROW: [(&str, &str); 2] =
 /// A key to memory of `owner`, for `user`.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
     let piece = piece(words);
-    let region = owner.domain.register(piece.base, piece.len, access::REMOTE_WRITE).unwrap();
+    let region = owner
+        .domain
+        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE))
+        .unwrap();
     let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
     user.import_key(&bytes[..len]).unwrap()
 }
 

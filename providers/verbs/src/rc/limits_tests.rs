@@ -3,7 +3,7 @@
 use crate::double::world::{counts, fault, locked, pairs, receives, registrations};
 use crate::double::{Side, connect, domain, piece, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
-use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::abi::{Atomic, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{
     Domain, Endpoint, Interface, Packer, Posted, Posting, RmaOp, Status, access, atomic_op,
 };
@@ -14,9 +14,10 @@ const FEW: (&str, &str) = ("TIELINE_VERBS_TX_BUFFERS", "32");
 /// Memory of `owner`, and a key to it for `user`.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     let (piece, rights) = (piece(words), access::REMOTE_WRITE | access::REMOTE_ATOMIC);
-    let region = owner.domain.register(piece.base, piece.len, rights).unwrap();
+    let region =
+        owner.domain.register(&RegisterParams::new(piece.base, piece.len, rights)).unwrap();
     let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
     let key = user.import_key(&bytes[..len]).unwrap();
     (region, key)
 }
@@ -52,7 +53,7 @@ fn a_message_that_is_as_long_as_a_segment_is_taken_and_one_byte_more_is_refused(
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut bytes = vec![5; SEGMENT + 1];
     for (len, refused) in [(SEGMENT, None), (SEGMENT + 1, Some(Status::TooLarge))] {
-        let iov = [Iov { base: bytes.as_mut_ptr(), len }];
+        let iov = [Iov::new(bytes.as_mut_ptr(), len)];
         assert_eq!(at_a.am_short(7, 1, &vec![5; len]).err(), refused);
         assert_eq!(at_a.am_zcopy(7, 2, &iov, 1).err(), refused);
         assert_eq!(pack(&at_a, len, Ok(len)).err(), refused);
@@ -73,11 +74,12 @@ fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_i
     let (_region, key) = share(&b, &mut target, &at_a);
     let mut source: Vec<u64> = (0..((MOST + 1) * WORDS) as u64).collect();
     let all = piece(&mut source);
-    let _own = a.domain.register(all.base, all.len, access::REMOTE_READ).unwrap();
+    let _own =
+        a.domain.register(&RegisterParams::new(all.base, all.len, access::REMOTE_READ)).unwrap();
     // Empty ones are none.
     let pieces = |source: &mut [u64], count: usize| -> Vec<Iov> {
         let full = source.chunks_mut(WORDS).take(count).map(piece);
-        full.flat_map(|full| [full, Iov { base: full.base, len: 0 }]).collect()
+        full.flat_map(|full| [full, Iov::new(full.base, 0)]).collect()
     };
     let len = MOST * WORDS * 8;
     let iov = pieces(&mut source, MOST);
@@ -283,7 +285,10 @@ fn memory_that_is_registered_in_part_or_no_more_is_lent_to_the_device() {
     let (_region, key) = share(&b, &mut target, &at_a);
     let mut source: Vec<u64> = (0..4096).collect();
     let inner = piece(&mut source[1024..3072]);
-    let own = a.domain.register(inner.base, inner.len, access::REMOTE_READ).unwrap();
+    let own = a
+        .domain
+        .register(&RegisterParams::new(inner.base, inner.len, access::REMOTE_READ))
+        .unwrap();
     let mut lends = |a: &mut Side, first: usize, end: usize| {
         let made = counts().registrations;
         let iov = [piece(&mut source[first..end])];

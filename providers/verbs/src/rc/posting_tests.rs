@@ -7,15 +7,18 @@ use crate::double::world::{self as device, fault};
 use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
 use core::time::Duration;
-use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access};
 
 /// Memory of a side, and its key at the other's endpoint.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     let piece = piece(words);
-    let region = owner.domain.register(piece.base, piece.len, access::REMOTE_WRITE).unwrap();
+    let region = owner
+        .domain
+        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE))
+        .unwrap();
     let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
     let key = user.import_key(&bytes[..len]).unwrap();
     (region, key)
 }
@@ -40,7 +43,7 @@ fn the_device_copies_at_once_what_is_as_long_as_it_allows_and_nothing_longer() {
     };
     for (len, expected) in [(MOST - HEADER_LEN, true), (MOST - HEADER_LEN + 1, false)] {
         assert_eq!(copied(&mut || at_a.am_short(7, 0, &vec![5; len])), expected, "{len} bytes");
-        let iov = |bytes: &mut [u8]| Iov { base: bytes.as_mut_ptr(), len: bytes.len() };
+        let iov = |bytes: &mut [u8]| Iov::new(bytes.as_mut_ptr(), bytes.len());
         let mut bytes = vec![6; len];
         let gathered = copied(&mut || at_a.am_zcopy(7, 1, &[iov(&mut bytes)], 9));
         assert!(!gathered, "it has a buffer of ours");

@@ -5,7 +5,7 @@ use crate::double::world::{self as device, fault};
 use crate::double::{Side, clock, connect, domain, piece, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};
-use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::abi::{Atomic, KeyParams, RegisterParams};
 use tieline_plugin_api::{
     Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, atomic_op,
 };
@@ -15,9 +15,9 @@ const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATO
 /// Registers memory at one side and hands its key to an endpoint of the other.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     let piece = piece(words);
-    let region = owner.domain.register(piece.base, piece.len, ALL).unwrap();
+    let region = owner.domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).unwrap();
     let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &mut bytes).unwrap();
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
     let key = user.import_key(&bytes[..len]).unwrap();
     (region, key)
 }
@@ -250,8 +250,11 @@ fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_liv
     let start = whole.base.expose_provenance() as u64;
     fault(|faults| faults.read_only = start..start + whole.len as u64);
     for registered in [false, true] {
-        let own = registered
-            .then(|| a.domain.register(whole.base, whole.len, access::REMOTE_READ).unwrap());
+        let own = registered.then(|| {
+            a.domain
+                .register(&RegisterParams::new(whole.base, whole.len, access::REMOTE_READ))
+                .unwrap()
+        });
         assert_eq!(put(&at_a, &key, &mut constant, 1), Ok(Posting::Pending));
         a.poll();
         assert_eq!(a.told.ended, [(1, Ok(0))], "registered: {registered}");
@@ -287,7 +290,7 @@ fn a_program_that_promises_not_to_unmap_pays_once_and_ending_a_region_forgets() 
     }
     assert_eq!(device::registrations() - before, 2, "as many as there may be");
     let whole = piece(&mut sources[3]);
-    let own = a.domain.register(whole.base, whole.len, ALL).unwrap();
+    let own = a.domain.register(&RegisterParams::new(whole.base, whole.len, ALL)).unwrap();
     a.domain.deregister(own).unwrap();
     assert!(device::registrations() - before < 2, "who ends a region may unmap it");
     drop((at_a, a));
@@ -336,13 +339,16 @@ fn keys_of_others_and_changed_ones_are_refused_before_anything_is_posted() {
     let mut words = vec![0u64; 8];
     let piece = piece(&mut words);
     let mut bytes = [0; 128];
-    let foreign = c.domain.register(piece.base, piece.len, ALL).unwrap();
-    let len = c.domain.pack_key(&foreign, &mut bytes).unwrap();
+    let foreign = c.domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).unwrap();
+    let len = c.domain.pack_key(&foreign, &KeyParams::empty(), &mut bytes).unwrap();
     let refused = at_a.import_key(&bytes[..len]).err().unwrap();
     assert_eq!(refused.status, Status::KeyRejected);
     assert!(refused.text.contains("another process or device"), "{}", refused.text);
-    let reading = b.domain.register(piece.base, piece.len, access::REMOTE_READ).unwrap();
-    let len = b.domain.pack_key(&reading, &mut bytes).unwrap();
+    let reading = b
+        .domain
+        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_READ))
+        .unwrap();
+    let len = b.domain.pack_key(&reading, &KeyParams::empty(), &mut bytes).unwrap();
     let key = at_a.import_key(&bytes[..len]).unwrap();
     let sends = device::counts().sends;
     assert_eq!(put(&at_a, &key, &mut [1; 8], 1), Err(Status::KeyRejected));
@@ -465,7 +471,7 @@ fn too_little_locked_memory_is_said_where_it_is_met() {
     assert!(failure.text.starts_with("registering "), "{}", failure.text);
     let mut words = vec![0u64; 16 << 10];
     let piece = piece(&mut words);
-    let failure = domain.register(piece.base, piece.len, ALL).err().unwrap();
+    let failure = domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).err().unwrap();
     assert_eq!(failure.status, Status::NoMemory);
     fault(|faults| faults.locked = None);
 }
@@ -481,7 +487,7 @@ fn what_the_cache_keeps_makes_room_for_what_the_program_registers() {
     let held = device::locked();
     fault(|faults| faults.locked = Some(held));
     let piece = piece(&mut source);
-    let own = a.domain.register(piece.base, piece.len / 2, ALL).unwrap();
+    let own = a.domain.register(&RegisterParams::new(piece.base, piece.len / 2, ALL)).unwrap();
     assert!(device::locked() < held);
     a.domain.deregister(own).unwrap();
     fault(|faults| faults.locked = None);

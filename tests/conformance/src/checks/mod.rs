@@ -142,6 +142,9 @@ checks! {
         a_revoked_key_is_rejected: rma::CHECKED;
         rights_that_a_region_does_not_give_are_refused: rma::CHECKED;
         a_key_of_another_domain_is_rejected: rma::CHECKED;
+        an_unknown_flag_is_refused_and_an_unknown_hint_ignored: rma::BOTH;
+        memory_that_a_domain_does_not_know_is_refused: caps::PUT;
+        a_key_to_a_part_of_a_region_leads_nowhere_else_or_is_refused: rma::BOTH;
         a_passive_target_needs_no_poll: rma::PASSIVE;
     }
     atomics for DATA => {

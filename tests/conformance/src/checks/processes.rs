@@ -156,7 +156,7 @@ pub(super) fn put_and_get_reach_another_process(case: &Case) -> Checked {
         let offset = random.below(REGION - len + 1);
         let data = random.bytes(len);
         local.write(0, &data);
-        let put = desk.rma(true, &[local.piece(0..len)], &key, offset as u64, &local)?;
+        let put = desk.rma(true, &[local.piece(0..len)], &key, offset as u64)?;
         equal(format!("put {n} of {len} bytes"), Ok(()), put)?;
         model[offset..offset + len].copy_from_slice(&data);
         if !case.has(caps::REMOTE_COMPLETION) {
@@ -167,7 +167,7 @@ pub(super) fn put_and_get_reach_another_process(case: &Case) -> Checked {
         let there = unhex(&partner.ask(&mut desk, "dump")?);
         same_bytes("the other process's memory", &model, &there)?;
         local.write(0, &vec![0; len]);
-        let got = desk.rma(false, &[local.piece(0..len)], &key, offset as u64, &local)?;
+        let got = desk.rma(false, &[local.piece(0..len)], &key, offset as u64)?;
         equal(format!("get {n} of {len} bytes"), Ok(()), got)?;
         same_bytes("what was read back", &data, &local.read(0..len))?;
     }
@@ -280,14 +280,14 @@ pub(super) fn a_put_to_a_killed_peer_fails(case: &Case) -> Checked {
     let key = desk.import(&packed)?;
     let key = succeeds("import_key", key)?;
     let local = case.memory(64, ALL_RIGHTS)?;
-    let put = desk.rma(true, &[local.piece(0..8)], &key, 0, &local)?;
+    let put = desk.rma(true, &[local.piece(0..8)], &key, 0)?;
     equal("put before", Ok(()), put)?;
     partner.kill();
     if case.has(caps::PEER_FAILURE) {
         await_death(&mut desk)?;
     }
     loop {
-        match desk.rma(true, &[local.piece(0..8)], &key, 0, &local)? {
+        match desk.rma(true, &[local.piece(0..8)], &key, 0)? {
             Ok(()) if case.has(caps::SYNCHRONOUS) && !case.has(caps::PEER_FAILURE) => {
                 return Err(fail("a put to a dead process", "an error", "success"));
             }

@@ -4,9 +4,9 @@ use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk, Random};
 use crate::endpoint::Key;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
-use crate::sys::Memory;
-use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Status, access, caps};
+use crate::sys::{Asked, Memory};
+use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
+use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
 /// A region of this length, whose first and last bytes no check addresses.
 const TARGET: usize = 64 << 10;
@@ -44,8 +44,8 @@ impl Bench {
         let mut random = Random(offset | 77);
         let pieces = cut(&mut random, len, count);
         let iov: Vec<Iov> = pieces.into_iter().map(|range| self.local.piece(range)).collect();
-        let Bench { desk, key, local, .. } = self;
-        desk.rma(put, &iov, key, offset, local)
+        let Bench { desk, key, .. } = self;
+        desk.rma(put, &iov, key, offset)
     }
 }
 
@@ -160,8 +160,8 @@ pub(super) fn a_key_with_any_byte_changed_is_rejected(case: &Case) -> Checked {
             };
             for put in [true, false] {
                 let piece = bench.local.piece(0..16);
-                let Bench { desk, local, .. } = &mut bench;
-                let done = desk.rma(put, &[piece], &key, 0, local)?;
+                let Bench { desk, .. } = &mut bench;
+                let done = desk.rma(put, &[piece], &key, 0)?;
                 let verb = if put { "put" } else { "get" };
                 refused(format!("{verb} with byte {at} of the key changed"), done, WRONG_KEY)?;
             }
@@ -204,8 +204,8 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
     let packed = bench.packed.clone();
     if let Ok(key) = bench.desk.import(&packed)? {
         let piece = bench.local.piece(0..8);
-        let Bench { desk, local, .. } = &mut bench;
-        let done = desk.rma(true, &[piece], &key, 0, local)?;
+        let Bench { desk, .. } = &mut bench;
+        let done = desk.rma(true, &[piece], &key, 0)?;
         refused("a put with a revoked key, imported again", done, &[Status::KeyRejected])?;
     }
     same_bytes("the region that came after", &[0xdd; TARGET], &next.all())
@@ -237,8 +237,8 @@ pub(super) fn a_key_of_another_domain_is_rejected(case: &Case) -> Checked {
     let packed = case.key_of(&foreign)?;
     if let Ok(key) = bench.desk.import(&packed)? {
         let piece = bench.local.piece(0..8);
-        let Bench { desk, local, .. } = &mut bench;
-        let done = desk.rma(true, &[piece], &key, 0, local)?;
+        let Bench { desk, .. } = &mut bench;
+        let done = desk.rma(true, &[piece], &key, 0)?;
         refused("a put with another domain's key", done, WRONG_KEY)?;
     }
     same_bytes("the other domain's memory", &[0xaa; TARGET], &foreign.all())
@@ -269,9 +269,9 @@ pub(super) fn operations_longer_than_the_limit_are_refused(case: &Case) -> Check
         let packed = case.key_of(&target)?;
         let key = desk.import(&packed)?;
         let key = succeeds("import_key", key)?;
-        let done = desk.rma(put, &[local.piece(0..limit)], &key, 0, &local)?;
+        let done = desk.rma(put, &[local.piece(0..limit)], &key, 0)?;
         equal("an operation of the greatest length", Ok(()), done)?;
-        let done = desk.rma(put, &[local.piece(0..limit + 1)], &key, 0, &local)?;
+        let done = desk.rma(put, &[local.piece(0..limit + 1)], &key, 0)?;
         refused("an operation one byte longer", done, &[Status::TooLarge, Status::Invalid])?;
     }
     Ok(())
@@ -304,3 +304,87 @@ pub(super) fn flush_and_fence_complete(case: &Case) -> Checked {
 pub(super) const BOTH: u64 = caps::PUT | caps::GET;
 pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
 pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;
+
+/// A flag that nobody has given a meaning yet, of those that must be understood, and a hint.
+const UNKNOWN: u64 = 1 << 31;
+const UNKNOWN_HINT: u64 = 1 << 63;
+
+pub(super) fn an_unknown_flag_is_refused_and_an_unknown_hint_ignored(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let iov = [bench.local.piece(0..8)];
+    let Bench { desk, key, target, .. } = &mut bench;
+    for put in [true, false] {
+        let verb = if put { "put" } else { "get" };
+        let done = desk.rma_with(put, &iov, key, 0, op_flags::REMOTE_COMPLETION | UNKNOWN)?;
+        refused(format!("{verb} with an unknown flag"), done, &[Status::UnsupportedParam])?;
+        same_bytes("the target", &[0xee; TARGET], &target.all())?;
+    }
+    for put in [false, true] {
+        let verb = if put { "put" } else { "get" };
+        let done = desk.rma_with(put, &iov, key, 0, op_flags::REMOTE_COMPLETION | UNKNOWN_HINT)?;
+        equal(format!("{verb} with an unknown hint"), Ok(()), done)?;
+    }
+    Ok(())
+}
+
+pub(super) fn memory_that_a_domain_does_not_know_is_refused(case: &Case) -> Checked {
+    const NO_KIND: u32 = 77;
+    let (mut words, rights) = ([0u64; 64], access::REMOTE_READ);
+    let (base, len) = (words.as_mut_ptr().cast::<u8>(), size_of_val(&words));
+    let (register, alloc) =
+        (RegisterParams::new(base, len, rights), AllocParams::new(4096, rights));
+    let mut asked = Vec::new();
+    if case.domain_attr.caps & memory_caps::REGISTER != 0 && !case.has(caps::OWN_MEMORY_ONLY) {
+        let with = |access, flags, kind| RegisterParams { access, flags, kind, ..register };
+        asked.extend([
+            (Asked::Register(with(rights, UNKNOWN_HINT, 0)), None),
+            (Asked::Register(with(rights | UNKNOWN_HINT, 0, 0)), None),
+            (Asked::Register(with(rights | UNKNOWN, 0, 0)), Some(Status::UnsupportedParam)),
+            (Asked::Register(with(rights, UNKNOWN, 0)), Some(Status::UnsupportedParam)),
+            (Asked::Register(with(rights, 0, NO_KIND)), Some(Status::Unsupported)),
+        ]);
+    }
+    if case.domain_attr.caps & memory_caps::ALLOC != 0 {
+        let with = |access, flags, kind| AllocParams { access, flags, kind, ..alloc };
+        asked.extend([
+            (Asked::Alloc(with(rights | UNKNOWN_HINT, UNKNOWN_HINT, 0)), None),
+            (Asked::Alloc(with(rights | UNKNOWN, 0, 0)), Some(Status::UnsupportedParam)),
+            (Asked::Alloc(with(rights, UNKNOWN, 0)), Some(Status::UnsupportedParam)),
+            (Asked::Alloc(with(rights, 0, NO_KIND)), Some(Status::Unsupported)),
+        ]);
+    }
+    for (asked, refusal) in asked {
+        let said = case.domain.says(&asked).map_err(|failure| failure.status);
+        let what = match &asked {
+            Asked::Alloc(p) => ("alloc", p.access, p.flags, p.kind),
+            Asked::Register(p) => ("register", p.access, p.flags, p.kind),
+        };
+        let (verb, access, flags, kind) = what;
+        let what = format!("{verb} with access {access:#x}, flags {flags:#x}, kind {kind}");
+        match refusal {
+            None => succeeds(what, said)?,
+            Some(status) => refused(what, said, &[status])?,
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn a_key_to_a_part_of_a_region_leads_nowhere_else_or_is_refused(case: &Case) -> Checked {
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let capacity = case.domain_attr.max_key_len as usize;
+    let part = KeyParams { offset: 64, len: 64, ..KeyParams::empty() };
+    let packed = match bench.target.key_to(part, capacity) {
+        Err(status) => return equal("a key to a part of a region", Status::Unsupported, status),
+        Ok(packed) => packed,
+    };
+    let key = bench.desk.import(&packed)?;
+    let key = succeeds("import_key of a key to a part", key)?;
+    let (word, beyond) = ([bench.local.piece(0..8)], [bench.local.piece(0..16)]);
+    bench.local.write(0, &[0x11; 16]);
+    equal("put by a key to a part", Ok(()), bench.desk.rma(true, &word, &key, 0)?)?;
+    let done = bench.desk.rma(true, &beyond, &key, 56)?;
+    refused("put beyond the part", done, &[Status::OutOfRange, Status::KeyRejected])?;
+    let mut expected = vec![0xee; TARGET];
+    expected[64..72].fill(0x11);
+    same_bytes("the target", &expected, &bench.target.all())
+}

@@ -4,7 +4,7 @@
 
 use crate::abi::Guarded;
 use crate::interface::Interface;
-use crate::sys::{Memory, Provider, bytes, status};
+use crate::sys::{Provider, bytes, status};
 use core::cell::RefCell;
 use core::ffi::c_void;
 use core::ptr;
@@ -36,6 +36,7 @@ pub(crate) struct Target<'a> {
     pub(crate) key: &'a Key,
     pub(crate) offset: u64,
     pub(crate) cookie: u64,
+    pub(crate) flags: u64,
 }
 
 impl Endpoint {
@@ -98,13 +99,7 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, id, header, iov.as_ptr(), iov.len(), cookie) }.into())
     }
 
-    pub(crate) fn rma(
-        &self,
-        put: bool,
-        iov: &[Iov],
-        target: Target<'_>,
-        local: &Memory,
-    ) -> Result<i64, Status> {
+    pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
         let op = Rma {
             iov: iov.as_ptr(),
             iov_count: iov.len(),
@@ -112,8 +107,8 @@ impl Endpoint {
             key: target.key.handle,
             offset: target.offset,
             cookie: target.cookie,
-            flags: tieline_plugin_api::op_flags::REMOTE_COMPLETION,
-            local_region: local.region.handle,
+            flags: target.flags,
+            reserved: 0,
         };
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
@@ -151,8 +146,10 @@ impl Endpoint {
         let f = self.ops().import_key.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         let guarded = Guarded::bytes(packed);
-        // SAFETY: an open endpoint; the bytes are borrowed for the call.
-        let code = unsafe { f(self.0.handle, guarded.as_ptr(), packed.len(), &mut handle) };
+        let params =
+            ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
+        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        let code = unsafe { f(self.0.handle, &params, &mut handle) };
         let _ = self.provider().check(code)?;
         Ok(Key { endpoint: self.clone(), handle })
     }
@@ -165,10 +162,13 @@ impl Endpoint {
 
     pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint; the bytes are borrowed for the call.
-        self.provider()
-            .check(unsafe { f(self.0.handle, address.as_ptr(), address.len()) })
-            .map(|_| ())
+        let params = ConnectParams {
+            address: address.as_ptr(),
+            address_len: address.len(),
+            ..ConnectParams::empty()
+        };
+        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        self.provider().check(unsafe { f(self.0.handle, &params) }).map(|_| ())
     }
 }
 

@@ -3,7 +3,9 @@
 use super::*;
 use crate::registry::{Builtin, SearchPath, Settings, discover_in};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use tieline_plugin_api::abi::{DomainAttr, DomainOps, Host, ProviderOps, fixed};
+use tieline_plugin_api::abi::{
+    DomainAttr, DomainOps, Host, KeyParams, ProviderOps, RegisterParams, fixed,
+};
 use tieline_plugin_api::memory_caps;
 
 /// What the domain says of one registration, and how often it was asked.
@@ -70,9 +72,7 @@ unsafe extern "C" fn no_modules(
 
 unsafe extern "C" fn register(
     _: *mut c_void,
-    _: *mut u8,
-    _: usize,
-    _: u64,
+    _: *const RegisterParams,
     _: *mut MemoryRegion,
 ) -> i32 {
     0
@@ -87,7 +87,7 @@ unsafe extern "C" fn deregister(_: *mut c_void, region: *mut c_void) -> i32 {
     code
 }
 
-unsafe extern "C" fn pack_key(_: *mut c_void, _: *mut c_void, _: *mut u8, _: usize) -> i64 {
+unsafe extern "C" fn pack_key(_: *mut c_void, _: *const KeyParams, _: *mut u8, _: usize) -> i64 {
     0
 }
 

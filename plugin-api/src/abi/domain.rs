@@ -1,0 +1,245 @@
+//! Domains: what they are, what they can do with memory, and which modules they have.
+
+use super::*;
+
+/// What a domain is.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct DomainAttr {
+    /// Size of this record, set by the caller.
+    pub size: usize,
+    /// The domain's full name, zero-padded: `shm`, `verbs:mlx5_0`.
+    pub name: [u8; 64],
+    /// `TIELINE_MEMORY_CAP_*`.
+    pub caps: u64,
+    /// The longest packed key.
+    pub max_key_len: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Fixed cost of registering memory, ns.
+    pub register_ns: f64,
+    /// Cost of registering per byte, ns.
+    pub register_ns_per_byte: f64,
+}
+
+/// How to open a domain.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct DomainParams {
+    /// Size of this record.
+    pub size: usize,
+    /// Name, as `query_domains` gave it.
+    pub name: *const u8,
+    /// Its length.
+    pub name_len: usize,
+    /// A number that is different for every context on the machine, for telling lives apart.
+    pub context_id: [u8; 16],
+}
+
+/// Overhead, latency and bandwidth of one class of operation.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Time of the calling CPU, ns.
+    pub overhead_ns: f64,
+    /// Time on the way, ns.
+    pub latency_ns: f64,
+    /// Bytes per second; 0 when size does not matter.
+    pub bytes_per_second: f64,
+}
+
+/// What a module is and can do.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct ModuleAttr {
+    /// Size of this record, set by the caller.
+    pub size: usize,
+    /// Name within its domain, zero-padded: `rc`.
+    pub name: [u8; 32],
+    /// `TIELINE_ROLE_*`.
+    pub role: u32,
+    /// `TIELINE_CONNECTS_*`.
+    pub connects: u32,
+    /// `TIELINE_CAP_*`.
+    pub caps: u64,
+    /// Rank among the modules that can do the same; higher first; negative: not used unless asked for.
+    pub priority: i32,
+    /// Most entries of an iov.
+    pub max_iov: u32,
+    /// Longest payload of am_short.
+    pub max_short: usize,
+    /// Longest payload of am_packed.
+    pub max_packed: usize,
+    /// Longest payload of am_zcopy.
+    pub max_zcopy: usize,
+    /// Longest put; 0: no limit.
+    pub max_put: usize,
+    /// Longest get; 0: no limit.
+    pub max_get: usize,
+    /// Masks of `1 << TIELINE_ATOMIC_*` without a result: 32 bit.
+    pub atomic_post32: u32,
+    /// 64 bit, without a result.
+    pub atomic_post64: u32,
+    /// 32 bit, with the value from before.
+    pub atomic_fetch32: u32,
+    /// 64 bit, with the value from before.
+    pub atomic_fetch64: u32,
+    /// Cost by class: `TIELINE_COST_*`.
+    pub cost: [Cost; 5],
+    /// Longest interface (or connector) address.
+    pub max_address_len: u32,
+    /// Longest endpoint address; connect-to-endpoint only.
+    pub max_endpoint_address_len: u32,
+    /// Longest identity that connect can carry.
+    pub max_identity_len: u32,
+    /// Connectors: longest datagram.
+    pub max_datagram: u32,
+    /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives.
+    pub reliable: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A piece of memory that a domain knows.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct MemoryRegion {
+    /// Size of this record, set by the caller.
+    pub size: usize,
+    /// The domain's handle.
+    pub handle: *mut RegionHandle,
+    /// First byte.
+    pub base: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+/// Memory that is asked for.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct AllocParams {
+    /// Size of this record.
+    pub size: usize,
+    /// Length in bytes.
+    pub len: usize,
+    /// `TIELINE_ACCESS_*`.
+    pub access: u64,
+    /// `TIELINE_ALLOC_*`; none yet.
+    pub flags: u64,
+    /// `TIELINE_MEMORY_KIND_*`.
+    pub kind: u32,
+    /// Which device of that kind; 0 for memory of the host.
+    pub device: u32,
+}
+
+/// Memory that is to be registered.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct RegisterParams {
+    /// Size of this record.
+    pub size: usize,
+    /// First byte. With REGISTER_DMABUF: the address that offsets of keys and pieces are counted from.
+    pub base: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+    /// `TIELINE_ACCESS_*`.
+    pub access: u64,
+    /// `TIELINE_REGISTER_*`.
+    pub flags: u64,
+    /// `TIELINE_MEMORY_KIND_*`.
+    pub kind: u32,
+    /// Which device of that kind; 0 for memory of the host.
+    pub device: u32,
+    /// REGISTER_DMABUF: the descriptor, which stays the caller's.
+    pub dmabuf: i32,
+    /// Zero.
+    pub reserved: u32,
+    /// REGISTER_DMABUF: where `base` lies in it.
+    pub dmabuf_offset: u64,
+}
+
+/// A remote key that is to be packed: to all of the region, with all of its rights, when everything but the region is zero.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct KeyParams {
+    /// Size of this record.
+    pub size: usize,
+    /// The region.
+    pub region: *mut RegionHandle,
+    /// First byte of it that the key leads to: offset 0 of put, get and atomics by it. A provider whose keys lead to whole
+    /// regions refuses others with `UNSUPPORTED`.
+    pub offset: u64,
+    /// Bytes that the key leads to; 0: all.
+    pub len: u64,
+    /// What the key grants, of the region's rights; 0: all of them.
+    pub access: u64,
+}
+
+/// Functions of a domain. Any thread.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct DomainOps {
+    /// Size of this table as the provider compiled it.
+    pub size: usize,
+    /// Closes the domain; everything opened from it is closed already.
+    pub close: Option<unsafe extern "C" fn(domain: *mut DomainHandle)>,
+    /// Lists modules, as `query_domains` lists domains.
+    pub query_modules: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            out: *mut ModuleAttr,
+            capacity: usize,
+            count: *mut usize,
+        ) -> i32,
+    >,
+    /// Opens a data-path module. The interface belongs to the calling thread's worker.
+    pub open_interface: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            params: *const InterfaceParams,
+            out: *mut *mut InterfaceHandle,
+        ) -> i32,
+    >,
+    /// Opens a connection-only module.
+    pub open_connector: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            params: *const InterfaceParams,
+            out: *mut *mut ConnectorHandle,
+        ) -> i32,
+    >,
+    /// Provides memory that this domain's peers reach best: zeroed, and it begins with a page.
+    pub alloc: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            params: *const AllocParams,
+            out: *mut MemoryRegion,
+        ) -> i32,
+    >,
+    /// Registers memory of the process.
+    pub register: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            params: *const RegisterParams,
+            out: *mut MemoryRegion,
+        ) -> i32,
+    >,
+    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. `AGAIN`: keys are
+    /// refused from now on, but an access that began before is not through; the region is still there: call again.
+    pub deregister:
+        Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
+    /// Writes a region's remote key and returns its length, which is at most `max_key_len`.
+    pub pack_key: Option<
+        unsafe extern "C" fn(
+            domain: *mut DomainHandle,
+            params: *const KeyParams,
+            buffer: *mut u8,
+            capacity: usize,
+        ) -> i64,
+    >,
+    /// Refuses every new access by a key of this region, as far as that can be done while the process itself still uses
+    /// the registration: 0, or `AGAIN` when an access that began before is not through. The region stays, and
+    /// `deregister` follows; the core may call this several times.
+    pub revoke:
+        Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
+}

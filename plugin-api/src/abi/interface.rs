@@ -1,0 +1,190 @@
+//! Interfaces and connectors: how they are opened, polled and waited for, and the events that they write.
+
+use super::*;
+
+/// How to open an interface or a connector.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct InterfaceParams {
+    /// Size of this record.
+    pub size: usize,
+    /// Module name within the domain.
+    pub module: *const u8,
+    /// Its length.
+    pub module_len: usize,
+    /// The worker's number, different for every worker of every context.
+    pub worker_id: [u8; 16],
+}
+
+/// How to make an endpoint.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct EndpointParams {
+    /// Size of this record.
+    pub size: usize,
+    /// Connect-to-interface: the peer's interface address; connect-to-endpoint: null.
+    pub address: *const u8,
+    /// Its length.
+    pub address_len: usize,
+    /// Who we are: handed to the peer in EVENT_PEER_ARRIVED.
+    pub identity: *const u8,
+    /// Its length.
+    pub identity_len: usize,
+    /// Comes back in EVENT_ENDPOINT_FAILED.
+    pub cookie: u64,
+}
+
+/// What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Event {
+    /// `TIELINE_EVENT_*`.
+    pub kind: u32,
+    /// Message id.
+    pub id: u32,
+    /// 0 or a negative status.
+    pub status: i32,
+    /// `TIELINE_EVENT_FLAG_*`.
+    pub flags: u32,
+    /// The sender's number on this interface.
+    pub peer: u64,
+    /// Message header, or fetched value.
+    pub header: u64,
+    /// Payload: valid until the next poll or close of this interface.
+    pub data: *const u8,
+    /// Its length.
+    pub len: usize,
+    /// The operation's or endpoint's cookie, or the number to release a lent buffer with.
+    pub cookie: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// Functions of an interface. One thread at a time.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct InterfaceOps {
+    /// Size of this table as the provider compiled it.
+    pub size: usize,
+    /// Progress: writes up to `capacity` events and returns how many, or a negative status. What the events
+    /// of the call before pointed to is released by this call.
+    pub poll: Option<
+        unsafe extern "C" fn(
+            interface: *mut InterfaceHandle,
+            events: *mut Event,
+            capacity: u32,
+        ) -> i64,
+    >,
+    /// Closes the interface; its endpoints are closed already.
+    pub close: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
+    /// Writes the interface's address and returns its length.
+    pub address: Option<
+        unsafe extern "C" fn(
+            interface: *mut InterfaceHandle,
+            buffer: *mut u8,
+            capacity: usize,
+        ) -> i64,
+    >,
+    /// Can a peer with this address be reached? 0, or a negative status with the reason in words: at most `capacity` bytes, a zero
+    /// behind them where there is room.
+    pub reachable: Option<
+        unsafe extern "C" fn(
+            interface: *mut InterfaceHandle,
+            address: *const u8,
+            address_len: usize,
+            reason: *mut u8,
+            capacity: usize,
+        ) -> i32,
+    >,
+    /// Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
+    /// Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
+    pub connect: Option<
+        unsafe extern "C" fn(
+            interface: *mut InterfaceHandle,
+            params: *const EndpointParams,
+            out: *mut *mut EndpointHandle,
+        ) -> i32,
+    >,
+    /// Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
+    /// something to poll right now.
+    pub arm: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
+    /// A descriptor for poll(2) or epoll, or a negative status.
+    pub event_fd: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
+    /// Gives a lent payload back, by the cookie of its event.
+    pub release: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64)>,
+    /// Memory held by the interface and its endpoints.
+    pub memory:
+        Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, out: *mut MemoryUse) -> i32>,
+    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
+    /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
+    /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
+    pub hang_up: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, peer: u64) -> i32>,
+}
+
+/// Memory that an interface holds.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug, Default)]
+pub struct MemoryUse {
+    /// Size of this record, set by the caller.
+    pub size: usize,
+    /// Bytes that do not depend on the number of peers.
+    pub base_bytes: u64,
+    /// Bytes for all peers together.
+    pub peer_bytes: u64,
+    /// Peers that these bytes are for.
+    pub peers: u64,
+    /// Bytes of message buffers that have been committed.
+    pub buffer_bytes: u64,
+}
+
+/// Functions of a connector: datagrams that form connections, and nothing else. One thread at a time.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct ConnectorOps {
+    /// Size of this table as the provider compiled it.
+    pub size: usize,
+    /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT when an address given to `send` cannot be reached or the
+    /// way to it broke: `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
+    /// before may then be lost; sending again tries again. See `InterfaceOps::poll`.
+    pub poll: Option<
+        unsafe extern "C" fn(
+            connector: *mut ConnectorHandle,
+            events: *mut Event,
+            capacity: u32,
+        ) -> i64,
+    >,
+    /// Closes the connector.
+    pub close: Option<unsafe extern "C" fn(connector: *mut ConnectorHandle)>,
+    /// Writes the connector's address and returns its length.
+    pub address: Option<
+        unsafe extern "C" fn(
+            connector: *mut ConnectorHandle,
+            buffer: *mut u8,
+            capacity: usize,
+        ) -> i64,
+    >,
+    /// Can that address be reached? Like `InterfaceOps::reachable`.
+    pub reachable: Option<
+        unsafe extern "C" fn(
+            connector: *mut ConnectorHandle,
+            address: *const u8,
+            address_len: usize,
+            reason: *mut u8,
+            capacity: usize,
+        ) -> i32,
+    >,
+    /// Sends one datagram: 0, AGAIN or another negative status.
+    pub send: Option<
+        unsafe extern "C" fn(
+            connector: *mut ConnectorHandle,
+            address: *const u8,
+            address_len: usize,
+            datagram: *const u8,
+            len: usize,
+        ) -> i32,
+    >,
+    /// Prepares to sleep, like `InterfaceOps::arm`.
+    pub arm: Option<unsafe extern "C" fn(connector: *mut ConnectorHandle) -> i32>,
+    /// A descriptor to wait on, or a negative status.
+    pub event_fd: Option<unsafe extern "C" fn(connector: *mut ConnectorHandle) -> i32>,
+}
