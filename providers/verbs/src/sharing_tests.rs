@@ -196,6 +196,11 @@ fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
             let _ = crowd.send(n, 10);
         });
     }
+    for _ in 0..100 {
+        pass(Duration::from_millis(10));
+        let _ = crowd.turn();
+    }
+    assert_eq!(crowd.early().0, 0, "all have had their turn");
 }
 
 #[test]

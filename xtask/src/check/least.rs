@@ -19,7 +19,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-shm-cma", 20),
     ("tieline-provider-tcp", 65),
     ("tieline-provider-tcp-connect", 16),
-    ("tieline-provider-verbs", 95),
+    ("tieline-provider-verbs", 160),
     ("tieline-registration", 5),
     ("tieline-testing", 4),
     ("tieline-tools", 60),

@@ -161,11 +161,15 @@ pub(crate) fn announce_of(port: usize, kind: c_uint) {
     world(said);
 }
 
-/// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from.
+/// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from; or itself.
 pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     world(|world| {
         let pair = &world.pairs[&qpn];
-        let element = if kind == IBV_EVENT_CQ_ERR { pair.cq } else { pair.receives };
+        let element = match kind {
+            IBV_EVENT_CQ_ERR => pair.cq,
+            IBV_EVENT_SRQ_ERR => pair.receives,
+            _ => pair.object.expose_provenance(),
+        };
         if let Some(async_events) = world.async_events.get_mut(&pair.context) {
             async_events.push_back((kind, element));
         }

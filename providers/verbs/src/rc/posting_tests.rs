@@ -1,7 +1,7 @@
 //! What a device is asked to do with a send, what it is told about its wake-ups, and whom its queues' failures concern.
 
 use super::wire::HEADER_LEN;
-use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR};
+use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_SRQ_ERR};
 use crate::double::clock::pass;
 use crate::double::world::{self as device, fault};
 use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
@@ -140,6 +140,29 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_endpoint_at_once() {
         assert_eq!((*of, &words[..]), (cookie, "the completion queue cannot be polled any more"));
         assert_eq!(endpoint.am_short(1, 1, b"x"), Err(Status::NoDevice));
     }
+    let another = datagrams.interface.connect(&address, b"itself", 3);
+    assert_eq!(another.err().unwrap().status, Status::NoDevice);
+}
+
+#[test]
+fn a_datagram_queue_pair_that_failed_ends_the_channels_of_its_own_interface_and_no_others() {
+    let domain = domain(&[("TIELINE_CLOSE_TIMEOUT", "1ms")]).unwrap();
+    let open = |number| domain.open_interface(UD, [number; 16]).unwrap();
+    let (first, second) = (open(1), open(2));
+    let [failing, _] = device::pairs()[..] else { panic!("each has one") };
+    let (here, there) = (first.address(), second.address());
+    let one = first.connect(&there, b"first", 1).unwrap();
+    let two = second.connect(&here, b"second", 2).unwrap();
+    device::queue_fails(failing, IBV_EVENT_QP_FATAL);
+    let mut told = [Told::default(), Told::default()];
+    for _ in 0..20 {
+        pass(Duration::from_millis(20));
+        let _ = poll(&second, &mut told[1]) + poll(&first, &mut told[0]);
+    }
+    let words = "the datagram queue pair of double0 port 1 failed".to_string();
+    assert_eq!(told[0].failed, [(1, Status::NoDevice, words)]);
+    assert_eq!(one.am_short(1, 1, b"x"), Err(Status::NoDevice));
+    assert!(told[1].failed.is_empty() && two.am_short(1, 1, b"x").is_ok(), "{:?}", told[1]);
 }
 
 #[test]

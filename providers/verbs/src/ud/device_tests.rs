@@ -50,6 +50,8 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
     assert_eq!(a.told.ended.len(), 1);
     assert!(to_b.am_short(1, 2, b"x").is_err_and(|status| status != Status::Again));
     fault(|faults| faults.cut = false);
+    drop(to_b);
+    assert_eq!(a.interface.memory().peers, 0, "nobody is there to say goodbye to");
 }
 
 /// Before the other side has answered the hello, and while nothing comes through.

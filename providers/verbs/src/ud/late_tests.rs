@@ -3,7 +3,7 @@
 use crate::UD;
 use crate::VerbsEndpoint;
 use crate::double::clock::pass;
-use crate::double::world::{counts, fault};
+use crate::double::world::{counts, fault, receives};
 use crate::double::{Side, side_of};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
@@ -74,6 +74,46 @@ fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up()
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
     assert_eq!(b.told.messages, [(5, b"x".to_vec())]);
     close(to_b, &mut a, &mut b);
+}
+
+#[test]
+fn a_peer_that_is_dialled_late_in_the_life_of_an_interface_has_as_long_to_answer() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    pass(LONG);
+    fault(|faults| faults.cut = true);
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    let sent = counts().sends;
+    for _ in 0..200 {
+        pass(Duration::from_millis(10));
+        a.poll();
+    }
+    assert!(counts().sends - sent >= 4, "it says hello again and again");
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+    fault(|faults| faults.cut = false);
+    close(to_b, &mut a, &mut b);
+}
+
+/// What it said before was lost.
+#[test]
+fn a_goodbye_that_comes_early_waits_for_its_turn_and_nothing_is_told_of_what_a_closed_channel_awaited()
+ {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = channel(&mut a, &mut b);
+    let before = receives();
+    fault(|faults| faults.cut = true);
+    assert_eq!(to_b.am_short(1, 5, b"x"), Ok(Posting::Done));
+    assert_eq!(to_b.flush(1), Ok(Posting::Pending));
+    fault(|faults| faults.cut = false);
+    drop(to_b);
+    b.poll();
+    assert_eq!((b.told.left, receives()), (0, before - 2), "it waits, and so does its answer");
+    while a.interface.memory().peers > 0 {
+        a.poll();
+        b.poll();
+    }
+    (0..4).for_each(|_| b.poll());
+    assert_eq!((&b.told.messages[..], b.told.left), (&[(5, b"x".to_vec())][..], 1));
+    assert_eq!((receives(), &a.told.ended[..]), (before, &[][..]));
 }
 
 #[test]

@@ -136,6 +136,28 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
 }
 
 #[test]
+fn a_peer_that_got_further_a_moment_ago_has_all_of_its_time_again() {
+    let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(1));
+    // It is not the first of its interface.
+    let mut now = Duration::from_secs(10);
+    sender.start(now, &mut |_| ());
+    sender.welcomed(RECEIVER, now, &mut |_| ());
+    // Always something is on its way.
+    sender.offer(Kind::Message, 0, 0, b"", now, &mut |_| ());
+    for next in 1..30 {
+        sender.offer(Kind::Message, 0, 0, b"", now, &mut |_| ());
+        now += MS * 100;
+        sender.retransmit(now, &mut |_| ()).unwrap();
+        sender.acked(next, false, now, &mut |_| ());
+    }
+    let last = now;
+    while sender.retransmit(now, &mut |_| ()).is_ok() {
+        now += MS;
+    }
+    assert!(now - last >= Duration::from_secs(1), "{:?}", now - last);
+}
+
+#[test]
 fn what_comes_early_is_kept_until_its_turn_and_then_goes_on_in_order() {
     let mut receiver = Receiver::default();
     let verdicts = [2, 1, 2, 1 + WINDOW as u32].map(|number| {
