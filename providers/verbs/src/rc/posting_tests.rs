@@ -5,6 +5,7 @@ use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_SRQ_ERR};
 use crate::double::clock::pass;
 use crate::double::world::{self as device, fault};
 use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
+use crate::keys::{KEY_LEN, PackedKey};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
 use core::time::Duration;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
@@ -244,4 +245,27 @@ fn what_the_device_says_of_a_queue_pair_ends_its_connection_and_no_other_of_the_
     assert_eq!(first.am_short(7, 1, b"x"), Ok(Posting::Done));
     (0..40).for_each(|_| b.poll());
     assert_eq!(b.told.failed.len(), 1, "{:?}", b.told.failed);
+}
+
+/// Peers know the seal, and can make keys of their own.
+#[test]
+fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
+    for (right, taken) in [(access::REMOTE_READ, false), (access::REMOTE_WRITE, true)] {
+        let (mut a, mut b) = (side(&[]), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let mut target = vec![0u64; 8];
+        let whole = piece(&mut target);
+        let region = b.domain.register(whole.base, whole.len, right).unwrap();
+        let (mut bytes, seal) = ([0; KEY_LEN], b.domain.state.seal);
+        let _ = b.domain.pack_key(&region, &mut bytes).unwrap();
+        let honest = PackedKey::unpack(&bytes, &seal).unwrap();
+        let forged = PackedKey { access: access::REMOTE_READ | access::REMOTE_WRITE, ..honest };
+        let key = at_a.import_key(&forged.pack(&seal)).unwrap();
+        assert_eq!(put(&at_a, &key, &[piece(&mut [1u64; 8])]), Ok(Posting::Pending));
+        while a.told.ended.is_empty() {
+            a.poll();
+        }
+        let result = if taken { Ok(0) } else { Err(Status::KeyRejected) };
+        assert_eq!((&a.told.ended[..], target[0]), (&[(1, result)][..], u64::from(taken)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{MAX_IDENTITY, max_message};
 use crate::UD;
-use crate::abi::IBV_EVENT_DEVICE_FATAL;
+use crate::abi::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR};
 use crate::double::clock::pass;
 use crate::double::world::{announce, fault};
 use crate::double::{Side, side_of};
@@ -49,9 +49,59 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
     assert!(a.told.ended.iter().all(|(cookie, result)| *cookie == 2 && result.is_err()));
     assert_eq!(a.told.ended.len(), 1);
     assert!(to_b.am_short(1, 2, b"x").is_err_and(|status| status != Status::Again));
+    assert_eq!(to_b.fence(), Err(Status::TimedOut));
     fault(|faults| faults.cut = false);
     drop(to_b);
     assert_eq!(a.interface.memory().peers, 0, "nobody is there to say goodbye to");
+}
+
+#[test]
+fn what_nobody_acknowledges_while_the_port_is_down_is_said_to_be_for_that() {
+    let settings = [("TIELINE_FAILURE_TIMEOUT", "200ms")];
+    let (mut a, b) = (side_of(UD, &settings), side_of(UD, &[]));
+    let _to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    fault(|faults| faults.cut = true);
+    announce(IBV_EVENT_PORT_ERR);
+    while a.told.failed.is_empty() {
+        pass(Duration::from_millis(10));
+        a.poll();
+    }
+    let words = "double0 port 1 is down".to_string();
+    assert_eq!(a.told.failed, [(1, Status::Unreachable, words)]);
+    fault(|faults| faults.cut = false);
+}
+
+/// Every one of them is lost, and its buffer is not.
+#[test]
+fn datagrams_that_the_device_does_not_take_are_sent_later_however_many_they_were() {
+    let settings = [("TIELINE_FAILURE_TIMEOUT", "1h")];
+    let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    while b.told.arrived.is_empty() {
+        a.poll();
+        b.poll();
+    }
+    (0..4).for_each(|_| a.poll());
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    for header in 0..32 {
+        assert_eq!(to_b.am_short(1, header, b"x"), Ok(Posting::Done));
+    }
+    for _ in 0..20 {
+        pass(Duration::from_secs(2));
+        a.poll();
+    }
+    fault(|faults| faults.refuse_sends = 0);
+    pass(Duration::from_secs(2));
+    for _ in 0..40 {
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(b.told.messages.len(), 32);
+    drop(to_b);
+    while a.interface.memory().peers > 0 {
+        a.poll();
+        b.poll();
+    }
 }
 
 /// Before the other side has answered the hello, and while nothing comes through.
