@@ -237,12 +237,32 @@ fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
         assert_eq!(place, peer);
         for n in 0..20 {
             let _ = newcomer.am_short(1, n, b"still here").unwrap();
-            let mut came = 0;
-            while came == 0 {
+            let (mut came, mut idle) = (0, 0);
+            // Also when it has nothing to say.
+            while came == 0 || idle < 3 {
                 let events = look(&b);
                 assert!(events.iter().all(|e| e.kind != event::PEER_LEFT), "{count}");
                 came += events.iter().filter(|e| e.kind == event::MESSAGE).count();
+                idle += usize::from(events.is_empty());
             }
         }
     }
+}
+
+#[test]
+fn endpoints_that_were_closed_give_everything_back_when_their_peer_has_hung_up() {
+    let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
+    let (_first, _) = meet(&a, &b);
+    let before = [&a, &b].map(RingInterface::memory);
+    for _ in 0..3 {
+        let many: Vec<_> = (0..20).map(|_| meet(&a, &b)).collect();
+        assert_eq!([&a, &b].map(|interface| interface.memory().peers), [21; 2]);
+        drop(many);
+        let start = Instant::now();
+        while [&a, &b].map(|interface| interface.memory().peers) != [1; 2] {
+            let _ = (look(&a), look(&b));
+            assert!(start.elapsed() < Duration::from_secs(60), "they are kept");
+        }
+    }
+    assert_eq!([&a, &b].map(RingInterface::memory), before);
 }

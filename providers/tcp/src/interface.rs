@@ -94,6 +94,12 @@ impl StreamInterface {
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
+
+    /// A regular visit at that time.
+    #[cfg(test)]
+    pub(crate) fn tick(&self, now: Instant) {
+        self.state.borrow_mut().tick(&self.shared, now);
+    }
 }
 
 impl Interface for StreamInterface {

@@ -172,6 +172,47 @@ fn completions_and_messages_share_the_events_of_a_poll() {
     domain.deregister(region).unwrap();
 }
 
+/// Posts a put that completes when the kernel has read it, which is told by a poll.
+fn put_at_once(side: &Side, key: &Key, source: &mut [u8]) {
+    let (len, pieces) = (source.len(), [iov(sys::piece_mut(source))]);
+    let op = RmaOp { iov: &pieces, len, offset: 0, cookie: 5, flags: 0 };
+    assert_eq!(side.endpoint().put(key, &op), Ok(Posting::Pending));
+    assert_eq!(side.interface.shared().notices.borrow().len(), 1);
+}
+
+#[test]
+fn a_completion_is_told_beside_messages_that_fill_every_poll_and_before_anybody_sleeps() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 9000];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    let mut source = vec![7u8; target.len()];
+    // Nothing else is to be done, and there is no room to tell it.
+    put_at_once(&sides[0], &key, &mut source);
+    let poll_without_room = || sides[0].interface.poll(&mut Events::new(&mut [])).unwrap();
+    let shared = sides[0].interface.shared();
+    poll_without_room();
+    while !shared.attention.borrow().is_empty() || !shared.readers.borrow().is_empty() {
+        poll_without_room();
+    }
+    assert_eq!(sides[0].interface.arm(), Ok(Armed::Ready));
+    sides[0].turn();
+    assert_eq!(sides[0].completions, [(5, 0)]);
+    // The peer floods.
+    while sides[1].endpoint().am_short(7, 0, b"a word").is_ok() {}
+    let mut came = 0;
+    while sides[0].messages.len() < came + 16 {
+        came = sides[0].messages.len();
+        sides[0].turn();
+    }
+    put_at_once(&sides[0], &key, &mut source);
+    sides[0].turn();
+    assert_eq!(sides[0].completions, [(5, 0), (5, 0)]);
+    domain.deregister(region).unwrap();
+}
+
 #[test]
 fn streams_beyond_those_that_keep_their_buffers_share_what_is_there() {
     let mut crowd = Crowd::new(&domain(&[]), 40);

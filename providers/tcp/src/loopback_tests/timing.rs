@@ -75,6 +75,7 @@ fn has_failed(side: &Side) -> bool {
 }
 
 fn words(side: &mut Side) -> (Status, String) {
+    assert!(has_failed(side));
     while side.failed.is_none() {
         side.turn();
     }
@@ -294,4 +295,38 @@ fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledg
     assert!(!asks(&sides[0]));
     inner(&sides[0]).drop_stream(0);
     assert!(asks(&sides[0]), "a stream is missing");
+}
+
+#[test]
+fn whoever_has_sent_something_is_woken_to_see_whether_the_peers_kernel_answers() {
+    let large = pattern(20_000, 1);
+    for reconnect in ["off", "on"] {
+        let variables = [("TIELINE_TCP_RECONNECT", reconnect), ("TIELINE_FAILURE_TIMEOUT", "8s")];
+        let mut sides = pair(&variables);
+        await_streams(&mut sides, 1);
+        let sends: [&dyn Fn(&StreamEndpoint) -> Posted; 2] =
+            [&|endpoint| endpoint.am_short(7, 1, b"a word"), &|endpoint| {
+                endpoint.am_zcopy(7, 1, &[iov(sys::piece(&large))], 1)
+            }];
+        for send in sends {
+            let shared = sides[0].interface.shared();
+            let fd = streams_of(&sides[0])[0];
+            while let Some(at) = shared.next_check() {
+                sides[0].interface.tick(at);
+            }
+            let before = Instant::now();
+            assert_eq!(send(sides[0].endpoint()), Ok(Posting::Done));
+            let after = Instant::now();
+            let at = shared.next_check().expect("an eighth of the time that nobody may answer");
+            assert!((before + 1000 * MS..=after + 1000 * MS).contains(&at), "{reconnect}");
+            sides[0].interface.tick(at - MS);
+            assert_eq!(shared.next_check(), Some(at), "not yet");
+            while sys::unanswered(fd).unwrap().is_busy() {
+                std::thread::yield_now();
+            }
+            sides[0].interface.tick(at);
+            assert_eq!(shared.next_check(), None, "it has answered");
+            turn(&mut sides);
+        }
+    }
 }
