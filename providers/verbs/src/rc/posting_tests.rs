@@ -255,9 +255,9 @@ fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
         let (at_a, _at_b) = connect(&mut a, &mut b);
         let mut target = vec![0u64; 8];
         let whole = piece(&mut target);
-        let region = b.domain.register(whole.base, whole.len, right).unwrap();
+        let region = b.domain.register(&RegisterParams::new(whole.base, whole.len, right)).unwrap();
         let (mut bytes, seal) = ([0; KEY_LEN], b.domain.state.seal);
-        let _ = b.domain.pack_key(&region, &mut bytes).unwrap();
+        let _ = b.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
         let honest = PackedKey::unpack(&bytes, &seal).unwrap();
         let forged = PackedKey { access: access::REMOTE_READ | access::REMOTE_WRITE, ..honest };
         let key = at_a.import_key(&forged.pack(&seal)).unwrap();
