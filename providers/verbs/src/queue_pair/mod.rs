@@ -329,8 +329,9 @@ impl Cleanup {
         });
     }
 
-    /// Destroys before their time what another queue pair needs room for: all, or as many as it takes to be no longer full, the
-    /// oldest first. The device has had a moment for most, and what it says later of receives that these have taken is lost.
+    /// Destroys some before their time, so that another one can be made: all, or as many as it takes to be no longer full, the
+    /// oldest first. The device has had a moment for most; what it would have said later of receives that they took is lost.
+    /// Those whose link may be lost stay, since to destroy one could take so long, and those whose connection waits.
     pub(crate) fn make_room(&mut self, all: bool) {
         let keep = if all { 0 } else { KEPT - 1 };
         let mut more = self.endings.len().saturating_sub(keep);
