@@ -347,6 +347,10 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
 fn a_frame_waits_until_a_stream_has_begun_it_and_is_written_when_all_of_it_is_with_the_kernel() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
+        // Another one came before it.
+        message(&mut outbox, 10);
+        assert_eq!(take(&mut outbox, &mut track, usize::MAX, 1), HEAD + 10);
+        assert_eq!(outbox.acknowledged(1), Ok(()));
         let payload = vec![1; 1000];
         let data = Head::bare(Kind::GetData, 1, 0);
         let number = outbox.push_bulk(data, None, vec![sys::piece(&payload)], None);
@@ -428,7 +432,7 @@ fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
     message(&mut outbox, 1000);
     let _ = take(&mut outbox, &mut track, usize::MAX, 0);
     outbox.trim();
-    assert!(outbox.committed() >= 1000 + HEAD, "it may be sent again");
+    assert!(outbox.committed() > 16 << 10, "it may be sent again: its bytes, and where they are");
     outbox.stream_broke(0);
     assert_eq!(take(&mut outbox, &mut track, usize::MAX, 0), 1000 + HEAD);
     assert_eq!(outbox.acknowledged(1), Ok(()));
