@@ -46,7 +46,8 @@ impl VerbsDomain {
             | caps::PASSIVE_TARGET
             | caps::PEER_FAILURE
             | caps::EVENT_FD
-            | caps::NEEDS_POLL;
+            | caps::NEEDS_POLL
+            | caps::TAKES_REGIONS;
         let mut atomics = 0;
         if self.state.has_atomics {
             caps |= caps::ATOMICS;

@@ -1,12 +1,13 @@
-//! Registered memory of this process: regions, and which local key an address has.
+//! Registered memory of this process: regions, and the local keys of pieces.
+
+mod sys;
 
 use crate::abi::*;
 use crate::keys::{KEY_LEN, PackedKey, Seal};
 use crate::sys::{Mr, Pd};
 use core::ffi::c_uint;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Status, access};
 use tieline_registration::{Device, Lender, Limits};
@@ -18,40 +19,22 @@ pub struct Region {
     len: u64,
     access: u64,
     number: u64,
+    /// The device may write there: not where the memory is mapped to be read.
+    writable: bool,
 }
 
-/// The regions of a domain. Any thread.
+/// What registers the memory of a domain. Any thread.
 pub(crate) struct Registry {
     /// What registers everything that is not a region, buffers too.
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
-    /// Changes with every deregistration: what somebody remembered of the table is worth nothing then.
-    epoch: AtomicU64,
-    /// By first byte and number.
-    table: RwLock<BTreeMap<(u64, u64), Row>>,
 }
-
-/// What the table says of a region.
-struct Row {
-    len: u64,
-    lkey: u32,
-    /// The device may write there: not where the memory is mapped to be read.
-    writable: bool,
-}
-
-/// How many overlapping regions a lookup walks over before it gives up.
-const OVERLAPS: usize = 16;
 
 impl Registry {
     pub(crate) fn new(pd: Arc<Pd>, seal: Seal, limits: Option<Limits>) -> Registry {
-        Registry {
-            lender: Arc::new(Lender::new(LocalMemory(pd), limits)),
-            seal,
-            next: AtomicU64::new(1),
-            epoch: AtomicU64::new(0),
-            table: RwLock::default(),
-        }
+        let lender = Arc::new(Lender::new(LocalMemory(pd), limits));
+        Registry { lender, seal, next: AtomicU64::new(1) }
     }
 
     pub(crate) fn register(
@@ -70,17 +53,10 @@ impl Registry {
             register(&self.lender.device().0, base, len.max(1), verbs_rights(rights))
         })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let row = Row { len: len as u64, lkey: mr.lkey(), writable };
-        let _ = table.insert((start, number), row);
-        Ok(Region { mr, base: start, len: len as u64, access: rights, number })
+        Ok(Region { mr, base: start, len: len as u64, access: rights, number, writable })
     }
 
     pub(crate) fn deregister(&self, region: Region) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let _ = table.remove(&(region.base, region.number));
-        let _ = self.epoch.fetch_add(1, Ordering::Release);
-        drop(table);
         // Who ends a registration is about to free the memory.
         self.lender.forget(region.base, region.base + region.len);
         drop(region);
@@ -102,91 +78,48 @@ impl Registry {
         Ok(KEY_LEN)
     }
 
-    /// A region that holds all of the range, and that the device may write if that is asked for.
-    fn find(&self, addr: u64, len: u64, written: bool) -> Option<Found> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let end = addr.checked_add(len)?;
-        table
-            .range(..=(addr, u64::MAX))
-            .rev()
-            .take(OVERLAPS)
-            .find(|((base, _), row)| end <= base + row.len && (row.writable || !written))
-            .map(|(&(base, _), &Row { len, lkey, writable })| Found {
-                epoch,
-                base,
-                end: base + len,
-                lkey,
-                writable,
-            })
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Found {
-    epoch: u64,
-    base: u64,
-    end: u64,
-    lkey: u32,
-    writable: bool,
-}
-
-/// One thread's memory of where it found local keys: most operations use the same few regions.
-#[derive(Default)]
-pub(crate) struct Recent {
-    found: [Option<Found>; 4],
-    next: usize,
-}
-
-impl Recent {
-    /// The local key of a piece that lies in a registered region; `written`: the device will write there.
-    pub(crate) fn lkey(
-        &mut self,
-        registry: &Registry,
-        addr: u64,
-        len: usize,
-        written: bool,
-    ) -> Option<u32> {
-        let epoch = registry.epoch.load(Ordering::Acquire);
-        let end = addr.checked_add(len as u64)?;
-        for found in self.found.iter().flatten() {
-            let holds = found.epoch == epoch && found.base <= addr && end <= found.end;
-            if holds && (found.writable || !written) {
-                return Some(found.lkey);
-            }
-        }
-        let found = registry.find(addr, len as u64, written)?;
-        self.found[self.next % self.found.len()] = Some(found);
-        self.next = self.next.wrapping_add(1);
-        Some(found.lkey)
-    }
-
     /// Makes pieces for the device; for memory that is not registered a registration is lent, which `borrowed` holds
     /// until the operation has ended. Empty pieces are left out.
     pub(crate) fn pieces(
-        &mut self,
-        registry: &Registry,
+        &self,
         iov: &[Iov],
         out: &mut Vec<ibv_sge>,
         borrowed: &mut Vec<Loan>,
         written: bool,
     ) -> Result<(), Status> {
         for piece in iov.iter().filter(|piece| piece.len > 0) {
-            let addr = piece.base.expose_provenance() as u64;
-            let length = u32::try_from(piece.len).map_err(|_| Status::TooLarge)?;
-            let lkey = match self.lkey(registry, addr, piece.len, written) {
-                Some(lkey) => lkey,
+            if piece.len > u32::MAX as usize {
+                return Err(Status::TooLarge);
+            }
+            let sge = match registered(piece, written) {
+                Some(sge) => sge,
                 None => {
-                    let loan = registry.lender.lend(piece.base, piece.len, written, Mr::lkey);
+                    let loan = self.lender.lend(piece.base, piece.len, written, Mr::lkey);
                     let (loan, lkey) = loan.map_err(|failure| failure.status)?;
                     borrowed.push(loan);
-                    lkey
+                    local(piece, lkey)
                 }
             };
-            out.push(ibv_sge { addr, length, lkey });
+            out.push(sge);
         }
         Ok(())
     }
+}
+
+/// A piece of the application's memory, for the device.
+#[inline]
+pub(crate) fn local(piece: &Iov, lkey: u32) -> ibv_sge {
+    ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
+}
+
+/// The same by the region that it says it lies in, if that is so, and the device may do there what it will: where memory is
+/// mapped to be read it must not write.
+#[inline]
+pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
+    let region = sys::region(piece)?;
+    let start = (piece.base.addr() as u64).checked_sub(region.base)?;
+    let inside = start <= region.len && piece.len as u64 <= region.len - start;
+    (inside && (region.writable || !written)).then(|| local(piece, region.mr.lkey()))
 }
 
 /// A registration for the time of one operation.

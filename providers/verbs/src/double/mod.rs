@@ -7,7 +7,7 @@ pub(crate) mod world;
 use crate::config::Settings;
 use crate::devices::PortName;
 use crate::devices::tests::FakeClass;
-use crate::{RC, VerbsDomain, VerbsEndpoint, VerbsInterface};
+use crate::{RC, Region, VerbsDomain, VerbsEndpoint, VerbsInterface};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -129,4 +129,9 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
 /// Memory of words, as one piece.
 pub(crate) fn piece(words: &mut [u64]) -> Iov {
     Iov::new(words.as_mut_ptr().cast(), size_of_val(words))
+}
+
+/// The same, said to lie in a region.
+pub(crate) fn piece_in(region: &Region, words: &mut [u64]) -> Iov {
+    Iov { region: core::ptr::from_ref(region).cast_mut().cast(), ..piece(words) }
 }

@@ -8,6 +8,7 @@ use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::sys::gather;
 use crate::keys::PackedKey;
+use crate::memory::{local, registered};
 use crate::queue_pair::Work;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -163,7 +164,7 @@ impl RcEndpoint {
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
         pieces.push(state.sends.sge(buffer, HEADER_LEN));
-        if len <= inline || !all_registered(state, iov, &mut pieces) {
+        if len <= inline || !all_registered(iov, &mut pieces) {
             // Short, or not registered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
@@ -197,7 +198,7 @@ impl RcEndpoint {
                 // The device copies while it is posted: whatever memory it is.
                 return self.start(state, work, &[local(piece, 0)], ends, IBV_SEND_INLINE);
             }
-            if let Some(sge) = registered(state, piece, false) {
+            if let Some(sge) = registered(piece, false) {
                 ends.foreign = true;
                 return self.start(state, work, &[sge], ends, 0);
             }
@@ -220,7 +221,7 @@ impl RcEndpoint {
         if op.len <= inline {
             pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| local(piece, 0)));
             flags = IBV_SEND_INLINE;
-        } else if all_registered(state, op.iov, &mut pieces) {
+        } else if all_registered(op.iov, &mut pieces) {
             ends.foreign = true;
         } else if op.len <= state.domain.settings.segment {
             let Ok(buffer) = state.sends.take() else {
@@ -247,7 +248,7 @@ impl RcEndpoint {
         let work = Work::Read { address: target, rkey: key.rkey };
         let ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
         if let [piece] = op.iov {
-            if let Some(sge) = registered(state, piece, true) {
+            if let Some(sge) = registered(piece, true) {
                 return self.start(state, work, &[sge], ends, 0);
             }
         }
@@ -327,9 +328,8 @@ impl RcEndpoint {
         written: bool,
     ) -> Posted {
         pieces.clear();
-        let domain = state.domain.clone();
         let mut loans = Vec::new();
-        let all = state.recent.pieces(&domain.registry, op.iov, &mut pieces, &mut loans, written);
+        let all = state.domain.registry.pieces(op.iov, &mut pieces, &mut loans, written);
         if let Err(status) = all {
             state.pieces = pieces;
             return Err(status);
@@ -412,25 +412,11 @@ fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u
     if op.len > state.domain.max_message { Err(Status::TooLarge) } else { Ok(target) }
 }
 
-/// A piece of the application's memory, for the device.
-#[inline]
-fn local(piece: &Iov, lkey: u32) -> ibv_sge {
-    ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
-}
-
-/// The application's piece if it lies in registered memory; `written`: the device will write there.
-#[inline]
-fn registered(state: &mut State, piece: &Iov, written: bool) -> Option<ibv_sge> {
-    let addr = piece.base.expose_provenance() as u64;
-    let lkey = state.recent.lkey(&state.domain.registry, addr, piece.len, written)?;
-    Some(local(piece, lkey))
-}
-
 /// Adds the application's pieces if all of them lie in registered memory; otherwise `pieces` stays as it was.
-fn all_registered(state: &mut State, iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
+fn all_registered(iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
     let before = pieces.len();
     for piece in iov.iter().filter(|piece| piece.len > 0) {
-        match registered(state, piece, false) {
+        match registered(piece, false) {
             Some(sge) => pieces.push(sge),
             None => {
                 pieces.truncate(before);

@@ -11,7 +11,6 @@ use crate::abi::*;
 use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::memory::Recent;
 use crate::notices::{Attached, Notices};
 use crate::queue_pair::{self, Cleanup, Receive, Srq, Work};
 use crate::shared::DomainState;
@@ -52,7 +51,6 @@ pub(crate) struct State {
     receives: Pool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,
-    pub(crate) recent: Recent,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
@@ -102,7 +100,6 @@ impl State {
             receives: Pool::new(&domain.buffers, message, CHUNK, settings.rx_buffers),
             sends: Pool::new(&domain.buffers, message, CHUNK, settings.tx_buffers),
             results: Pool::new(&domain.buffers, 64, 64, RESULTS),
-            recent: Recent::default(),
             pieces: Vec::new(),
             generations: Vec::new(),
             notices: Notices::default(),

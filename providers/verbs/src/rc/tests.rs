@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::double::world::{self as device, fault};
-use crate::double::{Side, clock, connect, domain, piece, side};
+use crate::double::{Side, clock, connect, domain, piece, piece_in, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{Atomic, KeyParams, RegisterParams};
@@ -255,11 +255,17 @@ fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_liv
                 .register(&RegisterParams::new(whole.base, whole.len, access::REMOTE_READ))
                 .unwrap()
         });
-        assert_eq!(put(&at_a, &key, &mut constant, 1), Ok(Posting::Pending));
+        let words = &mut constant;
+        let iov = [match &own {
+            Some(own) => piece_in(own, words),
+            None => piece(words),
+        }];
+        let op = |cookie| RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 };
+        assert_eq!(at_a.put(&key, &op(1)), Ok(Posting::Pending));
         a.poll();
         assert_eq!(a.told.ended, [(1, Ok(0))], "registered: {registered}");
         a.told.ended.clear();
-        assert_eq!(get(&at_a, &key, &mut constant, 2), Err(Status::Io), "registered: {registered}");
+        assert_eq!(at_a.get(&key, &op(2)), Err(Status::Io), "registered: {registered}");
         a.poll();
         assert!(a.told.ended.is_empty() && a.told.failed.is_empty(), "{:?}", a.told);
         own.into_iter().for_each(|own| a.domain.deregister(own).unwrap());
