@@ -465,7 +465,7 @@ impl Inner {
         len: usize,
     ) -> Result<Iov, Status> {
         let mut piece = Iov::new(memory.at(at, len)?, len);
-        if native.caps & caps::TAKES_REGIONS != 0 {
+        if native.caps & caps::TAKES_REGIONS != 0 && !native.synchronous {
             let interface = &self.shared.interfaces[native.interface].interface;
             if let Memory::Region(region) = memory {
                 let mut known = region.inner.registrations.iter();

@@ -10,6 +10,7 @@ use crate::sys::Piece;
 use crate::world::Lane;
 use std::collections::{BTreeMap, VecDeque};
 use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::caps::{SYNCHRONOUS, TAKES_REGIONS};
 use tieline_plugin_api::{Events, Status, event, event_flags};
 
 /// What the chance of a world is made of: xorshift.
@@ -88,6 +89,8 @@ pub(crate) struct State {
     pub(crate) posts: Vec<Post>,
     pub(crate) memory: BTreeMap<u64, Memory>,
     next_memory: u64,
+    /// Pieces that said which registration they lie in.
+    pub(crate) named: usize,
     pub(crate) keys: usize,
     pub(crate) lent: BTreeMap<u64, Box<[u8]>>,
     next_lent: u64,
@@ -117,6 +120,7 @@ impl State {
             posts: Vec::new(),
             memory: BTreeMap::new(),
             next_memory: 1,
+            named: 0,
             keys: 0,
             lent: BTreeMap::new(),
             next_lent: 1,
@@ -469,6 +473,22 @@ impl State {
         self.next_memory += 1;
         let _ = self.memory.insert(number, Memory { lane, piece, access });
         number
+    }
+
+    /// A piece says that it lies in this registration: nobody does to who takes none, and who does says the truth.
+    pub(crate) fn named_as(&mut self, lane: usize, number: u64, piece: Piece) {
+        if number == 0 {
+            return;
+        }
+        self.named += 1;
+        let memory = self.memory.get(&number);
+        if memory.is_none_or(|m| m.lane != lane || !piece.lies_in(m.piece)) {
+            self.fault("a piece does not lie in the region that it carries");
+        }
+        let caps = self.lanes[lane].caps;
+        if caps & TAKES_REGIONS == 0 || caps & SYNCHRONOUS != 0 {
+            self.fault("a piece carries a region for a module that takes none");
+        }
     }
 
     pub(crate) fn deregister(&mut self, number: u64) {

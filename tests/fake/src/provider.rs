@@ -198,7 +198,7 @@ impl Domain for FakeDomain {
 }
 
 /// A registration, by its number.
-pub struct FakeRegion(u64);
+pub struct FakeRegion(pub(crate) u64);
 
 /// A worker's place on a lane.
 pub struct FakeInterface {
@@ -374,6 +374,9 @@ impl FakeEndpoint {
         let verdict = self.call(slot, op.cookie, 0, op.len, op.flags)?;
         let pieces: Vec<Piece> = op.iov.iter().map(Piece::local).collect();
         let mut state = self.world.state();
+        for (iov, piece) in op.iov.iter().zip(&pieces) {
+            state.named_as(self.lane, sys::region(iov), *piece);
+        }
         let lane = &state.lanes[self.lane];
         let most = if slot == Slot::Put { lane.max_put } else { lane.max_get };
         if most != 0 && op.len > most {

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::provider::FakeRegion;
 use crate::world::World;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use tieline_plugin_api::abi::Iov;
@@ -27,6 +28,12 @@ pub(crate) fn world(setting: &str) -> Result<&'static World, String> {
     // SAFETY: `setting` wrote the address of a world that is never freed; it is of this process, and the stamp says
     // that both sides have compiled the same type.
     Ok(unsafe { &*(address as usize as *const World) })
+}
+
+/// The number of the registration that a piece says it lies in; 0: it says none.
+pub(crate) fn region(iov: &Iov) -> u64 {
+    // SAFETY: null, or a handle that this provider's `register` gave out and that the core has not ended.
+    unsafe { iov.region.cast::<FakeRegion>().as_ref() }.map_or(0, |region| region.0)
 }
 
 /// A piece of the application's memory, as a call of the core named it.
@@ -58,6 +65,11 @@ impl Piece {
             Some(end) if end <= self.len => Ok(Piece { base: self.base + offset, len }),
             _ => Err(Status::OutOfRange),
         }
+    }
+
+    /// Whether all of it lies in the other.
+    pub(crate) fn lies_in(self, other: Piece) -> bool {
+        self.base >= other.base && self.base + self.len <= other.base + other.len
     }
 
     /// Whether the two have a byte in common.

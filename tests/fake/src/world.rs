@@ -88,7 +88,8 @@ impl Lane {
     #[must_use]
     pub fn memory(name: &'static str) -> Lane {
         let does = caps::PUT | caps::GET | caps::ATOMICS | caps::REMOTE_COMPLETION;
-        let bare = Lane::bare(name, does | caps::PASSIVE_TARGET | caps::CHECKS_KEYS);
+        let how = caps::PASSIVE_TARGET | caps::CHECKS_KEYS | caps::TAKES_REGIONS;
+        let bare = Lane::bare(name, does | how);
         Lane { atomics: [0xff; 4], max_short: 0, max_packed: 0, ..bare }
     }
 
@@ -365,6 +366,12 @@ impl World {
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
+    }
+
+    /// How many local pieces said which registration they lie in.
+    #[must_use]
+    pub fn named(&self) -> usize {
+        self.state().named
     }
 
     /// What is still there: open interfaces, open endpoints, imported keys, registrations, lent payloads.

@@ -26,6 +26,28 @@ cases! {
         stage.assert_no_faults();
     }
 
+    fn a_piece_carries_its_region_to_a_module_that_wants_to_know() {
+        for takes in [true, false] {
+            let mut memory = Lane::memory("rma").late(2);
+            if !takes {
+                memory.caps &= !caps::TAKES_REGIONS;
+            }
+            let stage = Stage::new(vec![Lane::messages("am"), memory]);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 64]);
+            let put = pending(stage.ab.put(&local, 8..16, &key, 0));
+            let back = stage.local(vec![0; 64]);
+            let get = pending(stage.ab.get(&back, 0..64, &key, 0));
+            // These bytes lie anywhere.
+            let bytes = pending(stage.ab.put_bytes(&[2; 8], &key, 8));
+            for request in [put, get, bytes] {
+                assert_eq!(stage.end_of(&request), Some(Ok(0)));
+            }
+            assert_eq!(stage.world.named(), if takes { 2 } else { 0 });
+            stage.assert_no_faults();
+        }
+    }
+
     /// The put goes over one lane, the atomic over messages: what orders each lane alone orders nothing here.
     fn an_atomic_behind_a_fence_waits_for_a_put_on_another_lane() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").without_atomics()];
