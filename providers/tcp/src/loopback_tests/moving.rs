@@ -496,7 +496,7 @@ fn what_the_peer_has_put_is_answered_also_by_an_endpoint_that_closes() {
 #[test]
 fn what_an_interface_holds_is_told_by_what_it_is_for() {
     use crate::{conn::Conn, link::Link, poll::State, shared::Shared, stream::Stream};
-    let domain = domain(&[]);
+    let domain = domain(&[("TIELINE_CLOSE_TIMEOUT", "1ms")]);
     let interface = domain.open_interface(MODULE, [0; 16]).unwrap();
     let none = interface.memory();
     assert_eq!((none.peers, none.peer_bytes, none.buffer_bytes), (0, 0, 0));

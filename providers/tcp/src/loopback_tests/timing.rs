@@ -12,6 +12,8 @@ use std::rc::Rc;
 use tieline_net::{Contact, Hello, Incoming};
 
 const MS: Duration = Duration::from_millis(1);
+/// Nobody polls at the other end when a test is through.
+const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
 fn inner(side: &Side) -> std::cell::RefMut<'_, Inner> {
     side.endpoint().conn().inner.borrow_mut()
@@ -154,7 +156,7 @@ fn a_connection_that_does_not_come_about_is_given_up_after_the_connect_timeout()
 fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_sign_of_life() {
     // One that was reset tells of life there.
     for status in [Status::PeerFailed, Status::TimedOut] {
-        let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s")];
+        let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
         let mut sides = pair(&variables);
         await_streams(&mut sides, 1);
         let [side, _peer] = &mut sides;
@@ -179,7 +181,7 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
 
 #[test]
 fn who_broke_dials_again_at_once_as_the_lower_side_and_later_as_the_upper_one() {
-    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on"), BRIEF]);
     await_streams(&mut sides, 1);
     for side in &sides {
         let before = Instant::now();
@@ -279,7 +281,7 @@ fn a_closed_endpoint_waits_for_a_goodbye_for_five_seconds_once_the_peers_kernel_
 
 #[test]
 fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledged() {
-    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
+    let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on"), BRIEF]);
     await_streams(&mut sides, 1);
     let asks = |side: &Side| inner(side).tick(Instant::now());
     let is_kept = |side: &Side| !inner(side).outbox.is_empty();
