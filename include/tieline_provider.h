@@ -159,7 +159,7 @@ extern "C" {
 
 /* an active message: id, header, data, length, peer */
 #define TIELINE_EVENT_MESSAGE 1
-/* a pending operation ended: cookie, status, and the fetched value in header */
+/* a pending operation ended: cookie, status, and the fetched value in header; where it failed, data may say why in words, and header is the device's own number of the reason, or 0 */
 #define TIELINE_EVENT_COMPLETION 2
 /* first contact from a peer: data is its identity, peer the number that its messages will carry */
 #define TIELINE_EVENT_PEER_ARRIVED 3
@@ -333,6 +333,8 @@ struct tieline_domain_params {
     size_t name_len;
     /* A number that is different for every context on the machine, for telling lives apart. */
     uint8_t context_id[16];
+    /* None yet. */
+    uint64_t flags;
 };
 
 /* An open domain. */
@@ -440,8 +442,10 @@ struct tieline_interface_params {
     const uint8_t *module;
     /* Its length. */
     size_t module_len;
-    /* The worker's number, different for every worker of every context. */
+    /* The worker's number, different for every worker of every context, here and on other hosts. */
     uint8_t worker_id[16];
+    /* None yet. */
+    uint64_t flags;
 };
 
 /* An open data-path module. */
@@ -454,7 +458,7 @@ struct tieline_connector;
 struct tieline_alloc_params {
     /* Size of this record. */
     size_t size;
-    /* Length in bytes. */
+    /* Length in bytes, never 0. What is given may be longer. */
     size_t len;
     /* `TIELINE_ACCESS_*`. */
     uint64_t access;
@@ -473,7 +477,7 @@ struct tieline_region;
 struct tieline_memory_region {
     /* Size of this record, set by the caller. */
     size_t size;
-    /* The domain's handle. */
+    /* The domain's handle, never null. */
     struct tieline_region *handle;
     /* First byte. */
     uint8_t *base;
@@ -485,11 +489,14 @@ struct tieline_memory_region {
 struct tieline_register_params {
     /* Size of this record. */
     size_t size;
-    /* First byte. With REGISTER_DMABUF: the address that offsets of keys and pieces are counted from. */
+    /*
+     * First byte. With REGISTER_DMABUF, or of another kind than HOST, the processor must not touch what lies there; pieces are
+     * still counted from this address.
+     */
     uint8_t *base;
     /* Length in bytes. */
     size_t len;
-    /* `TIELINE_ACCESS_*`. */
+    /* `TIELINE_ACCESS_*`; 0: only for local pieces. */
     uint64_t access;
     /* `TIELINE_REGISTER_*`. */
     uint64_t flags;
@@ -497,7 +504,7 @@ struct tieline_register_params {
     uint32_t kind;
     /* Which device of that kind; 0 for memory of the host. */
     uint32_t device;
-    /* REGISTER_DMABUF: the descriptor, which stays the caller's. */
+    /* REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at. */
     int32_t dmabuf;
     /* Zero. */
     uint32_t reserved;
@@ -516,10 +523,15 @@ struct tieline_key_params {
      * regions refuses others with `UNSUPPORTED`.
      */
     uint64_t offset;
-    /* Bytes that the key leads to; 0: all. */
+    /*
+     * Bytes that the key leads to; 0: up to the region's end. A part that leaves the region is `OUT_OF_RANGE`, and so is what an
+     * operation by the key does outside of the part.
+     */
     uint64_t len;
     /* What the key grants, of the region's rights; 0: all of them. */
     uint64_t access;
+    /* None yet. */
+    uint64_t flags;
 };
 
 /* Functions of a domain. Any thread. */
@@ -579,9 +591,9 @@ struct tieline_event {
     uint32_t flags;
     /* The sender's number on this interface. */
     uint64_t peer;
-    /* Message header, or fetched value. */
+    /* Message header, or fetched value; of a completion that failed the device's own number of the reason, or 0. */
     uint64_t header;
-    /* Payload: valid until the next poll or close of this interface. */
+    /* Payload, or words: valid until the next poll or close of this interface. */
     const uint8_t *data;
     /* Its length. */
     size_t len;
@@ -605,6 +617,8 @@ struct tieline_endpoint_params {
     size_t identity_len;
     /* Comes back in EVENT_ENDPOINT_FAILED. */
     uint64_t cookie;
+    /* None yet. */
+    uint64_t flags;
 };
 
 /* An endpoint. */
@@ -686,7 +700,7 @@ struct tieline_iov {
     size_t len;
     /*
      * The region of the interface's domain that the piece lies in, or null: it lies anywhere. Null, too, unless the module says
-     * TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS.
+     * TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS. A piece whose region is null is memory of the host.
      */
     struct tieline_region *region;
 };
@@ -744,6 +758,8 @@ struct tieline_import_params {
     const uint8_t *bytes;
     /* Their number. */
     size_t len;
+    /* None yet. */
+    uint64_t flags;
 };
 
 /* What a connect-to-endpoint module connects an endpoint to. */
@@ -754,6 +770,8 @@ struct tieline_connect_params {
     const uint8_t *address;
     /* Its length. */
     size_t address_len;
+    /* None yet. */
+    uint64_t flags;
 };
 
 /*
@@ -966,7 +984,7 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
     return TIELINE_OK;
 }
 
-/* The bits of flags, or of rights, that must be understood and are not among those that are known: who finds one answers
+/* The bits of flags that must be understood and are not among those that are known: who finds one answers
  * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
  *
  *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;
@@ -1038,11 +1056,12 @@ TIELINE_CHECK(offsetof(struct tieline_domain_attr, max_key_len) == 80);
 TIELINE_CHECK(offsetof(struct tieline_domain_attr, reserved) == 84);
 TIELINE_CHECK(offsetof(struct tieline_domain_attr, register_ns) == 88);
 TIELINE_CHECK(offsetof(struct tieline_domain_attr, register_ns_per_byte) == 96);
-TIELINE_CHECK(sizeof(struct tieline_domain_params) == 40);
+TIELINE_CHECK(sizeof(struct tieline_domain_params) == 48);
 TIELINE_CHECK(offsetof(struct tieline_domain_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_domain_params, name) == 8);
 TIELINE_CHECK(offsetof(struct tieline_domain_params, name_len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_domain_params, context_id) == 24);
+TIELINE_CHECK(offsetof(struct tieline_domain_params, flags) == 40);
 TIELINE_CHECK(sizeof(struct tieline_cost) == 24);
 TIELINE_CHECK(offsetof(struct tieline_cost, overhead_ns) == 0);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 8);
@@ -1094,12 +1113,13 @@ TIELINE_CHECK(offsetof(struct tieline_register_params, device) == 44);
 TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 48);
 TIELINE_CHECK(offsetof(struct tieline_register_params, reserved) == 52);
 TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 56);
-TIELINE_CHECK(sizeof(struct tieline_key_params) == 40);
+TIELINE_CHECK(sizeof(struct tieline_key_params) == 48);
 TIELINE_CHECK(offsetof(struct tieline_key_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_key_params, region) == 8);
 TIELINE_CHECK(offsetof(struct tieline_key_params, offset) == 16);
 TIELINE_CHECK(offsetof(struct tieline_key_params, len) == 24);
 TIELINE_CHECK(offsetof(struct tieline_key_params, access) == 32);
+TIELINE_CHECK(offsetof(struct tieline_key_params, flags) == 40);
 TIELINE_CHECK(sizeof(struct tieline_domain_ops) == 80);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, close) == 8);
@@ -1111,18 +1131,20 @@ TIELINE_CHECK(offsetof(struct tieline_domain_ops, register_) == 48);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, deregister) == 56);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, pack_key) == 64);
 TIELINE_CHECK(offsetof(struct tieline_domain_ops, revoke) == 72);
-TIELINE_CHECK(sizeof(struct tieline_interface_params) == 40);
+TIELINE_CHECK(sizeof(struct tieline_interface_params) == 48);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, module) == 8);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, module_len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_interface_params, worker_id) == 24);
-TIELINE_CHECK(sizeof(struct tieline_endpoint_params) == 48);
+TIELINE_CHECK(offsetof(struct tieline_interface_params, flags) == 40);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_params) == 56);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, address) == 8);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, address_len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, identity) == 24);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, identity_len) == 32);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_params, cookie) == 40);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_params, flags) == 48);
 TIELINE_CHECK(sizeof(struct tieline_event) == 64);
 TIELINE_CHECK(offsetof(struct tieline_event, kind) == 0);
 TIELINE_CHECK(offsetof(struct tieline_event, id) == 4);
@@ -1175,14 +1197,16 @@ TIELINE_CHECK(offsetof(struct tieline_atomic, compare) == 32);
 TIELINE_CHECK(offsetof(struct tieline_atomic, result) == 40);
 TIELINE_CHECK(offsetof(struct tieline_atomic, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_atomic, flags) == 56);
-TIELINE_CHECK(sizeof(struct tieline_import_params) == 24);
+TIELINE_CHECK(sizeof(struct tieline_import_params) == 32);
 TIELINE_CHECK(offsetof(struct tieline_import_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_import_params, bytes) == 8);
 TIELINE_CHECK(offsetof(struct tieline_import_params, len) == 16);
-TIELINE_CHECK(sizeof(struct tieline_connect_params) == 24);
+TIELINE_CHECK(offsetof(struct tieline_import_params, flags) == 24);
+TIELINE_CHECK(sizeof(struct tieline_connect_params) == 32);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, address) == 8);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, address_len) == 16);
+TIELINE_CHECK(offsetof(struct tieline_connect_params, flags) == 24);
 TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 112);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_short) == 8);

@@ -11,23 +11,24 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include "tieline_provider.h"
 
 TIELINE_PROVIDER_NOTE("loopback", "0.1.0", 0);
 
+#define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 enum { SLOTS = 256, PAYLOAD = 2048, REGIONS = 1024, IDENTITY = 256 };
 
 struct tieline_region { uint8_t *base; size_t len; uint64_t access, generation; }; /* generation 0: free */
 struct tieline_domain { pthread_mutex_t lock; struct tieline_region regions[REGIONS]; };   /* used from any thread */
 struct tieline_key { uint64_t slot, generation; };                                /* what pack_key writes */
-struct address { char magic[8]; uint64_t pid, number; };
+struct address { char magic[8]; uint8_t worker[16]; uint64_t number; };
 
 struct slot { uint32_t kind, id; uint64_t peer, header; size_t len; uint8_t data[PAYLOAD]; };
 struct tieline_interface {                                                        /* one thread at a time */
     struct tieline_domain *domain;
     struct address address;
     uint64_t head, tail, shown, peers; /* slots head..tail are full, the first `shown` are with the core */
+    uint64_t reserved;                 /* for messages that are being packed */
     struct slot slots[SLOTS];
 };
 struct tieline_endpoint { struct tieline_interface *interface; uint64_t peer; };
@@ -36,13 +37,19 @@ static _Atomic uint64_t next_number = 1; /* generations and interfaces: never th
 static _Thread_local const char *why = "";
 
 static int32_t fail(int32_t status, const char *text) { why = text; return status; }
+static int32_t unknown(int32_t status) /* of a record: what it has and this file does not know */
+{
+    return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter or a flag that loopback does not know");
+}
 
 /* ---- messages ---- */
+
+static int is_full(const struct tieline_interface *i) { return i->tail + i->reserved - i->head >= SLOTS; }
 
 static struct slot *claim(struct tieline_interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
 {
     struct slot *s = &i->slots[i->tail % SLOTS];
-    if (i->tail - i->head == SLOTS) return NULL; /* AGAIN: nothing was sent, and memory stays bounded */
+    if (is_full(i)) return NULL; /* AGAIN: nothing was sent, and memory stays bounded */
     s->kind = kind, s->id = id, s->peer = peer, s->header = header, s->len = 0;
     return s; /* it is sent when tail moves on */
 }
@@ -59,17 +66,23 @@ static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header
 }
 
 static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t header,
-                         int64_t (*pack)(void *, uint8_t *, size_t), void *argument, size_t max)
+                         int64_t (*pack)(void *, uint8_t *, size_t), void *argument, size_t most)
 {
+    struct tieline_interface *i = e->interface;
+    uint8_t packed[PAYLOAD];
     struct slot *s;
     int64_t len;
-    if (max > PAYLOAD) return TIELINE_TOO_LARGE;
-    if (!(s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header))) return TIELINE_AGAIN;
-    len = pack(argument, s->data, max);
-    if (len < 0) return len; /* the application's own error: the slot was not sent */
-    if ((size_t)len > max) return TIELINE_INVALID;
+    if (most > PAYLOAD) return TIELINE_TOO_LARGE;
+    if (is_full(i)) return TIELINE_AGAIN; /* before the application packs: it packs once */
+    i->reserved++;                        /* it may send while it packs, and leaves room for this one */
+    len = pack(argument, packed, most);
+    i->reserved--;
+    if (len < 0) return len; /* the application's own error: nothing is sent */
+    if ((size_t)len > most) return TIELINE_INVALID;
+    s = claim(i, TIELINE_EVENT_MESSAGE, id, e->peer, header);
+    memcpy(s->data, packed, (size_t)len);
     s->len = (size_t)len;
-    e->interface->tail++;
+    i->tail++;
     return len;
 }
 
@@ -145,14 +158,14 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     struct tieline_key k, *copied;
     struct tieline_region *r;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    if (status) return status;
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.len != sizeof k) return fail(TIELINE_KEY_REJECTED, "a loopback key has 16 bytes");
     memcpy(&k, params.bytes, sizeof k); /* the bytes need not be aligned */
     pthread_mutex_lock(&d->lock);
     r = find(d, &k);
     pthread_mutex_unlock(&d->lock);
     if (!r) return fail(TIELINE_KEY_REJECTED, "no region has this key");
-    if (!(copied = malloc(sizeof k))) return TIELINE_NO_MEMORY;
+    if (!(copied = malloc(sizeof k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     *copied = k;
     *out = copied;
     return TIELINE_OK;
@@ -165,13 +178,12 @@ static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)
 static int32_t register_memory(struct tieline_domain *d, const struct tieline_register_params *in,
                                struct tieline_memory_region *out)
 {
-    const uint64_t rights = TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC;
     struct tieline_register_params params;
     struct tieline_region *r = NULL;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    if (status) return status;
-    if (tieline_not_understood(params.access, rights) || tieline_not_understood(params.flags, TIELINE_REGISTER_DMABUF))
-        return fail(TIELINE_UNSUPPORTED_PARAM, "a right or a flag that loopback does not know");
+    if (status || tieline_not_understood(params.flags, TIELINE_REGISTER_DMABUF)) return unknown(status);
+    if (params.access & ~RIGHTS)
+        return fail(TIELINE_UNSUPPORTED_PARAM, "a right that loopback does not know");
     if (params.kind != TIELINE_MEMORY_KIND_HOST || params.flags & TIELINE_REGISTER_DMABUF)
         return fail(TIELINE_UNSUPPORTED, "loopback registers the processor's memory only, by its address");
     pthread_mutex_lock(&d->lock);
@@ -199,13 +211,13 @@ static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_param
     struct tieline_key_params params;
     struct tieline_key k;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    if (status) return status;
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if (params.access & ~RIGHTS) return fail(TIELINE_UNSUPPORTED_PARAM, "a right that loopback does not know");
     if (params.offset || params.len || params.access)
         return fail(TIELINE_UNSUPPORTED, "loopback keys lead to whole regions, with all their rights");
     k = (struct tieline_key){ (uint64_t)(params.region - d->regions), params.region->generation };
-    if (capacity < sizeof k) return fail(TIELINE_TOO_LARGE, "a loopback key takes 16 bytes");
-    memcpy(out, &k, sizeof k);
-    return sizeof k;
+    if (capacity >= sizeof k) memcpy(out, &k, sizeof k);
+    return sizeof k; /* also where it did not fit */
 }
 
 static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
@@ -237,19 +249,20 @@ static int32_t open_interface(struct tieline_domain *domain, const struct tielin
     struct tieline_interface_params params;
     struct tieline_interface *i;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    if (status) return status;
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.module_len != 4 || memcmp(params.module, "self", 4))
         return fail(TIELINE_NO_DEVICE, "the only module is `self`");
-    if (!(i = calloc(1, sizeof *i))) return TIELINE_NO_MEMORY;
+    if (!(i = calloc(1, sizeof *i))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     i->domain = domain;
-    i->address = (struct address){ "loopbk1", (uint64_t)getpid(), atomic_fetch_add(&next_number, 1) };
+    i->address = (struct address){ .magic = "loopbk1", .number = atomic_fetch_add(&next_number, 1) };
+    memcpy(i->address.worker, params.worker_id, 16); /* no other worker has it, here or elsewhere */
     *out = i;
     return TIELINE_OK;
 }
 
 static int64_t interface_address(struct tieline_interface *i, uint8_t *out, size_t capacity)
 {
-    memcpy(out, &i->address, capacity < sizeof i->address ? capacity : sizeof i->address);
+    if (capacity) memcpy(out, &i->address, capacity < sizeof i->address ? capacity : sizeof i->address);
     return sizeof i->address; /* the whole length, even where it did not fit */
 }
 
@@ -267,11 +280,12 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     struct tieline_endpoint *e;
     struct slot *s;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    if (status) return status;
-    if ((status = reachable(i, params.address, params.address_len, NULL, 0))) return status;
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if ((status = reachable(i, params.address, params.address_len, NULL, 0))) return status; /* it has said why */
     if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 256 bytes");
-    if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0))) return TIELINE_AGAIN;
-    if (!(e = malloc(sizeof *e))) return TIELINE_NO_MEMORY;
+    if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0)))
+        return fail(TIELINE_AGAIN, "no room for the arrival: poll and connect again");
+    if (!(e = malloc(sizeof *e))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     if (params.identity_len) memcpy(s->data, params.identity, s->len = params.identity_len);
     i->tail++;
     *e = (struct tieline_endpoint){ i, i->peers++ };
@@ -312,10 +326,10 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     struct tieline_domain *d;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     (void)state;
-    if (status) return status;
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.name_len != 8 || memcmp(params.name, "loopback", 8))
         return fail(TIELINE_NO_DEVICE, "the only domain is `loopback`");
-    if (!(d = calloc(1, sizeof *d))) return TIELINE_NO_MEMORY;
+    if (!(d = calloc(1, sizeof *d))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     pthread_mutex_init(&d->lock, NULL);
     *out = d;
     return TIELINE_OK;
@@ -325,7 +339,7 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
 {
     size_t len = strlen(why);
     (void)state;
-    memcpy(out, why, len < capacity ? len : capacity);
+    if (capacity) memcpy(out, why, len < capacity ? len : capacity);
     return (int64_t)len;
 }
 

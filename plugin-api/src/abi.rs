@@ -6,7 +6,7 @@
 //!   the end. The records of the data path ([`Event`], [`Iov`], [`Rma`], [`Atomic`]) have no size: they
 //!   are frozen, and a changed one comes with a new slot. Control calls take one record.
 //! * Flags that are passed in: whoever does not know a bit of the lower half refuses it with `UNSUPPORTED_PARAM`; one of
-//!   the upper half is a hint, and ignored. Capabilities that the core does not know are ignored.
+//!   the upper half is a hint, and ignored. Access rights have no hints. Capabilities that the core does not know are ignored.
 //! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown
 //!   non-zero tail is `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra
 //!   slots are ignored, missing ones are replaced by stubs that return `UNSUPPORTED`.

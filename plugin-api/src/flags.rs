@@ -11,7 +11,7 @@ pub struct Named {
     pub doc: &'static str,
 }
 
-/// The lower half of flags that are passed in, access rights among them: who does not know one of these refuses the call
+/// The lower half of flags that are passed in: who does not know one of these refuses the call
 /// with `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, and ignored by who does not know it.
 const MUST_UNDERSTAND: u64 = 0xffff_ffff;
 
@@ -118,7 +118,7 @@ table! {
     /// The kinds of event that `poll` writes.
     pub mod event: u32, "EVENT_" {
         MESSAGE = 1, "an active message: id, header, data, length, peer";
-        COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header";
+        COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header; where it failed, data may say why in words, and header is the device's own number of the reason, or 0";
         PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
         PEER_LEFT = 4, "that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words";
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";

@@ -133,7 +133,8 @@ impl Inner {
     fn hand_over(&self) {
         let waits = self.shared.ops.borrow().open_of(self.index) > 0;
         let Some(user) = waits.then(|| self.user()).flatten() else { return };
-        self.shared.ops.borrow_mut().hand_over(self.index, user.index);
+        self.handed_over.set(true);
+        self.shared.with_ops(|ops| ops.hand_over(self.index, user.index));
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         queued.into_iter().rev().for_each(|op| user.put_first(op));
     }

@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub(super) unserved: Cell<Option<Instant>>,
     /// Its worker closes, and looks whether more is sent; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
+    /// Another endpoint goes on with what was open here when it failed: nothing of it is lost.
+    pub(crate) handed_over: Cell<bool>,
     /// Those before it that failed, and through whose lanes keys may still go.
     pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
     /// What order flush and fence have to keep.
@@ -133,6 +135,7 @@ impl Inner {
             control: RefCell::default(),
             unserved: Cell::new(None),
             watched: Cell::new(false),
+            handed_over: Cell::new(false),
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),

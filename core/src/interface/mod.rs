@@ -8,6 +8,7 @@ pub(crate) use said::Said;
 use crate::mem::DomainSlot;
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
+use crate::registry::abi::events::payload;
 use crate::registry::abi::objects::OpenInterface;
 use crate::setup::{ModuleUse, Roles};
 use crate::sys::Poller;
@@ -16,7 +17,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use tieline_plugin_api::abi::ModuleAttr;
+use tieline_plugin_api::abi::{Event, ModuleAttr};
 use tieline_plugin_api::connects;
 
 /// A peer that has written to this worker, by its number on this worker.
@@ -115,8 +116,17 @@ impl InterfaceSlot {
         self.out_of_use.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// The error of an operation that the provider ended with a status alone.
-    pub(crate) fn failed_completion(&self, status: Status) -> Error {
-        Error::new(status, format!("an operation over {} failed", self.path), status.text(), "")
+    /// The error of an operation that the provider ended: with a status, and with what it and its device say of the reason.
+    #[cold]
+    pub(crate) fn failed_completion(&self, event: &Event) -> Error {
+        let (status, words) = (Status::from_code(event.status), payload(event));
+        let mut why = match words {
+            [] => status.text().to_owned(),
+            words => String::from_utf8_lossy(words).into_owned(),
+        };
+        if event.header != 0 {
+            why.push_str(&format!(" (the device says {:#x})", event.header));
+        }
+        Error::new(status, format!("an operation over {} failed", self.path), why, "")
     }
 }

@@ -85,6 +85,20 @@ fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_othe
 }
 
 #[test]
+fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain() {
+    let mut table = Table::new(100);
+    let flush = table.open(0, Kind::Flush).unwrap();
+    let provider_has = posted(&mut table, 1, 2);
+    let part = table.open_part(flush, 1, Kind::Flush).unwrap();
+    table.start_flush(part, false, None);
+    table.start_flush(flush, false, None);
+    table.hand_over(1, 0);
+    assert!(table.result(flush).is_some(), "what the provider has stays behind, and ends there");
+    assert!(table.fail_owner(1, &bare(Status::PeerFailed)).len() == 1);
+    let _ = provider_has;
+}
+
+#[test]
 fn only_what_asks_a_peer_takes_an_answer() {
     let mut table = Table::new(100);
     for kind in [Kind::Put, Kind::Get, Kind::Atomic, Kind::Fetch, Kind::Ping] {

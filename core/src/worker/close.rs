@@ -178,6 +178,10 @@ impl Book {
                 continue;
             };
             entry.failed = true;
+            if endpoint.handed_over.get() {
+                entry.loss = Loss { to: std::mem::take(&mut entry.loss.to), ..Loss::default() };
+                continue;
+            }
             let error = endpoint.dead_error();
             if error.status() != Status::Closed {
                 entry.loss.unconfirmed = true;
@@ -221,12 +225,19 @@ impl Inner {
     }
 
     /// What peers are owed, or helped with, beside what stands on endpoints.
-    fn has_debts(&self) -> bool {
+    pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
             || self.shares_copies()
             || self.wiring.has_waiting()
             || self.has_left_over.get()
             || self.shared.ops.borrow().has_due()
+            || self.is_to_be_told()
+    }
+
+    /// Something is to be told to the application by the next progress call.
+    pub(super) fn is_to_be_told(&self) -> bool {
+        let panicked = self.wiring.transports.panic.borrow().is_some();
+        panicked || !self.news.borrow().is_empty()
     }
 
     fn deliver(self: &Rc<Self>, book: &mut Book) -> Result<(), Error> {

@@ -181,7 +181,8 @@ impl Inner {
     /// What a handler left behind when it panicked.
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>) -> usize {
-        let mut count = 0;
+        // Before what its peer may have sent anew.
+        let mut count = self.tell_news();
         // What is left again, by another panic, is left for the next call.
         let waiting = self.left_over.borrow().len();
         for _ in 0..waiting {
@@ -218,7 +219,7 @@ impl Inner {
             event::COMPLETION => {
                 let result = match event.status {
                     0 => Ok(event.header),
-                    code => Err(slot.failed_completion(Status::from_code(code))),
+                    _ => Err(slot.failed_completion(event)),
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
                     // What nobody waits for any more may have memory still.
@@ -371,12 +372,12 @@ impl Inner {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
         }
-        let datagrams = self.send_waiting_datagrams();
-        let owed = self.give_owed_answers();
+        let _ = self.send_waiting_datagrams();
+        let _ = self.give_owed_answers();
         count += self.tell_news();
-        let due = self.shared.ops.borrow().has_due();
+        // Looked at behind the handlers of news, which may have left some.
         let busy = !self.busy.borrow().is_empty();
-        self.shared.has_work.set(busy || self.shares_copies() || datagrams || owed || due);
+        self.shared.has_work.set(busy || self.has_debts());
         let panicked = self.wiring.transports.panic.take();
         if let Some(panic) = panicked {
             resume_unwind(panic);

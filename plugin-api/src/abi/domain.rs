@@ -34,6 +34,8 @@ pub struct DomainParams {
     pub name_len: usize,
     /// A number that is different for every context on the machine, for telling lives apart.
     pub context_id: [u8; 16],
+    /// None yet.
+    pub flags: u64,
 }
 
 /// Overhead, latency and bandwidth of one class of operation.
@@ -106,7 +108,7 @@ pub struct ModuleAttr {
 pub struct MemoryRegion {
     /// Size of this record, set by the caller.
     pub size: usize,
-    /// The domain's handle.
+    /// The domain's handle, never null.
     pub handle: *mut RegionHandle,
     /// First byte.
     pub base: *mut u8,
@@ -120,7 +122,7 @@ pub struct MemoryRegion {
 pub struct AllocParams {
     /// Size of this record.
     pub size: usize,
-    /// Length in bytes.
+    /// Length in bytes, never 0. What is given may be longer.
     pub len: usize,
     /// `TIELINE_ACCESS_*`.
     pub access: u64,
@@ -138,11 +140,12 @@ pub struct AllocParams {
 pub struct RegisterParams {
     /// Size of this record.
     pub size: usize,
-    /// First byte. With REGISTER_DMABUF: the address that offsets of keys and pieces are counted from.
+    /// First byte. With REGISTER_DMABUF, or of another kind than HOST, the processor must not touch what lies there; pieces are
+    /// still counted from this address.
     pub base: *mut u8,
     /// Length in bytes.
     pub len: usize,
-    /// `TIELINE_ACCESS_*`.
+    /// `TIELINE_ACCESS_*`; 0: only for local pieces.
     pub access: u64,
     /// `TIELINE_REGISTER_*`.
     pub flags: u64,
@@ -150,7 +153,7 @@ pub struct RegisterParams {
     pub kind: u32,
     /// Which device of that kind; 0 for memory of the host.
     pub device: u32,
-    /// REGISTER_DMABUF: the descriptor, which stays the caller's.
+    /// REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at.
     pub dmabuf: i32,
     /// Zero.
     pub reserved: u32,
@@ -169,10 +172,13 @@ pub struct KeyParams {
     /// First byte of it that the key leads to: offset 0 of put, get and atomics by it. A provider whose keys lead to whole
     /// regions refuses others with `UNSUPPORTED`.
     pub offset: u64,
-    /// Bytes that the key leads to; 0: all.
+    /// Bytes that the key leads to; 0: up to the region's end. A part that leaves the region is `OUT_OF_RANGE`, and so is what an
+    /// operation by the key does outside of the part.
     pub len: u64,
     /// What the key grants, of the region's rights; 0: all of them.
     pub access: u64,
+    /// None yet.
+    pub flags: u64,
 }
 
 /// Functions of a domain. Any thread.

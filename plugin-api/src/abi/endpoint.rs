@@ -11,7 +11,7 @@ pub struct Iov {
     /// Length in bytes.
     pub len: usize,
     /// The region of the interface's domain that the piece lies in, or null: it lies anywhere. Null, too, unless the module says
-    /// TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS.
+    /// TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS. A piece whose region is null is memory of the host.
     pub region: *mut RegionHandle,
 }
 
@@ -71,6 +71,8 @@ pub struct ImportParams {
     pub bytes: *const u8,
     /// Their number.
     pub len: usize,
+    /// None yet.
+    pub flags: u64,
 }
 
 /// What a connect-to-endpoint module connects an endpoint to.
@@ -83,6 +85,8 @@ pub struct ConnectParams {
     pub address: *const u8,
     /// Its length.
     pub address_len: usize,
+    /// None yet.
+    pub flags: u64,
 }
 
 /// Packs a message: returns how many bytes were written, or a negative status.

@@ -95,11 +95,12 @@ golden! {
         register_ns = 88,
         register_ns_per_byte = 96,
     }
-    DomainParams = 40 {
+    DomainParams = 48 {
         size = 0,
         name = 8,
         name_len = 16,
         context_id = 24,
+        flags = 40,
     }
     Cost = 24 {
         overhead_ns = 0,
@@ -157,12 +158,13 @@ golden! {
         reserved = 52,
         dmabuf_offset = 56,
     }
-    KeyParams = 40 {
+    KeyParams = 48 {
         size = 0,
         region = 8,
         offset = 16,
         len = 24,
         access = 32,
+        flags = 40,
     }
     DomainOps = 80 {
         size = 0,
@@ -176,19 +178,21 @@ golden! {
         pack_key = 64,
         revoke = 72,
     }
-    InterfaceParams = 40 {
+    InterfaceParams = 48 {
         size = 0,
         module = 8,
         module_len = 16,
         worker_id = 24,
+        flags = 40,
     }
-    EndpointParams = 48 {
+    EndpointParams = 56 {
         size = 0,
         address = 8,
         address_len = 16,
         identity = 24,
         identity_len = 32,
         cookie = 40,
+        flags = 48,
     }
     Event = 64 {
         kind = 0,
@@ -248,15 +252,17 @@ golden! {
         cookie = 48,
         flags = 56,
     }
-    ImportParams = 24 {
+    ImportParams = 32 {
         size = 0,
         bytes = 8,
         len = 16,
+        flags = 24,
     }
-    ConnectParams = 24 {
+    ConnectParams = 32 {
         size = 0,
         address = 8,
         address_len = 16,
+        flags = 24,
     }
     EndpointOps = 112 {
         size = 0,

@@ -12,8 +12,10 @@ pub struct InterfaceParams {
     pub module: *const u8,
     /// Its length.
     pub module_len: usize,
-    /// The worker's number, different for every worker of every context.
+    /// The worker's number, different for every worker of every context, here and on other hosts.
     pub worker_id: [u8; 16],
+    /// None yet.
+    pub flags: u64,
 }
 
 /// How to make an endpoint.
@@ -32,6 +34,8 @@ pub struct EndpointParams {
     pub identity_len: usize,
     /// Comes back in EVENT_ENDPOINT_FAILED.
     pub cookie: u64,
+    /// None yet.
+    pub flags: u64,
 }
 
 /// What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`.
@@ -48,9 +52,9 @@ pub struct Event {
     pub flags: u32,
     /// The sender's number on this interface.
     pub peer: u64,
-    /// Message header, or fetched value.
+    /// Message header, or fetched value; of a completion that failed the device's own number of the reason, or 0.
     pub header: u64,
-    /// Payload: valid until the next poll or close of this interface.
+    /// Payload, or words: valid until the next poll or close of this interface.
     pub data: *const u8,
     /// Its length.
     pub len: usize,

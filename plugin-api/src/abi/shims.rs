@@ -217,6 +217,19 @@ unsafe fn text<'a>(ptr: *const u8, len: usize) -> Result<&'a str, Failure> {
         .map_err(|_| Failure::new(Status::Invalid, "a name is not UTF-8"))
 }
 
+/// Borrows the caller's buffer.
+///
+/// # Safety
+/// `out` is writable for `capacity` initialised bytes during the call, or null with a capacity of 0.
+unsafe fn room<'a>(out: *mut u8, capacity: usize) -> &'a mut [u8] {
+    if out.is_null() || capacity == 0 {
+        &mut []
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { core::slice::from_raw_parts_mut(out, capacity) }
+    }
+}
+
 /// Writes bytes into the caller's buffer and returns their whole length, as `address` and `pack_key` do.
 ///
 /// # Safety

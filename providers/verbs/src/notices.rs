@@ -59,6 +59,20 @@ impl<M> Notices<M> {
         self.push(event, Attached::Nothing, events);
     }
 
+    /// An operation has failed: why in words, and the device's number of it.
+    pub(crate) fn failed(
+        &mut self,
+        cookie: u64,
+        status: Status,
+        header: u64,
+        why: &str,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let (kind, status) = (event::COMPLETION, status as i32);
+        let event = Event { kind, status, header, cookie, ..Event::empty() };
+        self.push(event, Attached::Text(why.as_bytes().into()), events);
+    }
+
     /// An endpoint has failed.
     pub(crate) fn endpoint_failed(
         &mut self,

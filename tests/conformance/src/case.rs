@@ -2,7 +2,7 @@
 
 use crate::endpoint::{Endpoint, Key, Target};
 use crate::interface::{Interface, Received};
-use crate::report::{Stop, fail, succeeds};
+use crate::report::{Stop, fail, holds, succeeds};
 use crate::sys::{Domain, Memory, Provider};
 use crate::{load, note};
 use std::collections::VecDeque;
@@ -252,7 +252,11 @@ impl Mailbox {
                     }
                     self.messages.push_back(received);
                 }
-                event::COMPLETION => self.completions.push(received),
+                event::COMPLETION => {
+                    let words = std::str::from_utf8(&received.data).is_ok();
+                    holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
+                    self.completions.push(received);
+                }
                 event::PEER_ARRIVED => self.arrived.push(received),
                 event::PEER_LEFT => self.left.push(received),
                 event::ENDPOINT_FAILED => self.failed.push(received),

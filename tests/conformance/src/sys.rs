@@ -149,7 +149,7 @@ fn list<T: Copy>(
 /// What stands behind the end of a buffer.
 pub(crate) const CANARY: u8 = 0x5a;
 
-/// Asks for bytes; `BadData` when there were more than fit.
+/// Asks for bytes; `TooLarge` when there are more than fit, `BadData` when more were written.
 pub(crate) fn bytes(
     mut ask: impl FnMut(*mut u8, usize) -> i64,
     capacity: usize,
@@ -157,8 +157,11 @@ pub(crate) fn bytes(
     // The room behind it is not the callee's: whoever writes there is found out instead of crashing.
     let mut out = vec![CANARY; capacity + 64];
     let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
-    if len > capacity || out[capacity..].iter().any(|&b| b != CANARY) {
+    if out[capacity..].iter().any(|&b| b != CANARY) {
         return Err(Status::BadData);
+    }
+    if len > capacity {
+        return Err(Status::TooLarge);
     }
     out.truncate(len);
     Ok(out)

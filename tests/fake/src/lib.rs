@@ -29,6 +29,11 @@ pub use calls::{Act, Call, Rule, Slot};
 pub use provider::Fake;
 pub use world::{Lane, World};
 
+/// What an operation that fails later says of the reason, besides its status.
+pub const FAILED_WORDS: &str = "the other side of the world said no";
+/// And the number of it that a device would give.
+pub const FAILED_CODE: u64 = 0x5ad;
+
 /// A checksum of what both sides must agree on.
 const STAMP: u64 = {
     let sources: [&[u8]; 6] = [

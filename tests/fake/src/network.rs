@@ -400,8 +400,8 @@ impl State {
                 continue;
             }
             if self.chance.below(2) == 0 {
-                if let Some((cookie, result)) = self.completion(interface) {
-                    let _ = events.push_completion(cookie, result);
+                if let Some(ended) = self.completion(interface) {
+                    push_end(events, ended);
                     continue;
                 }
             }
@@ -415,7 +415,7 @@ impl State {
                 (0..self.endpoints.len()).filter(|&at| due(&self.endpoints[at])).collect();
             if waiting.is_empty() {
                 match self.completion(interface) {
-                    Some((cookie, result)) => drop(events.push_completion(cookie, result)),
+                    Some(ended) => push_end(events, ended),
                     None => return,
                 }
                 continue;
@@ -507,4 +507,16 @@ impl State {
             self.fault("memory was given up while an operation had it");
         }
     }
+}
+
+/// The end of an operation; of one that failed with words, and the number that a device would give.
+fn push_end(events: &mut Events<'_>, (cookie, result): (u64, Result<u64, Status>)) {
+    let Err(status) = result else {
+        let _ = events.push_completion(cookie, result);
+        return;
+    };
+    let (status, header) = (status as i32, crate::FAILED_CODE);
+    let (data, len) = (crate::FAILED_WORDS.as_ptr(), crate::FAILED_WORDS.len());
+    let kind = event::COMPLETION;
+    let _ = events.push(Event { kind, status, header, data, len, cookie, ..Event::empty() });
 }

@@ -321,7 +321,7 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
     return TIELINE_OK;
 }
 
-/* The bits of flags, or of rights, that must be understood and are not among those that are known: who finds one answers
+/* The bits of flags that must be understood and are not among those that are known: who finds one answers
  * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
  *
  *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;

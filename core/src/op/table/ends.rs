@@ -89,6 +89,13 @@ impl Table {
             }
         }
         covered.into_iter().for_each(|id| self.relink(id, to, None));
+        // What was posted stays behind: a flush that waited for nothing else has nothing before it any more.
+        let head = self.lists.get(to).and_then(|list| self.slab.at(list.first as usize));
+        let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.kind == Kind::Flush);
+        if let Some(head) = head.filter(is_flush) {
+            self.at_head(head);
+            self.run();
+        }
     }
 
     /// Gives an operation another owner: in front of one that it has open, or behind all.

@@ -33,6 +33,7 @@ unsafe fn open_with<D: Domain, T>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, InterfaceParams::empty()) }?;
+        understood("flag", params.flags, &[])?;
         // SAFETY: the name is borrowed for the call.
         let module = unsafe { text(params.module, params.module_len) }?;
         let opened = open(&this.inner, module, params.worker_id)?;
@@ -70,7 +71,7 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, AllocParams::empty()) }?;
-        understood("access right", params.access, access::ALL)?;
+        rights(params.access)?;
         understood("flag of an allocation", params.flags, &[])?;
         let got = this.inner.alloc(&params)?;
         let region = MemoryRegion {
@@ -95,7 +96,7 @@ pub(super) unsafe extern "C" fn register<D: Domain>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, RegisterParams::empty()) }?;
-        understood("access right", params.access, access::ALL)?;
+        rights(params.access)?;
         understood("flag of a registration", params.flags, register_flags::ALL)?;
         let region = this.inner.register(&params)?;
         let region = MemoryRegion {
@@ -140,6 +141,22 @@ pub(super) unsafe extern "C" fn revoke<D: Domain>(domain: *mut c_void, region: *
     }))
 }
 
+/// More than any key is long: what a provider is given to say how long a key is that did not fit.
+const LONGEST_KEY: usize = 1 << 16;
+
+/// Refuses rights that nobody has given a meaning: none of them is a hint.
+fn rights(asked: u64) -> Result<(), Failure> {
+    let known = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+    match asked & !known {
+        0 => Ok(()),
+        bits => {
+            let text =
+                format!("unknown access right: {bits:#x}; the provider is older than its core");
+            Err(Failure::new(Status::UnsupportedParam, text))
+        }
+    }
+}
+
 /// Why a region is not free yet.
 fn still_inside() -> Failure {
     Failure::new(Status::Again, "an access that a peer began before is not through yet")
@@ -156,11 +173,22 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, KeyParams::empty()) }?;
-        understood("access right", params.access, access::ALL)?;
+        understood("flag", params.flags, &[])?;
+        rights(params.access)?;
+        if params.region.is_null() {
+            return Err(Failure::new(Status::Invalid, "a key to no region"));
+        }
         // SAFETY: a registered region's handle.
         let region = unsafe { &*params.region.cast::<D::Region>() };
         // SAFETY: the core's buffer, which it zeroed.
-        let out = unsafe { core::slice::from_raw_parts_mut(out, capacity) };
-        Ok(this.inner.pack_key(region, &params, out)? as i64)
+        let room = unsafe { room(out, capacity) };
+        match this.inner.pack_key(region, &params, room) {
+            // Its length is the answer.
+            Err(failure) if failure.status == Status::TooLarge => {
+                let mut bytes = vec![0; LONGEST_KEY];
+                Ok(this.inner.pack_key(region, &params, &mut bytes)? as i64)
+            }
+            packed => Ok(packed? as i64),
+        }
     })
 }

@@ -151,6 +151,7 @@ pub(super) unsafe extern "C" fn import_key<E: Endpoint>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, ImportParams::empty()) }?;
+        understood("flag", params.flags, &[])?;
         // SAFETY: the bytes are borrowed for the call.
         let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
         // SAFETY: the core's place for the handle.
@@ -189,6 +190,7 @@ pub(super) unsafe extern "C" fn endpoint_connect<E: Endpoint>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, ConnectParams::empty()) }?;
+        understood("flag", params.flags, &[])?;
         // SAFETY: the bytes are borrowed for the call.
         let address = unsafe { bytes(params.address, params.address_len) };
         this.inner.connect(address).map(|()| 0)

@@ -90,6 +90,7 @@ pub(super) unsafe extern "C" fn connect<I: Interface>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, EndpointParams::empty()) }?;
+        understood("flag", params.flags, &[])?;
         // SAFETY: both are borrowed for the call.
         let (address, identity) = unsafe {
             (bytes(params.address, params.address_len), bytes(params.identity, params.identity_len))

@@ -95,6 +95,7 @@ unsafe extern "C" fn open_domain<P: Provider>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, DomainParams::empty()) }?;
+        understood("flag", params.flags, &[])?;
         // SAFETY: the name is borrowed for the call.
         let name = unsafe { text(params.name, params.name_len) }?;
         let domain = this.inner.open_domain(name, params.context_id)?;

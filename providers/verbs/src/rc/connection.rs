@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     /// Why it is over and since when, while the device has sends to give back.
     pub(crate) ending: Option<(Failure, Instant)>,
     /// The send that it ended with, which has a status of its own.
-    pub(crate) blamed: Option<(Ends, Status)>,
+    pub(crate) blamed: Option<(Ends, Status, u32)>,
 }
 
 /// A send that the device did not take, with the error number and what was to end with it.

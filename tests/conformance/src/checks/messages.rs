@@ -209,6 +209,45 @@ pub(super) fn a_packed_message_is_what_the_callback_wrote(case: &Case) -> Checke
     nothing_more(&mut desk)
 }
 
+pub(super) fn a_packer_may_send_and_nothing_is_lost(case: &Case) -> Checked {
+    const MOST_INSIDE: u64 = 1000;
+    let mut desk = case.desk()?;
+    let endpoint = desk.endpoint();
+    desk.send_packed(5, b"first")?;
+    check(&desk.receive()?, 5, 0, b"first")?;
+    let len = case.attr.max_packed.min(64);
+    let (mut inside, mut refused) = (0, None);
+    let packed = desk.retry(|| {
+        endpoint.am_packed(6, 6, len, |buffer| {
+            while inside < MOST_INSIDE && refused.is_none() {
+                match endpoint.am_short(7, inside, b"inside") {
+                    Ok(_) => inside += 1,
+                    Err(Status::Again) => break,
+                    Err(status) => refused = Some(status),
+                }
+            }
+            buffer[..len].fill(0x66);
+            len as i64
+        })
+    })?;
+    equal("what am_packed returns", Ok(len as i64), packed)?;
+    equal("am_short while a message is packed on its endpoint", None, refused)?;
+    // Which of them is the first is not promised.
+    let (mut next, mut whole) = (0, 0);
+    for _ in 0..=inside {
+        let message = desk.receive()?;
+        if message.id == 6 {
+            check(&message, 6, 6, &vec![0x66; len])?;
+            whole += 1;
+        } else {
+            check(&message, 7, next, b"inside")?;
+            next += 1;
+        }
+    }
+    equal("messages that were packed, and sent meanwhile", (1, inside), (whole, next))?;
+    nothing_more(&mut desk)
+}
+
 pub(super) fn again_means_that_the_packer_was_not_called(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let endpoint = desk.endpoint();

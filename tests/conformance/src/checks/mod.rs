@@ -110,6 +110,7 @@ checks! {
         a_flood_is_answered_again_and_loses_nothing: messages::SHORT;
         a_packed_message_is_what_the_callback_wrote: messages::PACKED;
         again_means_that_the_packer_was_not_called: messages::PACKED;
+        a_packer_may_send_and_nothing_is_lost: messages::PACKED | caps::AM_SHORT;
         an_error_of_the_pack_callback_comes_back_and_sends_nothing: messages::PACKED;
         a_pack_callback_that_claims_too_much_is_refused: messages::PACKED;
         a_gathered_message_arrives_in_the_order_of_its_pieces: messages::ZCOPY;

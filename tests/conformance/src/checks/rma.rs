@@ -338,7 +338,7 @@ pub(super) fn memory_that_a_domain_does_not_know_is_refused(case: &Case) -> Chec
         let with = |access, flags, kind| RegisterParams { access, flags, kind, ..register };
         asked.extend([
             (Asked::Register(with(rights, UNKNOWN_HINT, 0)), None),
-            (Asked::Register(with(rights | UNKNOWN_HINT, 0, 0)), None),
+            (Asked::Register(with(rights | UNKNOWN_HINT, 0, 0)), Some(Status::UnsupportedParam)),
             (Asked::Register(with(rights | UNKNOWN, 0, 0)), Some(Status::UnsupportedParam)),
             (Asked::Register(with(rights, UNKNOWN, 0)), Some(Status::UnsupportedParam)),
             (Asked::Register(with(rights, 0, NO_KIND)), Some(Status::Unsupported)),
@@ -347,7 +347,8 @@ pub(super) fn memory_that_a_domain_does_not_know_is_refused(case: &Case) -> Chec
     if case.domain_attr.caps & memory_caps::ALLOC != 0 {
         let with = |access, flags, kind| AllocParams { access, flags, kind, ..alloc };
         asked.extend([
-            (Asked::Alloc(with(rights | UNKNOWN_HINT, UNKNOWN_HINT, 0)), None),
+            (Asked::Alloc(with(rights, UNKNOWN_HINT, 0)), None),
+            (Asked::Alloc(with(rights | UNKNOWN_HINT, 0, 0)), Some(Status::UnsupportedParam)),
             (Asked::Alloc(with(rights | UNKNOWN, 0, 0)), Some(Status::UnsupportedParam)),
             (Asked::Alloc(with(rights, UNKNOWN, 0)), Some(Status::UnsupportedParam)),
             (Asked::Alloc(with(rights, 0, NO_KIND)), Some(Status::Unsupported)),
@@ -372,6 +373,11 @@ pub(super) fn memory_that_a_domain_does_not_know_is_refused(case: &Case) -> Chec
 pub(super) fn a_key_to_a_part_of_a_region_leads_nowhere_else_or_is_refused(case: &Case) -> Checked {
     let mut bench = bench(case, ALL_RIGHTS)?;
     let capacity = case.domain_attr.max_key_len as usize;
+    for unknown in [UNKNOWN, UNKNOWN_HINT] {
+        let part = KeyParams { access: unknown, ..KeyParams::empty() };
+        let said = bench.target.key_to(part, capacity);
+        refused("a key with an unknown right", said, &[Status::UnsupportedParam])?;
+    }
     let part = KeyParams { offset: 64, len: 64, ..KeyParams::empty() };
     let packed = match bench.target.key_to(part, capacity) {
         Err(status) => return equal("a key to a part of a region", Status::Unsupported, status),

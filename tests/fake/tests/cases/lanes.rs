@@ -48,6 +48,19 @@ cases! {
         }
     }
 
+    fn what_the_provider_says_of_a_failed_operation_is_in_its_error() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
+        let put = pending(stage.ab.put(&stage.local(vec![1; 8]), 0..8, &key, 0));
+        let error = stage.end_of(&put).expect("an end").unwrap_err();
+        assert_eq!(error.status(), Status::KeyRejected);
+        let told = error.to_string();
+        assert!(told.contains(tieline_fake::FAILED_WORDS), "{told}");
+        assert!(told.contains(&format!("{:#x}", tieline_fake::FAILED_CODE)), "{told}");
+        stage.assert_no_faults();
+    }
+
     /// The put goes over one lane, the atomic over messages: what orders each lane alone orders nothing here.
     fn an_atomic_behind_a_fence_waits_for_a_put_on_another_lane() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").without_atomics()];

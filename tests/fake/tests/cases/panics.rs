@@ -223,6 +223,14 @@ cases! {
         stage.assert_no_faults();
     }
 
+    fn a_panic_of_what_carries_datagrams_is_not_lost_with_a_worker_that_closes() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
+        let _mail = panics_at(&stage, b"rma");
+        let (_target, _key) = stage.target(vec![0; 8]);
+        assert!(catch_unwind(AssertUnwindSafe(|| stage.a.close(PATIENCE))).is_err());
+        stage.assert_no_faults();
+    }
+
     /// The same in the turn of an endpoint that takes its next lane: it gets another turn.
     fn an_endpoint_in_whose_turn_what_carries_datagrams_panics_goes_on() {
         let second = Lane { priority: 0, ..Lane::messages("second") };

@@ -2,8 +2,9 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
-use tieline::{Completion, Outcome, Status};
+use tieline::{Completion, Outcome, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
@@ -121,6 +122,33 @@ cases! {
         let there = [[2; 8], [3, 0, 0, 0, 0, 0, 0, 0], [5; 8]].concat();
         assert_eq!((target.to_vec(0..24).unwrap(), stage.a.pending()), (there, 0));
         stage.assert_no_faults();
+    }
+
+    /// Closing counts nothing as lost that another endpoint has taken over and delivered.
+    fn a_closing_worker_delivers_what_waited_for_a_thread_that_has_stopped() {
+        thread_local! {
+            static B: RefCell<Option<Worker>> = const { RefCell::new(None) };
+        }
+        fn polls_too() {
+            let Some(b) = B.take() else { return };
+            let _ = b.progress();
+            B.set(Some(b));
+        }
+        let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
+        let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
+        let (target, key) = stage.target(vec![0; 16]);
+        let serves = stage.world.interface(1, "am");
+        stage.world.rule(Rule::every(Slot::Arm, Act::Refuse(Status::Io)).at(serves));
+        assert!(comes(|| stage.at_b.worker().is_err()), "it stops");
+        drop(pending(stage.ab.put_bytes(&[1; 8], &key, 0)));
+        drop(pending(stage.ab.put_bytes(&[2; 8], &key, 8)));
+        let Stage { ab, ba, a, b, world, .. } = stage;
+        B.set(Some(b));
+        world.meanwhile(polls_too);
+        a.close(PATIENCE).unwrap();
+        assert_eq!(target.to_vec(0..16).unwrap(), [[1; 8], [2; 8]].concat());
+        drop((B.take(), ab, ba));
+        assert_eq!(world.faults(), Vec::<String>::new());
     }
 
     /// Puts that had completed locally may be lost with the connection to the service worker, which another replaces.

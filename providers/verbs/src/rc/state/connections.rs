@@ -324,14 +324,14 @@ impl State {
         connection.generation = connection.generation.wrapping_add(1);
         self.generations[slot as usize] = connection.generation;
         self.cleanup.given_back(qpn);
-        if let Some((ends, own)) = blamed {
-            self.complete(slot, ends, Err(own), events.as_deref_mut());
+        if let Some((ends, own, vendor)) = blamed {
+            self.complete_failed(slot, ends, (own, vendor), &failure.text, events.as_deref_mut());
         }
         while let Some(ends) = self.connection(slot).and_then(|c| {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)
         }) {
-            self.complete(slot, ends, Err(status), events.as_deref_mut());
+            self.complete_failed(slot, ends, (status, 0), &failure.text, events.as_deref_mut());
         }
         match closing {
             true => self.connections[slot as usize] = None,

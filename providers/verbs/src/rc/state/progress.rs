@@ -126,29 +126,36 @@ impl State {
                 }
                 _ => {}
             }
-            self.complete(slot, ends, Ok(()), events.as_deref_mut());
+            self.complete(slot, ends, events.as_deref_mut());
         }
         if failed {
             self.send_failed(slot, number, wc, events);
         }
     }
 
-    /// Tells the application how an operation ended.
-    pub(super) fn complete(
+    /// Tells the application that an operation has ended well.
+    pub(super) fn complete(&mut self, slot: u32, ends: Ends, events: Option<&mut Events<'_>>) {
+        let value = ends.result.map_or(0, |buffer| self.results.word(buffer));
+        let silent = self.connection(slot).is_none_or(|connection| connection.closing);
+        if let (Some(cookie), false) = (ends.cookie, silent) {
+            self.notices.completed(cookie, Ok(value), events);
+        }
+        self.release_ends(ends);
+    }
+
+    /// The same of one that failed with its connection: why, and the vendor's number of it.
+    #[cold]
+    pub(super) fn complete_failed(
         &mut self,
         slot: u32,
         ends: Ends,
-        result: Result<(), Status>,
+        (status, vendor): (Status, u32),
+        why: &str,
         events: Option<&mut Events<'_>>,
     ) {
-        let value = match (result, ends.result) {
-            (Ok(()), Some(buffer)) => Ok(self.results.word(buffer)),
-            (Ok(()), None) => Ok(0),
-            (Err(status), _) => Err(status),
-        };
         let silent = self.connection(slot).is_none_or(|connection| connection.closing);
         if let (Some(cookie), false) = (ends.cookie, silent) {
-            self.notices.completed(cookie, value, events);
+            self.notices.failed(cookie, status, u64::from(vendor), why, events);
         }
         self.release_ends(ends);
     }
@@ -194,7 +201,8 @@ impl State {
                 return;
             }
         } else {
-            connection.blamed = connection.queue.retire(number).map(|ends| (ends, own));
+            connection.blamed =
+                connection.queue.retire(number).map(|ends| (ends, own, wc.vendor_err));
         }
         self.fail_connection(slot, &failure, events);
     }
