@@ -2,7 +2,7 @@
  * A complete connection-only provider in C: datagrams between the connectors of one process.
  *
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_letterbox.so docs/examples/letterbox.c
- *     tieline-conformance ./libtieline_letterbox.so
+ *     tieline check ./libtieline_letterbox.so
  *
  * A connector is a ring of events and an eventfd; its address is the process and a number that is never given
  * out twice. A datagram to a number that is gone comes back as PEER_LEFT with the reason.

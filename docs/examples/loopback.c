@@ -2,7 +2,7 @@
  * A complete Tieline provider in C: an interface that is connected to itself.
  *
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c
- *     tieline-conformance ./libtieline_loopback.so
+ *     tieline check ./libtieline_loopback.so
  *
  * Messages wait in a ring until poll hands them out; put and get are memcpy through a table of registered
  * regions, which is what makes a revoked or forged key an error instead of a stray write.

@@ -83,13 +83,13 @@ gives_up_soon() {
 
 # conformance MODULE: everything that a provider must do, of a module of verbs.
 conformance() {
-    need tieline-conformance
+    need tieline
     built libtieline_verbs.so
     # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not.
     export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s
     # One thread is both ends in most checks: who closes waits in vain for acknowledgements that the other's poll gives.
     export TIELINE_CLOSE_TIMEOUT=300ms
-    tieline-conformance "$TARGET/debug/libtieline_verbs.so" --module "$1"
+    tieline check "$TARGET/debug/libtieline_verbs.so" --module "$1" --limit $((60 * SLOWNESS))
 }
 
 # traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when

@@ -1,9 +1,10 @@
-//! The command `tieline`: what is here and why (`info`, `config`), how fast it is (`perf`), and a launcher
-//! for one machine (`run`).
+//! The command `tieline`: what is here and why (`info`, `config`), whether a provider keeps its promises (`check`), how
+//! fast it is (`perf`), and a launcher (`run`).
 //!
 //! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
 //! line: `tieline: what: why; what to do`.
 
+mod check;
 mod config;
 mod demo;
 mod info;
@@ -32,6 +33,7 @@ struct Cli {
 enum Command {
     Info(info::Args),
     Config(config::Args),
+    Check(check::Args),
     Perf(perf::Args),
     /// The other side of `perf`
     #[command(hide = true)]
@@ -46,9 +48,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(code) = tieline_conformance::child(&words) {
+        return code;
+    }
     let outcome = match Cli::parse().command {
         Command::Info(args) => info::main(&args),
         Command::Config(args) => config::main(&args),
+        Command::Check(args) => check::main(&args),
         Command::Perf(args) => perf::main(&args),
         Command::PerfPeer(args) => perf::peer(&args),
         Command::Demo(args) => demo::main(&args),

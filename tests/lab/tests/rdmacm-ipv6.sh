@@ -1,9 +1,11 @@
 about="rdmacm connects where there are only addresses of IPv6"
 hosts=1
 timeout=120
-check() { tieline-conformance "$TARGET/debug/libtieline_verbs.so" --module rdmacm --filter "$1"; }
+check() {
+    tieline check "$TARGET/debug/libtieline_verbs.so" --module rdmacm --limit $((60 * SLOWNESS)) --filter "$1"
+}
 h0() {
-    need tieline-conformance
+    need tieline
     built libtieline_verbs.so
     export TIELINE_VERBS_ACK_TIMEOUT=200ms
     ip -6 address add fd00:77::1/64 dev eth0 nodad && ip -4 address del "$H0/24" dev eth0 || skip "no IPv6"

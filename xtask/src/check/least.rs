@@ -31,7 +31,7 @@ const PACKAGES: &[(&str, usize)] = &[
 /// Everything else.
 const SUITES: &[(&str, usize)] = &[
     ("processes", 20),
-    ("conformance", 18),
+    ("conformance", 16),
     ("doctests", 10),
     ("loom", 2),
     ("jobs", 4),

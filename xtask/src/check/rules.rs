@@ -35,6 +35,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("plugin-api", &[]),
     ("net", &[]),
+    ("conformance", &["plugin-api"]),
     ("config", &["plugin-api"]),
     ("job", &["config", "net", "plugin-api"]),
     ("providers/shm", &["plugin-api", "memory-file"]),
@@ -54,6 +55,7 @@ const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
 const PLACES: &[&str] = &[
     "config",
+    "conformance",
     "core",
     "job",
     "net",

@@ -118,8 +118,8 @@ pub(super) fn tests() -> Count {
 pub(super) fn processes_and_conformance() -> Count {
     let conformance = || {
         let package = "tieline-conformance";
-        let mut count = built_test(package, "providers", "tests/conformance");
-        count.add(built_test(package, "networks", "tests/conformance"));
+        let mut count = built_test(package, "providers", "conformance");
+        count.add(built_test(package, "networks", "conformance"));
         least::or_failed("conformance", count)
     };
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo build -p tieline-example-loopback
-//! tieline-conformance target/debug/libloopback_rust.so
+//! tieline check target/debug/libloopback_rust.so
 //! ```
 //!
 //! The same provider as `docs/examples/loopback.c`: messages wait in a ring until poll hands them out; put and

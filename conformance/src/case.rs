@@ -4,6 +4,7 @@ use crate::endpoint::{Endpoint, Key, Target};
 use crate::interface::{Interface, Received};
 use crate::report::{Stop, fail, holds, succeeds};
 use crate::sys::{Domain, Memory, Provider};
+use crate::watch::{Patience, waits_for};
 use crate::{load, note};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ pub(crate) const ALL_RIGHTS: u64 =
     access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
 /// One module of one domain of a provider file.
-pub struct Case {
+pub(crate) struct Case {
     pub(crate) path: PathBuf,
     pub(crate) provider: &'static Provider,
     pub(crate) domain_attr: DomainAttr,
@@ -32,7 +33,7 @@ pub struct Case {
 ///
 /// # Errors
 /// Why the file cannot be used at all.
-pub fn modules(path: &Path) -> Result<Vec<(String, u32)>, String> {
+pub(crate) fn modules(path: &Path) -> Result<Vec<(String, u32)>, String> {
     let provider = enter(path)?;
     let mut names = Vec::new();
     for attr in provider.domains().map_err(|e| format!("query_domains: {e}"))? {
@@ -61,7 +62,7 @@ impl Case {
     ///
     /// # Errors
     /// What is not there or could not be opened.
-    pub fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
+    pub(crate) fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
         let (domain_name, module_name) =
             module.rsplit_once('/').ok_or("a module is named DOMAIN/MODULE")?;
         let provider = enter(path)?;
@@ -324,12 +325,24 @@ impl Desk {
         &mut self,
         mut call: impl FnMut() -> Result<T, Status>,
     ) -> Result<Result<T, Status>, Stop> {
+        let mut patience = None;
         loop {
             match call() {
-                Err(Status::Again) => self.turn()?,
+                Err(Status::Again) => self.turn_again("a data call", &mut patience)?,
                 other => return Ok(other),
             }
         }
+    }
+
+    /// A turn after AGAIN, which must not be the answer for ever.
+    fn turn_again(&mut self, what: &str, patience: &mut Option<Patience>) -> Result<(), Stop> {
+        self.turn()?;
+        let patience = patience.get_or_insert_with(Patience::new);
+        patience.still(
+            what,
+            "that it finds room while both ends are polled,",
+            "AGAIN for ever: what a peer has polled makes room again",
+        )
     }
 
     fn connect(
@@ -343,9 +356,12 @@ impl Desk {
         if address.is_empty() {
             self.boxes[end].cookies.push(cookie);
         }
+        let mut patience = None;
         loop {
             match interface.connect(address, identity, cookie) {
-                Err(failure) if failure.status == Status::Again => self.turn()?,
+                Err(failure) if failure.status == Status::Again => {
+                    self.turn_again("connect", &mut patience)?;
+                }
                 other => return succeeds("connect", other),
             }
         }
@@ -361,6 +377,7 @@ impl Desk {
 
     /// The next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
+        waits_for("a message that was sent");
         loop {
             if let Some(message) = self.far().messages.pop_front() {
                 return Ok(message);
@@ -378,6 +395,7 @@ impl Desk {
         match code {
             Ok(0) => Ok(Ok(0)),
             Ok(1) => loop {
+                waits_for("the COMPLETION of an operation that is PENDING");
                 let done = &mut self.boxes[0].completions;
                 if let Some(at) = done.iter().position(|c| c.cookie == cookie) {
                     let completion = done.remove(at);
@@ -399,9 +417,12 @@ impl Desk {
         packed: &[u8],
     ) -> Result<Result<Key, tieline_plugin_api::Failure>, Stop> {
         let endpoint = self.endpoint();
+        let mut patience = None;
         loop {
             match endpoint.import(packed) {
-                Err(failure) if failure.status == Status::Again => self.turn()?,
+                Err(failure) if failure.status == Status::Again => {
+                    self.turn_again("import_key", &mut patience)?;
+                }
                 other => return Ok(other),
             }
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tieline_plugin_api::{Status, caps};
 
 /// The first argument of a process that is to call [`serve`]; the file and `domain/module` follow.
-pub const ARGUMENT: &str = "--peer";
+pub(crate) const ARGUMENT: &str = "check-peer";
 /// Bytes of the region that the peer offers.
 pub(crate) const REGION: usize = 32 << 10;
 /// What the region holds at first.
@@ -24,7 +24,7 @@ pub(crate) const FILL: u8 = 0x6c;
 ///
 /// # Errors
 /// What went wrong; it was also the answer to the command.
-pub fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
+pub(crate) fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
     let case = Case::open(path, module, program)?;
     let (lines, commands) = channel();
     let _ = std::thread::spawn(move || {

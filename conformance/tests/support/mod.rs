@@ -1,10 +1,11 @@
-//! What both suites of this package need: the program under test, shared objects, a runner that can skip.
+//! What the suites of this package need: this program as the suite's own processes, shared objects, a runner that can skip.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tieline_conformance::child;
 use tieline_testing::hang::{self, Limit};
 
 /// `Ok`, or why the test cannot be run here. A failure panics.
@@ -18,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs those whose name contains a word of the command line, or all, as many at once as there are processors.
 pub(crate) fn run_all(tests: &[Test]) -> ExitCode {
+    if let Some(code) = child(&std::env::args_os().skip(1).collect::<Vec<_>>()) {
+        return code;
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
     let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(*w));
@@ -59,13 +63,13 @@ fn expired(name: &str) {
     std::process::exit(1);
 }
 
-/// The program under test; cargo puts shared objects beside it.
-pub(crate) fn binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_tieline-conformance"))
+/// What the suite starts for a check and for a peer: this very program.
+pub(crate) fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
 }
 
 pub(crate) fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// A package's shared object, of this build.

@@ -5,6 +5,7 @@
 use crate::abi::Guarded;
 use crate::interface::Interface;
 use crate::sys::{Provider, bytes, status};
+use crate::watch::call;
 use core::cell::RefCell;
 use core::ffi::c_void;
 use core::ptr;
@@ -20,6 +21,7 @@ struct OpenEndpoint {
 impl Drop for OpenEndpoint {
     fn drop(&mut self) {
         if let Some(f) = self.interface.provider().endpoint.close {
+            let _call = call("close");
             // SAFETY: keys hold an `Rc` of it, so they are dropped.
             unsafe { f(self.handle) }
         }
@@ -54,6 +56,7 @@ impl Endpoint {
     }
 
     pub(crate) fn am_short(&self, id: u32, header: u64, data: &[u8]) -> Result<i64, Status> {
+        let _call = call("am_short");
         let f = self.ops().am_short.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint; the payload is borrowed for the call.
         status(unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) }.into())
@@ -67,7 +70,7 @@ impl Endpoint {
         max: usize,
         mut pack: impl FnMut(&mut [u8]) -> i64,
     ) -> Result<i64, Status> {
-        unsafe extern "C" fn call<F: FnMut(&mut [u8]) -> i64>(
+        unsafe extern "C" fn run<F: FnMut(&mut [u8]) -> i64>(
             argument: *mut c_void,
             at: *mut u8,
             capacity: usize,
@@ -77,8 +80,9 @@ impl Endpoint {
             unsafe { (*argument.cast::<F>())(core::slice::from_raw_parts_mut(at, capacity)) }
         }
         fn thunk<F: FnMut(&mut [u8]) -> i64>(_: &F) -> PackFn {
-            Some(call::<F>)
+            Some(run::<F>)
         }
+        let _call = call("am_packed");
         let f = self.ops().am_packed.ok_or(Status::Unsupported)?;
         let packer = thunk(&pack);
         // SAFETY: an open endpoint; the callback and its argument live through the call.
@@ -94,6 +98,7 @@ impl Endpoint {
         iov: &[Iov],
         cookie: u64,
     ) -> Result<i64, Status> {
+        let _call = call("am_zcopy");
         let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
         status(unsafe { f(self.0.handle, id, header, iov.as_ptr(), iov.len(), cookie) }.into())
@@ -110,6 +115,7 @@ impl Endpoint {
             flags: target.flags,
             reserved: 0,
         };
+        let _call = call(if put { "put" } else { "get" });
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
@@ -123,6 +129,7 @@ impl Endpoint {
         mut op: Atomic,
         result: &RefCell<u64>,
     ) -> Result<i64, Status> {
+        let _call = call("atomic");
         let f = self.ops().atomic.ok_or(Status::Unsupported)?;
         op.key = key.handle;
         op.result = result.as_ptr();
@@ -131,18 +138,21 @@ impl Endpoint {
     }
 
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
+        let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint.
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
     pub(crate) fn fence(&self) -> Result<i64, Status> {
+        let _call = call("fence");
         let f = self.ops().fence.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint.
         status(unsafe { f(self.0.handle) }.into())
     }
 
     pub(crate) fn import(&self, packed: &[u8]) -> Result<Key, Failure> {
+        let _call = call("import_key");
         let f = self.ops().import_key.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         let guarded = Guarded::bytes(packed);
@@ -155,12 +165,14 @@ impl Endpoint {
     }
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint and a buffer of that capacity.
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
     pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
+        let _call = call("connect");
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
         let params = ConnectParams {
             address: address.as_ptr(),
@@ -181,6 +193,7 @@ pub(crate) struct Key {
 impl Drop for Key {
     fn drop(&mut self) {
         if let Some(f) = self.endpoint.ops().drop_key {
+            let _call = call("drop_key");
             // SAFETY: an open endpoint (the field holds it) and a key of it, dropped once.
             unsafe { f(self.endpoint.0.handle, self.handle) }
         }

@@ -8,6 +8,7 @@
 
 use crate::interface::Interface;
 use crate::load;
+use crate::watch::call;
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr;
@@ -90,6 +91,7 @@ impl Provider {
     }
 
     pub(crate) fn domains(&self) -> Result<Vec<DomainAttr>, Failure> {
+        let _call = call("query_domains");
         let f = self.ops.query_domains.ok_or(Status::Unsupported)?;
         // SAFETY: the provider's function and state, an array of `capacity` records and a place for the count.
         list(DomainAttr::empty(), |out, capacity, count| unsafe {
@@ -118,6 +120,7 @@ impl Provider {
             context_id: std::process::id().to_ne_bytes().repeat(4).try_into().unwrap_or([1; 16]),
             ..DomainParams::empty()
         };
+        let _call = call("open_domain");
         let f = self.ops.open_domain.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         // SAFETY: the provider's function and state, a full record and a place for the handle.
@@ -127,6 +130,7 @@ impl Provider {
 
     pub(crate) fn quiesce(&self) {
         if let Some(f) = self.ops.quiesce {
+            let _call = call("quiesce");
             // SAFETY: everything that was opened is closed; no call follows.
             unsafe { f(self.ops.state) }
         }
@@ -181,6 +185,7 @@ unsafe impl Sync for Domain {}
 impl Drop for Domain {
     fn drop(&mut self) {
         if let Some(f) = self.provider.domain.close {
+            let _call = call("close");
             // SAFETY: what was opened from it holds an `Arc` of it, so all that is closed.
             unsafe { f(self.handle) }
         }
@@ -189,6 +194,7 @@ impl Drop for Domain {
 
 impl Domain {
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Failure> {
+        let _call = call("query_modules");
         let f = self.provider.domain.query_modules.ok_or(Status::Unsupported)?;
         // SAFETY: an open domain, an array of `capacity` records and a place for the count.
         list(ModuleAttr::empty(), |out, capacity, count| unsafe {
@@ -197,6 +203,7 @@ impl Domain {
     }
 
     pub(crate) fn open_interface(self: &Arc<Domain>, module: &str) -> Result<Interface, Failure> {
+        let _call = call("open_interface");
         let f = self.provider.domain.open_interface.ok_or(Status::Unsupported)?;
         let mut worker_id = [0; 16];
         worker_id[..4].copy_from_slice(&std::process::id().to_ne_bytes());
@@ -229,6 +236,7 @@ impl Domain {
             }
         };
         let _ = self.provider.check(code)?;
+        let _call = call("deregister");
         let f = ops.deregister.ok_or(Status::Unsupported)?;
         // SAFETY: a region that was made above.
         self.provider.check(unsafe { f(self.handle, region.handle) }).map(|_| ())
@@ -248,10 +256,12 @@ impl Domain {
             // One word of room at each end, so that the registered part is exactly `len` long.
             owned = vec![0u64; len.div_ceil(8) + 2];
             let base = owned[1..].as_mut_ptr().cast::<u8>();
+            let _call = call("register");
             let f = ops.register.ok_or(Status::Unsupported)?;
             // SAFETY: an open domain; the memory lives until the region is deregistered in `drop`.
             unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) }
         } else {
+            let _call = call("alloc");
             let f = ops.alloc.ok_or(Status::Unsupported)?;
             // SAFETY: an open domain and a record whose size is set.
             unsafe { f(self.handle, &AllocParams::new(len, access), &mut region) }
@@ -301,6 +311,7 @@ impl Memory {
         if !core::mem::take(&mut self.registered) {
             return Ok(());
         }
+        let _call = call("deregister");
         let f = self.domain.provider.domain.deregister.ok_or(Status::Unsupported)?;
         // SAFETY: an open domain and a region of it that was not deregistered before.
         self.domain.provider.check(unsafe { f(self.domain.handle, self.region.handle) }).map(|_| ())
@@ -312,6 +323,7 @@ impl Memory {
 
     /// A key to a part of it.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
+        let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;
         let key = KeyParams { region: self.region.handle, ..part };
         // SAFETY: an open domain, a live region of it, a buffer of that capacity.

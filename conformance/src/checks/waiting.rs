@@ -4,11 +4,9 @@ use super::messages::check;
 use crate::case::{Case, Desk, Mailbox};
 use crate::interface::{Interface, readable};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use crate::watch::patience_ms;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
-
-/// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
-const PATIENCE_MS: i32 = 20_000;
 
 /// So often a module may want to be polled once more before it agrees to sleep, with a millisecond for whoever works for it
 /// in between. Where others want the processors as well, each time may take as long as they are given at once: some
@@ -38,7 +36,7 @@ pub(super) fn a_message_wakes_a_sleeping_interface(case: &Case) -> Checked {
         let fd = fall_asleep(desk.far())?;
         desk.send(1, n, b"wake up")?;
         holds(
-            readable(fd, PATIENCE_MS),
+            readable(fd, patience_ms()),
             format!("the descriptor after message {n}"),
             "readable",
             "silent",
@@ -78,7 +76,7 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
         if far.messages.is_empty() {
             let _ = succeeds("poll", near.poll(16))?;
             holds(
-                readable(fd, PATIENCE_MS),
+                readable(fd, patience_ms()),
                 "the descriptor after a first contact",
                 "readable",
                 "silent",

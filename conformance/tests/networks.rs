@@ -11,7 +11,8 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use support::{Test, Verdict, binary, built, run_all};
+use support::{Test, Verdict, built, program, run_all};
+use tieline_conformance::PEER;
 use tieline_net::Contact;
 
 const TESTS: &[Test] = &[
@@ -53,12 +54,12 @@ impl Member {
         let mut command = match namespace {
             Some(namespace) => {
                 let mut ip = Command::new("ip");
-                let _ = ip.args(["netns", "exec", namespace]).arg(binary());
+                let _ = ip.args(["netns", "exec", namespace]).arg(program());
                 ip
             }
-            None => Command::new(binary()),
+            None => Command::new(program()),
         };
-        let command = command.arg("--peer").arg(provider()).arg("tcp-connect/stream");
+        let command = command.arg(PEER).arg(provider()).arg("tcp-connect/stream");
         let mut child = command
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())

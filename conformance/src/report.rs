@@ -5,7 +5,7 @@ use tieline_plugin_api::{Failure, Status};
 
 /// Why a check stopped before its end.
 #[derive(Debug)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// It cannot be run here.
     Skip(String),
     /// The provider did something else than it must.
@@ -13,7 +13,7 @@ pub enum Stop {
 }
 
 /// What a check returns.
-pub type Checked = Result<(), Stop>;
+pub(crate) type Checked = Result<(), Stop>;
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,10 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
-use support::{Test, Verdict, binary, built, run_all, source};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use support::{Test, built, program, run_all, source};
+use tieline_conformance::{LIMIT, Outcome, Plan, Tally, Verdict, contents};
 
 const TESTS: &[Test] = &[
     ("shm_conforms", shm),
@@ -19,9 +21,7 @@ const TESTS: &[Test] = &[
     ("the_first_step_of_the_guide_loads_and_conforms", guide),
     ("every_break_in_the_example_is_found_by_the_check_that_is_there_for_it", breaks_are_found),
     ("every_break_in_the_connector_is_found", connector_breaks_are_found),
-    ("a_file_that_is_no_provider_is_one_line", no_provider),
-    ("a_module_that_is_not_there_is_named_with_those_that_are", no_such_module),
-    ("list_names_modules_and_checks", list),
+    ("the_page_of_checks_is_fresh", page_is_fresh),
 ];
 
 fn main() -> ExitCode {
@@ -75,30 +75,41 @@ fn compiled(
     Ok(object)
 }
 
-fn run(object: &Path, arguments: &[&str]) -> (Output, String) {
-    let output = Command::new(binary()).arg(object).args(arguments).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    (output, text)
+/// Runs the suite, or what of it has `filter` in its name.
+fn run(
+    object: &Path,
+    filter: Option<&str>,
+    limit: Duration,
+) -> Result<(Vec<Outcome>, Tally), String> {
+    let filter = filter.map(str::to_owned);
+    let path = object.to_path_buf();
+    let plan = Plan { path, module: None, filter, program: program(), limit, until_failure: false };
+    let mut outcomes = Vec::new();
+    let found = contents(&plan)?;
+    let tally = tieline_conformance::run(&plan, &found, &mut |outcome| outcomes.push(outcome))?;
+    Ok((outcomes, tally))
 }
+
+/// A check that takes longer than this hangs, also where others want the processors.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// No check fails, and those that show what the provider is for are not skipped.
 fn conforms(object: &Path, must_pass: &[&str]) {
-    let (output, text) = run(object, &[]);
-    print!(
-        "{}",
-        text.lines()
-            .filter(|l| l.contains(": skipped: "))
-            .map(|l| format!("  {l}\n"))
-            .collect::<String>()
-    );
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let (outcomes, tally) = run(object, None, PATIENCE).unwrap();
+    let told = |which: fn(&Verdict) -> bool| {
+        let lines = outcomes.iter().filter(|outcome| which(&outcome.verdict));
+        lines.map(|outcome| format!("  {outcome}\n")).collect::<String>()
+    };
+    print!("{}", told(|verdict| matches!(verdict, Verdict::Skipped(_))));
+    assert_eq!(tally.failed, 0, "{}", told(|verdict| matches!(verdict, Verdict::Failed(_))));
     for check in must_pass {
-        assert!(text.contains(&format!("{check}: ok")), "{check} did not pass:\n{text}");
+        let passed = |o: &&Outcome| o.check.name == *check && o.verdict == Verdict::Passed;
+        assert!(outcomes.iter().any(|o| passed(&o)), "{check} did not pass");
     }
-    println!("  {}", text.lines().last().unwrap());
+    println!("  {tally}");
 }
 
-fn shm() -> Verdict {
+fn shm() -> support::Verdict {
     let object = built("tieline-provider-shm-plugin", "libtieline_shm.so");
     conforms(
         &object,
@@ -112,13 +123,13 @@ fn shm() -> Verdict {
     Ok(())
 }
 
-fn shm_cma() -> Verdict {
+fn shm_cma() -> support::Verdict {
     let object = built("tieline-provider-shm-cma-plugin", "libtieline_shm_cma.so");
     conforms(&object, &["a_put_writes_exactly_its_range", "a_passive_target_needs_no_poll"]);
     Ok(())
 }
 
-fn tcp() -> Verdict {
+fn tcp() -> support::Verdict {
     let object = built("tieline-provider-tcp-plugin", "libtieline_tcp.so");
     conforms(
         &object,
@@ -134,7 +145,7 @@ fn tcp() -> Verdict {
     Ok(())
 }
 
-fn tcp_connect() -> Verdict {
+fn tcp_connect() -> support::Verdict {
     let object = built("tieline-provider-tcp-connect-plugin", "libtieline_tcp_connect.so");
     conforms(
         &object,
@@ -151,12 +162,12 @@ fn tcp_connect() -> Verdict {
 
 const LOOPBACK: &[&str] = &["a_message_to_oneself_arrives", "a_revoked_key_is_rejected"];
 
-fn example_in_rust() -> Verdict {
+fn example_in_rust() -> support::Verdict {
     conforms(&built("tieline-example-loopback", "libloopback_rust.so"), LOOPBACK);
     Ok(())
 }
 
-fn connector_in_c() -> Verdict {
+fn connector_in_c() -> support::Verdict {
     let scratch = Scratch::new("connector");
     conforms(
         &compiled(&scratch, "letterbox.c", "libtieline_letterbox", None)?,
@@ -165,14 +176,14 @@ fn connector_in_c() -> Verdict {
     Ok(())
 }
 
-fn example_in_c() -> Verdict {
+fn example_in_c() -> support::Verdict {
     let scratch = Scratch::new("c");
     conforms(&compiled(&scratch, "loopback.c", "libtieline_loopback", None)?, LOOPBACK);
     Ok(())
 }
 
 /// Does what the guide says, with the guide's own code.
-fn guide() -> Verdict {
+fn guide() -> support::Verdict {
     let text = std::fs::read_to_string(source().join("docs/writing-a-provider.md")).unwrap();
     let code = text.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
     let code: String =
@@ -195,10 +206,8 @@ fn guide() -> Verdict {
     let cargo =
         cargo.current_dir(&scratch.0).args(["build", "--quiet", "--offline", "--target-dir"]);
     assert!(cargo.arg(&target).status().unwrap().success(), "{cargo:?}");
-    let (output, text) = run(&target.join("debug/libtieline_mine.so"), &[]);
-    assert!(output.status.success(), "{text}");
-    let last = text.lines().last().unwrap();
-    assert!(source_says(last), "the guide promises another result than {last}");
+    let (_, tally) = run(&target.join("debug/libtieline_mine.so"), None, PATIENCE)?;
+    assert!(source_says(&tally.to_string()), "the guide promises another result than {tally}");
     Ok(())
 }
 
@@ -393,7 +402,7 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
         "return write(b->wake, &one, sizeof one) == sizeof one;",
         "return one == 1;",
         "a_datagram_wakes_a_sleeping_connector",
-        "hung",
+        "silent",
     ),
     (
         "busy = b->head + b->shown < b->tail;",
@@ -424,27 +433,25 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
     (".send = send,", "", "every_slot_of_a_connector", "send"),
 ];
 
-fn connector_breaks_are_found() -> Verdict {
+fn connector_breaks_are_found() -> support::Verdict {
     find(CONNECTOR_BREAKS, "letterbox.c")
 }
 
-fn breaks_are_found() -> Verdict {
+fn breaks_are_found() -> support::Verdict {
     find(BREAKS, "loopback.c")
 }
 
-fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> Verdict {
+fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> support::Verdict {
     let scratch = Scratch::new(&format!("breaks-of-{example}"));
     let mut missed = Vec::new();
     for (n, (from, to, check, word)) in breaks.iter().enumerate() {
         let object = compiled(&scratch, example, &format!("broken{n}"), Some((from, to)))?;
-        let (output, text) = run(&object, &["--filter", check, "--patience", "10"]);
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        let found = text.lines().chain(errors.lines()).any(|line| {
-            (line.contains("FAILED") && line.contains(check) || *check == "modules")
-                && line.contains(word)
-        });
-        if output.status.success() || !found {
-            missed.push(format!("{check} did not find `{from}` -> `{to}`:\n{text}{errors}"));
+        let (outcomes, _) = run(&object, Some(check), LIMIT)?;
+        let found =
+            |verdict: &Verdict| matches!(verdict, Verdict::Failed(why) if why.contains(word));
+        if !outcomes.iter().any(|outcome| found(&outcome.verdict)) {
+            let told: String = outcomes.iter().map(|outcome| format!("{outcome}\n")).collect();
+            missed.push(format!("{check} did not find `{from}` -> `{to}`:\n{told}"));
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
@@ -452,31 +459,12 @@ fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> Verdict {
     Ok(())
 }
 
-fn no_provider() -> Verdict {
-    let (output, _) = run(&source().join("Cargo.toml"), &[]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
-    assert_eq!(errors.lines().count(), 1, "{errors}");
-    assert!(errors.contains("no 64-bit little-endian ELF file"), "{errors}");
-    let (output, _) = run(Path::new("/nowhere/libtieline_none.so"), &[]);
-    assert_eq!(output.status.code(), Some(2));
-    Ok(())
-}
-
-fn no_such_module() -> Verdict {
-    let object = built("tieline-example-loopback", "libloopback_rust.so");
-    let (output, _) = run(&object, &["--module", "rc"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(errors.contains("no module rc; there is loopback-rust/self"), "{errors}");
-    Ok(())
-}
-
-fn list() -> Verdict {
-    let object = built("tieline-example-loopback", "libloopback_rust.so");
-    let (output, text) = run(&object, &["--list"]);
-    assert!(output.status.success());
-    assert!(text.contains("module loopback-rust/self\n"), "{text}");
-    assert!(text.contains("check a_revoked_key_is_rejected TIELINE_CAP_PUT"), "{text}");
+fn page_is_fresh() -> support::Verdict {
+    let page = std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default();
+    let command = "target/debug/tieline check --page > docs/checks.md";
+    assert!(
+        page == tieline_conformance::page(),
+        "docs/checks.md is stale: write it with `{command}`"
+    );
     Ok(())
 }

@@ -5,6 +5,7 @@
 use crate::abi::Guarded;
 use crate::endpoint::Endpoint;
 use crate::sys::{CANARY, Domain, Provider, bytes, status};
+use crate::watch::call;
 use core::ffi::c_void;
 use core::ptr;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ struct OpenInterface {
 impl Drop for OpenInterface {
     fn drop(&mut self) {
         if let Some(f) = self.domain.provider.interface.close {
+            let _call = call("close");
             // SAFETY: endpoints hold an `Rc` of it, so they are closed.
             unsafe { f(self.handle) }
         }
@@ -55,6 +57,7 @@ impl Interface {
     }
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
         // SAFETY: an open interface and a buffer of that capacity.
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
@@ -92,6 +95,7 @@ impl Interface {
             cookie,
             ..EndpointParams::empty()
         };
+        let _call = call("connect");
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         // SAFETY: an open interface, a full record whose pointers are borrowed for the call.
@@ -101,6 +105,7 @@ impl Interface {
 
     /// One poll for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
+        let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
         // SAFETY: an open interface and an array of `max` events.
@@ -112,12 +117,14 @@ impl Interface {
 
     /// `true`: sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
+        let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
         // SAFETY: an open interface.
         Ok(status(unsafe { f(self.0.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
+        let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
         // SAFETY: an open interface.
         Ok(status(unsafe { f(self.0.handle) }.into())? as i32)
@@ -131,6 +138,7 @@ impl Interface {
     }
 
     pub(crate) fn memory_use(&self) -> Result<MemoryUse, Status> {
+        let _call = call("memory");
         let f = self.ops().memory.ok_or(Status::Unsupported)?;
         let mut record = MemoryUse { size: size_of::<MemoryUse>(), ..MemoryUse::default() };
         // SAFETY: an open interface and a record whose size is set.
@@ -191,6 +199,7 @@ pub(crate) fn ask_reachable(
     handle: *mut c_void,
     address: &[u8],
 ) -> Result<(), (Failure, Option<&'static str>)> {
+    let _call = call("reachable");
     let mut reason = [CANARY; 320];
     let guarded = Guarded::bytes(address);
     // SAFETY: the caller's own open handle; address and reason are borrowed for the call.

@@ -5,6 +5,7 @@ use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE, Random};
 use crate::peer::{ARGUMENT, FILL, REGION, hex, is_hard, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
+use crate::watch::{dies_with_us, waits_for};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -21,14 +22,10 @@ impl Partner {
     pub(super) fn start(case: &Case) -> Result<Partner, Stop> {
         let failed =
             |e: std::io::Error| Stop::Fail(format!("the peer process does not start: {e}"));
-        let mut child = Command::new(&case.peer_program)
-            .arg(ARGUMENT)
-            .arg(&case.path)
-            .arg(case.name())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
+        let mut command = Command::new(&case.peer_program);
+        let _ = command.arg(ARGUMENT).arg(&case.path).arg(case.name());
+        let _ = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = dies_with_us(&mut command).spawn().map_err(failed)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Stop::Fail("the peer process has no pipes".to_string()));
         };
@@ -44,6 +41,7 @@ impl Partner {
     }
 
     pub(super) fn tell(&mut self, command: &str) -> Checked {
+        waits_for(format!("the other process, which was told to `{command}`"));
         writeln!(self.input, "{command}")
             .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
     }
@@ -211,6 +209,7 @@ pub(super) fn two_processes_that_count_together_lose_nothing(case: &Case) -> Che
 
 /// Turns until the peer's death is reported one way or the other.
 fn await_death(desk: &mut Desk) -> Checked {
+    waits_for("ENDPOINT_FAILED or PEER_LEFT of a process that was killed");
     loop {
         let near = &desk.boxes[0];
         if let Some(event) = near.failed.first() {

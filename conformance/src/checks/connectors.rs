@@ -7,11 +7,9 @@ use crate::connector::Post;
 use crate::interface::{Received, readable};
 use crate::peer::{hex, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
+use crate::watch::{patience_ms, waits_for};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, address_hash, caps};
-
-/// How long an event may take to show on a descriptor: only a lost wake-up takes this long.
-const PATIENCE_MS: i32 = 20_000;
 
 pub(super) fn every_slot_of_a_connector_is_there(case: &Case) -> Checked {
     let ops = &case.provider.connector;
@@ -89,6 +87,7 @@ fn in_words(answer: Result<(), (tieline_plugin_api::Failure, Option<&'static str
 
 /// Polls all of them until the one at `at` has a datagram.
 fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
+    waits_for("a datagram that was sent");
     loop {
         if let Some(datagram) = posts[at].datagrams.pop_front() {
             return Ok(datagram);
@@ -255,6 +254,7 @@ fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
 
 /// Polls until a peer is reported, which must be the one at `address`.
 fn wait_left(post: &mut Post, address: &[u8]) -> Result<Received, Stop> {
+    waits_for("PEER_LEFT of an address where nobody is any more");
     while post.left.is_empty() {
         let _ = post.turn()?;
     }
@@ -324,7 +324,7 @@ pub(super) fn a_datagram_wakes_a_sleeping_connector(case: &Case) -> Checked {
 
 /// Waits in turns for one of two descriptors.
 fn readable_any(fds: [i32; 2]) -> bool {
-    (0..PATIENCE_MS).any(|_| readable(fds[0], 1) || readable(fds[1], 0))
+    (0..patience_ms()).any(|_| readable(fds[0], 1) || readable(fds[1], 0))
 }
 
 pub(super) fn an_unreachable_address_wakes_a_sleeping_connector(case: &Case) -> Checked {
@@ -337,7 +337,7 @@ pub(super) fn an_unreachable_address_wakes_a_sleeping_connector(case: &Case) -> 
             let _ = post.turn()?;
         } else {
             let fd = succeeds("event_fd", post.connector.event_fd())?;
-            holds(readable(fd, PATIENCE_MS), "the descriptor", "readable", "silent")?;
+            holds(readable(fd, patience_ms()), "the descriptor", "readable", "silent")?;
             let _ = post.turn()?;
         }
         if !post.left.is_empty() {

@@ -5,6 +5,7 @@
 use crate::abi::Guarded;
 use crate::interface::{Received, ask_reachable};
 use crate::sys::{CANARY, Domain, bytes, status};
+use crate::watch::call;
 use core::ffi::c_void;
 use core::ptr;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(crate) struct Connector {
 impl Drop for Connector {
     fn drop(&mut self) {
         if let Some(f) = self.ops().close {
+            let _call = call("close");
             // SAFETY: an open connector, closed once.
             unsafe { f(self.handle) }
         }
@@ -29,6 +31,7 @@ impl Drop for Connector {
 impl Connector {
     pub(crate) fn open(domain: &Arc<Domain>, module: &str) -> Result<Connector, Failure> {
         let provider = domain.provider;
+        let _call = call("open_connector");
         let f = provider.domain.open_connector.ok_or(Status::Unsupported)?;
         let mut worker_id = [0; 16];
         worker_id[..4].copy_from_slice(&std::process::id().to_ne_bytes());
@@ -49,6 +52,7 @@ impl Connector {
     }
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
+        let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
         // SAFETY: an open connector and a buffer of that capacity.
         bytes(|out, capacity| unsafe { f(self.handle, out, capacity) }, capacity)
@@ -70,6 +74,7 @@ impl Connector {
     }
 
     pub(crate) fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
+        let _call = call("send");
         let f = self.ops().send.ok_or(Status::Unsupported)?;
         let (to, data) = (Guarded::bytes(address), Guarded::bytes(datagram));
         // SAFETY: an open connector; both are borrowed for the call.
@@ -80,6 +85,7 @@ impl Connector {
 
     /// One poll for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
+        let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
         // SAFETY: an open connector and an array of `max` events.
@@ -91,12 +97,14 @@ impl Connector {
 
     /// `true`: sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
+        let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
         // SAFETY: an open connector.
         Ok(status(unsafe { f(self.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
+        let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
         // SAFETY: an open connector.
         Ok(status(unsafe { f(self.handle) }.into())? as i32)

@@ -1,0 +1,253 @@
+//! The list of checks, in the order in which they run.
+
+mod abi;
+mod atomics;
+mod attributes;
+mod connectors;
+mod leaving;
+mod messages;
+mod processes;
+mod rma;
+mod waiting;
+
+pub(crate) use atomics::count as count_remotely;
+
+use crate::case::{Case, short_name};
+use crate::report::{Checked, Verdict};
+use tieline_plugin_api::{caps, role};
+
+/// One thing that a provider must do.
+pub struct Check {
+    /// A sentence without spaces.
+    pub name: &'static str,
+    /// What it protects, in a sentence.
+    pub protects: &'static str,
+    /// `TIELINE_CAP_*` without which it is skipped.
+    pub needs: u64,
+    /// Bits `1 << TIELINE_ROLE_*` of the modules that it is for.
+    pub roles: u32,
+    run: fn(&Case) -> Checked,
+}
+
+impl Check {
+    /// The capabilities that it needs, in words: `put, get`.
+    pub(crate) fn needed(&self) -> String {
+        let needs = caps::ALL.iter().filter(|c| c.value & self.needs != 0);
+        needs.map(short_name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether it is for modules of this role.
+    pub(crate) fn is_for(&self, role: u32) -> bool {
+        1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
+    }
+
+    /// Runs it in this process.
+    pub(crate) fn run(&self, case: &Case) -> Verdict {
+        case.needs(self.needs).and_then(|()| (self.run)(case)).into()
+    }
+}
+
+const DATA: u32 = 1 << role::DATA;
+const CONNECTORS: u32 = 1 << role::CONNECTION_ONLY;
+
+macro_rules! checks {
+    ($( $module:ident for $roles:expr => { $( $name:ident: $needs:expr, $protects:literal; )* } )*) => {
+        /// Every check.
+        pub const CHECKS: &[Check] = &[
+            $( $( Check {
+                name: stringify!($name),
+                needs: $needs,
+                protects: $protects,
+                roles: $roles,
+                run: $module::$name,
+            }, )* )*
+        ];
+    };
+}
+
+checks! {
+    attributes for DATA | CONNECTORS => {
+        the_note_says_who_it_is: 0,
+            "The core knows name, version and ABI of a file before any of its code runs.";
+        the_entry_symbol_is_there: 0,
+            "The file can be loaded at all.";
+        names_and_limits_are_possible: 0,
+            "The core chooses by names, limits and costs: impossible ones would lead it astray.";
+        configuration_variables_carry_the_prefix: 0,
+            "Settings of providers do not clash, and the report can explain each.";
+    }
+    attributes for DATA => {
+        every_claimed_capability_has_its_slot: 0,
+            "No capability is believed that nothing stands behind.";
+    }
+    abi for DATA | CONNECTORS => {
+        an_older_core_with_a_shorter_host_table_is_served: 0,
+            "A provider that is newer than the core works.";
+        a_newer_core_with_longer_tables_is_served: 0,
+            "A provider that is older than the core works.";
+        parameter_records_follow_the_tail_rule: 0,
+            "What a newer core asks for is done or refused, and never silently left out.";
+        attribute_records_respect_their_size: 0,
+            "No record of the caller's is written behind its end.";
+        names_that_do_not_exist_are_refused: 0,
+            "A name that is spelt wrongly is an error and no accident.";
+        quiesce_leaves_no_thread_behind: 0,
+            "A context that is closed has stopped everything that it started.";
+    }
+    attributes for DATA => {
+        an_address_fits_its_stated_length: 0,
+            "Addresses fit the space that the core has for them.";
+        bytes_that_are_no_address_do_no_harm: 0,
+            "A damaged or hostile address ends in words, and not in a crash.";
+        opening_and_closing_leaves_no_descriptor_open: 0,
+            "A process that opens workers for days does not run out of descriptors.";
+    }
+    connectors for CONNECTORS => {
+        every_slot_of_a_connector_is_there: 0,
+            "A connector can do what every connector does.";
+        the_address_of_a_connector_fits_its_stated_length: 0,
+            "Addresses fit the space that the core has for them.";
+        bytes_that_are_no_address_of_a_connector_do_no_harm: 0,
+            "A damaged or hostile address ends in words, and not in a crash.";
+        a_datagram_to_oneself_arrives: 0,
+            "A worker can connect to itself.";
+        datagrams_of_every_length_arrive_whole: 0,
+            "No datagram is cut, at whatever boundary.";
+        a_datagram_longer_than_the_limit_is_refused: 0,
+            "What is too long is refused before anything of it is sent.";
+        ten_thousand_datagrams_keep_their_order: 0,
+            "A reliable connector keeps order and loses nothing.";
+        a_flood_of_datagrams_is_answered_again_and_loses_nothing: 0,
+            "The queue is bounded, and what was taken arrives.";
+        two_that_send_to_each_other_at_once_lose_nothing: 0,
+            "Connections that are opened from both sides at once become one.";
+        an_address_where_nobody_is_any_more_is_reported_with_the_reason: caps::PEER_FAILURE,
+            "Whoever asks for a peer that is gone hears that it is, and why.";
+        a_datagram_wakes_a_sleeping_connector: caps::EVENT_FD,
+            "A worker that sleeps hears of everything that its connector waits for.";
+        an_unreachable_address_wakes_a_sleeping_connector: caps::EVENT_FD | caps::PEER_FAILURE,
+            "A worker that sleeps hears that a peer cannot be reached.";
+        opening_and_closing_connectors_leaves_no_descriptor_open: 0,
+            "A process that opens workers for days does not run out of descriptors.";
+        closing_with_datagrams_in_flight_harms_nobody: 0,
+            "The end of one connector disturbs no other.";
+        two_threads_exchange_datagrams: 0,
+            "Connectors of two threads share nothing that is not locked.";
+        two_processes_exchange_datagrams: 0,
+            "Datagrams reach another process.";
+        a_killed_peer_of_a_connector_is_reported: caps::PEER_FAILURE,
+            "The death of a peer ends the wait for it, and nothing else.";
+    }
+    messages for DATA => {
+        an_interface_reaches_and_connects_to_itself: 0,
+            "A worker can connect to itself.";
+        a_message_to_oneself_arrives: messages::SHORT,
+            "The least that messages do: id, header and bytes come through.";
+        a_peer_arrives_with_its_identity_before_its_first_message: messages::SHORT,
+            "The core knows whose a message is before it hands it out.";
+        short_messages_of_every_length_arrive_whole: messages::SHORT,
+            "No message is cut, at whatever boundary.";
+        a_message_longer_than_the_limit_is_refused_or_arrives_whole: messages::SHORT,
+            "What is too long is refused, and never cut.";
+        ten_thousand_messages_keep_their_order: messages::SHORT,
+            "Messages of an endpoint arrive once and in order.";
+        a_flood_is_answered_again_and_loses_nothing: messages::SHORT,
+            "The queue is bounded, AGAIN sends nothing, and what was taken arrives.";
+        a_packed_message_is_what_the_callback_wrote: messages::PACKED,
+            "A message that is packed in place is what its packer wrote.";
+        again_means_that_the_packer_was_not_called: messages::PACKED,
+            "A packer runs once for each message: it may have taken its data from a queue.";
+        a_packer_may_send_and_nothing_is_lost: messages::PACKED | caps::AM_SHORT,
+            "A packer is the application's code, which may send.";
+        an_error_of_the_pack_callback_comes_back_and_sends_nothing: messages::PACKED,
+            "A packer can give up.";
+        a_pack_callback_that_claims_too_much_is_refused: messages::PACKED,
+            "A wrong length of a packer reads nobody else's memory.";
+        a_gathered_message_arrives_in_the_order_of_its_pieces: messages::ZCOPY,
+            "A gathered message is its pieces in their order.";
+        a_lent_payload_stays_until_it_is_released: messages::SHORT | caps::LENDS_BUFFERS,
+            "A payload that was lent can be kept without a copy.";
+        closing_with_messages_in_flight_harms_nobody: messages::SHORT,
+            "The end of an endpoint or interface disturbs no other.";
+        polling_after_a_peer_has_left_brings_nothing_twice: messages::SHORT,
+            "The end of a peer is told once.";
+        the_memory_report_is_sane: messages::SHORT,
+            "The memory report can be believed.";
+    }
+    waiting for DATA => {
+        an_endpoint_that_is_closed_at_once_harms_nobody: 0,
+            "An endpoint can be closed before it has connected.";
+        a_message_wakes_a_sleeping_interface: waiting::WAITS,
+            "A worker that sleeps hears of messages.";
+        a_first_contact_wakes_a_sleeping_interface: waiting::WAITS,
+            "A worker that sleeps hears of peers that it does not know yet.";
+        two_threads_exchange_messages: messages::SHORT,
+            "Interfaces of two threads share nothing that is not locked.";
+    }
+    leaving for DATA => {
+        what_was_sent_arrives_though_its_sender_leaves_at_once: messages::SHORT,
+            "What a data call has taken arrives although its sender closes right behind it.";
+        what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread: messages::SHORT,
+            "It arrives also where the sender leaves things unread.";
+        what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others: messages::SHORT,
+            "Buffers are used again only when they have been read.";
+    }
+    rma for DATA => {
+        flush_and_fence_complete: 0,
+            "A flush or fence of an idle endpoint does not wait for anything.";
+        a_key_fits_its_stated_length: caps::PUT,
+            "Keys fit the space that the core has for them.";
+        a_put_writes_exactly_its_range: rma::BOTH,
+            "A put writes its bytes and no others.";
+        a_get_reads_exactly_its_range: rma::BOTH,
+            "A get reads its bytes and writes no others.";
+        an_iov_of_the_greatest_length_works: rma::BOTH,
+            "The stated number of pieces is the truth.";
+        operations_longer_than_the_limit_are_refused: rma::BOTH,
+            "The stated lengths are the truth.";
+        a_range_outside_the_region_is_refused: rma::BOTH,
+            "No operation leaves its region, and an error of one ends no endpoint.";
+        a_key_with_any_byte_changed_is_rejected: rma::CHECKED,
+            "A forged key leads nowhere.";
+        bytes_that_are_no_key_do_no_harm: rma::BOTH,
+            "Noise in place of a key does no harm.";
+        a_revoked_key_is_rejected: rma::CHECKED,
+            "Memory that was taken back is not touched by old keys.";
+        rights_that_a_region_does_not_give_are_refused: rma::CHECKED,
+            "A region gives its rights and no more.";
+        a_key_of_another_domain_is_rejected: rma::CHECKED,
+            "A key of another domain's leads nowhere here.";
+        an_unknown_flag_is_refused_and_an_unknown_hint_ignored: rma::BOTH,
+            "What a newer core asks of an operation is done or refused.";
+        memory_that_a_domain_does_not_know_is_refused: caps::PUT,
+            "No memory of a kind that a provider does not know is touched.";
+        a_key_to_a_part_of_a_region_leads_nowhere_else_or_is_refused: rma::BOTH,
+            "A key to a part of a region gives that part away and nothing else.";
+        a_passive_target_needs_no_poll: rma::PASSIVE,
+            "A target that computes does not hold up those who use its memory.";
+    }
+    atomics for DATA => {
+        every_claimed_atomic_does_what_its_name_says: atomics::ATOMICS,
+            "Each claimed atomic does what its name says, at its width.";
+        misaligned_and_out_of_range_atomics_are_refused: atomics::ATOMICS,
+            "No atomic leaves its region or straddles words.";
+        an_atomic_without_the_right_or_after_deregister_is_rejected: atomics::ATOMICS | caps::CHECKS_KEYS,
+            "Atomics need their right, and a key that holds.";
+        two_threads_that_count_together_lose_nothing: atomics::ATOMICS,
+            "Atomics of two threads are atomic towards each other.";
+    }
+    processes for DATA => {
+        two_processes_exchange_messages: messages::SHORT,
+            "Messages reach another process.";
+        put_and_get_reach_another_process: rma::BOTH,
+            "Put and get reach the memory of another process.";
+        two_processes_that_count_together_lose_nothing: atomics::ATOMICS,
+            "Atomics of two processes are atomic towards each other.";
+        a_killed_peer_is_reported_and_posting_to_it_fails: messages::SHORT | caps::PEER_FAILURE,
+            "The death of a peer is told, and posting to it is an error and never AGAIN.";
+        a_peer_killed_in_mid_stream_leaves_whole_messages: messages::SHORT | caps::PEER_FAILURE,
+            "A sender that dies leaves whole messages.";
+        a_put_to_a_killed_peer_fails: rma::BOTH,
+            "A put to a dead process is an error.";
+    }
+}

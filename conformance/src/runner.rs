@@ -1,0 +1,312 @@
+//! Runs every check in a process of its own.
+
+use crate::case::{Case, modules};
+use crate::checks::{CHECKS, Check};
+use crate::note::{self, Note};
+use crate::report::Verdict;
+use crate::{peer, watch};
+use core::fmt::{self, Write};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use tieline_plugin_api::role;
+
+/// The first argument of a process that runs one check: milliseconds, its name, the file and `domain/module` follow.
+pub(crate) const ARGUMENT: &str = "check-one";
+
+/// The name of the check that lists modules: it runs apart, too, because a constructor may crash.
+const LIST_MODULES: &str = "modules";
+
+/// What to run.
+pub struct Plan {
+    /// The provider file.
+    pub path: PathBuf,
+    /// Only this module: `MODULE` or `DOMAIN/MODULE`.
+    pub module: Option<String>,
+    /// Only checks whose name contains this.
+    pub filter: Option<String>,
+    /// The program to start for a check and for a peer: it calls [`child`] first.
+    pub program: PathBuf,
+    /// A check that takes longer hangs.
+    pub limit: Duration,
+    /// The first check that fails is the last one that runs.
+    pub until_failure: bool,
+}
+
+/// How one check ended.
+pub struct Outcome {
+    /// `domain/module`.
+    pub module: String,
+    /// The check.
+    pub check: &'static Check,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.module, self.check.name, self.verdict)
+    }
+}
+
+/// How many checks ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// As it must be.
+    pub passed: usize,
+    /// Not.
+    pub failed: usize,
+    /// Not run.
+    pub skipped: usize,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Who a provider file says it is, and what it holds.
+pub struct Contents {
+    /// The provider's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// `domain/module` and role of every module that the plan names.
+    pub modules: Vec<(String, u32)>,
+}
+
+impl Contents {
+    /// The modules, and the checks that they are for with what these need.
+    #[must_use]
+    pub fn list(&self) -> String {
+        let mut text = String::new();
+        for (name, role) in &self.modules {
+            let only = if *role == role::CONNECTION_ONLY { " (connection-only)" } else { "" };
+            let _ = writeln!(text, "module {name}{only}");
+        }
+        let here = |check: &&Check| self.modules.iter().any(|(_, role)| check.is_for(*role));
+        for check in CHECKS.iter().filter(here) {
+            let _ = writeln!(text, "{}", format!("check {} {}", check.name, check.needed()).trim());
+        }
+        text
+    }
+}
+
+/// Looks into the file.
+///
+/// # Errors
+/// Why the file holds nothing to check.
+pub fn contents(plan: &Plan) -> Result<Contents, String> {
+    let file = std::fs::read(&plan.path).map_err(|e| format!("it cannot be read: {e}"))?;
+    let Note { name, version, .. } = note::read(&file)?;
+    let mut chosen = modules_apart(plan)?;
+    let all = chosen.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(wanted) = &plan.module {
+        chosen.retain(|(name, _)| name == wanted || name.rsplit('/').next() == Some(wanted));
+    }
+    match (chosen.is_empty(), &plan.module) {
+        (true, Some(wanted)) => Err(format!("there is no module {wanted}; there is {all}")),
+        (true, None) => Err("the file has no module".to_string()),
+        _ => Ok(Contents { name, version, modules: chosen }),
+    }
+}
+
+/// Runs the plan on what the file holds; `each` hears every check as it ends.
+///
+/// # Errors
+/// Why there was nothing to run.
+pub fn run(
+    plan: &Plan,
+    contents: &Contents,
+    each: &mut dyn FnMut(Outcome),
+) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    let wanted = |name: &str| plan.filter.as_ref().is_none_or(|filter| name.contains(&**filter));
+    'all: for (module, role) in &contents.modules {
+        for check in CHECKS.iter().filter(|check| check.is_for(*role) && wanted(check.name)) {
+            let began = Instant::now();
+            let verdict = one(plan, check.name, module, &[]);
+            let took = began.elapsed();
+            match verdict {
+                Verdict::Passed => tally.passed += 1,
+                Verdict::Failed(_) => tally.failed += 1,
+                Verdict::Skipped(_) => tally.skipped += 1,
+            }
+            each(Outcome { module: module.clone(), check, verdict, took });
+            if plan.until_failure && tally.failed > 0 {
+                break 'all;
+            }
+        }
+    }
+    if tally == Tally::default() {
+        return Err(format!("no check has `{}` in its name", plan.filter.as_deref().unwrap_or("")));
+    }
+    Ok(tally)
+}
+
+fn modules_apart(plan: &Plan) -> Result<Vec<(String, u32)>, String> {
+    match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
+        Ended::With(text) => match text.strip_prefix("modules: ") {
+            Some(list) => {
+                let module = |entry: &str| {
+                    let (name, role) = entry.rsplit_once(' ')?;
+                    Some((name.to_string(), role.parse().ok()?))
+                };
+                Ok(list.split(", ").filter_map(module).collect())
+            }
+            None => Err(text),
+        },
+        Ended::Badly(how) => Err(format!("loading the provider {how}")),
+    }
+}
+
+/// Runs one check in a process of its own, with these variables set.
+pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &str)]) -> Verdict {
+    match apart(plan, &[check.as_ref(), plan.path.as_os_str(), module.as_ref()], variables) {
+        Ok(Ended::With(text)) => match text.split_once(": ") {
+            Some(("skipped", why)) => Verdict::Skipped(why.to_string()),
+            Some(("FAILED", what)) => Verdict::Failed(what.to_string()),
+            _ if text == "ok" => Verdict::Passed,
+            _ => {
+                Verdict::Failed(format!("the check's process, expected a verdict, found `{text}`"))
+            }
+        },
+        Ok(Ended::Badly(how)) => Verdict::Failed(format!(
+            "the check's process, expected it to end by itself, found that it {how}"
+        )),
+        Err(why) => Verdict::Failed(why),
+    }
+}
+
+/// How a process ended.
+enum Ended {
+    /// By itself; its last line.
+    With(String),
+    /// By a signal, or not at all.
+    Badly(String),
+}
+
+/// Beyond the limit, in which the process names itself what it waits for.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Runs the program on one check.
+fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<Ended, String> {
+    let mut command = Command::new(&plan.program);
+    let _ = command
+        .arg(ARGUMENT)
+        .arg(plan.limit.as_millis().to_string())
+        .args(words)
+        .env("RUST_BACKTRACE", "0")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = watch::dies_with_us(&mut command)
+        .spawn()
+        .map_err(|e| format!("{} does not start: {e}", plan.program.display()))?;
+    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err("the check's process has no pipes".to_string());
+    };
+    let (output, errors) = (collect(output), collect(errors));
+    let text = match output.recv_timeout(plan.limit + GRACE) {
+        Ok(text) => text,
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Ok(Ended::Badly(format!("hung: it did not end in {:?}", plan.limit + GRACE)));
+        }
+    };
+    let status = child.wait().map_err(|e| format!("waiting for the check's process: {e}"))?;
+    if let Some(signal) = status.signal() {
+        return Ok(Ended::Badly(format!("died of signal {signal}{}", meaning(signal))));
+    }
+    if status.success() {
+        let text = String::from_utf8_lossy(&text);
+        return Ok(Ended::With(text.trim_end().lines().last().unwrap_or("").to_string()));
+    }
+    let errors = errors.recv_timeout(Duration::from_secs(5)).unwrap_or_default();
+    let why = String::from_utf8_lossy(&errors).trim_end().replace('\n', " | ");
+    Ok(Ended::Badly(format!("failed with {status}: {why}")))
+}
+
+/// All that a pipe brings, once it has been closed.
+fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Vec<u8>> {
+    let (sender, ended) = channel();
+    let _ = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = pipe.read_to_end(&mut text);
+        let _ = sender.send(text);
+    });
+    ended
+}
+
+/// What a provider has done to die of this signal.
+fn meaning(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSEGV => " (memory that is not there: behind the end of a record, or gone)",
+        libc::SIGBUS => " (a mapping without a file behind it, or a misaligned access)",
+        libc::SIGABRT => " (abort, or a panic that crossed the boundary)",
+        libc::SIGPIPE => " (SIGPIPE: a write to a peer that is gone; send with MSG_NOSIGNAL)",
+        libc::SIGFPE => " (a division by zero)",
+        _ => "",
+    }
+}
+
+/// The other side of [`run`]: a program whose arguments are `words` runs one check, or is the peer of one, if it was
+/// started for that. Says with what to exit then; the program has nothing else to do.
+#[must_use]
+pub fn child(words: &[OsString]) -> Option<ExitCode> {
+    let (first, rest) = words.split_first()?;
+    let program = std::env::current_exe().ok()?;
+    let result = match (first.to_str()?, rest) {
+        (ARGUMENT, [limit, check, path, module @ ..]) if module.len() < 2 => {
+            let limit = limit.to_str()?.parse().ok().map(Duration::from_millis)?;
+            watch::begin(limit);
+            let module = module.first().map_or("", |module| module.to_str().unwrap_or("?"));
+            run_one(check.to_str()?, Path::new(path), module, &program)
+        }
+        (peer::ARGUMENT, [path, module]) => {
+            peer::serve(Path::new(path), module.to_str()?, &program).map(|()| String::new())
+        }
+        _ => return None,
+    };
+    Some(match result {
+        Ok(line) if line.is_empty() => ExitCode::SUCCESS,
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::from(2)
+        }
+    })
+}
+
+/// Runs one check here and returns the line to print.
+fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<String, String> {
+    if check == LIST_MODULES {
+        return Ok(match modules(path) {
+            Ok(names) => {
+                let entry = |(name, role): &(String, u32)| format!("{name} {role}");
+                format!("modules: {}", names.iter().map(entry).collect::<Vec<_>>().join(", "))
+            }
+            Err(why) => why.replace('\n', " "),
+        });
+    }
+    let found = CHECKS.iter().find(|c| c.name == check);
+    let found = found.ok_or_else(|| format!("there is no check {check}"))?;
+    let verdict = match Case::open(path, module, program) {
+        Ok(case) => found.run(&case),
+        Err(why) => Verdict::Failed(why),
+    };
+    Ok(verdict.to_string().replace('\n', " "))
+}

@@ -1,0 +1,134 @@
+//! `tieline check`: does a provider file do what it claims?
+
+use crate::info::print;
+use crate::{misuse, say, system_error};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tieline::Error;
+use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, page, run};
+
+/// Check that a provider file keeps the contract of the provider ABI.
+///
+/// Runs every check against every module of the file, each in a process of its own, and prints a line for each:
+/// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
+///
+/// Exit status: 0 all passed or were skipped, 1 a check failed, 2 the file or the command line is of no use.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tieline check ./libtieline_mine.so --module first --filter message"
+)]
+pub(crate) struct Args {
+    /// The provider file
+    #[arg(value_name = "PROVIDER.so", required_unless_present = "page")]
+    file: Option<PathBuf>,
+    /// Only this module: MODULE or DOMAIN/MODULE
+    #[arg(long, value_name = "MODULE")]
+    module: Option<String>,
+    /// Only checks whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print the modules of the file and the checks that they are for, and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Print one JSON object with every check, its verdict, words and duration
+    #[arg(long, conflicts_with = "list")]
+    json: bool,
+    /// Seconds after which a check is said to hang
+    #[arg(long, value_name = "SECONDS", default_value_t = LIMIT.as_secs())]
+    limit: u64,
+    /// End with the first check that fails
+    #[arg(long)]
+    until_failure: bool,
+    /// Print docs/checks.md
+    #[arg(long, hide = true)]
+    page: bool,
+}
+
+/// What cannot be checked at all.
+const UNUSABLE: u8 = 2;
+
+pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
+    if args.page {
+        return print(&page());
+    }
+    checked(args).or_else(|error| {
+        say::error(error);
+        Ok(ExitCode::from(UNUSABLE))
+    })
+}
+
+fn checked(args: &Args) -> Result<ExitCode, Error> {
+    let file = args.file.as_deref().unwrap_or(Path::new(""));
+    let unusable = |why: String| {
+        misuse(
+            format!("cannot check {}", file.display()),
+            why,
+            "name a provider file, and what it has",
+        )
+    };
+    let own = |e| system_error("cannot find this program", &e, "call it by its path");
+    let plan = Plan {
+        // A name without a slash would be looked up by the dynamic linker.
+        path: file.canonicalize().map_err(|e| unusable(e.to_string()))?,
+        module: args.module.clone(),
+        filter: args.filter.clone(),
+        program: std::env::current_exe().map_err(own)?,
+        limit: Duration::from_secs(args.limit),
+        until_failure: args.until_failure,
+    };
+    let contents = contents(&plan).map_err(unusable)?;
+    if args.list {
+        return print(&contents.list());
+    }
+    let mut checks = Vec::new();
+    let tally = run(&plan, &contents, &mut |outcome| match args.json {
+        true => checks.push(Check::of(outcome)),
+        false => say::line(outcome),
+    });
+    let tally = tally.map_err(unusable)?;
+    match args.json {
+        true => drop(print(&json(&contents, checks, tally))?),
+        false => say::line(tally),
+    }
+    Ok(ExitCode::from(u8::from(tally.failed > 0)))
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    provider: &'a str,
+    version: &'a str,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    checks: Vec<Check>,
+}
+
+#[derive(Serialize)]
+struct Check {
+    module: String,
+    name: &'static str,
+    verdict: &'static str,
+    words: String,
+    seconds: f64,
+}
+
+impl Check {
+    fn of(outcome: Outcome) -> Check {
+        let (verdict, words) = match outcome.verdict {
+            Verdict::Passed => ("ok", String::new()),
+            Verdict::Failed(words) => ("failed", words),
+            Verdict::Skipped(words) => ("skipped", words),
+        };
+        let (name, seconds) = (outcome.check.name, outcome.took.as_secs_f64());
+        Check { module: outcome.module, name, verdict, words, seconds }
+    }
+}
+
+fn json(contents: &Contents, checks: Vec<Check>, tally: Tally) -> String {
+    let Tally { passed, failed, skipped } = tally;
+    let Contents { name, version, .. } = contents;
+    let report = Report { provider: name, version, passed, failed, skipped, checks };
+    serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
+}

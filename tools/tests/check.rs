@@ -1,0 +1,132 @@
+//! `tieline check`, as an author of a provider uses it.
+
+mod support;
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::{ended, until};
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn example() -> PathBuf {
+    let file = "libloopback_rust.so";
+    let folder = tieline_testing::built::folder(&[("tieline-example-loopback", file)]);
+    folder.unwrap_or_else(|reason| panic!("{reason}")).join(file)
+}
+
+fn check(file: &Path, arguments: &[&str]) -> (Output, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let output = command.arg("check").arg(file).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    (output, out, errors)
+}
+
+/// The example in C with `put` replaced by one that never returns; `None` without a compiler.
+fn hanging(name: &str) -> Option<(PathBuf, PathBuf)> {
+    let text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
+    let good = "int32_t status = TIELINE_OK;\n    struct tieline_region *r;";
+    assert_eq!(text.matches(good).count(), 1);
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, object) = (folder.join("hangs.c"), folder.join("libtieline_loopback.so"));
+    std::fs::write(&file, text.replace(good, &format!("for (;;) ;\n    {good}"))).unwrap();
+    let mut cc = Command::new("cc");
+    let cc = cc.args(["-std=c11", "-w", "-shared", "-fPIC", "-I"]).arg(source().join("include"));
+    match cc.arg("-o").arg(&object).arg(&file).status() {
+        Ok(status) => assert!(status.success(), "{cc:?}"),
+        Err(_) => return None,
+    }
+    Some((folder, object))
+}
+
+#[test]
+fn a_file_that_is_no_provider_is_one_line() {
+    for (file, words) in [
+        (source().join("Cargo.toml"), "no 64-bit little-endian ELF file"),
+        (PathBuf::from("/nowhere/libtieline_none.so"), "No such file"),
+    ] {
+        let (output, _, errors) = check(&file, &[]);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let (output, _, errors) = check(&example(), &["--module", "rc"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors.contains("no module rc; there is loopback-rust/self"), "{errors}");
+    let (output, _, errors) = check(&example(), &["--filter", "nonsense"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors.contains("no check has `nonsense` in its name"), "{errors}");
+}
+
+#[test]
+fn list_names_modules_and_checks() {
+    let (output, text, _) = check(&example(), &["--list"]);
+    assert!(output.status.success());
+    assert!(text.contains("module loopback-rust/self\n"), "{text}");
+    assert!(text.contains("check a_revoked_key_is_rejected put, get, checks_keys\n"), "{text}");
+    assert!(!text.contains("datagram"), "{text}");
+}
+
+#[test]
+fn json_has_every_check_with_verdict_words_and_duration() {
+    let (output, text, _) = check(&example(), &["--json", "--filter", "a_message_"]);
+    assert!(output.status.success());
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["provider"], "loopback-rust");
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    let checks = report["checks"].as_array().unwrap();
+    let named = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    let passed = named("a_message_to_oneself_arrives");
+    assert_eq!((&passed["verdict"], &passed["words"]), (&"ok".into(), &"".into()));
+    assert_eq!(passed["module"], "loopback-rust/self");
+    assert!(passed["seconds"].as_f64().unwrap() > 0.0);
+    let skipped = named("a_message_wakes_a_sleeping_interface");
+    assert_eq!(skipped["verdict"], "skipped");
+    assert_eq!(skipped["words"], "lacks capability event_fd");
+    assert_eq!(report["failed"], 0);
+}
+
+#[test]
+fn a_hang_is_named_with_the_slot_that_did_not_return() {
+    let Some((folder, object)) = hanging("hang") else {
+        return println!("skipped: there is no C compiler");
+    };
+    let (output, text, _) = check(&object, &["--filter", "a_put_writes", "--limit", "1"]);
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("within 1s, found that it hung: put did not return"), "{text}");
+    assert!(text.contains("\n0 passed, 1 failed, 0 skipped\n"), "{text}");
+}
+
+/// The process that runs the check, when it is in `put`: it uses its processor, and ends by itself long after this test.
+#[test]
+fn a_check_ends_with_the_program_that_runs_it() {
+    let Some((folder, object)) = hanging("orphan") else {
+        return println!("skipped: there is no C compiler");
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let command =
+        command.arg("check").arg(&object).args(["--filter", "a_put_writes", "--limit", "600"]);
+    let mut tool = command.stdout(Stdio::null()).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", tool.id());
+    let words =
+        |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut child = String::new();
+    until(|| {
+        child = std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
+        words(&child).contains("a_put_writes_exactly_its_range")
+    });
+    tool.kill().unwrap();
+    drop(ended(tool));
+    until(|| !words(&child).contains("a_put_writes"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
