@@ -1,0 +1,1196 @@
+/*
+ * A complete Tieline provider in C: rings in shared memory, between processes of one host and within one.
+ *
+ *     cc -std=c11 -Wall -Wextra -Werror -O2 -shared -fPIC -I include -o libtieline_rings.so conformance/subjects/rings.c
+ *     tieline-conformance ./libtieline_rings.so
+ *
+ * An endpoint makes a memory file and hands it to its peer, with a greeting, over a SEQPACKET socket. The file has slots for
+ * messages and two rings of slot numbers: `full` brings them to the receiver, `empty` brings them back, in whatever order
+ * payloads are released. The socket stays: a byte on it is the doorbell for who sleeps, and its end says that the other side
+ * is gone, whatever it died of. Put, get and atomics go to memory of `alloc` alone: each region is a memory file too, which
+ * the importing side maps. A table that all peers map says which keys hold, and is looked at before every access.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "tieline_provider.h"
+
+TIELINE_PROVIDER_NOTE("rings", "0.1.0", 0);
+
+#define DEFAULT_RING_SIZE "256k"
+#define DEFAULT_PEERS "1024"
+#define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* a file that shrinks would kill whoever has it mapped */
+
+enum {
+    SLOT_BYTES = 4080, MOST_SLOTS = 4096, LEAST_SLOTS = 2, MOST_PEERS = 1 << 20,
+    SHORT_BYTES = 1024, PACKED_BYTES = SLOT_BYTES, RMA_BYTES = 1 << 20, IOVS = 16,
+    IDENTITY = 512, REGIONS = 1024, TABLE = 256, EVENTS = 256, BACKLOG = 1024,
+    OPERATIONS_AT_ONCE = 32, /* one poll does a bounded amount of work */
+    POLLS_PER_LOOK = 16,     /* sockets cost a system call: they are looked at in one poll of so many */
+    LEND_FROM = 64,          /* shorter payloads are copied faster than they are given back */
+};
+
+/* What the sides of a connection are in `parting`, and what stands there. */
+enum { SENDER, RECEIVER };
+enum { THERE, CLOSED, HUNG_UP };
+static const char BELL = 'b', NO_ROOM = 'n'; /* what is said on a socket behind the greeting */
+
+/* ---- what several processes see ---- */
+
+struct ring { /* numbers of slots: one side writes, the other reads; it never overflows, having a place for every slot */
+    _Atomic uint32_t tail;   /* how many were written */
+    _Atomic uint32_t asleep; /* the reader wants the bell */
+    _Atomic uint32_t number[MOST_SLOTS];
+};
+struct slot { uint32_t id, len; uint64_t header; uint8_t data[SLOT_BYTES]; };
+struct file { _Atomic uint32_t parting[2]; struct ring full, empty; struct slot slots[]; };
+struct greeting { char magic[8]; uint32_t slots, identity_len; uint8_t identity[IDENTITY]; };
+
+struct row { _Atomic uint64_t generation; uint64_t len, access; int32_t fd; uint32_t reserved; }; /* generation 0: no key */
+struct table { uint8_t domain[16]; struct row rows[REGIONS]; };
+struct packed_key { char magic[8]; uint8_t domain[16]; uint64_t row, generation; };
+
+struct address {
+    char magic[8], boot[40];     /* which kernel */
+    uint64_t network, processes; /* namespaces: of the socket's name, and of the process number */
+    uint8_t name[16], domain[16];
+    int32_t pid, table_fd;       /* where the domain's table is */
+};
+
+/* ---- what one process sees ---- */
+
+struct settings { uint32_t slots, peers; };
+struct tieline_state { struct settings settings; };
+struct tieline_region { uint8_t *base; size_t len; int fd, used; };
+struct tieline_domain { /* used from any thread */
+    struct settings settings;
+    struct table *table;
+    int table_fd;
+    pthread_mutex_t lock; /* over `regions` and the rows of the table */
+    struct tieline_region regions[REGIONS];
+};
+struct tieline_key {
+    const struct table *table;
+    uint64_t row, generation, access;
+    uint8_t *base;
+    size_t len;
+    uint32_t uses; /* by operations that have not ended */
+    int dropped;
+};
+
+/* One end of a connection; it begins an endpoint or a peer. */
+struct connection {
+    struct tieline_interface *interface;
+    struct file *file;
+    uint32_t slots, written, read; /* positions in the ring that this end writes, and in the one that it reads */
+    int fd, is_endpoint;
+};
+struct tieline_endpoint { /* the sender's end */
+    struct connection c;
+    struct tieline_endpoint *next;
+    struct address address;
+    uint64_t cookie;
+    int32_t failed;          /* what everything says from now on */
+    int told, wants_room;
+    uint32_t free_slots;     /* how many lie in `free` */
+    uint32_t free[MOST_SLOTS];
+    uint8_t out[MOST_SLOTS]; /* a slot that the receiver has */
+};
+struct peer { /* the receiver's end */
+    struct connection c;
+    uint64_t number;
+    int32_t status;          /* of PEER_LEFT */
+    int arrived, ended, left; /* told of its arrival; its socket has ended; told that it has left */
+    uint32_t lent, identity_len;
+    uint8_t identity[IDENTITY];
+};
+
+enum kind { PUT, GET, ATOMIC, FLUSH, MESSAGE };
+struct operation { /* one that has not ended */
+    struct tieline_endpoint *endpoint; /* null: it has, or its endpoint was closed */
+    struct tieline_key *key;
+    enum kind kind;
+    int done;
+    int32_t status;
+    uint64_t cookie, value, offset;
+    uint32_t pieces;
+    struct tieline_iov iov[IOVS];
+    struct tieline_atomic atomic;
+};
+struct shown { struct peer *peer; uint32_t slot; };
+struct tieline_interface { /* one thread at a time */
+    struct tieline_domain *domain;
+    struct address address;
+    int listener, epoll, wake, armed;
+    uint64_t polls, next_number;
+    struct tieline_endpoint *endpoints;
+    uint32_t first, peer_count; /* of the places in `peers`: where the next poll begins, how many were ever used */
+    struct peer **peers;
+    uint32_t shown_count;       /* payloads that the last poll has handed out without lending them */
+    struct shown shown[EVENTS];
+    uint64_t head, tail;        /* of the operations */
+    struct operation operations[TABLE];
+};
+
+static _Thread_local char why[256];
+
+__attribute__((format(printf, 2, 3))) static int32_t fail(int32_t status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static int32_t unknown(int32_t status) /* of a record: what it has and this file does not know */
+{
+    return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter, a right or a flag that rings does not know");
+}
+
+static int64_t write_bytes(uint8_t *out, size_t capacity, const void *bytes, size_t len)
+{
+    if (capacity) memcpy(out, bytes, capacity < len ? capacity : len);
+    return (int64_t)len; /* the whole length, also where it did not fit */
+}
+
+/* ---- memory files ---- */
+
+/* A new file of zeros, mapped; null when there is none. */
+static void *new_file(size_t len, int *fd)
+{
+    void *at = MAP_FAILED;
+    *fd = memfd_create("tieline-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd < 0) return NULL;
+    if (!ftruncate(*fd, (off_t)len) && !fcntl(*fd, F_ADD_SEALS, SEALS))
+        at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (at != MAP_FAILED) return at;
+    close(*fd);
+    return NULL;
+}
+
+/* Maps another's file, which must have `len` bytes and keep them, and closes it; null when it does not. */
+static void *map_file(int fd, size_t len, int protection)
+{
+    struct stat stat;
+    void *at = MAP_FAILED;
+    if (fd < 0) return NULL;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &stat) && (uint64_t)stat.st_size >= len && len)
+        at = mmap(NULL, len, protection, MAP_SHARED, fd, 0);
+    close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static void *map_file_of(int32_t pid, int32_t fd, size_t len, int protection)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    return map_file(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), len, protection);
+}
+
+static size_t file_bytes(uint32_t slots) { return sizeof(struct file) + slots * sizeof(struct slot); }
+
+/* ---- rings ---- */
+
+static void say(struct connection *c, char word)
+{
+    /* A peer that is gone must not kill the process. A socket that is full wakes its reader as it is. */
+    if (c->fd >= 0) (void)!send(c->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void push(struct connection *c, struct ring *ring, uint32_t slot)
+{
+    atomic_store_explicit(&ring->number[c->written % MOST_SLOTS], slot, memory_order_relaxed);
+    atomic_store_explicit(&ring->tail, ++c->written, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* the number is there before we look whether the reader sleeps: see `arm` */
+    if (atomic_load_explicit(&ring->asleep, memory_order_relaxed) && atomic_exchange(&ring->asleep, 0)) say(c, BELL);
+}
+
+static int is_empty(const struct connection *c, struct ring *ring)
+{
+    return atomic_load_explicit(&ring->tail, memory_order_acquire) == c->read;
+}
+
+static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* who reads it checks the number */
+{
+    if (is_empty(c, ring)) return 0;
+    *slot = atomic_load_explicit(&ring->number[c->read++ % MOST_SLOTS], memory_order_relaxed);
+    return 1;
+}
+
+/* ---- messages ---- */
+
+/* A slot to write a message to: null when the receiver has all of them. */
+static struct slot *take_slot(struct tieline_endpoint *e)
+{
+    uint32_t slot;
+    for (uint32_t n = 0; n < e->c.slots && pop(&e->c, &e->c.file->empty, &slot); n++) {
+        if (slot >= e->c.slots || !e->out[slot]) continue; /* it never had that one */
+        e->out[slot] = 0;
+        e->free[e->free_slots++] = slot;
+    }
+    if (!e->free_slots) {
+        e->wants_room = 1;
+        return NULL;
+    }
+    return &e->c.file->slots[e->free[--e->free_slots]];
+}
+
+static void give_up_slot(struct tieline_endpoint *e, const struct slot *s)
+{
+    e->free[e->free_slots++] = (uint32_t)(s - e->c.file->slots);
+}
+
+static void send_slot(struct tieline_endpoint *e, struct slot *s, uint32_t id, uint64_t header, size_t len)
+{
+    uint32_t slot = (uint32_t)(s - e->c.file->slots);
+    s->id = id, s->header = header, s->len = (uint32_t)len;
+    e->out[slot] = 1;
+    push(&e->c, &e->c.file->full, slot);
+}
+
+static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header, const uint8_t *payload, size_t len)
+{
+    struct slot *s;
+    if (e->failed) return e->failed;
+    if (len > SHORT_BYTES) return TIELINE_TOO_LARGE;
+    if (!(s = take_slot(e))) return TIELINE_AGAIN;
+    if (len) memcpy(s->data, payload, len);
+    send_slot(e, s, id, header, len);
+    return TIELINE_OK;
+}
+
+static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t header, tieline_pack_fn pack, void *argument,
+                         size_t most)
+{
+    struct slot *s;
+    int64_t len;
+    if (e->failed) return e->failed;
+    if (most > PACKED_BYTES) return TIELINE_TOO_LARGE;
+    if (!(s = take_slot(e))) return TIELINE_AGAIN; /* before the application packs: it packs once */
+    len = pack(argument, s->data, most);           /* it may send and poll meanwhile: the slot is in no list */
+    if (len >= 0 && (size_t)len > most) len = TIELINE_INVALID;
+    if (len >= 0 && e->failed) len = e->failed;
+    if (len < 0) give_up_slot(e, s); /* the application's own error, say: nothing is sent */
+    else send_slot(e, s, id, header, (size_t)len);
+    return len;
+}
+
+/* ---- operations ---- */
+
+static struct operation *operation_at(struct tieline_interface *i, uint64_t n) { return &i->operations[n % TABLE]; }
+
+static int has_completions(const struct tieline_interface *i) { return i->head != i->tail; }
+
+static int is_full(const struct tieline_interface *i) { return i->tail - i->head == TABLE; }
+
+/* The place of an operation that was found good; null: the table is full. */
+static struct operation *post(struct tieline_endpoint *e, enum kind kind, uint64_t cookie, struct tieline_key *key)
+{
+    struct tieline_interface *i = e->c.interface;
+    struct operation *o = operation_at(i, i->tail);
+    if (is_full(i)) return NULL;
+    o->endpoint = e, o->key = key, o->kind = kind, o->cookie = cookie;
+    o->done = 0, o->status = TIELINE_OK, o->value = 0, o->pieces = 0;
+    if (key) key->uses++;
+    i->tail++;
+    if (i->armed && has_completions(i)) (void)!write(i->wake, &(uint64_t){ 1 }, 8); /* it sleeps already */
+    return o;
+}
+
+static void free_key(struct tieline_key *k)
+{
+    if (k->table) munmap((void *)k->table, sizeof *k->table);
+    if (k->base) munmap(k->base, k->len);
+    free(k);
+}
+
+static void let_go(struct operation *o)
+{
+    if (o->key && !--o->key->uses && o->key->dropped) free_key(o->key);
+    o->endpoint = NULL, o->key = NULL;
+}
+
+/* May this key do that? At every operation, when it is posted and when it is carried out. */
+static int32_t check_key(const struct tieline_key *k, uint64_t offset, uint64_t len, uint64_t right)
+{
+    uint64_t generation = atomic_load_explicit(&k->table->rows[k->row].generation, memory_order_acquire);
+    if (generation != k->generation || !(k->access & right)) return TIELINE_KEY_REJECTED;
+    return offset > k->len || len > k->len - offset ? TIELINE_OUT_OF_RANGE : TIELINE_OK;
+}
+
+static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enum kind kind)
+{
+    struct operation *o;
+    uint64_t len = 0, right = kind == PUT ? TIELINE_ACCESS_REMOTE_WRITE : TIELINE_ACCESS_REMOTE_READ;
+    int32_t status;
+    if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
+    if (e->failed) return e->failed;
+    if (op->iov_count > IOVS) return TIELINE_INVALID;
+    for (size_t n = 0; n < op->iov_count; n++) {
+        if (op->iov[n].len > RMA_BYTES - len) return TIELINE_TOO_LARGE;
+        len += op->iov[n].len;
+    }
+    if (len != op->len) return TIELINE_INVALID;
+    if ((status = check_key(op->key, op->offset, len, right))) return status;
+    if (!(o = post(e, kind, op->cookie, op->key))) return TIELINE_AGAIN;
+    o->offset = op->offset, o->pieces = (uint32_t)op->iov_count;
+    if (o->pieces) memcpy(o->iov, op->iov, o->pieces * sizeof *op->iov); /* the array is borrowed for the call */
+    return TIELINE_PENDING;
+}
+
+static int32_t put(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, PUT); }
+static int32_t get(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, GET); }
+
+static int32_t atomic_operation(struct tieline_endpoint *e, const struct tieline_atomic *op)
+{
+    struct operation *o;
+    int32_t status;
+    if (tieline_not_understood(op->flags, TIELINE_OP_FETCH | TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
+    if (e->failed) return e->failed;
+    if (op->op > TIELINE_ATOMIC_MAX || (op->width != 4 && op->width != 8)) return TIELINE_INVALID;
+    if (op->offset % op->width) return TIELINE_MISALIGNED;
+    if ((status = check_key(op->key, op->offset, op->width, TIELINE_ACCESS_REMOTE_ATOMIC))) return status;
+    if (!(o = post(e, ATOMIC, op->cookie, op->key))) return TIELINE_AGAIN;
+    o->offset = op->offset, o->atomic = *op;
+    return TIELINE_PENDING;
+}
+
+static uint64_t combine(const struct tieline_atomic *op, uint64_t old, uint64_t operand, uint64_t compare)
+{
+    switch (op->op) {
+    case TIELINE_ATOMIC_ADD: return old + operand;
+    case TIELINE_ATOMIC_AND: return old & operand;
+    case TIELINE_ATOMIC_OR: return old | operand;
+    case TIELINE_ATOMIC_XOR: return old ^ operand;
+    case TIELINE_ATOMIC_SWAP: return operand;
+    case TIELINE_ATOMIC_COMPARE_SWAP: return old == compare ? operand : old;
+    case TIELINE_ATOMIC_MIN: return old < operand ? old : operand;
+    default: return old > operand ? old : operand;
+    }
+}
+
+static uint64_t run_atomic(const struct tieline_atomic *op, void *at)
+{
+    if (op->width == 4) {
+        _Atomic uint32_t *word = at;
+        uint32_t old = atomic_load(word);
+        while (!atomic_compare_exchange_weak(word, &old,
+                                             (uint32_t)combine(op, old, (uint32_t)op->operand, (uint32_t)op->compare)))
+            ;
+        return old;
+    }
+    _Atomic uint64_t *word = at;
+    uint64_t old = atomic_load(word);
+    while (!atomic_compare_exchange_weak(word, &old, combine(op, old, op->operand, op->compare)))
+        ;
+    return old;
+}
+
+static void run(struct operation *o)
+{
+    static const uint64_t rights[] = { [PUT] = TIELINE_ACCESS_REMOTE_WRITE, [GET] = TIELINE_ACCESS_REMOTE_READ,
+                                       [ATOMIC] = TIELINE_ACCESS_REMOTE_ATOMIC };
+    uint64_t len = o->kind == ATOMIC ? o->atomic.width : 0;
+    if (o->done) return;
+    o->done = 1;
+    if ((o->status = o->endpoint->failed) || !o->key) return;
+    for (uint32_t n = 0; n < o->pieces; n++) len += o->iov[n].len;
+    if ((o->status = check_key(o->key, o->offset, len, rights[o->kind]))) return; /* it may have been revoked meanwhile */
+    uint8_t *remote = o->key->base + o->offset;
+    if (o->kind == ATOMIC) o->value = run_atomic(&o->atomic, remote);
+    for (uint32_t n = 0; n < o->pieces; remote += o->iov[n++].len) {
+        if (!o->iov[n].len) continue;
+        if (o->kind == PUT) memmove(remote, o->iov[n].base, o->iov[n].len);
+        else memmove(o->iov[n].base, remote, o->iov[n].len);
+    }
+}
+
+static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header, const struct tieline_iov *iov, size_t count,
+                        uint64_t cookie)
+{
+    struct slot *s;
+    size_t len = 0;
+    if (e->failed) return e->failed;
+    if (count > IOVS) return TIELINE_INVALID;
+    for (size_t n = 0; n < count; n++) {
+        if (iov[n].len > PACKED_BYTES - len) return TIELINE_TOO_LARGE;
+        len += iov[n].len;
+    }
+    if (is_full(e->c.interface) || !(s = take_slot(e))) return TIELINE_AGAIN; /* nothing happened: neither message nor event */
+    len = 0;
+    for (size_t n = 0; n < count; len += iov[n++].len)
+        if (iov[n].len) memcpy(s->data + len, iov[n].base, iov[n].len);
+    send_slot(e, s, id, header, len);
+    post(e, MESSAGE, cookie, NULL);
+    return TIELINE_PENDING;
+}
+
+static int has_operations(const struct tieline_endpoint *e)
+{
+    struct tieline_interface *i = e->c.interface;
+    for (uint64_t n = i->head; n != i->tail; n++)
+        if (operation_at(i, n)->endpoint == e) return 1;
+    return 0;
+}
+
+/* A message is at its target once it is in the ring; for puts, gets and atomics an operation waits behind them. */
+static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
+{
+    if (e->failed) return e->failed;
+    if (!has_operations(e)) return TIELINE_OK;
+    return post(e, FLUSH, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
+}
+
+/* What follows, be it a message, comes behind what was posted: so that is carried out now. Its events come later. */
+static int32_t fence(struct tieline_endpoint *e)
+{
+    struct tieline_interface *i = e->c.interface;
+    if (e->failed) return e->failed;
+    for (uint64_t n = i->head; n != i->tail; n++)
+        if (operation_at(i, n)->endpoint == e) run(operation_at(i, n));
+    return TIELINE_OK;
+}
+
+/* ---- keys ---- */
+
+static int32_t import_key(struct tieline_endpoint *e, const struct tieline_import_params *in, struct tieline_key **out)
+{
+    struct tieline_import_params params;
+    struct packed_key packed;
+    struct tieline_key *k;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if (e->failed) return fail(e->failed, "the peer of this endpoint is gone");
+    if (params.len != sizeof packed) return fail(TIELINE_KEY_REJECTED, "a key of rings has %zu bytes", sizeof packed);
+    memcpy(&packed, params.bytes, sizeof packed); /* the bytes need not be aligned */
+    if (memcmp(packed.magic, "ringkey", 8) || memcmp(packed.domain, e->address.domain, 16) || packed.row >= REGIONS)
+        return fail(TIELINE_KEY_REJECTED, "that is no key of this peer's domain");
+    if (!(k = calloc(1, sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    k->row = packed.row, k->generation = packed.generation;
+    k->table = map_file_of(e->address.pid, e->address.table_fd, sizeof *k->table, PROT_READ);
+    if (!k->table) {
+        status = fail(TIELINE_UNREACHABLE, "the memory of process %d cannot be mapped: %s", e->address.pid, strerror(errno));
+    } else if (!memcmp(k->table->domain, packed.domain, 16) && packed.generation) {
+        const struct row *row = &k->table->rows[packed.row];
+        k->access = row->access, k->len = row->len;
+        if (!check_key(k, 0, 0, RIGHTS)) k->base = map_file_of(e->address.pid, row->fd, k->len, PROT_READ | PROT_WRITE);
+    }
+    /* What was mapped is the region if the key still holds: a region's descriptor is closed after its key has ended. */
+    if (k->base && !check_key(k, 0, 0, RIGHTS)) {
+        *out = k;
+        return TIELINE_OK;
+    }
+    free_key(k);
+    return status ? status : fail(TIELINE_KEY_REJECTED, "no region has this key");
+}
+
+static void drop_key(struct tieline_endpoint *e, struct tieline_key *k)
+{
+    (void)e;
+    k->dropped = 1; /* operations by it that have not ended keep it */
+    if (!k->uses) free_key(k);
+}
+
+/* ---- the domain ---- */
+
+static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params *in, struct tieline_memory_region *out)
+{
+    struct tieline_alloc_params params;
+    struct tieline_region *r = NULL;
+    uint64_t generation = 0;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
+    if (params.kind != TIELINE_MEMORY_KIND_HOST) return fail(TIELINE_UNSUPPORTED, "rings has memory of the host only");
+    if (!params.len || params.len > SIZE_MAX / 2) return fail(TIELINE_NO_MEMORY, "no region has %zu bytes", params.len);
+    while (!generation) /* nobody guesses it, and it is never given out twice */
+        if (getrandom(&generation, sizeof generation, 0) != sizeof generation) return fail(TIELINE_IO, "no random bytes");
+    pthread_mutex_lock(&d->lock);
+    for (size_t n = 0; n < REGIONS && !r; n++)
+        if (!d->regions[n].used) r = &d->regions[n];
+    if (!r) {
+        status = fail(TIELINE_NO_MEMORY, "all %d regions are in use", REGIONS);
+    } else if (!(r->base = new_file(params.len, &r->fd))) {
+        status = fail(TIELINE_NO_MEMORY, "no memory file of %zu bytes: %s", params.len, strerror(errno));
+    } else {
+        struct row *row = &d->table->rows[r - d->regions];
+        r->len = params.len, r->used = 1;
+        row->len = r->len, row->access = params.access, row->fd = r->fd;
+        atomic_store_explicit(&row->generation, generation, memory_order_release);
+        struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = r->base, .len = r->len };
+        tieline_write_record(out, &region, sizeof region);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+/* Keys are refused from here on. A peer that has passed its check writes to the file, which may be nobody's memory by then. */
+static int32_t revoke_region(struct tieline_domain *d, struct tieline_region *r)
+{
+    atomic_store(&d->table->rows[r - d->regions].generation, 0);
+    return TIELINE_OK;
+}
+
+static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
+{
+    pthread_mutex_lock(&d->lock);
+    revoke_region(d, r);
+    munmap(r->base, r->len);
+    close(r->fd);
+    r->used = 0;
+    pthread_mutex_unlock(&d->lock);
+    return TIELINE_OK;
+}
+
+static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_params *in, uint8_t *out, size_t capacity)
+{
+    struct tieline_key_params params;
+    struct packed_key k = { .magic = "ringkey" };
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
+    if (params.offset || params.len || params.access)
+        return fail(TIELINE_UNSUPPORTED, "keys of rings lead to whole regions, with all their rights");
+    memcpy(k.domain, d->table->domain, sizeof k.domain);
+    k.row = (uint64_t)(params.region - d->regions);
+    k.generation = atomic_load(&d->table->rows[k.row].generation);
+    return write_bytes(out, capacity, &k, sizeof k);
+}
+
+static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
+{
+    const uint32_t all = (1u << (TIELINE_ATOMIC_MAX + 1)) - 1;
+    const struct tieline_cost small = { 60, 100, 4e9 }, bulk = { 80, 150, 8e9 };
+    struct tieline_module_attr attr = {
+        .size = sizeof attr, .name = "slots", .role = TIELINE_ROLE_DATA, .connects = TIELINE_CONNECTS_TO_INTERFACE,
+        .caps = TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED | TIELINE_CAP_AM_ZCOPY | TIELINE_CAP_PUT | TIELINE_CAP_GET |
+                TIELINE_CAP_ATOMICS | TIELINE_CAP_REMOTE_COMPLETION | TIELINE_CAP_PASSIVE_TARGET | TIELINE_CAP_PEER_FAILURE |
+                TIELINE_CAP_EVENT_FD | TIELINE_CAP_NEEDS_POLL | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_OWN_MEMORY_ONLY |
+                TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_LENDS_BUFFERS | TIELINE_CAP_CONNECTED_SEND,
+        .priority = 1, .max_iov = IOVS, .max_short = SHORT_BYTES, .max_packed = PACKED_BYTES, .max_zcopy = PACKED_BYTES,
+        .max_put = RMA_BYTES, .max_get = RMA_BYTES,
+        .atomic_post32 = all, .atomic_post64 = all, .atomic_fetch32 = all, .atomic_fetch64 = all,
+        .cost = { small, bulk, small, bulk, small },
+        .max_address_len = sizeof(struct address), .max_identity_len = IDENTITY,
+    };
+    (void)domain;
+    *count = 1;
+    if (capacity) tieline_write_record(out, &attr, sizeof attr);
+    return TIELINE_OK;
+}
+
+static void close_domain(struct tieline_domain *d)
+{
+    munmap(d->table, sizeof *d->table);
+    close(d->table_fd);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+/* ---- connections ---- */
+
+/* An abstract name: nothing is left in any directory. */
+static socklen_t socket_name(struct sockaddr_un *out, const uint8_t name[16])
+{
+    *out = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    int len = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tieline-rings-");
+    for (int n = 0; n < 16; n++) len += snprintf(out->sun_path + 1 + len, sizeof out->sun_path - 1 - len, "%02x", name[n]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+}
+
+static int is_same_user(int fd) /* everybody can connect to an abstract name */
+{
+    struct ucred credentials;
+    socklen_t len = sizeof credentials;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) && credentials.uid == geteuid();
+}
+
+static int watch(struct tieline_interface *i, int fd, struct connection *c)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = c };
+    return epoll_ctl(i->epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void leave(struct connection *c, int side, uint32_t how) /* says how, and closes the socket */
+{
+    if (c->file && how) atomic_store(&c->file->parting[side], how);
+    if (c->fd < 0) return;
+    epoll_ctl(c->interface->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a forked child may have the socket open: close is no end, */
+    shutdown(c->fd, SHUT_RDWR);                                 /* neither to epoll nor to the peer */
+    close(c->fd);
+    c->fd = -1;
+}
+
+static void free_peer(struct peer *p)
+{
+    if (p->c.file) munmap(p->c.file, file_bytes(p->c.slots));
+    free(p);
+}
+
+/* The socket of a connection has ended: what is in the ring is read first. */
+static void end(struct connection *c)
+{
+    leave(c, c->is_endpoint ? SENDER : RECEIVER, THERE);
+    if (c->is_endpoint) {
+        static const int32_t statuses[] = { TIELINE_PEER_FAILED, TIELINE_CLOSED, TIELINE_NO_MEMORY };
+        struct tieline_endpoint *e = (struct tieline_endpoint *)c;
+        uint32_t how = atomic_load(&c->file->parting[RECEIVER]);
+        if (!e->failed) e->failed = statuses[how <= HUNG_UP ? how : THERE];
+    } else {
+        struct peer *p = (struct peer *)c;
+        p->ended = 1;
+        if (!p->status && !(c->file && atomic_load(&c->file->parting[SENDER]) == CLOSED)) p->status = TIELINE_PEER_FAILED;
+    }
+}
+
+/* Takes in the greeting: 1, or 0 when there is nothing yet, or a connection that is none. */
+static int greet(struct peer *p)
+{
+    struct greeting greeting;
+    union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control;
+    struct iovec iov = { &greeting, sizeof greeting };
+    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+    struct cmsghdr *first;
+    const size_t fixed = offsetof(struct greeting, identity);
+    int fd = -1;
+    ssize_t len;
+    do len = recvmsg(p->c.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    while (len < 0 && (errno == EINTR || errno == ECONNRESET)); /* reset: closed with something unread, which is no end here */
+    if (len < 0 && errno == EAGAIN) return 0;
+    first = len > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (first && first->cmsg_type == SCM_RIGHTS && first->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(first), sizeof fd);
+    if (len >= (ssize_t)fixed && !memcmp(greeting.magic, "ringsV1", 8) && greeting.slots >= LEAST_SLOTS &&
+        greeting.slots <= MOST_SLOTS && greeting.identity_len <= IDENTITY && (size_t)len == fixed + greeting.identity_len) {
+        p->c.slots = greeting.slots, p->identity_len = greeting.identity_len;
+        memcpy(p->identity, greeting.identity, greeting.identity_len);
+        p->c.file = map_file(fd, file_bytes(greeting.slots), PROT_READ | PROT_WRITE);
+        fd = -1;
+    }
+    if (fd >= 0) close(fd);
+    if (!p->c.file) end(&p->c);
+    return p->c.file != NULL;
+}
+
+/* Reads what is on a socket: bells, which have done their work, and its end. */
+static void listen_to(struct connection *c)
+{
+    if (!c->file && !greet((struct peer *)c)) return;
+    for (int n = 0; n < 16; n++) {
+        char word;
+        ssize_t len = recv(c->fd, &word, 1, MSG_DONTWAIT);
+        if (len == 1 && word == NO_ROOM && c->is_endpoint) ((struct tieline_endpoint *)c)->failed = TIELINE_NO_MEMORY;
+        if (len > 0 || (len < 0 && (errno == EINTR || errno == ECONNRESET))) continue;
+        if (len < 0 && errno == EAGAIN) return;
+        end(c);
+        return;
+    }
+}
+
+static int accept_peer(struct tieline_interface *i)
+{
+    uint32_t limit = i->domain->settings.peers, place = 0;
+    struct peer *p;
+    int fd = accept4(i->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
+    while (place < limit && i->peers[place]) place++;
+    p = place < limit && is_same_user(fd) ? calloc(1, sizeof *p) : NULL;
+    if (!p) {
+        struct connection c = { .interface = i, .fd = fd };
+        say(&c, NO_ROOM);
+        leave(&c, RECEIVER, THERE);
+        return 1;
+    }
+    p->c = (struct connection){ .interface = i, .fd = fd };
+    p->number = i->next_number++; /* never the same twice: events of two peers cannot be confused */
+    if (watch(i, fd, &p->c)) {
+        close(fd);
+        free(p);
+        return 1;
+    }
+    i->peers[place] = p;
+    if (place >= i->peer_count) i->peer_count = place + 1;
+    listen_to(&p->c); /* mostly the greeting is there */
+    return 1;
+}
+
+static void look_at_sockets(struct tieline_interface *i)
+{
+    struct epoll_event ready[16];
+    int count = epoll_wait(i->epoll, ready, 16, 0);
+    for (int n = 0; n < count; n++) {
+        uint64_t woken;
+        if (ready[n].data.ptr) {
+            listen_to(ready[n].data.ptr);
+            continue;
+        }
+        (void)!read(i->wake, &woken, sizeof woken);
+        for (int accepted = 0; accepted < 16 && accept_peer(i); accepted++)
+            ;
+    }
+}
+
+/* ---- polling ---- */
+
+static struct tieline_event words(uint32_t kind, int32_t status)
+{
+    const char *text = status == TIELINE_OK ? "" : status == TIELINE_CLOSED ? "the peer has closed the connection" :
+        status == TIELINE_NO_MEMORY ? "the peer has no room for this connection (TIELINE_RINGS_PEERS), or has hung up" :
+        status == TIELINE_BAD_DATA ? "the peer has written what is no message" :
+        status == TIELINE_KEY_REJECTED ? "the key was revoked" : "the peer's process is gone";
+    return (struct tieline_event){ .kind = kind, .status = status, .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+static void give_back(struct peer *p, uint32_t slot) { push(&p->c, &p->c.file->empty, slot); }
+
+static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct tieline_event *out, uint32_t n, uint32_t most)
+{
+    struct peer *p = i->peers[place];
+    uint32_t number;
+    if (p->left || !p->c.file) {
+        if ((p->left && !p->lent) || (p->ended && !p->c.file)) {
+            i->peers[place] = NULL;
+            free_peer(p); /* what the poll before has shown of it is given back already */
+        }
+        return n;
+    }
+    if (!p->arrived && n < most) {
+        p->arrived = 1;
+        out[n++] = (struct tieline_event){ .kind = TIELINE_EVENT_PEER_ARRIVED, .peer = p->number, .data = p->identity,
+                                           .len = p->identity_len };
+    }
+    while (p->arrived && n < most && p->status != TIELINE_BAD_DATA && pop(&p->c, &p->c.file->full, &number)) {
+        const volatile struct slot *s = &p->c.file->slots[number];
+        uint32_t len = number < p->c.slots ? s->len : UINT32_MAX; /* read once: the peer can write it at any time */
+        if (len > SLOT_BYTES) {
+            p->status = TIELINE_BAD_DATA;
+            end(&p->c);
+            break;
+        }
+        out[n] = (struct tieline_event){ .kind = TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
+                                         .data = (const uint8_t *)s->data, .len = len };
+        if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* who keeps many must not stop the others */
+            out[n].flags = TIELINE_EVENT_FLAG_LENT;
+            out[n].cookie = (uint64_t)place << 32 | number;
+            p->lent++;
+        } else {
+            i->shown[i->shown_count++] = (struct shown){ p, number };
+        }
+        n++;
+    }
+    if (p->arrived && n < most && p->ended && (p->status == TIELINE_BAD_DATA || is_empty(&p->c, &p->c.file->full))) {
+        p->left = 1;
+        out[n] = words(TIELINE_EVENT_PEER_LEFT, p->status);
+        out[n++].peer = p->number;
+    }
+    return n;
+}
+
+static uint32_t poll_peers(struct tieline_interface *i, struct tieline_event *out, uint32_t n, uint32_t most)
+{
+    uint32_t count = i->peer_count, first = i->first++;
+    for (uint32_t at = 0; at < count; at++) {
+        uint32_t place = (first + at) % count; /* nobody is always the last */
+        if (i->peers[place]) n = poll_peer(i, place, out, n, most);
+    }
+    return n;
+}
+
+static uint32_t poll_operations(struct tieline_interface *i, struct tieline_event *out, uint32_t n, uint32_t most)
+{
+    for (int ran = 0; n < most && ran < OPERATIONS_AT_ONCE && i->head != i->tail; i->head++) {
+        struct operation *o = operation_at(i, i->head);
+        if (!o->endpoint) continue;
+        run(o);
+        ran++;
+        out[n] = words(TIELINE_EVENT_COMPLETION, o->status);
+        out[n].cookie = o->cookie;
+        out[n++].header = o->status ? 0 : o->value;
+        let_go(o);
+    }
+    return n;
+}
+
+/* Endpoints that wait for room are done with waiting, and failed ones say so, once what was pending on them has ended. */
+static uint32_t poll_endpoints(struct tieline_interface *i, struct tieline_event *out, uint32_t n, uint32_t most)
+{
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next) {
+        if (e->wants_room && !is_empty(&e->c, &e->c.file->empty)) e->wants_room = 0;
+        if (!e->failed || e->told || n == most || has_operations(e)) continue;
+        e->told = 1;
+        out[n] = words(TIELINE_EVENT_ENDPOINT_FAILED, e->failed);
+        out[n++].cookie = e->cookie;
+    }
+    return n;
+}
+
+static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t capacity)
+{
+    uint32_t n = 0, most = capacity < EVENTS ? capacity : EVENTS;
+    while (i->shown_count) { /* what the call before showed is released now */
+        struct shown *s = &i->shown[--i->shown_count];
+        give_back(s->peer, s->slot);
+    }
+    if (i->armed || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
+    i->armed = 0;
+    if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* in turns: neither keeps the other from its room */
+    n = poll_operations(i, out, n, most);
+    n = poll_endpoints(i, out, n, most);
+    if (i->polls % 2) n = poll_peers(i, out, n, most);
+    return n;
+}
+
+static int has_events(struct tieline_interface *i)
+{
+    if (has_completions(i)) return 1;
+    for (uint32_t n = 0; n < i->peer_count; n++) {
+        struct peer *p = i->peers[n];
+        if (p && !p->left && p->c.file && (!p->arrived || p->ended || !is_empty(&p->c, &p->c.file->full))) return 1;
+    }
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
+        if ((e->failed && !e->told) || (e->wants_room && !is_empty(&e->c, &e->c.file->empty))) return 1;
+    return 0;
+}
+
+/* Who writes to a ring writes its number and then looks at `asleep`; here it is the other way round: one sees the other. */
+static int32_t arm(struct tieline_interface *i)
+{
+    for (uint32_t n = 0; n < i->peer_count; n++)
+        if (i->peers[n] && i->peers[n]->c.file) atomic_store(&i->peers[n]->c.file->full.asleep, 1);
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
+        if (e->wants_room) atomic_store(&e->c.file->empty.asleep, 1);
+    i->armed = 1;
+    atomic_thread_fence(memory_order_seq_cst);
+    return has_events(i);
+}
+
+static int32_t event_fd(struct tieline_interface *i) { return i->epoll; }
+
+static void release(struct tieline_interface *i, uint64_t cookie)
+{
+    struct peer *p = i->peers[cookie >> 32]; /* it keeps its place until all is given back */
+    p->lent--;
+    give_back(p, (uint32_t)cookie);
+}
+
+static int32_t hang_up(struct tieline_interface *i, uint64_t number)
+{
+    for (uint32_t n = 0; n < i->peer_count; n++) {
+        struct peer *p = i->peers[n];
+        if (!p || p->number != number || p->left) continue;
+        leave(&p->c, RECEIVER, HUNG_UP);
+        p->left = 1; /* nothing more of it comes */
+    }
+    return TIELINE_OK;
+}
+
+/* ---- interface and endpoint ---- */
+
+static void close_interface(struct tieline_interface *i)
+{
+    for (int n = 0; n < BACKLOG && i->listener >= 0 && accept_peer(i); n++)
+        ; /* who has connected and was not seen yet hears that we close in good order */
+    for (uint32_t n = 0; n < i->peer_count; n++) {
+        if (!i->peers[n]) continue;
+        leave(&i->peers[n]->c, RECEIVER, CLOSED);
+        free_peer(i->peers[n]);
+    }
+    if (i->listener >= 0) close(i->listener);
+    if (i->epoll >= 0) close(i->epoll);
+    if (i->wake >= 0) close(i->wake);
+    free(i->peers);
+    free(i);
+}
+
+static int here(struct address *a) /* which kernel and which namespaces we are in: 0, or -1 */
+{
+    struct stat network, processes;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, a->boot, 36);
+    if (fd >= 0) close(fd);
+    if (len != 36 || stat("/proc/self/ns/net", &network) || stat("/proc/self/ns/pid", &processes)) return -1;
+    a->network = network.st_ino, a->processes = processes.st_ino;
+    return 0;
+}
+
+static int32_t open_interface(struct tieline_domain *d, const struct tieline_interface_params *in,
+                              struct tieline_interface **out)
+{
+    struct tieline_interface_params params;
+    struct tieline_interface *i;
+    struct sockaddr_un name;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if (params.module_len != 5 || memcmp(params.module, "slots", 5))
+        return fail(TIELINE_NO_DEVICE, "the only module is `slots`");
+    if (!(i = calloc(1, sizeof *i)) || !(i->peers = calloc(d->settings.peers, sizeof *i->peers))) {
+        free(i);
+        return fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    }
+    i->domain = d;
+    i->address = (struct address){ .magic = "ringadr", .pid = getpid(), .table_fd = d->table_fd };
+    memcpy(i->address.domain, d->table->domain, sizeof i->address.domain);
+    i->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    i->epoll = epoll_create1(EPOLL_CLOEXEC);
+    i->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (i->listener < 0 || i->epoll < 0 || i->wake < 0 || here(&i->address) ||
+        getrandom(i->address.name, sizeof i->address.name, 0) != sizeof i->address.name ||
+        bind(i->listener, (struct sockaddr *)&name, socket_name(&name, i->address.name)) || listen(i->listener, BACKLOG) ||
+        watch(i, i->listener, NULL) || watch(i, i->wake, NULL)) {
+        fail(TIELINE_IO, "no socket to listen on: %s", strerror(errno));
+        close_interface(i);
+        return TIELINE_IO;
+    }
+    *out = i;
+    return TIELINE_OK;
+}
+
+static int64_t interface_address(struct tieline_interface *i, uint8_t *out, size_t capacity)
+{
+    return write_bytes(out, capacity, &i->address, sizeof i->address);
+}
+
+static int32_t is_reachable(struct tieline_interface *i, const uint8_t *bytes, size_t len, struct address *a)
+{
+    if (len != sizeof *a) return fail(TIELINE_UNREACHABLE, "an address of rings has %zu bytes, not %zu", sizeof *a, len);
+    memcpy(a, bytes, len);
+    if (memcmp(a->magic, "ringadr", 8)) return fail(TIELINE_UNREACHABLE, "that is no address of rings");
+    if (memcmp(a->boot, i->address.boot, sizeof a->boot))
+        return fail(TIELINE_UNREACHABLE, "the peer runs under another kernel, and rings does not leave its own");
+    if (a->network != i->address.network)
+        return fail(TIELINE_UNREACHABLE, "the peer is in another network namespace: start both in one");
+    if (a->processes != i->address.processes)
+        return fail(TIELINE_UNREACHABLE, "the peer is in another namespace of process numbers: start both in one");
+    return TIELINE_OK;
+}
+
+static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+{
+    struct address a;
+    int32_t status = is_reachable(i, address, len, &a);
+    if (status && capacity) snprintf((char *)reason, capacity, "%s", why);
+    return status;
+}
+
+/* Hands the memory file over: 0, or a status. */
+static int32_t send_greeting(struct tieline_endpoint *e, int file, const uint8_t *identity, size_t identity_len)
+{
+    struct greeting greeting = { .magic = "ringsV1", .slots = e->c.slots, .identity_len = (uint32_t)identity_len };
+    union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control = { .bytes = { 0 } };
+    struct iovec iov = { &greeting, offsetof(struct greeting, identity) + identity_len };
+    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS, rights->cmsg_len = CMSG_LEN(sizeof file);
+    memcpy(CMSG_DATA(rights), &file, sizeof file);
+    if (identity_len) memcpy(greeting.identity, identity, identity_len);
+    if (sendmsg(e->c.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return TIELINE_OK;
+    return fail(errno == EAGAIN ? TIELINE_AGAIN : TIELINE_UNREACHABLE, "the peer takes no greeting: %s", strerror(errno));
+}
+
+static void close_endpoint(struct tieline_endpoint *e)
+{
+    struct tieline_interface *i = e->c.interface;
+    struct tieline_endpoint **link = &i->endpoints;
+    while (*link && *link != e) link = &(*link)->next;
+    if (*link) *link = e->next;
+    for (uint64_t n = i->head; n != i->tail; n++)
+        if (operation_at(i, n)->endpoint == e) let_go(operation_at(i, n)); /* dropped without an event */
+    leave(&e->c, SENDER, CLOSED); /* what is in the ring stays for the peer, which has the file or finds it in the socket */
+    if (e->c.file) munmap(e->c.file, file_bytes(e->c.slots));
+    free(e);
+}
+
+static int32_t connect_endpoint(struct tieline_interface *i, const struct tieline_endpoint_params *in,
+                                struct tieline_endpoint **out)
+{
+    struct tieline_endpoint_params params;
+    struct tieline_endpoint *e;
+    struct address address;
+    struct sockaddr_un name;
+    socklen_t name_len;
+    int file = -1;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if ((status = is_reachable(i, params.address, params.address_len, &address))) return status; /* it has said why */
+    if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than %d bytes", IDENTITY);
+    if (!(e = calloc(1, sizeof *e))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    e->c = (struct connection){ .interface = i, .slots = i->domain->settings.slots, .fd = -1, .is_endpoint = 1 };
+    e->address = address, e->cookie = params.cookie;
+    while (e->free_slots < e->c.slots) e->free[e->free_slots] = e->c.slots - 1 - e->free_slots, e->free_slots++;
+    name_len = socket_name(&name, address.name);
+    e->c.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (e->c.fd < 0) status = fail(TIELINE_NO_MEMORY, "no socket: %s", strerror(errno));
+    else if (connect(e->c.fd, (struct sockaddr *)&name, name_len)) /* does not wait: the peer need not have accepted it */
+        status = fail(errno == EAGAIN ? TIELINE_AGAIN : TIELINE_UNREACHABLE, "the peer is not there: %s", strerror(errno));
+    else if (!is_same_user(e->c.fd)) status = fail(TIELINE_PERMISSION, "the peer belongs to another user");
+    else if (!(e->c.file = new_file(file_bytes(e->c.slots), &file)))
+        status = fail(TIELINE_NO_MEMORY, "no memory file: %s", strerror(errno));
+    else if (watch(i, e->c.fd, &e->c)) status = fail(TIELINE_NO_MEMORY, "epoll: %s", strerror(errno));
+    else status = send_greeting(e, file, params.identity, params.identity_len);
+    if (file >= 0) close(file);
+    if (status) {
+        close_endpoint(e);
+        return status;
+    }
+    e->next = i->endpoints;
+    i->endpoints = e;
+    *out = e;
+    return TIELINE_OK;
+}
+
+static int32_t memory_use(struct tieline_interface *i, struct tieline_memory_use *out)
+{
+    struct tieline_memory_use use = { .size = sizeof use,
+                                      .base_bytes = sizeof *i + i->domain->settings.peers * sizeof *i->peers };
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next, use.peers++)
+        use.peer_bytes += sizeof *e + sizeof(struct file), use.buffer_bytes += e->c.slots * sizeof(struct slot);
+    for (uint32_t n = 0; n < i->peer_count; n++)
+        if (i->peers[n]) use.peer_bytes += sizeof *i->peers[n], use.peers++;
+    tieline_write_record(out, &use, sizeof use);
+    return TIELINE_OK;
+}
+
+static const struct tieline_domain_ops domain_ops = {
+    .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules, .open_interface = open_interface,
+    .alloc = alloc, .deregister = deregister, .pack_key = pack_key, .revoke = revoke_region };
+static const struct tieline_interface_ops interface_ops = {
+    .size = sizeof interface_ops, .poll = poll_interface, .close = close_interface, .address = interface_address,
+    .reachable = reachable, .connect = connect_endpoint, .arm = arm, .event_fd = event_fd, .release = release,
+    .memory = memory_use, .hang_up = hang_up };
+static const struct tieline_endpoint_ops endpoint_ops = {
+    .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put, .get = get,
+    .atomic = atomic_operation, .flush = flush, .fence = fence, .close = close_endpoint, .import_key = import_key,
+    .drop_key = drop_key };
+
+/* ---- the provider ---- */
+
+static int32_t query_domains(struct tieline_state *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
+{
+    struct tieline_domain_attr attr = { .size = sizeof attr, .name = "rings", .caps = TIELINE_MEMORY_CAP_ALLOC,
+                                        .max_key_len = sizeof(struct packed_key), .register_ns = 5000 };
+    (void)state;
+    *count = 1;
+    if (capacity) tieline_write_record(out, &attr, sizeof attr);
+    return TIELINE_OK;
+}
+
+static int32_t open_domain(struct tieline_state *state, const struct tieline_domain_params *in, struct tieline_domain **out)
+{
+    struct tieline_domain_params params;
+    struct tieline_domain *d;
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if (params.name_len != 5 || memcmp(params.name, "rings", 5))
+        return fail(TIELINE_NO_DEVICE, "the only domain is `rings`");
+    if (!(d = calloc(1, sizeof *d))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    if (!(d->table = new_file(sizeof *d->table, &d->table_fd))) {
+        free(d);
+        return fail(TIELINE_NO_MEMORY, "no memory file for the table of regions: %s", strerror(errno));
+    }
+    d->settings = state->settings;
+    pthread_mutex_init(&d->lock, NULL);
+    if (getrandom(d->table->domain, 16, 0) != 16) {
+        close_domain(d);
+        return fail(TIELINE_IO, "no random bytes");
+    }
+    *out = d;
+    return TIELINE_OK;
+}
+
+#define TEXT(text) (const uint8_t *)(text), sizeof(text) - 1
+
+static int32_t query_config(struct tieline_state *state, struct tieline_config_var *out, size_t capacity, size_t *count)
+{
+    const struct tieline_config_var vars[] = {
+        { sizeof *vars, TEXT("TIELINE_RINGS_RING_SIZE"), TEXT(DEFAULT_RING_SIZE),
+          TEXT("Bytes of messages that are on their way to one peer: 8k to 16m, 4k for each."), TEXT("size") },
+        { sizeof *vars, TEXT("TIELINE_RINGS_PEERS"), TEXT(DEFAULT_PEERS),
+          TEXT("The most peers whose messages an interface takes."), TEXT("count") },
+    };
+    (void)state;
+    *count = sizeof vars / sizeof *vars;
+    size_t distance = capacity ? out->size : 0; /* the first record's size is the distance between records */
+    for (size_t n = 0; n < *count && n < capacity; n++) {
+        void *record = (char *)out + n * distance;
+        tieline_write_record(record, &vars[n], sizeof vars[n]);
+    }
+    return TIELINE_OK;
+}
+
+static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capacity)
+{
+    (void)state;
+    return write_bytes(out, capacity, why, strlen(why));
+}
+
+static void quiesce(struct tieline_state *state) { free(state); }
+
+/* `4096`, `64k`, `2MiB`: 0 for what is no size. */
+static uint64_t parse(const char *text)
+{
+    char *unit;
+    if (*text < '0' || *text > '9') return 0;
+    errno = 0;
+    uint64_t number = strtoull(text, &unit, 10), scale = 1;
+    if (*unit == 'k' || *unit == 'K') scale = UINT64_C(1) << 10, unit++;
+    else if (*unit == 'm' || *unit == 'M') scale = UINT64_C(1) << 20, unit++;
+    else if (*unit == 'g' || *unit == 'G') scale = UINT64_C(1) << 30, unit++;
+    if (scale > 1 && *unit == 'i') unit++;
+    if (*unit == 'b' || *unit == 'B') unit++;
+    return *unit || errno || number > UINT64_MAX / scale ? 0 : number * scale;
+}
+
+static int32_t setting(const struct tieline_host *host, const char *name, const char *or_else, uint64_t least, uint64_t most,
+                       uint64_t *out)
+{
+    char text[32];
+    int64_t len = TIELINE_NO_DEVICE;
+    if (host->size >= offsetof(struct tieline_host, config_get) + sizeof host->config_get && host->config_get)
+        len = host->config_get(host->context, (const uint8_t *)name, strlen(name), (uint8_t *)text, sizeof text - 1);
+    if (len < 0) len = snprintf(text, sizeof text, "%s", or_else);
+    if (len < (int64_t)sizeof text) {
+        text[len] = 0;
+        *out = parse(text);
+        if (*out >= least && *out <= most) return TIELINE_OK;
+    }
+    return fail(TIELINE_INVALID, "%s is a number from %llu to %llu", name, (unsigned long long)least, (unsigned long long)most);
+}
+
+int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
+{
+    const uint64_t slot = sizeof(struct slot);
+    uint64_t ring_size, peers;
+    struct tieline_state *state;
+    int32_t status;
+    if (!host || !out) return TIELINE_INVALID;
+    status = setting(host, "TIELINE_RINGS_RING_SIZE", DEFAULT_RING_SIZE, LEAST_SLOTS * slot, MOST_SLOTS * slot, &ring_size);
+    if (!status) status = setting(host, "TIELINE_RINGS_PEERS", DEFAULT_PEERS, 1, MOST_PEERS, &peers);
+    if (!status && !(state = calloc(1, sizeof *state))) status = fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    if (status) { /* an operator reads this */
+        if (host->size >= offsetof(struct tieline_host, async_event) + sizeof host->async_event && host->async_event)
+            host->async_event(host->context, status, (const uint8_t *)why, strlen(why));
+        return status;
+    }
+    state->settings = (struct settings){ .slots = (uint32_t)(ring_size / slot), .peers = (uint32_t)peers };
+    struct tieline_provider_ops ops = {
+        .abi_minor = TIELINE_ABI_MINOR, .state = state, .query_domains = query_domains, .open_domain = open_domain,
+        .query_config = query_config, .last_error = last_error, .quiesce = quiesce,
+        .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops };
+    tieline_write_record(out, &ops, sizeof ops);
+    out->size = sizeof ops;
+    return TIELINE_OK;
+}
