@@ -74,6 +74,10 @@ extern "C" {
 #define TIELINE_NOT_CONNECTED (-20)
 /* misaligned */
 #define TIELINE_MISALIGNED (-21)
+/* not by this lane: nothing happened, ask the next one */
+#define TIELINE_DECLINED (-22)
+/* it may have happened or not */
+#define TIELINE_OUTCOME_UNKNOWN (-23)
 
 /* ---- What a module can do (module_attr.caps) ---- */
 
@@ -117,6 +121,20 @@ extern "C" {
 #define TIELINE_CAP_DEVICE_ATOMICS UINT64_C(0x40000)
 /* wants iov.region: which registration each piece lies in */
 #define TIELINE_CAP_TAKES_REGIONS UINT64_C(0x80000)
+/* key_pointer: memory of a peer can be mapped, for loads and stores */
+#define TIELINE_CAP_KEY_POINTER UINT64_C(0x100000)
+/* put_notify: a put that tells the target; how many bits it carries is said by notify_bits */
+#define TIELINE_CAP_PUT_NOTIFY UINT64_C(0x200000)
+/* knows OP_NO_EVENT */
+#define TIELINE_CAP_NO_EVENT UINT64_C(0x400000)
+/* import_key of the interface: one key serves all its endpoints to the peer that it came from */
+#define TIELINE_CAP_INTERFACE_KEYS UINT64_C(0x800000)
+/* the interface and its endpoints may be used by another thread than the one that opened them, by one at a time */
+#define TIELINE_CAP_ANY_THREAD UINT64_C(0x1000000)
+/* flush of the interface */
+#define TIELINE_CAP_FLUSH_ALL UINT64_C(0x2000000)
+/* cancel */
+#define TIELINE_CAP_CANCEL UINT64_C(0x4000000)
 
 /* ---- What a memory domain can do (domain_attr.caps) ---- */
 
@@ -169,6 +187,8 @@ extern "C" {
 #define TIELINE_EVENT_ENDPOINT_FAILED 5
 /* connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known */
 #define TIELINE_EVENT_DATAGRAM 6
+/* a put_notify of that peer is in our memory: header is its word, behind every byte that it has put */
+#define TIELINE_EVENT_NOTIFIED 7
 
 /* ---- Flags of an event ---- */
 
@@ -209,6 +229,17 @@ extern "C" {
 #define TIELINE_OP_FETCH UINT64_C(0x1)
 /* complete only when visible at the target */
 #define TIELINE_OP_REMOTE_COMPLETION UINT64_C(0x2)
+/* makes no event when it succeeds: it has ended when a later put or get of that endpoint without this flag, or a flush, has ended; a failure makes its event. Only where the module says CAP_NO_EVENT */
+#define TIELINE_OP_NO_EVENT UINT64_C(0x4)
+/* a hint: another operation of this endpoint follows at once, so the device need not be told yet; it is told by the next data call without this hint, whatever that returns, or by the next poll */
+#define TIELINE_OP_MORE UINT64_C(0x100000000)
+
+/* ---- The flags that a data call knows ---- */
+
+/* put, get and put_notify */
+#define TIELINE_FLAGS_OF_RMA UINT64_C(0x100000006)
+/* atomic */
+#define TIELINE_FLAGS_OF_ATOMIC UINT64_C(0x100000007)
 
 /* ---- Log levels ---- */
 
@@ -240,6 +271,8 @@ extern "C" {
 #define TIELINE_COST_BULK_RMA 3
 /* a fetching atomic */
 #define TIELINE_COST_ATOMIC 4
+/* how many there is room for; those that have no name yet are zero */
+#define TIELINE_COST_COUNT 8
 
 /* ---- Records and tables ---- */
 
@@ -419,7 +452,7 @@ struct tieline_module_attr {
     /* 64 bit, with the value from before. */
     uint32_t atomic_fetch64;
     /* Cost by class: `TIELINE_COST_*`. */
-    struct tieline_cost cost[5];
+    struct tieline_cost cost[8];
     /* Longest interface (or connector) address. */
     uint32_t max_address_len;
     /* Longest endpoint address; connect-to-endpoint only. */
@@ -430,8 +463,8 @@ struct tieline_module_attr {
     uint32_t max_datagram;
     /* Connectors: 1 if datagrams arrive exactly once and in order while the peer lives. */
     uint32_t reliable;
-    /* Zero. */
-    uint32_t reserved;
+    /* How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
+    uint32_t notify_bits;
 };
 
 /* How to open an interface or a connector. */
@@ -638,6 +671,21 @@ struct tieline_memory_use {
     uint64_t buffer_bytes;
 };
 
+/* A packed key that is to be made usable. */
+struct tieline_import_params {
+    /* Size of this record. */
+    size_t size;
+    /* What `pack_key` of the peer's domain has written. The bytes come from the peer: check every one. */
+    const uint8_t *bytes;
+    /* Their number. */
+    size_t len;
+    /* None yet. */
+    uint64_t flags;
+};
+
+/* A remote key that was imported. */
+struct tieline_key;
+
 /* Functions of an interface. One thread at a time. */
 struct tieline_interface_ops {
     /* Size of this table as the provider compiled it. */
@@ -651,15 +699,8 @@ struct tieline_interface_ops {
     void (*close)(struct tieline_interface *interface);
     /* Writes the interface's address and returns its length. */
     int64_t (*address)(struct tieline_interface *interface, uint8_t *buffer, size_t capacity);
-    /*
-     * Can a peer with this address be reached? 0, or a negative status with the reason in words: at most `capacity` bytes, a zero
-     * behind them where there is room.
-     */
-    int32_t (*reachable)(struct tieline_interface *interface,
-                         const uint8_t *address,
-                         size_t address_len,
-                         uint8_t *reason,
-                         size_t capacity);
+    /* Can a peer with this address be reached? 0, or a negative status, with the reason in `last_error`. */
+    int32_t (*reachable)(struct tieline_interface *interface, const uint8_t *address, size_t address_len);
     /*
      * Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
      * Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
@@ -684,6 +725,20 @@ struct tieline_interface_ops {
      * would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
      */
     int32_t (*hang_up)(struct tieline_interface *interface, uint64_t peer);
+    /*
+     * CAP_INTERFACE_KEYS: makes a packed key usable on every endpoint of this interface that leads to the peer whose key it is.
+     * The core then asks no endpoint for it. AGAIN: ask again after progress.
+     */
+    int32_t (*import_key)(struct tieline_interface *interface,
+                          const struct tieline_import_params *params,
+                          struct tieline_key **out);
+    /* Lets go of a key that this interface has imported. */
+    void (*drop_key)(struct tieline_interface *interface, struct tieline_key *key);
+    /*
+     * CAP_FLUSH_ALL: completes when all that was posted before on any endpoint of this interface is complete at its target, as
+     * `flush` of every one of them would. An endpoint that has failed does not fail it: its own events tell.
+     */
+    int32_t (*flush)(struct tieline_interface *interface, uint64_t cookie);
 };
 
 /*
@@ -704,9 +759,6 @@ struct tieline_iov {
      */
     struct tieline_region *region;
 };
-
-/* A remote key that was imported. */
-struct tieline_key;
 
 /* A put or get: frozen. */
 struct tieline_rma {
@@ -750,18 +802,6 @@ struct tieline_atomic {
     uint64_t flags;
 };
 
-/* A packed key that is to be made usable. */
-struct tieline_import_params {
-    /* Size of this record. */
-    size_t size;
-    /* What `pack_key` of the peer's domain has written. The bytes come from the peer: check every one. */
-    const uint8_t *bytes;
-    /* Their number. */
-    size_t len;
-    /* None yet. */
-    uint64_t flags;
-};
-
 /* What a connect-to-endpoint module connects an endpoint to. */
 struct tieline_connect_params {
     /* Size of this record. */
@@ -772,6 +812,22 @@ struct tieline_connect_params {
     size_t address_len;
     /* None yet. */
     uint64_t flags;
+};
+
+/* What one endpoint can carry, where that is less than its module can: 0, as the module says. */
+struct tieline_endpoint_limits {
+    /* Size of this record, set by the caller. */
+    size_t size;
+    /* Longest payload of am_short. */
+    size_t max_short;
+    /* Longest payload of am_packed. */
+    size_t max_packed;
+    /* Longest payload of am_zcopy. */
+    size_t max_zcopy;
+    /* Longest put, and put_notify. */
+    size_t max_put;
+    /* Longest get. */
+    size_t max_get;
 };
 
 /*
@@ -830,6 +886,28 @@ struct tieline_endpoint_ops {
      * connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
      */
     int32_t (*connect)(struct tieline_endpoint *endpoint, const struct tieline_connect_params *params);
+    /*
+     * CAP_PUT_NOTIFY: a put behind which the target gets EVENT_NOTIFIED with `word`, of which `notify_bits` count. The event comes
+     * once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. It may be empty:
+     * length 0 notifies alone, and its key is not null all the same.
+     */
+    int32_t (*put_notify)(struct tieline_endpoint *endpoint, const struct tieline_rma *op, uint32_t word);
+    /*
+     * CAP_KEY_POINTER: where `len` bytes from `offset` on are mapped here: loads and stores there are the peer's memory. The
+     * mapping stays until the key is dropped. When the owner has ended its region, what is mapped is nobody's memory any more.
+     */
+    int32_t (*key_pointer)(struct tieline_endpoint *endpoint,
+                           struct tieline_key *key,
+                           uint64_t offset,
+                           uint64_t len,
+                           uint8_t **out);
+    /*
+     * CAP_CANCEL: asks that a pending operation end soon. 0: its completion comes as it would have, with CANCELED where nothing of
+     * it has happened; INVALID: nothing with this cookie is pending.
+     */
+    int32_t (*cancel)(struct tieline_endpoint *endpoint, uint64_t cookie);
+    /* What this endpoint can carry, asked once: behind `connect`, of the interface or of the endpoint. */
+    int32_t (*limits)(struct tieline_endpoint *endpoint, struct tieline_endpoint_limits *out);
 };
 
 /* Functions of a connector: datagrams that form connections, and nothing else. One thread at a time. */
@@ -847,11 +925,7 @@ struct tieline_connector_ops {
     /* Writes the connector's address and returns its length. */
     int64_t (*address)(struct tieline_connector *connector, uint8_t *buffer, size_t capacity);
     /* Can that address be reached? Like `tieline_interface_ops.reachable`. */
-    int32_t (*reachable)(struct tieline_connector *connector,
-                         const uint8_t *address,
-                         size_t address_len,
-                         uint8_t *reason,
-                         size_t capacity);
+    int32_t (*reachable)(struct tieline_connector *connector, const uint8_t *address, size_t address_len);
     /* Sends one datagram: 0, AGAIN or another negative status. */
     int32_t (*send)(struct tieline_connector *connector,
                     const uint8_t *address,
@@ -931,13 +1005,16 @@ struct tieline_note {
  *     TIELINE_PROVIDER_NOTE("verbs", "1.2.0", 0);
  *
  * The name is the one in the file's name (libtieline_verbs.so): a-z, 0-9 and '-', at most 31 bytes. The
- * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none.
+ * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs what a
+ * later minor of the core has brought says so with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores
+ * leave it out, with these words.
  */
-#define TIELINE_PROVIDER_NOTE(name_, version_, flags_) \
+#define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
+#define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
     __attribute__((section(TIELINE_NOTE_SECTION), used, aligned(4))) \
     static const struct tieline_note tieline_provider_note = { \
         sizeof TIELINE_NOTE_OWNER, sizeof(struct tieline_note_desc), TIELINE_NOTE_TYPE, TIELINE_NOTE_OWNER, \
-        { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, 0, flags_, \
+        { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, min_core_minor_, flags_, \
           name_, version_ } \
     }
 
@@ -987,11 +1064,21 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
 /* The bits of flags that must be understood and are not among those that are known: who finds one answers
  * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
  *
- *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;
+ *     if (tieline_not_understood(op->flags, TIELINE_FLAGS_OF_RMA)) return TIELINE_UNSUPPORTED_PARAM;
  */
 static inline uint64_t tieline_not_understood(uint64_t flags, uint64_t known)
 {
     return flags & UINT64_C(0xffffffff) & ~known;
+}
+
+/* What PEER_LEFT and DATAGRAM of a connector call an address: FNV-1a of its bytes, 64 bit. */
+static inline uint64_t tieline_address_hash(const uint8_t *address, size_t len)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    while (len--) {
+        hash = (hash ^ *address++) * UINT64_C(0x100000001b3);
+    }
+    return hash;
 }
 
 /* ---- The layout, checked ---- */
@@ -1066,7 +1153,7 @@ TIELINE_CHECK(sizeof(struct tieline_cost) == 24);
 TIELINE_CHECK(offsetof(struct tieline_cost, overhead_ns) == 0);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 8);
 TIELINE_CHECK(offsetof(struct tieline_cost, bytes_per_second) == 16);
-TIELINE_CHECK(sizeof(struct tieline_module_attr) == 264);
+TIELINE_CHECK(sizeof(struct tieline_module_attr) == 336);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, name) == 8);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, role) == 40);
@@ -1084,12 +1171,12 @@ TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_post64) == 108);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_fetch32) == 112);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, atomic_fetch64) == 116);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, cost) == 120);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, max_address_len) == 240);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, max_endpoint_address_len) == 244);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, max_identity_len) == 248);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, max_datagram) == 252);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, reliable) == 256);
-TIELINE_CHECK(offsetof(struct tieline_module_attr, reserved) == 260);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_address_len) == 312);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_endpoint_address_len) == 316);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_identity_len) == 320);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_datagram) == 324);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, reliable) == 328);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, notify_bits) == 332);
 TIELINE_CHECK(sizeof(struct tieline_memory_region) == 32);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);
@@ -1156,7 +1243,7 @@ TIELINE_CHECK(offsetof(struct tieline_event, data) == 32);
 TIELINE_CHECK(offsetof(struct tieline_event, len) == 40);
 TIELINE_CHECK(offsetof(struct tieline_event, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_event, reserved) == 56);
-TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 88);
+TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 112);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, poll) == 8);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, close) == 16);
@@ -1168,6 +1255,9 @@ TIELINE_CHECK(offsetof(struct tieline_interface_ops, event_fd) == 56);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, release) == 64);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, memory) == 72);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, hang_up) == 80);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, import_key) == 88);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, drop_key) == 96);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, flush) == 104);
 TIELINE_CHECK(sizeof(struct tieline_memory_use) == 40);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);
@@ -1207,7 +1297,14 @@ TIELINE_CHECK(offsetof(struct tieline_connect_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, address) == 8);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, address_len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_connect_params, flags) == 24);
-TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 112);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_limits) == 48);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_short) == 8);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_packed) == 16);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_zcopy) == 24);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_put) == 32);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_get) == 40);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 144);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_short) == 8);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_packed) == 16);
@@ -1222,6 +1319,10 @@ TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, import_key) == 80);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, drop_key) == 88);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, address) == 96);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, connect) == 104);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, put_notify) == 112);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, key_pointer) == 120);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, cancel) == 128);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, limits) == 136);
 TIELINE_CHECK(sizeof(struct tieline_connector_ops) == 64);
 TIELINE_CHECK(offsetof(struct tieline_connector_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_connector_ops, poll) == 8);

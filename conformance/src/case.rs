@@ -174,7 +174,7 @@ impl Case {
         let address =
             if to_endpoint { Vec::new() } else { self.address_of(&desk.far().interface)? };
         if !to_endpoint {
-            if let Err((why, _)) = desk.boxes[0].interface.reachable(&address) {
+            if let Err(why) = desk.boxes[0].interface.reachable(&address) {
                 return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
             }
         }

@@ -315,7 +315,7 @@ mod tests {
     use crate::compose::{FoundModule, Preferences, compose};
     use crate::config::Config;
     use crate::rank::ModuleFacts;
-    use tieline_plugin_api::abi::Cost;
+    use tieline_plugin_api::{abi::Cost, cost_class};
 
     fn module(provider: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
         FoundModule {
@@ -326,7 +326,7 @@ mod tests {
                 caps,
                 fetching_atomics: caps & caps::ATOMICS != 0,
                 priority,
-                cost: [Cost::default(); 5],
+                cost: [Cost::default(); cost_class::COUNT],
             },
             provider_preference: 0,
             provider_asked_for: false,

@@ -54,7 +54,7 @@ pub(crate) struct ModuleFacts {
     /// Its own priority.
     pub(crate) priority: i32,
     /// By [`cost_class`].
-    pub(crate) cost: [Cost; 5],
+    pub(crate) cost: [Cost; cost_class::COUNT],
 }
 
 impl From<&ModuleAttr> for ModuleFacts {
@@ -261,7 +261,7 @@ mod tests {
                 caps: caps::AM_SHORT,
                 fetching_atomics: false,
                 priority,
-                cost: [cost; 5],
+                cost: [cost; cost_class::COUNT],
             },
             priority,
             priority_by: None,

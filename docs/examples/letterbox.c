@@ -8,7 +8,6 @@
  * out twice. A datagram to a number that is gone comes back as PEER_LEFT with the reason.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -48,13 +47,6 @@ static int put(struct tieline_connector *b, uint32_t kind, int32_t status, uint6
     return write(b->wake, &one, sizeof one) == sizeof one;
 }
 
-static uint64_t hash(const uint8_t *bytes, size_t len) /* FNV-1a: what PEER_LEFT calls an address */
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    while (len--) h = (h ^ *bytes++) * 0x100000001b3u;
-    return h;
-}
-
 static const char *parse(struct address *to, const uint8_t *bytes, size_t len)
 {
     if (len != sizeof *to) return "the address is no letterbox's: its length is wrong";
@@ -64,14 +56,12 @@ static const char *parse(struct address *to, const uint8_t *bytes, size_t len)
     return NULL;
 }
 
-static int32_t reachable(struct tieline_connector *b, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+static int32_t reachable(struct tieline_connector *b, const uint8_t *address, size_t len)
 {
     struct address to;
     const char *no = parse(&to, address, len);
     (void)b;
-    if (!no) return TIELINE_OK;
-    if (capacity) snprintf((char *)reason, capacity, "%s", no);
-    return TIELINE_UNREACHABLE;
+    return no ? fail(TIELINE_UNREACHABLE, no) : TIELINE_OK;
 }
 
 static int32_t send(struct tieline_connector *own, const uint8_t *address, size_t len, const uint8_t *datagram,
@@ -86,7 +76,7 @@ static int32_t send(struct tieline_connector *own, const uint8_t *address, size_
     pthread_mutex_lock(&lock);
     for (b = boxes; b && b->address.number != to.number;) b = b->next;
     if (b) done = put(b, TIELINE_EVENT_DATAGRAM, 0, 0, datagram, size);
-    else done = put(own, TIELINE_EVENT_PEER_LEFT, TIELINE_UNREACHABLE, hash(address, len), gone, sizeof gone - 1);
+    else done = put(own, TIELINE_EVENT_PEER_LEFT, TIELINE_UNREACHABLE, tieline_address_hash(address, len), gone, sizeof gone - 1);
     pthread_mutex_unlock(&lock);
     return done ? TIELINE_OK : TIELINE_AGAIN;
 }

@@ -9,7 +9,6 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include "tieline_provider.h"
 
@@ -266,10 +265,9 @@ static int64_t interface_address(struct tieline_interface *i, uint8_t *out, size
     return sizeof i->address; /* the whole length, even where it did not fit */
 }
 
-static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len)
 {
     if (len == sizeof i->address && !memcmp(address, &i->address, len)) return TIELINE_OK;
-    if (capacity) snprintf((char *)reason, capacity, "loopback connects an interface only to itself");
     return fail(TIELINE_UNREACHABLE, "loopback connects an interface only to itself");
 }
 
@@ -281,7 +279,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     struct slot *s;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if ((status = reachable(i, params.address, params.address_len, NULL, 0))) return status; /* it has said why */
+    if ((status = reachable(i, params.address, params.address_len))) return status; /* it has said why */
     if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 256 bytes");
     if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0)))
         return fail(TIELINE_AGAIN, "no room for the arrival: poll and connect again");

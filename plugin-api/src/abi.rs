@@ -33,7 +33,9 @@ pub use domain::{
     AllocParams, Cost, DomainAttr, DomainOps, DomainParams, KeyParams, MemoryRegion, ModuleAttr,
     RegisterParams,
 };
-pub use endpoint::{Atomic, ConnectParams, EndpointOps, ImportParams, Iov, PackFn, Rma};
+pub use endpoint::{
+    Atomic, ConnectParams, EndpointLimits, EndpointOps, ImportParams, Iov, PackFn, Rma,
+};
 pub use interface::{
     ConnectorOps, EndpointParams, Event, InterfaceOps, InterfaceParams, MemoryUse,
 };

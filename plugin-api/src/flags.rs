@@ -15,15 +15,10 @@ pub struct Named {
 /// with `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, and ignored by who does not know it.
 const MUST_UNDERSTAND: u64 = 0xffff_ffff;
 
-/// The bits of `flags` that must be understood and are not in `table`.
+/// The bits of `flags` that must be understood and are not among the `known` ones.
 #[must_use]
 #[inline]
-pub const fn not_understood(flags: u64, table: &[Named]) -> u64 {
-    let (mut known, mut at) = (0, 0);
-    while at < table.len() {
-        known |= table[at].value;
-        at += 1;
-    }
+pub const fn not_understood(flags: u64, known: u64) -> u64 {
     flags & MUST_UNDERSTAND & !known
 }
 
@@ -70,6 +65,13 @@ table! {
         SLOW_POLL = 1 << 17, "poll asks the kernel: the core calls it less often while nothing comes";
         DEVICE_ATOMICS = 1 << 18, "atomics are the device's: they are not atomic towards the processor's, nor towards another device's";
         TAKES_REGIONS = 1 << 19, "wants iov.region: which registration each piece lies in";
+        KEY_POINTER = 1 << 20, "key_pointer: memory of a peer can be mapped, for loads and stores";
+        PUT_NOTIFY = 1 << 21, "put_notify: a put that tells the target; how many bits it carries is said by notify_bits";
+        NO_EVENT = 1 << 22, "knows OP_NO_EVENT";
+        INTERFACE_KEYS = 1 << 23, "import_key of the interface: one key serves all its endpoints to the peer that it came from";
+        ANY_THREAD = 1 << 24, "the interface and its endpoints may be used by another thread than the one that opened them, by one at a time";
+        FLUSH_ALL = 1 << 25, "flush of the interface";
+        CANCEL = 1 << 26, "cancel";
     }
 }
 
@@ -123,6 +125,7 @@ table! {
         PEER_LEFT = 4, "that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words";
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
         DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known";
+        NOTIFIED = 7, "a put_notify of that peer is in our memory: header is its word, behind every byte that it has put";
     }
 }
 
@@ -161,6 +164,16 @@ table! {
     pub mod op_flags: u64, "OP_" {
         FETCH = 1 << 0, "atomics: return the value from before";
         REMOTE_COMPLETION = 1 << 1, "complete only when visible at the target";
+        NO_EVENT = 1 << 2, "makes no event when it succeeds: it has ended when a later put or get of that endpoint without this flag, or a flush, has ended; a failure makes its event. Only where the module says CAP_NO_EVENT";
+        MORE = 1 << 32, "a hint: another operation of this endpoint follows at once, so the device need not be told yet; it is told by the next data call without this hint, whatever that returns, or by the next poll";
+    }
+}
+
+table! {
+    /// The flags that each data call knows today: what a call is given beside them is refused.
+    pub mod known_flags: u64, "FLAGS_OF_" {
+        RMA = super::op_flags::REMOTE_COMPLETION | super::op_flags::NO_EVENT | super::op_flags::MORE, "put, get and put_notify";
+        ATOMIC = super::op_flags::FETCH | super::op_flags::REMOTE_COMPLETION | super::op_flags::NO_EVENT | super::op_flags::MORE, "atomic";
     }
 }
 
@@ -190,6 +203,7 @@ table! {
         SMALL_RMA = 2, "a put or get of 8 bytes";
         BULK_RMA = 3, "a put or get of 256 KiB, registration included";
         ATOMIC = 4, "a fetching atomic";
+        COUNT = 8, "how many there is room for; those that have no name yet are zero";
     }
 }
 
@@ -208,8 +222,12 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
         ("Atomic operations", atomic_op::ALL),
         ("Access rights of a region", access::ALL),
         ("Flags of an operation", op_flags::ALL),
+        ("The flags that a data call knows", known_flags::ALL),
         ("Log levels", log_level::ALL),
         ("Flags of the ELF note", note_flags::ALL),
         ("Cost classes: indices into module_attr.cost", cost_class::ALL),
     ]
 }
+
+// The record has room for that many; a constant of this file does not reach the header's generator.
+const _: () = assert!(cost_class::COUNT == 8);

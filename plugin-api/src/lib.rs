@@ -45,8 +45,9 @@ pub use abi::host::HostHandle;
 pub use abi::raised_rights;
 pub use events::Events;
 pub use flags::{
-    Named, access, atomic_op, caps, connects, cost_class, event, event_flags, log_level,
-    memory_caps, memory_kind, not_understood, note_flags, op_flags, register_flags, role, tables,
+    Named, access, atomic_op, caps, connects, cost_class, event, event_flags, known_flags,
+    log_level, memory_caps, memory_kind, not_understood, note_flags, op_flags, register_flags,
+    role, tables,
 };
 pub use note::Note;
 pub use provider::{

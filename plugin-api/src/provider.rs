@@ -9,7 +9,8 @@
 //! one thread at a time and need no locks.
 
 use crate::abi::{
-    AllocParams, Atomic, Iov, KeyParams, ModuleAttr, RegisterParams, host::HostHandle,
+    AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams,
+    host::HostHandle,
 };
 use crate::{Events, Failure, Status};
 
@@ -281,6 +282,26 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
+    /// Makes a packed key usable on every endpoint of this interface to the peer whose key it is. The bytes come from the peer:
+    /// check every one. Asked where the module says [`crate::caps::INTERFACE_KEYS`], and then no endpoint is.
+    ///
+    /// # Errors
+    /// As [`Endpoint::import_key`].
+    fn import_key(&self, bytes: &[u8]) -> Result<<Self::Endpoint as Endpoint>::Key, Failure> {
+        let _ = bytes;
+        Err(Status::Unsupported.into())
+    }
+
+    /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. Asked where the
+    /// module says [`crate::caps::FLUSH_ALL`].
+    ///
+    /// # Errors
+    /// [`Status::Again`]: ask again after progress.
+    fn flush(&self, cookie: u64) -> Posted {
+        let _ = cookie;
+        Err(Status::Unsupported)
+    }
+
     /// What memory it holds.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()
@@ -356,6 +377,42 @@ pub trait Endpoint: Sized + 'static {
     fn get(&self, key: &Self::Key, op: &RmaOp<'_>) -> Posted {
         let _ = (key, op);
         Err(Status::Unsupported)
+    }
+
+    /// A put behind which the target gets [`NOTIFIED`](crate::event::NOTIFIED) with `word`, once all bytes of it, and of every put
+    /// that this endpoint has posted before, are there. It may be empty.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put`].
+    fn put_notify(&self, key: &Self::Key, op: &RmaOp<'_>, word: u32) -> Posted {
+        let _ = (key, op, word);
+        Err(Status::Unsupported)
+    }
+
+    /// Where `len` bytes from `offset` on are mapped in this process, until the key is dropped. When the owner has ended its
+    /// region, what is mapped is nobody's memory any more.
+    ///
+    /// # Errors
+    /// [`Status::OutOfRange`], [`Status::KeyRejected`], or why there is no such place.
+    fn key_pointer(&self, key: &Self::Key, offset: u64, len: u64) -> Result<*mut u8, Failure> {
+        let _ = (key, offset, len);
+        Err(Status::Unsupported.into())
+    }
+
+    /// Asks that a pending operation end soon: its completion comes as it would have, with [`Status::Canceled`] where nothing of it
+    /// has happened.
+    ///
+    /// # Errors
+    /// [`Status::Invalid`]: nothing with this cookie is pending.
+    fn cancel(&self, cookie: u64) -> Result<(), Status> {
+        let _ = cookie;
+        Err(Status::Unsupported)
+    }
+
+    /// What this endpoint can carry, where that is less than its module can: asked once, behind [`Interface::connect`] or
+    /// [`Endpoint::connect`].
+    fn limits(&self) -> EndpointLimits {
+        EndpointLimits::empty()
     }
 
     /// Does a remote atomic. When done at once, the value from before is returned through `result`.

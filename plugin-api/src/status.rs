@@ -84,6 +84,10 @@ status_table! {
     NotConnected, NOT_CONNECTED = -20, "not connected";
     /// An address or offset lacks the alignment that the operation needs.
     Misaligned, MISALIGNED = -21, "misaligned";
+    /// Nothing happened, and another lane serves this better: memory is cold, or the size is not for this device.
+    Declined, DECLINED = -22, "not by this lane: nothing happened, ask the next one";
+    /// Nobody knows whether it has happened, or all of it; a device may touch its memory until the endpoint is closed.
+    OutcomeUnknown, OUTCOME_UNKNOWN = -23, "it may have happened or not";
 }
 
 impl core::fmt::Display for Status {

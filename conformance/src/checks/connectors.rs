@@ -46,7 +46,7 @@ pub(super) fn the_address_of_a_connector_fits_its_stated_length(case: &Case) -> 
 pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -> Checked {
     let mut post = Post::open(case)?;
     let good = post.address.clone();
-    if let Err((why, _)) = post.connector.reachable(&good) {
+    if let Err(why) = post.connector.reachable(&good) {
         return Err(fail("reachable with the connector's own address", "yes", why));
     }
     let mut random = Random(20);
@@ -76,11 +76,8 @@ pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -
     same_bytes("a datagram to oneself", b"still works", &receive(&mut [&mut post], 0)?)
 }
 
-fn in_words(answer: Result<(), (tieline_plugin_api::Failure, Option<&'static str>)>) -> Checked {
-    let Err((failure, fault)) = answer else { return Ok(()) };
-    if let Some(fault) = fault {
-        return Err(fail("the reason of a refusal", "a terminated text in its buffer", fault));
-    }
+fn in_words(answer: Result<(), tieline_plugin_api::Failure>) -> Checked {
+    let Err(failure) = answer else { return Ok(()) };
     let found = failure.status.constant();
     holds(!failure.text.is_empty(), "the reason of a refusal", "words", found)
 }
@@ -122,7 +119,7 @@ fn reliable(case: &Case) -> Checked {
 /// Two connectors that reach each other.
 fn pair(case: &Case) -> Result<(Post, Post), Stop> {
     let (near, far) = (Post::open(case)?, Post::open(case)?);
-    if let Err((why, _)) = near.connector.reachable(&far.address) {
+    if let Err(why) = near.connector.reachable(&far.address) {
         return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
     }
     Ok((near, far))
@@ -438,7 +435,7 @@ fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
     let mut post = Post::open(case)?;
     partner.tell("address")?;
     let there = unhex(&partner.answer_while(|| post.turn().map(drop))?);
-    if let Err((why, _)) = post.connector.reachable(&there) {
+    if let Err(why) = post.connector.reachable(&there) {
         return Err(Stop::Skip(format!("another process is not reachable: {}", why.text)));
     }
     Ok((post, partner, there))

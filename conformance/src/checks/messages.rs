@@ -13,7 +13,7 @@ pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checke
     let interface = case.interface()?;
     if case.attr.connects & tieline_plugin_api::connects::TO_INTERFACE != 0 {
         let address = case.address_of(&interface)?;
-        if let Err((failure, _)) = interface.reachable(&address) {
+        if let Err(failure) = interface.reachable(&address) {
             return Err(fail("reachable with the interface's own address", "yes", failure));
         }
     }

@@ -101,7 +101,7 @@ fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
         succeeds("connecting to the endpoint", desk.endpoint().connect(&there))?;
     } else {
         let there = unhex(&partner.ask(&mut desk, "address")?);
-        if let Err((why, _)) = desk.boxes[0].interface.reachable(&there) {
+        if let Err(why) = desk.boxes[0].interface.reachable(&there) {
             return Err(Stop::Skip(format!("another process is not reachable: {}", why.text)));
         }
         desk.connect_to(case, &there)?;

@@ -95,7 +95,7 @@ pub(super) fn address_of(
 }
 
 pub(super) fn reach(near: &Interface, address: &[u8]) -> Checked {
-    near.reachable(address).map_err(|(why, _)| Stop::Skip(format!("not reachable: {why}")))
+    near.reachable(address).map_err(|why| Stop::Skip(format!("not reachable: {why}")))
 }
 
 pub(super) fn connect(

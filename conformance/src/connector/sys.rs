@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi::Guarded;
-use crate::interface::{Received, ask_reachable};
+use crate::interface::Received;
 use crate::sys::{CANARY, Domain, bytes, status};
 use crate::watch::call;
 use core::ffi::c_void;
@@ -68,9 +68,13 @@ impl Connector {
     }
 
     /// As [`crate::interface::Interface::reachable`].
-    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
-        let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
-        ask_reachable(f, self.handle, address)
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
+        let _call = call("reachable");
+        let guarded = Guarded::bytes(address);
+        // SAFETY: an open connector; the address is borrowed for the call.
+        let code = unsafe { f(self.handle, guarded.as_ptr(), address.len()) };
+        self.domain.provider.check(code).map(|_| ())
     }
 
     pub(crate) fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {

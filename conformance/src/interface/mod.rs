@@ -2,4 +2,4 @@
 
 mod sys;
 
-pub(crate) use sys::{Interface, Received, ask_reachable, readable};
+pub(crate) use sys::{Interface, Received, readable};

@@ -72,11 +72,14 @@ impl Interface {
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
 
-    /// Asks for reachability; a refusal carries the reason. The last text is set when the reason is no
-    /// terminated text within its buffer.
-    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), (Failure, Option<&'static str>)> {
-        let Some(f) = self.ops().reachable else { return Err((Status::Unsupported.into(), None)) };
-        ask_reachable(f, self.0.handle, address)
+    /// Asks for reachability; a refusal carries the reason.
+    pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
+        let _call = call("reachable");
+        let guarded = Guarded::bytes(address);
+        // SAFETY: an open interface; the address is borrowed for the call.
+        let code = unsafe { f(self.0.handle, guarded.as_ptr(), address.len()) };
+        self.provider().check(code).map(|_| ())
     }
 
     pub(crate) fn connect(
@@ -191,29 +194,6 @@ impl Received {
         // SAFETY: a lent payload stays where it is until it is released, which the caller has not done.
         unsafe { core::slice::from_raw_parts(self.at, self.data.len()) }.to_vec()
     }
-}
-
-/// Asks `f`, a `reachable` of an interface or a connector, about an address.
-pub(crate) fn ask_reachable(
-    f: unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, usize) -> i32,
-    handle: *mut c_void,
-    address: &[u8],
-) -> Result<(), (Failure, Option<&'static str>)> {
-    let _call = call("reachable");
-    let mut reason = [CANARY; 320];
-    let guarded = Guarded::bytes(address);
-    // SAFETY: the caller's own open handle; address and reason are borrowed for the call.
-    let code = unsafe { f(handle, guarded.as_ptr(), address.len(), reason.as_mut_ptr(), 256) };
-    let Err(status) = status(code.into()) else { return Ok(()) };
-    let fault = if reason[256..].iter().any(|&b| b != CANARY) {
-        Some("it was written beyond its buffer")
-    } else if !reason[..256].contains(&0) {
-        Some("it is not terminated")
-    } else {
-        None
-    };
-    let end = reason.iter().position(|&b| b == 0).unwrap_or(256);
-    Err((Failure::new(status, String::from_utf8_lossy(&reason[..end])), fault))
 }
 
 /// Waits until a descriptor is readable; `false` when `milliseconds` passed first.

@@ -3,7 +3,7 @@
 use super::FoundModule;
 use crate::rank::{ModuleFacts, ModuleRef};
 pub(crate) use crate::registry::OUT_OF_BAND;
-use tieline_plugin_api::abi::Cost;
+use tieline_plugin_api::{abi::Cost, cost_class};
 
 const MODULE: &str = "callbacks";
 
@@ -22,7 +22,7 @@ pub(crate) fn out_of_band_candidate() -> FoundModule {
             caps: 0,
             fetching_atomics: false,
             priority: 0, // its place is that of `oob` in TIELINE_CONNECT
-            cost: [Cost::default(); 5],
+            cost: [Cost::default(); cost_class::COUNT],
         },
         provider_preference: 0,
         provider_asked_for: false,

@@ -4,7 +4,7 @@ mod shown;
 
 use super::*;
 use tieline_plugin_api::abi::Cost;
-use tieline_plugin_api::caps;
+use tieline_plugin_api::{caps, cost_class};
 
 const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
 const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
@@ -20,7 +20,7 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
             caps,
             fetching_atomics: caps & caps::ATOMICS != 0,
             priority,
-            cost: [cost; 5],
+            cost: [cost; cost_class::COUNT],
         },
         provider_preference: 0,
         provider_asked_for: false,

@@ -27,8 +27,9 @@ use std::panic::resume_unwind;
 use std::sync::Mutex;
 use tieline_plugin_api::abi::{
     AllocParams, Atomic, ConfigVar, ConnectParams, ConnectorOps, DomainAttr, DomainOps,
-    DomainParams, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps, InterfaceParams,
-    Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps, RegisterParams, Rma,
+    DomainParams, EndpointLimits, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps,
+    InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps,
+    RegisterParams, Rma,
 };
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
 
@@ -138,13 +139,16 @@ table! {
         poll(*mut Event, u32) -> i64 = 0;
         close() -> () = ();
         address(*mut u8, usize) -> i64 = NO64;
-        reachable(*const u8, usize, *mut u8, usize) -> i32 = NO;
+        reachable(*const u8, usize) -> i32 = NO;
         connect(*const EndpointParams, *mut *mut c_void) -> i32 = NO;
         arm() -> i32 = NO;
         event_fd() -> i32 = NO;
         release(u64) -> () = ();
         memory(*mut MemoryUse) -> i32 = NO;
         hang_up(u64) -> i32 = NO;
+        import_key(*const ImportParams, *mut *mut c_void) -> i32 = NO;
+        drop_key(*mut c_void) -> () = ();
+        flush(u64) -> i32 = NO;
     }
 }
 
@@ -164,6 +168,10 @@ table! {
         drop_key(*mut c_void) -> () = ();
         address(*mut u8, usize) -> i64 = NO64;
         connect(*const ConnectParams) -> i32 = NO;
+        put_notify(*const Rma, u32) -> i32 = NO;
+        key_pointer(*mut c_void, u64, u64, *mut *mut u8) -> i32 = NO;
+        cancel(u64) -> i32 = NO;
+        limits(*mut EndpointLimits) -> i32 = NO;
     }
 }
 
@@ -173,7 +181,7 @@ table! {
         poll(*mut Event, u32) -> i64 = 0;
         close() -> () = ();
         address(*mut u8, usize) -> i64 = NO64;
-        reachable(*const u8, usize, *mut u8, usize) -> i32 = NO;
+        reachable(*const u8, usize) -> i32 = NO;
         send(*const u8, usize, *const u8, usize) -> i32 = NO;
         arm() -> i32 = NO;
         event_fd() -> i32 = NO;
@@ -287,13 +295,16 @@ impl Tables {
         if let Some(slot) = missing {
             return Some(("the role DATA", slot));
         }
-        let promises: [(u64, &'static str, &[&'static str]); 6] = [
+        let promises: [(u64, &'static str, &[&'static str]); 9] = [
             (caps::AM_SHORT, "CAP_AM_SHORT", &["am_short"]),
             (caps::AM_PACKED, "CAP_AM_PACKED", &["am_packed"]),
             (caps::AM_ZCOPY, "CAP_AM_ZCOPY", &["am_zcopy"]),
             (caps::PUT, "CAP_PUT", &["put", "import_key", "drop_key"]),
             (caps::GET, "CAP_GET", &["get", "import_key", "drop_key"]),
             (caps::ATOMICS, "CAP_ATOMICS", &["atomic", "import_key", "drop_key"]),
+            (caps::PUT_NOTIFY, "CAP_PUT_NOTIFY", &["put_notify", "import_key", "drop_key"]),
+            (caps::KEY_POINTER, "CAP_KEY_POINTER", &["key_pointer", "import_key", "drop_key"]),
+            (caps::CANCEL, "CAP_CANCEL", &["cancel"]),
         ];
         for (bit, name, slots) in promises {
             if module.caps & bit != 0 {
@@ -307,14 +318,17 @@ impl Tables {
                 return Some(("CONNECTS_TO_ENDPOINT", slot));
             }
         }
-        if module.caps & caps::EVENT_FD != 0 {
-            if let Some(slot) = self.interface.lacks(&["event_fd", "arm"]) {
-                return Some(("CAP_EVENT_FD", slot));
-            }
-        }
-        if module.caps & caps::LENDS_BUFFERS != 0 {
-            if let Some(slot) = self.interface.lacks(&["release"]) {
-                return Some(("CAP_LENDS_BUFFERS", slot));
+        let promises: [(u64, &'static str, &[&'static str]); 4] = [
+            (caps::EVENT_FD, "CAP_EVENT_FD", &["event_fd", "arm"]),
+            (caps::LENDS_BUFFERS, "CAP_LENDS_BUFFERS", &["release"]),
+            (caps::INTERFACE_KEYS, "CAP_INTERFACE_KEYS", &["import_key", "drop_key"]),
+            (caps::FLUSH_ALL, "CAP_FLUSH_ALL", &["flush"]),
+        ];
+        for (bit, name, slots) in promises {
+            if module.caps & bit != 0 {
+                if let Some(slot) = self.interface.lacks(slots) {
+                    return Some((name, slot));
+                }
             }
         }
         None
@@ -356,7 +370,7 @@ impl Tables {
 
 impl EndpointTable {
     /// What tells two tables apart.
-    fn addresses(&self) -> [usize; 13] {
+    fn addresses(&self) -> [usize; 17] {
         [
             self.am_short as usize,
             self.am_packed as usize,
@@ -371,6 +385,10 @@ impl EndpointTable {
             self.drop_key as usize,
             self.address as usize,
             self.connect as usize,
+            self.put_notify as usize,
+            self.key_pointer as usize,
+            self.cancel as usize,
+            self.limits as usize,
         ]
     }
 }

@@ -87,7 +87,7 @@ pub struct ModuleAttr {
     /// 64 bit, with the value from before.
     pub atomic_fetch64: u32,
     /// Cost by class: `TIELINE_COST_*`.
-    pub cost: [Cost; 5],
+    pub cost: [Cost; 8],
     /// Longest interface (or connector) address.
     pub max_address_len: u32,
     /// Longest endpoint address; connect-to-endpoint only.
@@ -98,8 +98,8 @@ pub struct ModuleAttr {
     pub max_datagram: u32,
     /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives.
     pub reliable: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
+    pub notify_bits: u32,
 }
 
 /// A piece of memory that a domain knows.

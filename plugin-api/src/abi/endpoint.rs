@@ -89,6 +89,24 @@ pub struct ConnectParams {
     pub flags: u64,
 }
 
+/// What one endpoint can carry, where that is less than its module can: 0, as the module says.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointLimits {
+    /// Size of this record, set by the caller.
+    pub size: usize,
+    /// Longest payload of am_short.
+    pub max_short: usize,
+    /// Longest payload of am_packed.
+    pub max_packed: usize,
+    /// Longest payload of am_zcopy.
+    pub max_zcopy: usize,
+    /// Longest put, and put_notify.
+    pub max_put: usize,
+    /// Longest get.
+    pub max_get: usize,
+}
+
 /// Packs a message: returns how many bytes were written, or a negative status.
 /// The buffer is initialised memory (its content does not matter), the callback's alone during the call.
 pub type PackFn =
@@ -172,5 +190,29 @@ pub struct EndpointOps {
     /// connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
     pub connect: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, params: *const ConnectParams) -> i32,
+    >,
+    /// CAP_PUT_NOTIFY: a put behind which the target gets EVENT_NOTIFIED with `word`, of which `notify_bits` count. The event comes
+    /// once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. It may be empty:
+    /// length 0 notifies alone, and its key is not null all the same.
+    pub put_notify: Option<
+        unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma, word: u32) -> i32,
+    >,
+    /// CAP_KEY_POINTER: where `len` bytes from `offset` on are mapped here: loads and stores there are the peer's memory. The
+    /// mapping stays until the key is dropped. When the owner has ended its region, what is mapped is nobody's memory any more.
+    pub key_pointer: Option<
+        unsafe extern "C" fn(
+            endpoint: *mut EndpointHandle,
+            key: *mut KeyHandle,
+            offset: u64,
+            len: u64,
+            out: *mut *mut u8,
+        ) -> i32,
+    >,
+    /// CAP_CANCEL: asks that a pending operation end soon. 0: its completion comes as it would have, with CANCELED where nothing of
+    /// it has happened; INVALID: nothing with this cookie is pending.
+    pub cancel: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
+    /// What this endpoint can carry, asked once: behind `connect`, of the interface or of the endpoint.
+    pub limits: Option<
+        unsafe extern "C" fn(endpoint: *mut EndpointHandle, out: *mut EndpointLimits) -> i32,
     >,
 }

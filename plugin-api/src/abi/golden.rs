@@ -16,6 +16,11 @@ pub struct Record {
     pub fields: &'static [(&'static str, usize)],
 }
 
+/// The size of the field that `_of` shows.
+const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
 macro_rules! golden {
     ($( $type:ident = $size:literal { $( $field:ident = $offset:literal, )* } )*) => {
         // The numbers hold where pointers have 64 bits, which is where Tieline runs.
@@ -23,6 +28,8 @@ macro_rules! golden {
         const _: () = {
             $(
                 assert!(size_of::<$type>() == $size, stringify!($type));
+                // What the fields have is all that there is: no padding that nobody names.
+                assert!(0 $( + size_of_field(|record: &$type| &record.$field) )* == $size, stringify!($type));
                 $( assert!(core::mem::offset_of!($type, $field) == $offset, stringify!($type.$field)); )*
             )*
         };
@@ -107,7 +114,7 @@ golden! {
         latency_ns = 8,
         bytes_per_second = 16,
     }
-    ModuleAttr = 264 {
+    ModuleAttr = 336 {
         size = 0,
         name = 8,
         role = 40,
@@ -125,12 +132,12 @@ golden! {
         atomic_fetch32 = 112,
         atomic_fetch64 = 116,
         cost = 120,
-        max_address_len = 240,
-        max_endpoint_address_len = 244,
-        max_identity_len = 248,
-        max_datagram = 252,
-        reliable = 256,
-        reserved = 260,
+        max_address_len = 312,
+        max_endpoint_address_len = 316,
+        max_identity_len = 320,
+        max_datagram = 324,
+        reliable = 328,
+        notify_bits = 332,
     }
     MemoryRegion = 32 {
         size = 0,
@@ -206,7 +213,7 @@ golden! {
         cookie = 48,
         reserved = 56,
     }
-    InterfaceOps = 88 {
+    InterfaceOps = 112 {
         size = 0,
         poll = 8,
         close = 16,
@@ -218,6 +225,9 @@ golden! {
         release = 64,
         memory = 72,
         hang_up = 80,
+        import_key = 88,
+        drop_key = 96,
+        flush = 104,
     }
     MemoryUse = 40 {
         size = 0,
@@ -264,7 +274,15 @@ golden! {
         address_len = 16,
         flags = 24,
     }
-    EndpointOps = 112 {
+    EndpointLimits = 48 {
+        size = 0,
+        max_short = 8,
+        max_packed = 16,
+        max_zcopy = 24,
+        max_put = 32,
+        max_get = 40,
+    }
+    EndpointOps = 144 {
         size = 0,
         am_short = 8,
         am_packed = 16,
@@ -279,6 +297,10 @@ golden! {
         drop_key = 88,
         address = 96,
         connect = 104,
+        put_notify = 112,
+        key_pointer = 120,
+        cancel = 128,
+        limits = 136,
     }
     ConnectorOps = 64 {
         size = 0,

@@ -89,15 +89,12 @@ pub struct InterfaceOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Can a peer with this address be reached? 0, or a negative status with the reason in words: at most `capacity` bytes, a zero
-    /// behind them where there is room.
+    /// Can a peer with this address be reached? 0, or a negative status, with the reason in `last_error`.
     pub reachable: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
             address: *const u8,
             address_len: usize,
-            reason: *mut u8,
-            capacity: usize,
         ) -> i32,
     >,
     /// Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
@@ -123,6 +120,21 @@ pub struct InterfaceOps {
     /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
     /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
     pub hang_up: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, peer: u64) -> i32>,
+    /// CAP_INTERFACE_KEYS: makes a packed key usable on every endpoint of this interface that leads to the peer whose key it is.
+    /// The core then asks no endpoint for it. AGAIN: ask again after progress.
+    pub import_key: Option<
+        unsafe extern "C" fn(
+            interface: *mut InterfaceHandle,
+            params: *const ImportParams,
+            out: *mut *mut KeyHandle,
+        ) -> i32,
+    >,
+    /// Lets go of a key that this interface has imported.
+    pub drop_key:
+        Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, key: *mut KeyHandle)>,
+    /// CAP_FLUSH_ALL: completes when all that was posted before on any endpoint of this interface is complete at its target, as
+    /// `flush` of every one of them would. An endpoint that has failed does not fail it: its own events tell.
+    pub flush: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64) -> i32>,
 }
 
 /// Memory that an interface holds.
@@ -173,8 +185,6 @@ pub struct ConnectorOps {
             connector: *mut ConnectorHandle,
             address: *const u8,
             address_len: usize,
-            reason: *mut u8,
-            capacity: usize,
         ) -> i32,
     >,
     /// Sends one datagram: 0, AGAIN or another negative status.

@@ -31,6 +31,7 @@ pub static LAYOUTS: &[&TypeLayout] = &[
     <Atomic as StableAbi>::LAYOUT,
     <ImportParams as StableAbi>::LAYOUT,
     <ConnectParams as StableAbi>::LAYOUT,
+    <EndpointLimits as StableAbi>::LAYOUT,
     <EndpointOps as StableAbi>::LAYOUT,
     <ConnectorOps as StableAbi>::LAYOUT,
     <Layouts as StableAbi>::LAYOUT,

@@ -61,6 +61,7 @@ zeroed_record!(
     EndpointParams,
     ImportParams,
     ConnectParams,
+    EndpointLimits,
     MemoryUse
 );
 

@@ -13,7 +13,7 @@ mod provider;
 pub use provider::entry;
 
 use super::*;
-use crate::flags::{Named, not_understood};
+use crate::flags::not_understood;
 use crate::provider::{Posted, Posting};
 use crate::{Failure, OK, PENDING, Status};
 use core::cell::RefCell;
@@ -134,9 +134,9 @@ unsafe fn read_params<T: Copy>(params: *const T, mut record: T) -> Result<T, Fai
     Ok(record)
 }
 
-/// Refuses flags that must be understood and are not in `table`.
-fn understood(what: &str, flags: u64, table: &[Named]) -> Result<(), Failure> {
-    match not_understood(flags, table) {
+/// Refuses flags that must be understood and are not among the `known` ones.
+fn understood(what: &str, flags: u64, known: u64) -> Result<(), Failure> {
+    match not_understood(flags, known) {
         0 => Ok(()),
         bits => {
             let text = format!("unknown {what}: {bits:#x}; the provider is older than its core");

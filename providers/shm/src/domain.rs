@@ -42,8 +42,8 @@ impl ShmDomain {
     }
 }
 
-fn costs() -> [Cost; 5] {
-    let mut costs = [Cost::default(); 5];
+fn costs() -> [Cost; cost_class::COUNT] {
+    let mut costs = [Cost::default(); cost_class::COUNT];
     let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
         overhead_ns,
         latency_ns,

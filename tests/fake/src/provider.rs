@@ -8,8 +8,8 @@ use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{Atomic, Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
-    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, event,
-    memory_caps, role,
+    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, cost_class,
+    event, memory_caps, role,
 };
 
 /// The provider `fake` (0) or `other` (1).
@@ -147,7 +147,8 @@ impl Domain for FakeDomain {
             atomic_post64,
             atomic_fetch32,
             atomic_fetch64,
-            cost: [Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 }; 5],
+            cost: [Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 };
+                cost_class::COUNT],
             max_address_len: 16,
             max_identity_len: 1 << 20,
             ..ModuleAttr::empty()

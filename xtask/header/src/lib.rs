@@ -114,6 +114,7 @@ fn numbers() -> String {
                 "TIELINE_MEMORY_CAP_",
                 "TIELINE_ACCESS_",
                 "TIELINE_OP_",
+                "TIELINE_FLAGS_OF_",
                 "TIELINE_REGISTER_",
             ]
             .iter()
@@ -268,13 +269,16 @@ struct tieline_note {
  *     TIELINE_PROVIDER_NOTE("verbs", "1.2.0", 0);
  *
  * The name is the one in the file's name (libtieline_verbs.so): a-z, 0-9 and '-', at most 31 bytes. The
- * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none.
+ * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs what a
+ * later minor of the core has brought says so with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores
+ * leave it out, with these words.
  */
-#define TIELINE_PROVIDER_NOTE(name_, version_, flags_) \
+#define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
+#define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
     __attribute__((section(TIELINE_NOTE_SECTION), used, aligned(4))) \
     static const struct tieline_note tieline_provider_note = { \
         sizeof TIELINE_NOTE_OWNER, sizeof(struct tieline_note_desc), TIELINE_NOTE_TYPE, TIELINE_NOTE_OWNER, \
-        { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, 0, flags_, \
+        { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, min_core_minor_, flags_, \
           name_, version_ } \
     }
 
@@ -324,11 +328,21 @@ static inline int32_t tieline_read_params(void *params, size_t known, const void
 /* The bits of flags that must be understood and are not among those that are known: who finds one answers
  * TIELINE_UNSUPPORTED_PARAM. Bits of the upper half are hints, and ignored by who does not know them.
  *
- *     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH)) return TIELINE_UNSUPPORTED_PARAM;
+ *     if (tieline_not_understood(op->flags, TIELINE_FLAGS_OF_RMA)) return TIELINE_UNSUPPORTED_PARAM;
  */
 static inline uint64_t tieline_not_understood(uint64_t flags, uint64_t known)
 {
     return flags & UINT64_C(0xffffffff) & ~known;
+}
+
+/* What PEER_LEFT and DATAGRAM of a connector call an address: FNV-1a of its bytes, 64 bit. */
+static inline uint64_t tieline_address_hash(const uint8_t *address, size_t len)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    while (len--) {
+        hash = (hash ^ *address++) * UINT64_C(0x100000001b3);
+    }
+    return hash;
 }
 
 /* ---- The layout, checked ---- */

@@ -298,18 +298,9 @@ impl OpenInterface {
 
     /// Whether a peer with this address can be reached; if not, the status and the reason in words.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        reachable(|reason, capacity| {
-            // SAFETY: an open interface on its thread; both buffers live for the call.
-            unsafe {
-                (self.table.reachable)(
-                    self.handle,
-                    address.as_ptr(),
-                    address.len(),
-                    reason,
-                    capacity,
-                )
-            }
-        })
+        // SAFETY: an open interface on its thread; the address is borrowed for the call.
+        let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
+        reached(self.provider(), code)
     }
 
     /// Makes an endpoint. The caller owns the handle and closes it, through [`OpenInterface::endpoint`].
@@ -430,18 +421,9 @@ impl OpenConnector {
     /// Whether that address can be reached; if not, the status and the reason in words.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         self.check_provider()?;
-        reachable(|reason, capacity| {
-            // SAFETY: an open connector on its thread; both buffers live for the call.
-            unsafe {
-                (self.table.reachable)(
-                    self.handle,
-                    address.as_ptr(),
-                    address.len(),
-                    reason,
-                    capacity,
-                )
-            }
-        })
+        // SAFETY: an open connector on its thread; the address is borrowed for the call.
+        let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
+        reached(&self.domain.provider, code)
     }
 
     /// Sends one datagram; AGAIN means that nothing was sent.
@@ -514,17 +496,13 @@ fn armed(code: i32) -> Result<Armed, Status> {
     }
 }
 
-fn reachable(call: impl FnOnce(*mut u8, usize) -> i32) -> Result<(), Failure> {
-    let mut reason = [0; 256];
-    let code = call(reason.as_mut_ptr(), reason.len());
+/// What `reachable` answered, with the provider's words.
+fn reached(provider: &LoadedProvider, code: i32) -> Result<(), Failure> {
     if code >= 0 {
         return Ok(());
     }
-    let text = fixed_str(&reason).map_or_else(
-        || String::from_utf8_lossy(&reason).trim_end_matches('\0').to_string(),
-        str::to_string,
-    );
-    Err(Failure::new(Status::from_code(code), text))
+    provider.heard(code);
+    Err(Failure::new(Status::from_code(code), provider.last_error()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The shims of a connector.
 
-use super::interface::{answer_reachable, armed, descriptor};
+use super::interface::{armed, descriptor};
 use super::*;
 use crate::Events;
 use crate::provider::Connector;
@@ -39,17 +39,12 @@ pub(super) unsafe extern "C" fn connector_reachable<C: Connector>(
     connector: *mut c_void,
     address: *const u8,
     len: usize,
-    reason: *mut u8,
-    capacity: usize,
 ) -> i32 {
     // SAFETY: an open connector's handle.
     let this = unsafe { shared::<C>(connector) };
-    // SAFETY: the core's buffers.
-    unsafe {
-        answer_reachable(this.poisoned, reason, capacity, || {
-            this.inner.reachable(bytes(address, len))
-        })
-    }
+    // SAFETY: the address is borrowed for the call.
+    let address = unsafe { bytes(address, len) };
+    code(guarded(this.poisoned, || this.inner.reachable(address).map(|()| 0)))
 }
 
 pub(super) unsafe extern "C" fn connector_send<C: Connector>(

@@ -33,7 +33,7 @@ unsafe fn open_with<D: Domain, T>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, InterfaceParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         // SAFETY: the name is borrowed for the call.
         let module = unsafe { text(params.module, params.module_len) }?;
         let opened = open(&this.inner, module, params.worker_id)?;
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, AllocParams::empty()) }?;
         rights(params.access)?;
-        understood("flag of an allocation", params.flags, &[])?;
+        understood("flag of an allocation", params.flags, 0)?;
         let got = this.inner.alloc(&params)?;
         let region = MemoryRegion {
             handle: Box::into_raw(Box::new(got.region)).cast(),
@@ -97,7 +97,7 @@ pub(super) unsafe extern "C" fn register<D: Domain>(
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, RegisterParams::empty()) }?;
         rights(params.access)?;
-        understood("flag of a registration", params.flags, register_flags::ALL)?;
+        understood("flag of a registration", params.flags, register_flags::DMABUF)?;
         let region = this.inner.register(&params)?;
         let region = MemoryRegion {
             handle: Box::into_raw(Box::new(region)).cast(),
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, KeyParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         rights(params.access)?;
         if params.region.is_null() {
             return Err(Failure::new(Status::Invalid, "a key to no region"));

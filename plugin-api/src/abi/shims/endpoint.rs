@@ -1,8 +1,9 @@
 //! The shims of an endpoint: the data path.
 
 use super::*;
+use crate::flags::not_understood;
+use crate::known_flags;
 use crate::provider::{Endpoint, Packer, Posted, Posting, RmaOp};
-use crate::{flags::not_understood, op_flags};
 
 pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
     endpoint: *mut c_void,
@@ -84,7 +85,7 @@ unsafe fn rma<E: Endpoint>(
     if op.key.is_null() {
         return Status::KeyRejected as i32;
     }
-    if not_understood(op.flags, op_flags::ALL) != 0 {
+    if not_understood(op.flags, known_flags::RMA) != 0 {
         return Status::UnsupportedParam as i32;
     }
     // SAFETY: the key came from import_key of this endpoint; the pieces are the core's array.
@@ -104,6 +105,56 @@ pub(super) unsafe extern "C" fn get<E: Endpoint>(endpoint: *mut c_void, op: *con
     unsafe { rma::<E>(endpoint, op, |e, key, op| e.get(key, op)) }
 }
 
+pub(super) unsafe extern "C" fn put_notify<E: Endpoint>(
+    endpoint: *mut c_void,
+    op: *const Rma,
+    word: u32,
+) -> i32 {
+    // SAFETY: the core's arguments.
+    unsafe { rma::<E>(endpoint, op, |e, key, op| e.put_notify(key, op, word)) }
+}
+
+pub(super) unsafe extern "C" fn key_pointer<E: Endpoint>(
+    endpoint: *mut c_void,
+    key: *mut c_void,
+    offset: u64,
+    len: u64,
+    out: *mut *mut u8,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    if key.is_null() {
+        return Status::KeyRejected as i32;
+    }
+    // SAFETY: the key came from import_key of this endpoint.
+    let key = unsafe { &*key.cast::<E::Key>() };
+    code(guarded(this.poisoned, || {
+        let pointer = this.inner.key_pointer(key, offset, len)?;
+        // SAFETY: the core's place for the pointer.
+        unsafe { *out = pointer };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn cancel<E: Endpoint>(endpoint: *mut c_void, cookie: u64) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(guarded(this.poisoned, || this.inner.cancel(cookie).map(|()| 0).map_err(Failure::from)))
+}
+
+pub(super) unsafe extern "C" fn limits<E: Endpoint>(
+    endpoint: *mut c_void,
+    out: *mut EndpointLimits,
+) -> i32 {
+    // SAFETY: an open endpoint's handle.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the core's record, whose `size` it has set.
+        unsafe { write_attr(out, &this.inner.limits()) };
+        Ok(0)
+    }))
+}
+
 pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
     endpoint: *mut c_void,
     op: *const Atomic,
@@ -113,7 +164,7 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
     if op.key.is_null() {
         return Status::KeyRejected as i32;
     }
-    if not_understood(op.flags, op_flags::ALL) != 0 {
+    if not_understood(op.flags, known_flags::ATOMIC) != 0 {
         return Status::UnsupportedParam as i32;
     }
     // SAFETY: the key came from import_key of this endpoint.
@@ -151,7 +202,7 @@ pub(super) unsafe extern "C" fn import_key<E: Endpoint>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, ImportParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         // SAFETY: the bytes are borrowed for the call.
         let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
         // SAFETY: the core's place for the handle.
@@ -190,7 +241,7 @@ pub(super) unsafe extern "C" fn endpoint_connect<E: Endpoint>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, ConnectParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         // SAFETY: the bytes are borrowed for the call.
         let address = unsafe { bytes(params.address, params.address_len) };
         this.inner.connect(address).map(|()| 0)

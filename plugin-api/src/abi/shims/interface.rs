@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Events;
-use crate::provider::{Armed, Interface};
+use crate::provider::{Armed, Endpoint, Interface};
 use core::mem::MaybeUninit;
 
 pub(super) unsafe extern "C" fn poll<I: Interface>(
@@ -36,48 +36,57 @@ pub(super) unsafe extern "C" fn interface_address<I: Interface>(
     guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
 }
 
-/// Runs a reachability question and writes the reason of a "no".
-///
-/// # Safety
-/// The arguments are those of the `reachable` slots.
-pub(super) unsafe fn answer_reachable(
-    poisoned: &AtomicBool,
-    reason: *mut u8,
-    capacity: usize,
-    ask: impl FnOnce() -> Result<(), Failure>,
-) -> i32 {
-    let result = guarded(poisoned, || ask().map(|()| 0));
-    if result < 0 && capacity > 0 {
-        LAST_ERROR.with_borrow(|text| {
-            let mut end = text.len().min(capacity - 1);
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            // SAFETY: `end < capacity`, so the text and a terminating zero fit.
-            unsafe {
-                ptr::copy_nonoverlapping(text.as_ptr(), reason, end);
-                *reason.add(end) = 0;
-            }
-        });
-    }
-    code(result)
-}
-
 pub(super) unsafe extern "C" fn reachable<I: Interface>(
     interface: *mut c_void,
     address: *const u8,
     len: usize,
-    reason: *mut u8,
-    capacity: usize,
 ) -> i32 {
     // SAFETY: an open interface's handle.
     let this = unsafe { shared::<I>(interface) };
-    // SAFETY: the core's buffers.
-    unsafe {
-        answer_reachable(this.poisoned, reason, capacity, || {
-            this.inner.reachable(bytes(address, len))
-        })
-    }
+    // SAFETY: the address is borrowed for the call.
+    let address = unsafe { bytes(address, len) };
+    code(guarded(this.poisoned, || this.inner.reachable(address).map(|()| 0)))
+}
+
+pub(super) unsafe extern "C" fn interface_import_key<I: Interface>(
+    interface: *mut c_void,
+    params: *const ImportParams,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: an open interface's handle.
+    let this = unsafe { shared::<I>(interface) };
+    code(guarded(this.poisoned, || {
+        // SAFETY: the core's record.
+        let params = unsafe { read_params(params, ImportParams::empty()) }?;
+        understood("flag", params.flags, 0)?;
+        // SAFETY: the bytes are borrowed for the call.
+        let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
+        // SAFETY: the core's place for the handle.
+        unsafe { *out = Box::into_raw(Box::new(key)).cast() };
+        Ok(0)
+    }))
+}
+
+pub(super) unsafe extern "C" fn interface_drop_key<I: Interface>(
+    interface: *mut c_void,
+    key: *mut c_void,
+) {
+    // SAFETY: an open interface's handle.
+    let this = unsafe { shared::<I>(interface) };
+    let _ = guarded(this.poisoned, || {
+        // SAFETY: the key came from import_key of this interface, and the core drops it once.
+        drop(unsafe { Box::from_raw(key.cast::<<I::Endpoint as Endpoint>::Key>()) });
+        Ok(0)
+    });
+}
+
+pub(super) unsafe extern "C" fn interface_flush<I: Interface>(
+    interface: *mut c_void,
+    cookie: u64,
+) -> i32 {
+    // SAFETY: an open interface's handle.
+    let this = unsafe { shared::<I>(interface) };
+    code(hot(this.poisoned, || posted(this.inner.flush(cookie))))
 }
 
 pub(super) unsafe extern "C" fn connect<I: Interface>(
@@ -90,7 +99,7 @@ pub(super) unsafe extern "C" fn connect<I: Interface>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, EndpointParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         // SAFETY: both are borrowed for the call.
         let (address, identity) = unsafe {
             (bytes(params.address, params.address_len), bytes(params.identity, params.identity_len))

@@ -95,7 +95,7 @@ unsafe extern "C" fn open_domain<P: Provider>(
     code(guarded(this.poisoned, || {
         // SAFETY: the core's record.
         let params = unsafe { read_params(params, DomainParams::empty()) }?;
-        understood("flag", params.flags, &[])?;
+        understood("flag", params.flags, 0)?;
         // SAFETY: the name is borrowed for the call.
         let name = unsafe { text(params.name, params.name_len) }?;
         let domain = this.inner.open_domain(name, params.context_id)?;
@@ -190,6 +190,9 @@ impl<D: Domain> Tables<D> {
         release: Some(interface::release::<D::Interface>),
         memory: Some(interface::memory::<D::Interface>),
         hang_up: Some(interface::hang_up::<D::Interface>),
+        import_key: Some(interface::interface_import_key::<D::Interface>),
+        drop_key: Some(interface::interface_drop_key::<D::Interface>),
+        flush: Some(interface::interface_flush::<D::Interface>),
     };
     const ENDPOINT: &'static EndpointOps = &EndpointOps {
         size: size_of::<EndpointOps>(),
@@ -206,6 +209,10 @@ impl<D: Domain> Tables<D> {
         drop_key: Some(endpoint::drop_key::<EndpointOf<D>>),
         address: Some(endpoint::endpoint_address::<EndpointOf<D>>),
         connect: Some(endpoint::endpoint_connect::<EndpointOf<D>>),
+        put_notify: Some(endpoint::put_notify::<EndpointOf<D>>),
+        key_pointer: Some(endpoint::key_pointer::<EndpointOf<D>>),
+        cancel: Some(endpoint::cancel::<EndpointOf<D>>),
+        limits: Some(endpoint::limits::<EndpointOf<D>>),
     };
     const CONNECTOR: &'static ConnectorOps = &ConnectorOps {
         size: size_of::<ConnectorOps>(),

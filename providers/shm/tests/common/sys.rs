@@ -209,17 +209,9 @@ impl<'p> Interface<'p> {
     }
 
     pub fn reachable(&self, address: &[u8]) -> Result<(), Error> {
-        let mut reason = [0u8; 512];
-        // SAFETY: our buffers.
-        let status = unsafe {
-            self.ops.reachable.unwrap()(
-                self.handle,
-                address.as_ptr(),
-                address.len(),
-                reason.as_mut_ptr(),
-                reason.len(),
-            )
-        };
+        // SAFETY: our bytes.
+        let status =
+            unsafe { self.ops.reachable.unwrap()(self.handle, address.as_ptr(), address.len()) };
         if status == 0 { Ok(()) } else { Err(self.provider.error(i64::from(status))) }
     }
 
