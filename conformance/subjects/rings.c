@@ -978,12 +978,10 @@ static int32_t is_reachable(struct tieline_interface *i, const uint8_t *bytes, s
     return TIELINE_OK;
 }
 
-static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len, uint8_t *reason, size_t capacity)
+static int32_t reachable(struct tieline_interface *i, const uint8_t *address, size_t len)
 {
     struct address a;
-    int32_t status = is_reachable(i, address, len, &a);
-    if (status && capacity) snprintf((char *)reason, capacity, "%s", why);
-    return status;
+    return is_reachable(i, address, len, &a);
 }
 
 /* Hands the memory file over: 0, or a status. */
