@@ -9,10 +9,65 @@
  * payloads are released. The socket stays: a byte on it is the doorbell for who sleeps, and its end says that the other side
  * is gone, whatever it died of. Put, get and atomics go to memory of `alloc` alone: each region is a memory file too, which
  * the importing side maps. A table that all peers map says which keys hold, and is looked at before every access.
+ *
+ * The suite is tried on this file: with -DMUTATION=NAME it has one of the bugs below, which the suite has to find, and with
+ * -DODD=NAME it is correct in an unusual way, which the suite has to let pass. Who copies from it leaves out what stands behind
+ * MUTATED and ODDLY.
  */
+#define MUTATIONS(M) \
+    /* several peers */ \
+    M(ONE_NUMBER_FOR_ALL_PEERS, "all peers have the same number") \
+    M(NUMBER_IS_A_COUNT, "a peer's number is how many there are, so that after one has left two have the same") \
+    M(NINTH_PEER_REFUSED, "no more than eight peers are taken") \
+    M(SENT_TO_ANOTHER_ENDPOINT, "a short message goes to the endpoint that was made last") \
+    M(ONE_END_IS_ALL_ENDS, "when one of a peer's two connections ends, so does the other one") \
+    /* several operations in flight */ \
+    M(COOKIES_SWAPPED, "two operations that are in flight together end with each other's cookies") \
+    M(OPERATION_129_OVERWRITES, "the table has 128 places, and says that it has 256") \
+    M(FLUSH_AT_ONCE, "flush is done while operations are pending") \
+    M(FENCE_ORDERS_NOTHING, "a message behind a fence overtakes the puts before it") \
+    M(PENDING_LOST_AT_DEATH, "what was pending when the peer died has no completion") \
+    /* waking */ \
+    M(FLAG_BEHIND_THE_CHECK, "arm looks for events first and then says that it sleeps") \
+    M(COMPLETION_WAKES_NOBODY, "a pending completion neither keeps from sleeping nor wakes") \
+    M(ROOM_WAKES_NOBODY, "who was told AGAIN is not woken when there is room") \
+    /* messages */ \
+    M(ZCOPY_HEADER_OF_32_BITS, "am_zcopy cuts the header to 32 bits") \
+    M(ZCOPY_ID_OF_16_BITS, "am_zcopy cuts the id to 16 bits") \
+    M(IDENTITY_CUT_AT_255, "of a longer identity 255 bytes arrive") \
+    M(PAYLOAD_RELEASED_EARLY, "the sender has the slot of a payload back before the next poll") \
+    M(LENT_PAYLOAD_RELEASED_BY_POLL, "the sender has the slot of a lent payload back at the next poll") \
+    M(DROPPED_BEFORE_DEATH, "messages that a peer had sent before it died are not handed out") \
+    M(DROPPED_BEFORE_CLOSE, "messages that a peer had sent before it closed are not handed out") \
+    /* death */ \
+    M(ENDPOINT_FAILED_NEVER, "an endpoint whose peer died refuses to send, but there is no event") \
+    M(ENDPOINT_FAILED_TWICE, "an endpoint fails twice") \
+    M(PEER_LEFT_NEVER, "a peer that is gone goes without an event") \
+    M(DEATH_IN_GOOD_ORDER, "PEER_LEFT of a peer that was killed has status 0") \
+    M(KILLED_BY_A_PIPE, "a bell to a peer that is gone raises SIGPIPE") \
+    /* resources */ \
+    M(MAPPING_LEFT_AT_CLOSE, "an endpoint that is closed stays mapped") \
+    M(MAPPING_LEFT_BY_DROP_KEY, "a key that is dropped stays mapped") \
+    M(ALLOCATION_PER_POLL, "every poll leaves some memory behind") \
+    M(ALLOCATION_PER_MESSAGE, "every short message leaves some memory behind") \
+    M(FILE_LEFT_BEHIND, "a socket stays in /tmp when its interface is closed") \
+    /* limits, threads and settings */ \
+    M(BORROWED_PIECES_KEPT, "the array of pieces is read after the call") \
+    M(SCRATCH_OF_ALL_THREADS, "interfaces in several threads pack into the same buffer") \
+    M(REGIONS_WITHOUT_A_LOCK, "threads that allocate at once get the same region") \
+    M(CONNECT_WAITS, "connect waits 300 ms for an answer that the peer does not give") \
+    M(FOREIGN_KERNEL_IS_REACHABLE, "an address from another host is said to be reachable") \
+    M(SETTINGS_IGNORED, "settings are read and have no effect") \
+    /* AGAIN */ \
+    M(AGAIN_FOR_EVER, "a sender that was told AGAIN once is told nothing else from then on")
+#define ODDITIES(M) \
+    M(AGAIN_OFTEN, "every second data call says AGAIN first") \
+    M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
+    M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll")
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -30,18 +85,34 @@
 
 TIELINE_PROVIDER_NOTE("rings", "0.1.0", 0);
 
-#define DEFAULT_RING_SIZE "256k"
+#ifndef MUTATION
+#define MUTATION NONE
+#endif
+#ifndef ODD
+#define ODD NONE
+#endif
+#define NAME_OF(name, text) name,
+enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
+#define MUTATED(name) (MUTATION == name)
+#define ODDLY(name) (ODD == name)
+
+#define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
 #define DEFAULT_PEERS "1024"
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* a file that shrinks would kill whoever has it mapped */
 
 enum {
-    SLOT_BYTES = 4080, MOST_SLOTS = 4096, LEAST_SLOTS = 2, MOST_PEERS = 1 << 20,
-    SHORT_BYTES = 1024, PACKED_BYTES = SLOT_BYTES, RMA_BYTES = 1 << 20, IOVS = 16,
-    IDENTITY = 512, REGIONS = 1024, TABLE = 256, EVENTS = 256, BACKLOG = 1024,
+    SLOT_BYTES = 4096, MOST_SLOTS = 4096, LEAST_SLOTS = 2, MOST_PEERS = 1 << 20,
+    SHORT_BYTES = ODDLY(LEAST_LIMITS) ? 8 : 1024,
+    PACKED_BYTES = ODDLY(LEAST_LIMITS) ? 64 : SLOT_BYTES,
+    RMA_BYTES = 1 << 20,
+    IOVS = ODDLY(LEAST_LIMITS) ? 1 : 16,
+    EVENTS = ODDLY(LEAST_LIMITS) ? 1 : 256,
+    IDENTITY = 4096, REGIONS = 1024, TABLE = 256, BACKLOG = 1024,
     OPERATIONS_AT_ONCE = 32, /* one poll does a bounded amount of work */
     POLLS_PER_LOOK = 16,     /* sockets cost a system call: they are looked at in one poll of so many */
     LEND_FROM = 64,          /* shorter payloads are copied faster than they are given back */
+    SOCKETS = (MUTATED(KILLED_BY_A_PIPE) ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC | SOCK_NONBLOCK,
 };
 
 /* What the sides of a connection are in `parting`, and what stands there. */
@@ -105,7 +176,7 @@ struct tieline_endpoint { /* the sender's end */
     struct address address;
     uint64_t cookie;
     int32_t failed;          /* what everything says from now on */
-    int told, wants_room;
+    int told, wants_room, odd_calls, odd_again;
     uint32_t free_slots;     /* how many lie in `free` */
     uint32_t free[MOST_SLOTS];
     uint8_t out[MOST_SLOTS]; /* a slot that the receiver has */
@@ -126,9 +197,10 @@ struct operation { /* one that has not ended */
     enum kind kind;
     int done;
     int32_t status;
-    uint64_t cookie, value, offset;
+    uint64_t cookie, value, offset, due;
     uint32_t pieces;
-    struct tieline_iov iov[IOVS];
+    const struct tieline_iov *iov; /* `own`, since the array is borrowed for the call */
+    struct tieline_iov own[IOVS];
     struct tieline_atomic atomic;
 };
 struct shown { struct peer *peer; uint32_t slot; };
@@ -143,6 +215,7 @@ struct tieline_interface { /* one thread at a time */
     uint32_t shown_count;       /* payloads that the last poll has handed out without lending them */
     struct shown shown[EVENTS];
     uint64_t head, tail;        /* of the operations */
+    void *leak;                 /* of a mutation */
     struct operation operations[TABLE];
 };
 
@@ -210,7 +283,8 @@ static size_t file_bytes(uint32_t slots) { return sizeof(struct file) + slots * 
 static void say(struct connection *c, char word)
 {
     /* A peer that is gone must not kill the process. A socket that is full wakes its reader as it is. */
-    if (c->fd >= 0) (void)!send(c->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    int flags = MUTATED(KILLED_BY_A_PIPE) ? MSG_DONTWAIT : MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (c->fd >= 0) (void)!send(c->fd, &word, 1, flags);
 }
 
 static void push(struct connection *c, struct ring *ring, uint32_t slot)
@@ -235,10 +309,20 @@ static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* who r
 
 /* ---- messages ---- */
 
+/* What every data call begins with: 0, or what it says at once. */
+static int32_t refusal(struct tieline_endpoint *e)
+{
+    if (e->failed) return e->failed;
+    if (!ODDLY(AGAIN_OFTEN) || e->odd_calls++ % 2) return TIELINE_OK;
+    e->odd_again = 1; /* who then sleeps is told that it may try again */
+    return TIELINE_AGAIN;
+}
+
 /* A slot to write a message to: null when the receiver has all of them. */
 static struct slot *take_slot(struct tieline_endpoint *e)
 {
     uint32_t slot;
+    if (MUTATED(AGAIN_FOR_EVER) && !e->free_slots) return NULL;
     for (uint32_t n = 0; n < e->c.slots && pop(&e->c, &e->c.file->empty, &slot); n++) {
         if (slot >= e->c.slots || !e->out[slot]) continue; /* it never had that one */
         e->out[slot] = 0;
@@ -267,9 +351,12 @@ static void send_slot(struct tieline_endpoint *e, struct slot *s, uint32_t id, u
 static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header, const uint8_t *payload, size_t len)
 {
     struct slot *s;
-    if (e->failed) return e->failed;
+    int32_t status;
+    if (MUTATED(SENT_TO_ANOTHER_ENDPOINT)) e = e->c.interface->endpoints;
+    if ((status = refusal(e))) return status;
     if (len > SHORT_BYTES) return TIELINE_TOO_LARGE;
     if (!(s = take_slot(e))) return TIELINE_AGAIN;
+    if (MUTATED(ALLOCATION_PER_MESSAGE)) e->c.interface->leak = malloc(64);
     if (len) memcpy(s->data, payload, len);
     send_slot(e, s, id, header, len);
     return TIELINE_OK;
@@ -278,14 +365,19 @@ static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header
 static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t header, tieline_pack_fn pack, void *argument,
                          size_t most)
 {
+    static uint8_t scratch[SLOT_BYTES];
+    uint8_t *room;
     struct slot *s;
+    int32_t status;
     int64_t len;
-    if (e->failed) return e->failed;
+    if ((status = refusal(e))) return status;
     if (most > PACKED_BYTES) return TIELINE_TOO_LARGE;
     if (!(s = take_slot(e))) return TIELINE_AGAIN; /* before the application packs: it packs once */
-    len = pack(argument, s->data, most);           /* it may send and poll meanwhile: the slot is in no list */
+    room = MUTATED(SCRATCH_OF_ALL_THREADS) ? scratch : s->data;
+    len = pack(argument, room, most); /* it may send and poll meanwhile: the slot is in no list */
     if (len >= 0 && (size_t)len > most) len = TIELINE_INVALID;
     if (len >= 0 && e->failed) len = e->failed;
+    if (len > 0 && room == scratch) memcpy(s->data, scratch, (size_t)len);
     if (len < 0) give_up_slot(e, s); /* the application's own error, say: nothing is sent */
     else send_slot(e, s, id, header, (size_t)len);
     return len;
@@ -293,9 +385,15 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
 
 /* ---- operations ---- */
 
-static struct operation *operation_at(struct tieline_interface *i, uint64_t n) { return &i->operations[n % TABLE]; }
+static struct operation *operation_at(struct tieline_interface *i, uint64_t n)
+{
+    return &i->operations[n % (MUTATED(OPERATION_129_OVERWRITES) ? 128 : TABLE)];
+}
 
-static int has_completions(const struct tieline_interface *i) { return i->head != i->tail; }
+static int has_completions(const struct tieline_interface *i)
+{
+    return !MUTATED(COMPLETION_WAKES_NOBODY) && i->head != i->tail;
+}
 
 static int is_full(const struct tieline_interface *i) { return i->tail - i->head == TABLE; }
 
@@ -307,7 +405,12 @@ static struct operation *post(struct tieline_endpoint *e, enum kind kind, uint64
     if (is_full(i)) return NULL;
     o->endpoint = e, o->key = key, o->kind = kind, o->cookie = cookie;
     o->done = 0, o->status = TIELINE_OK, o->value = 0, o->pieces = 0;
+    o->due = i->polls + (ODDLY(LATE_AND_OUT_OF_ORDER) ? 3 + i->tail * 7 % 5 : 0);
     if (key) key->uses++;
+    if (MUTATED(COOKIES_SWAPPED) && i->tail % 2 && i->head != i->tail && operation_at(i, i->tail - 1)->endpoint) {
+        o->cookie = operation_at(i, i->tail - 1)->cookie;
+        operation_at(i, i->tail - 1)->cookie = cookie;
+    }
     i->tail++;
     if (i->armed && has_completions(i)) (void)!write(i->wake, &(uint64_t){ 1 }, 8); /* it sleeps already */
     return o;
@@ -316,14 +419,16 @@ static struct operation *post(struct tieline_endpoint *e, enum kind kind, uint64
 static void free_key(struct tieline_key *k)
 {
     if (k->table) munmap((void *)k->table, sizeof *k->table);
-    if (k->base) munmap(k->base, k->len);
+    if (k->base && !MUTATED(MAPPING_LEFT_BY_DROP_KEY)) munmap(k->base, k->len);
     free(k);
 }
 
 static void let_go(struct operation *o)
 {
+    struct tieline_interface *i = o->endpoint->c.interface;
     if (o->key && !--o->key->uses && o->key->dropped) free_key(o->key);
     o->endpoint = NULL, o->key = NULL;
+    while (i->head != i->tail && !operation_at(i, i->head)->endpoint) i->head++;
 }
 
 /* May this key do that? At every operation, when it is posted and when it is carried out. */
@@ -340,7 +445,7 @@ static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enu
     uint64_t len = 0, right = kind == PUT ? TIELINE_ACCESS_REMOTE_WRITE : TIELINE_ACCESS_REMOTE_READ;
     int32_t status;
     if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
-    if (e->failed) return e->failed;
+    if ((status = refusal(e))) return status;
     if (op->iov_count > IOVS) return TIELINE_INVALID;
     for (size_t n = 0; n < op->iov_count; n++) {
         if (op->iov[n].len > RMA_BYTES - len) return TIELINE_TOO_LARGE;
@@ -350,7 +455,8 @@ static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enu
     if ((status = check_key(op->key, op->offset, len, right))) return status;
     if (!(o = post(e, kind, op->cookie, op->key))) return TIELINE_AGAIN;
     o->offset = op->offset, o->pieces = (uint32_t)op->iov_count;
-    if (o->pieces) memcpy(o->iov, op->iov, o->pieces * sizeof *op->iov); /* the array is borrowed for the call */
+    if (o->pieces) memcpy(o->own, op->iov, o->pieces * sizeof *op->iov);
+    o->iov = MUTATED(BORROWED_PIECES_KEPT) ? op->iov : o->own;
     return TIELINE_PENDING;
 }
 
@@ -362,7 +468,7 @@ static int32_t atomic_operation(struct tieline_endpoint *e, const struct tieline
     struct operation *o;
     int32_t status;
     if (tieline_not_understood(op->flags, TIELINE_OP_FETCH | TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
-    if (e->failed) return e->failed;
+    if ((status = refusal(e))) return status;
     if (op->op > TIELINE_ATOMIC_MAX || (op->width != 4 && op->width != 8)) return TIELINE_INVALID;
     if (op->offset % op->width) return TIELINE_MISALIGNED;
     if ((status = check_key(op->key, op->offset, op->width, TIELINE_ACCESS_REMOTE_ATOMIC))) return status;
@@ -426,7 +532,8 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
 {
     struct slot *s;
     size_t len = 0;
-    if (e->failed) return e->failed;
+    int32_t status = refusal(e);
+    if (status) return status;
     if (count > IOVS) return TIELINE_INVALID;
     for (size_t n = 0; n < count; n++) {
         if (iov[n].len > PACKED_BYTES - len) return TIELINE_TOO_LARGE;
@@ -436,6 +543,8 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
     len = 0;
     for (size_t n = 0; n < count; len += iov[n++].len)
         if (iov[n].len) memcpy(s->data + len, iov[n].base, iov[n].len);
+    if (MUTATED(ZCOPY_HEADER_OF_32_BITS)) header = (uint32_t)header;
+    if (MUTATED(ZCOPY_ID_OF_16_BITS)) id = (uint16_t)id;
     send_slot(e, s, id, header, len);
     post(e, MESSAGE, cookie, NULL);
     return TIELINE_PENDING;
@@ -449,11 +558,19 @@ static int has_operations(const struct tieline_endpoint *e)
     return 0;
 }
 
+static void drop_operations(struct tieline_endpoint *e) /* without an event */
+{
+    struct tieline_interface *i = e->c.interface;
+    for (uint64_t n = i->head; n != i->tail; n++)
+        if (operation_at(i, n)->endpoint == e) let_go(operation_at(i, n));
+}
+
 /* A message is at its target once it is in the ring; for puts, gets and atomics an operation waits behind them. */
 static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 {
-    if (e->failed) return e->failed;
-    if (!has_operations(e)) return TIELINE_OK;
+    int32_t status = refusal(e);
+    if (status) return status;
+    if (MUTATED(FLUSH_AT_ONCE) || !has_operations(e)) return TIELINE_OK;
     return post(e, FLUSH, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
 }
 
@@ -461,8 +578,9 @@ static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 static int32_t fence(struct tieline_endpoint *e)
 {
     struct tieline_interface *i = e->c.interface;
-    if (e->failed) return e->failed;
-    for (uint64_t n = i->head; n != i->tail; n++)
+    int32_t status = refusal(e);
+    if (status) return status;
+    for (uint64_t n = i->head; n != i->tail && !MUTATED(FENCE_ORDERS_NOTHING); n++)
         if (operation_at(i, n)->endpoint == e) run(operation_at(i, n));
     return TIELINE_OK;
 }
@@ -509,6 +627,16 @@ static void drop_key(struct tieline_endpoint *e, struct tieline_key *k)
 
 /* ---- the domain ---- */
 
+static void lock(struct tieline_domain *d)
+{
+    if (!MUTATED(REGIONS_WITHOUT_A_LOCK)) pthread_mutex_lock(&d->lock);
+}
+
+static void unlock(struct tieline_domain *d)
+{
+    if (!MUTATED(REGIONS_WITHOUT_A_LOCK)) pthread_mutex_unlock(&d->lock);
+}
+
 static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params *in, struct tieline_memory_region *out)
 {
     struct tieline_alloc_params params;
@@ -520,7 +648,7 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     if (!params.len || params.len > SIZE_MAX / 2) return fail(TIELINE_NO_MEMORY, "no region has %zu bytes", params.len);
     while (!generation) /* nobody guesses it, and it is never given out twice */
         if (getrandom(&generation, sizeof generation, 0) != sizeof generation) return fail(TIELINE_IO, "no random bytes");
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     for (size_t n = 0; n < REGIONS && !r; n++)
         if (!d->regions[n].used) r = &d->regions[n];
     if (!r) {
@@ -535,7 +663,7 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
         struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = r->base, .len = r->len };
         tieline_write_record(out, &region, sizeof region);
     }
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     return status;
 }
 
@@ -548,12 +676,12 @@ static int32_t revoke_region(struct tieline_domain *d, struct tieline_region *r)
 
 static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
 {
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     revoke_region(d, r);
     munmap(r->base, r->len);
     close(r->fd);
     r->used = 0;
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     return TIELINE_OK;
 }
 
@@ -606,10 +734,12 @@ static void close_domain(struct tieline_domain *d)
 /* An abstract name: nothing is left in any directory. */
 static socklen_t socket_name(struct sockaddr_un *out, const uint8_t name[16])
 {
+    int begin = MUTATED(FILE_LEFT_BEHIND) ? 0 : 1;
+    int len = begin;
     *out = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    int len = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tieline-rings-");
-    for (int n = 0; n < 16; n++) len += snprintf(out->sun_path + 1 + len, sizeof out->sun_path - 1 - len, "%02x", name[n]);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+    len += snprintf(out->sun_path + len, sizeof out->sun_path - len, "%stieline-rings-", begin ? "" : "/tmp/");
+    for (int n = 0; n < 16; n++) len += snprintf(out->sun_path + len, sizeof out->sun_path - len, "%02x", name[n]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
 }
 
 static int is_same_user(int fd) /* everybody can connect to an abstract name */
@@ -650,10 +780,20 @@ static void end(struct connection *c)
         struct tieline_endpoint *e = (struct tieline_endpoint *)c;
         uint32_t how = atomic_load(&c->file->parting[RECEIVER]);
         if (!e->failed) e->failed = statuses[how <= HUNG_UP ? how : THERE];
+        if (MUTATED(PENDING_LOST_AT_DEATH)) drop_operations(e);
     } else {
         struct peer *p = (struct peer *)c;
+        int closed = c->file && atomic_load(&c->file->parting[SENDER]) == CLOSED;
+        if (!p->status && !closed && !MUTATED(DEATH_IN_GOOD_ORDER)) p->status = TIELINE_PEER_FAILED;
+        if (c->file && (closed ? MUTATED(DROPPED_BEFORE_CLOSE) : MUTATED(DROPPED_BEFORE_DEATH)))
+            c->read = atomic_load(&c->file->full.tail);
         p->ended = 1;
-        if (!p->status && !(c->file && atomic_load(&c->file->parting[SENDER]) == CLOSED)) p->status = TIELINE_PEER_FAILED;
+        for (uint32_t n = 0; MUTATED(ONE_END_IS_ALL_ENDS) && n < c->interface->peer_count; n++) {
+            struct peer *other = c->interface->peers[n];
+            if (other && !other->ended && other->identity_len == p->identity_len &&
+                !memcmp(other->identity, p->identity, p->identity_len))
+                end(&other->c);
+        }
     }
 }
 
@@ -701,9 +841,16 @@ static void listen_to(struct connection *c)
     }
 }
 
+static uint32_t count_peers(const struct tieline_interface *i)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < i->peer_count; n++) count += i->peers[n] && !i->peers[n]->left;
+    return count;
+}
+
 static int accept_peer(struct tieline_interface *i)
 {
-    uint32_t limit = i->domain->settings.peers, place = 0;
+    uint32_t limit = MUTATED(NINTH_PEER_REFUSED) ? 8 : i->domain->settings.peers, place = 0;
     struct peer *p;
     int fd = accept4(i->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
@@ -717,6 +864,8 @@ static int accept_peer(struct tieline_interface *i)
     }
     p->c = (struct connection){ .interface = i, .fd = fd };
     p->number = i->next_number++; /* never the same twice: events of two peers cannot be confused */
+    if (MUTATED(ONE_NUMBER_FOR_ALL_PEERS)) p->number = 0;
+    if (MUTATED(NUMBER_IS_A_COUNT)) p->number = count_peers(i);
     if (watch(i, fd, &p->c)) {
         close(fd);
         free(p);
@@ -787,6 +936,9 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
             out[n].flags = TIELINE_EVENT_FLAG_LENT;
             out[n].cookie = (uint64_t)place << 32 | number;
             p->lent++;
+            if (MUTATED(LENT_PAYLOAD_RELEASED_BY_POLL)) i->shown[i->shown_count++] = (struct shown){ p, number };
+        } else if (MUTATED(PAYLOAD_RELEASED_EARLY)) {
+            give_back(p, number);
         } else {
             i->shown[i->shown_count++] = (struct shown){ p, number };
         }
@@ -794,6 +946,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
     }
     if (p->arrived && n < most && p->ended && (p->status == TIELINE_BAD_DATA || is_empty(&p->c, &p->c.file->full))) {
         p->left = 1;
+        if (MUTATED(PEER_LEFT_NEVER)) return n;
         out[n] = words(TIELINE_EVENT_PEER_LEFT, p->status);
         out[n++].peer = p->number;
     }
@@ -810,13 +963,26 @@ static uint32_t poll_peers(struct tieline_interface *i, struct tieline_event *ou
     return n;
 }
 
+/* The operation to end next, which is the oldest; null: none. */
+static struct operation *next_operation(struct tieline_interface *i)
+{
+    struct operation *next = NULL;
+    if (i->head != i->tail && !ODDLY(LATE_AND_OUT_OF_ORDER)) return operation_at(i, i->head);
+    for (uint64_t n = i->head; n != i->tail; n++) {
+        struct operation *o = operation_at(i, n);
+        int waits = 0; /* a flush waits for what was posted on its endpoint before */
+        for (uint64_t before = i->head; o->kind == FLUSH && before != n; before++)
+            waits |= operation_at(i, before)->endpoint == o->endpoint;
+        if (o->endpoint && o->due <= i->polls && !waits) next = o;
+    }
+    return next;
+}
+
 static uint32_t poll_operations(struct tieline_interface *i, struct tieline_event *out, uint32_t n, uint32_t most)
 {
-    for (int ran = 0; n < most && ran < OPERATIONS_AT_ONCE && i->head != i->tail; i->head++) {
-        struct operation *o = operation_at(i, i->head);
-        if (!o->endpoint) continue;
+    struct operation *o;
+    for (int ran = 0; n < most && ran < OPERATIONS_AT_ONCE && (o = next_operation(i)); ran++) {
         run(o);
-        ran++;
         out[n] = words(TIELINE_EVENT_COMPLETION, o->status);
         out[n].cookie = o->cookie;
         out[n++].header = o->status ? 0 : o->value;
@@ -830,8 +996,10 @@ static uint32_t poll_endpoints(struct tieline_interface *i, struct tieline_event
 {
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next) {
         if (e->wants_room && !is_empty(&e->c, &e->c.file->empty)) e->wants_room = 0;
-        if (!e->failed || e->told || n == most || has_operations(e)) continue;
-        e->told = 1;
+        e->odd_again = 0;
+        if (!e->failed || e->told >= (MUTATED(ENDPOINT_FAILED_TWICE) ? 2 : 1) || n == most || has_operations(e)) continue;
+        e->told++;
+        if (MUTATED(ENDPOINT_FAILED_NEVER)) continue;
         out[n] = words(TIELINE_EVENT_ENDPOINT_FAILED, e->failed);
         out[n++].cookie = e->cookie;
     }
@@ -851,6 +1019,7 @@ static int64_t poll_interface(struct tieline_interface *i, struct tieline_event 
     n = poll_operations(i, out, n, most);
     n = poll_endpoints(i, out, n, most);
     if (i->polls % 2) n = poll_peers(i, out, n, most);
+    if (MUTATED(ALLOCATION_PER_POLL)) i->leak = malloc(64);
     return n;
 }
 
@@ -862,20 +1031,24 @@ static int has_events(struct tieline_interface *i)
         if (p && !p->left && p->c.file && (!p->arrived || p->ended || !is_empty(&p->c, &p->c.file->full))) return 1;
     }
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
-        if ((e->failed && !e->told) || (e->wants_room && !is_empty(&e->c, &e->c.file->empty))) return 1;
+        if ((e->failed && !e->told) || e->odd_again || (e->wants_room && !is_empty(&e->c, &e->c.file->empty))) return 1;
     return 0;
 }
 
 /* Who writes to a ring writes its number and then looks at `asleep`; here it is the other way round: one sees the other. */
 static int32_t arm(struct tieline_interface *i)
 {
+    if (MUTATED(FLAG_BEHIND_THE_CHECK)) {
+        if (has_events(i)) return 1;
+        look_at_sockets(i); /* takes old bells away, so that they do not wake */
+    }
     for (uint32_t n = 0; n < i->peer_count; n++)
         if (i->peers[n] && i->peers[n]->c.file) atomic_store(&i->peers[n]->c.file->full.asleep, 1);
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
-        if (e->wants_room) atomic_store(&e->c.file->empty.asleep, 1);
+        if (e->wants_room && !MUTATED(ROOM_WAKES_NOBODY)) atomic_store(&e->c.file->empty.asleep, 1);
     i->armed = 1;
     atomic_thread_fence(memory_order_seq_cst);
-    return has_events(i);
+    return !MUTATED(FLAG_BEHIND_THE_CHECK) && has_events(i);
 }
 
 static int32_t event_fd(struct tieline_interface *i) { return i->epoll; }
@@ -944,7 +1117,7 @@ static int32_t open_interface(struct tieline_domain *d, const struct tieline_int
     i->domain = d;
     i->address = (struct address){ .magic = "ringadr", .pid = getpid(), .table_fd = d->table_fd };
     memcpy(i->address.domain, d->table->domain, sizeof i->address.domain);
-    i->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    i->listener = socket(AF_UNIX, SOCKETS, 0);
     i->epoll = epoll_create1(EPOLL_CLOEXEC);
     i->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (i->listener < 0 || i->epoll < 0 || i->wake < 0 || here(&i->address) ||
@@ -969,7 +1142,7 @@ static int32_t is_reachable(struct tieline_interface *i, const uint8_t *bytes, s
     if (len != sizeof *a) return fail(TIELINE_UNREACHABLE, "an address of rings has %zu bytes, not %zu", sizeof *a, len);
     memcpy(a, bytes, len);
     if (memcmp(a->magic, "ringadr", 8)) return fail(TIELINE_UNREACHABLE, "that is no address of rings");
-    if (memcmp(a->boot, i->address.boot, sizeof a->boot))
+    if (memcmp(a->boot, i->address.boot, sizeof a->boot) && !MUTATED(FOREIGN_KERNEL_IS_REACHABLE))
         return fail(TIELINE_UNREACHABLE, "the peer runs under another kernel, and rings does not leave its own");
     if (a->network != i->address.network)
         return fail(TIELINE_UNREACHABLE, "the peer is in another network namespace: start both in one");
@@ -995,6 +1168,8 @@ static int32_t send_greeting(struct tieline_endpoint *e, int file, const uint8_t
     rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS, rights->cmsg_len = CMSG_LEN(sizeof file);
     memcpy(CMSG_DATA(rights), &file, sizeof file);
     if (identity_len) memcpy(greeting.identity, identity, identity_len);
+    if (MUTATED(IDENTITY_CUT_AT_255) && identity_len > 255)
+        greeting.identity_len = 255, iov.iov_len = offsetof(struct greeting, identity) + 255;
     if (sendmsg(e->c.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return TIELINE_OK;
     return fail(errno == EAGAIN ? TIELINE_AGAIN : TIELINE_UNREACHABLE, "the peer takes no greeting: %s", strerror(errno));
 }
@@ -1005,10 +1180,9 @@ static void close_endpoint(struct tieline_endpoint *e)
     struct tieline_endpoint **link = &i->endpoints;
     while (*link && *link != e) link = &(*link)->next;
     if (*link) *link = e->next;
-    for (uint64_t n = i->head; n != i->tail; n++)
-        if (operation_at(i, n)->endpoint == e) let_go(operation_at(i, n)); /* dropped without an event */
+    drop_operations(e);
     leave(&e->c, SENDER, CLOSED); /* what is in the ring stays for the peer, which has the file or finds it in the socket */
-    if (e->c.file) munmap(e->c.file, file_bytes(e->c.slots));
+    if (e->c.file && !MUTATED(MAPPING_LEFT_AT_CLOSE)) munmap(e->c.file, file_bytes(e->c.slots));
     free(e);
 }
 
@@ -1030,7 +1204,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     e->address = address, e->cookie = params.cookie;
     while (e->free_slots < e->c.slots) e->free[e->free_slots] = e->c.slots - 1 - e->free_slots, e->free_slots++;
     name_len = socket_name(&name, address.name);
-    e->c.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    e->c.fd = socket(AF_UNIX, SOCKETS, 0);
     if (e->c.fd < 0) status = fail(TIELINE_NO_MEMORY, "no socket: %s", strerror(errno));
     else if (connect(e->c.fd, (struct sockaddr *)&name, name_len)) /* does not wait: the peer need not have accepted it */
         status = fail(errno == EAGAIN ? TIELINE_AGAIN : TIELINE_UNREACHABLE, "the peer is not there: %s", strerror(errno));
@@ -1039,6 +1213,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
         status = fail(TIELINE_NO_MEMORY, "no memory file: %s", strerror(errno));
     else if (watch(i, e->c.fd, &e->c)) status = fail(TIELINE_NO_MEMORY, "epoll: %s", strerror(errno));
     else status = send_greeting(e, file, params.identity, params.identity_len);
+    if (MUTATED(CONNECT_WAITS) && !status) poll(&(struct pollfd){ .fd = e->c.fd, .events = POLLIN }, 1, 300);
     if (file >= 0) close(file);
     if (status) {
         close_endpoint(e);
@@ -1056,8 +1231,7 @@ static int32_t memory_use(struct tieline_interface *i, struct tieline_memory_use
                                       .base_bytes = sizeof *i + i->domain->settings.peers * sizeof *i->peers };
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next, use.peers++)
         use.peer_bytes += sizeof *e + sizeof(struct file), use.buffer_bytes += e->c.slots * sizeof(struct slot);
-    for (uint32_t n = 0; n < i->peer_count; n++)
-        if (i->peers[n]) use.peer_bytes += sizeof *i->peers[n], use.peers++;
+    use.peer_bytes += count_peers(i) * sizeof(struct peer), use.peers += count_peers(i);
     tieline_write_record(out, &use, sizeof use);
     return TIELINE_OK;
 }
@@ -1109,7 +1283,7 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     return TIELINE_OK;
 }
 
-#define TEXT(text) (const uint8_t *)(text), sizeof(text) - 1
+#define TEXT(text) (const uint8_t *)(text), strlen(text)
 
 static int32_t query_config(struct tieline_state *state, struct tieline_config_var *out, size_t capacity, size_t *count)
 {
@@ -1159,7 +1333,7 @@ static int32_t setting(const struct tieline_host *host, const char *name, const 
     int64_t len = TIELINE_NO_DEVICE;
     if (host->size >= offsetof(struct tieline_host, config_get) + sizeof host->config_get && host->config_get)
         len = host->config_get(host->context, (const uint8_t *)name, strlen(name), (uint8_t *)text, sizeof text - 1);
-    if (len < 0) len = snprintf(text, sizeof text, "%s", or_else);
+    if (len < 0 || MUTATED(SETTINGS_IGNORED)) len = snprintf(text, sizeof text, "%s", or_else);
     if (len < (int64_t)sizeof text) {
         text[len] = 0;
         *out = parse(text);
@@ -1170,7 +1344,7 @@ static int32_t setting(const struct tieline_host *host, const char *name, const 
 
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
 {
-    const uint64_t slot = sizeof(struct slot);
+    const uint64_t slot = SLOT_BYTES;
     uint64_t ring_size, peers;
     struct tieline_state *state;
     int32_t status;

@@ -232,8 +232,8 @@ fn await_death(desk: &mut Desk) -> Checked {
 pub(super) fn a_killed_peer_is_reported_and_posting_to_it_fails(case: &Case) -> Checked {
     let (mut desk, mut partner) = meet(case)?;
     partner.tell("echo 1")?;
-    desk.send(1, 1, b"are you there?")?;
-    check(&desk.receive()?, 2, !1, b"are you there?")?;
+    desk.send(1, 1, b"alive?")?;
+    check(&desk.receive()?, 2, !1, b"alive?")?;
     let _ = partner.answer(&mut desk)?;
     partner.kill();
     await_death(&mut desk)?;
