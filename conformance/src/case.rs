@@ -213,6 +213,8 @@ pub(crate) struct Mailbox {
     pub(crate) arrived: Vec<Received>,
     pub(crate) left: Vec<Received>,
     pub(crate) failed: Vec<Received>,
+    /// Numbers of peers that are here, and which of `arrived` they are.
+    here: Vec<(u64, usize)>,
     /// Cookies of endpoints that were connected to an endpoint: they name the peers, which do not arrive.
     pub(crate) cookies: Vec<u64>,
     /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
@@ -228,6 +230,7 @@ impl Mailbox {
             arrived: Vec::new(),
             left: Vec::new(),
             failed: Vec::new(),
+            here: Vec::new(),
             cookies: Vec::new(),
             keeps_lent: false,
         }
@@ -237,17 +240,18 @@ impl Mailbox {
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         let events = succeeds("poll", self.interface.poll(16))?;
         let any = !events.is_empty();
-        for received in events {
+        for mut received in events {
             match received.kind {
                 event::MESSAGE => {
-                    let arrived = self.arrived.iter().any(|a| a.peer == received.peer);
-                    if !arrived && !self.cookies.contains(&received.peer) {
+                    let here = self.here.iter().find(|(peer, _)| *peer == received.peer);
+                    if here.is_none() && !self.cookies.contains(&received.peer) {
                         return Err(fail(
                             format!("a message from peer {}", received.peer),
-                            "PEER_ARRIVED with that number first",
+                            "PEER_ARRIVED with that number first, and no PEER_LEFT of it since",
                             format!("{} arrivals", self.arrived.len()),
                         ));
                     }
+                    received.sender = here.map(|(_, arrival)| *arrival);
                     if received.flags & event_flags::LENT != 0 && !self.keeps_lent {
                         self.interface.release(received.cookie);
                     }
@@ -258,8 +262,19 @@ impl Mailbox {
                     holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
                     self.completions.push(received);
                 }
-                event::PEER_ARRIVED => self.arrived.push(received),
-                event::PEER_LEFT => self.left.push(received),
+                event::PEER_ARRIVED => {
+                    self.here.retain(|(peer, _)| *peer != received.peer);
+                    self.here.push((received.peer, self.arrived.len()));
+                    self.arrived.push(received);
+                }
+                event::PEER_LEFT => {
+                    let before = self.here.len();
+                    self.here.retain(|(peer, _)| *peer != received.peer);
+                    let found = format!("one of {} more", received.peer);
+                    let expected = "one for each PEER_ARRIVED";
+                    holds(self.here.len() < before, "PEER_LEFT", expected, found)?;
+                    self.left.push(received);
+                }
                 event::ENDPOINT_FAILED => self.failed.push(received),
                 kind => return Err(fail("the kind of an event", "one that exists", kind)),
             }
@@ -300,6 +315,26 @@ impl Desk {
 
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
+    }
+
+    /// The same, under this name.
+    pub(crate) fn connect_as(
+        &mut self,
+        address: &[u8],
+        who: &[u8],
+        cookie: u64,
+    ) -> Result<(), Stop> {
+        self.endpoint = Some(self.connect(0, address, who, cookie)?);
+        Ok(())
+    }
+
+    /// A second endpoint to the far end; nothing where each connection is a pair of endpoints.
+    pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
+        if case.connects_to_endpoint() {
+            return Ok(None);
+        }
+        let address = case.address_of(&self.far().interface)?;
+        self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
     }
 
     /// Closes the endpoints; the interfaces stay open.

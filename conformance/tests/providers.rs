@@ -346,11 +346,30 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
         "reachable",
     ),
     (
-        "if (capacity) snprintf((char *)reason",
-        "if (0) snprintf((char *)reason",
+        "fail(TIELINE_UNREACHABLE, \"loopback connects an interface only to itself\")",
+        "fail(TIELINE_UNREACHABLE, \"\")",
         "bytes_that_are_no_address",
         "reason",
     ),
+    (
+        "e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header);\n    (void)cookie;",
+        "e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, (uint32_t)header);\n    (void)cookie;",
+        "every_bit_of_id_and_header",
+        "header of am_zcopy",
+    ),
+    (
+        "s->len = params.identity_len);",
+        "s->len = params.identity_len > 255 ? 255 : params.identity_len);",
+        "an_identity_of_the_stated_length",
+        "identity of 256 bytes",
+    ),
+    (
+        "return (int64_t)i->shown;\n}",
+        "int64_t n = (int64_t)i->shown;\n    i->head += i->shown, i->shown = 0;\n    return n;\n}",
+        "a_payload_stays_until_the_next_poll",
+        "its place was used",
+    ),
+    ("{ i, i->peers++ }", "{ i, 0 }", "a_message_says_which_of_many_peers", "number"),
     (
         "int32_t status = TIELINE_OK;\n    struct tieline_region *r;",
         "for (;;) ;\n    int32_t status = TIELINE_OK;\n    struct tieline_region *r;",
@@ -362,7 +381,7 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
 /// The same for the connection-only example.
 const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
     (
-        "hash(address, len), gone",
+        "address_hash(address, len), gone",
         "hash(address, len - 1), gone",
         "an_address_where_nobody_is_any_more",
         "hash",
@@ -417,8 +436,8 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
         "",
     ),
     (
-        "if (capacity) snprintf((char *)reason",
-        "if (0) snprintf((char *)reason",
+        "no ? fail(TIELINE_UNREACHABLE, no)",
+        "no ? fail(TIELINE_UNREACHABLE, \"\")",
         "bytes_that_are_no_address_of_a_connector",
         "reason",
     ),

@@ -6,9 +6,12 @@ mod attributes;
 mod connectors;
 mod leaving;
 mod messages;
+mod payloads;
+mod peers;
 mod processes;
 mod rma;
 mod waiting;
+mod waking;
 
 pub(crate) use atomics::count as count_remotely;
 
@@ -173,6 +176,36 @@ checks! {
             "The end of a peer is told once.";
         the_memory_report_is_sane: messages::SHORT,
             "The memory report can be believed.";
+    }
+    payloads for DATA => {
+        every_bit_of_id_and_header_arrives_by_every_way: messages::SHORT,
+            "Headers have 64 bits and ids 16 at least, whatever way a message takes; a longer id is refused and never cut.";
+        an_identity_of_the_stated_length_arrives_whole: messages::SHORT,
+            "The core knows a peer by its identity: one that is cut belongs to nobody.";
+        a_payload_stays_until_the_next_poll_though_more_is_sent: messages::SHORT,
+            "A handler reads its message where it lies, while others go on sending.";
+        gathered_messages_in_flight_keep_their_bytes_and_cookies: messages::ZCOPY,
+            "Memory is the application's again with the completion, and not before.";
+    }
+    peers for DATA => {
+        messages_go_to_the_peer_of_their_endpoint: messages::SHORT,
+            "With a dozen peers each message goes to the one that it was sent to.";
+        a_message_says_which_of_many_peers_it_is_from: messages::SHORT,
+            "With a dozen peers the number that a message carries is its sender's.";
+        a_number_means_one_peer_until_that_has_left: messages::SHORT,
+            "A newcomer is not taken for somebody who is there.";
+        the_end_of_one_peer_ends_no_other: messages::SHORT,
+            "A peer that closes ends its own connection and nothing else.";
+        of_two_endpoints_to_one_peer_each_has_its_own_order_and_end: messages::SHORT,
+            "Two endpoints to one peer are two: closing one leaves the other.";
+    }
+    waking for DATA => {
+        a_message_that_comes_while_an_interface_falls_asleep_wakes_it: waiting::WAITS,
+            "No wake-up is lost between the last look and the sleep.";
+        a_completion_wakes_a_sleeping_interface: waiting::WAITS,
+            "Who sleeps until an operation completes is woken by that.";
+        room_after_again_wakes_a_sleeping_sender: waiting::WAITS,
+            "Who sleeps until there is room is woken when the receiver has made some.";
     }
     waiting for DATA => {
         an_endpoint_that_is_closed_at_once_harms_nobody: 0,

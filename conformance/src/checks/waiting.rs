@@ -2,6 +2,7 @@
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox};
+use crate::endpoint::Endpoint;
 use crate::interface::{Interface, readable};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::patience_ms;
@@ -14,7 +15,7 @@ use tieline_plugin_api::{Status, caps};
 pub(super) const TRIES: u32 = 300;
 
 /// Polls until the interface agrees to sleep.
-fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
+pub(super) fn fall_asleep(mailbox: &mut Mailbox) -> Result<i32, Stop> {
     let fd = succeeds("event_fd", mailbox.interface.event_fd())?;
     holds(fd >= 0, "event_fd", "a descriptor", fd)?;
     for _ in 0..TRIES {
@@ -86,10 +87,7 @@ pub(super) fn a_first_contact_wakes_a_sleeping_interface(case: &Case) -> Checked
     Ok(())
 }
 
-pub(super) fn address_of(
-    case: &Case,
-    endpoint: &crate::endpoint::Endpoint,
-) -> Result<Vec<u8>, Stop> {
+pub(super) fn address_of(case: &Case, endpoint: &Endpoint) -> Result<Vec<u8>, Stop> {
     let capacity = case.attr.max_endpoint_address_len as usize;
     succeeds("the endpoint's address", endpoint.address(capacity))
 }
@@ -103,7 +101,7 @@ pub(super) fn connect(
     near: &Interface,
     address: &[u8],
     others: &mut [&mut Mailbox],
-) -> Result<crate::endpoint::Endpoint, Stop> {
+) -> Result<Endpoint, Stop> {
     loop {
         match near.connect(address, &case.identity(), 1) {
             Err(failure) if failure.status == Status::Again => {
@@ -129,25 +127,35 @@ pub(super) fn two_threads_exchange_messages(case: &Case) -> Checked {
     })
 }
 
-/// One of two threads: tells its address, sends 10 000 messages, checks as many.
-fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
-    const MESSAGES: u64 = 10_000;
+/// One of two threads tells its address, and connects to the other's.
+pub(super) fn meet(
+    case: &Case,
+    mailbox: &mut Mailbox,
+    mine: &Sender<Vec<u8>>,
+    theirs: &Receiver<Vec<u8>>,
+) -> Result<Endpoint, Stop> {
     let gone = || Stop::Fail("the other thread gave up".to_string());
-    let interface = case.interface()?;
-    let mut mailbox = Mailbox::new(interface.clone());
-    let endpoint = if case.connects_to_endpoint() {
+    let interface = mailbox.interface.clone();
+    if case.connects_to_endpoint() {
         mailbox.cookies.push(1);
         let endpoint = connect(case, &interface, &[], &mut [])?;
         mine.send(address_of(case, &endpoint)?).map_err(|_| gone())?;
         let address = theirs.recv().map_err(|_| gone())?;
         succeeds("connect", endpoint.connect(&address))?;
-        endpoint
-    } else {
-        mine.send(case.address_of(&interface)?).map_err(|_| gone())?;
-        let address = theirs.recv().map_err(|_| gone())?;
-        reach(&interface, &address)?;
-        connect(case, &interface, &address, &mut [&mut mailbox])?
-    };
+        return Ok(endpoint);
+    }
+    mine.send(case.address_of(&interface)?).map_err(|_| gone())?;
+    let address = theirs.recv().map_err(|_| gone())?;
+    reach(&interface, &address)?;
+    connect(case, &interface, &address, &mut [mailbox])
+}
+
+/// One of two threads: tells its address, sends 10 000 messages, checks as many.
+fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
+    const MESSAGES: u64 = 10_000;
+    let gone = || Stop::Fail("the other thread gave up".to_string());
+    let mut mailbox = Mailbox::new(case.interface()?);
+    let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;
     let (mut sent, mut received) = (0, 0);
     while sent < MESSAGES || received < MESSAGES {
         let before = sent;

@@ -118,6 +118,19 @@ impl Interface {
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
+    /// As [`Interface::poll`]; what the events point to is compared once more after `meanwhile`: the first one whose bytes
+    /// have changed.
+    pub(crate) fn poll_and_look_again(
+        &self,
+        max: usize,
+        meanwhile: impl FnOnce(&[Received]),
+    ) -> Result<(Vec<Received>, Option<usize>), Status> {
+        let received = self.poll(max)?;
+        meanwhile(&received);
+        let changed = received.iter().position(|event| event.again() != event.data);
+        Ok((received, changed))
+    }
+
     /// `true`: sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
@@ -161,6 +174,8 @@ pub(crate) struct Received {
     pub(crate) header: u64,
     pub(crate) data: Vec<u8>,
     pub(crate) cookie: u64,
+    /// Which arrival of its mailbox it is from.
+    pub(crate) sender: Option<usize>,
     at: *const u8,
 }
 
@@ -185,13 +200,18 @@ impl Received {
             header: event.header,
             data,
             cookie: event.cookie,
+            sender: None,
             at: event.data,
         }
     }
 
-    /// Reads the payload again from where it lay: only for a lent one.
+    /// Reads the payload again from where it lay: before the next poll, or before a lent one is released.
     pub(crate) fn again(&self) -> Vec<u8> {
-        // SAFETY: a lent payload stays where it is until it is released, which the caller has not done.
+        if self.data.is_empty() {
+            return Vec::new();
+        }
+        // SAFETY: a payload stays where it is until the next poll, a lent one until it is released; the caller has done
+        // neither.
         unsafe { core::slice::from_raw_parts(self.at, self.data.len()) }.to_vec()
     }
 }
