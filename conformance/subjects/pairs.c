@@ -148,7 +148,7 @@ enum { PACKET, WINDOW, PATIENCE, ATOMICS, VARIABLES };
 struct tieline_state { const struct tieline_host *host; uint64_t values[VARIABLES], close_timeout; };
 
 struct place { char magic[8]; uint8_t boot[16]; uint64_t device, inode; }; /* a kernel, and a network namespace of it */
-struct address { struct place place; uint8_t name[16]; };                  /* an endpoint's: its name is random */
+struct address { struct place place; uint8_t name[16], domain[16]; };      /* an endpoint's: its name is random */
 
 struct tieline_region {
     uint8_t *base;
@@ -872,11 +872,13 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     struct tieline_import_params params;
     struct tieline_key *k;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    (void)e;
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
+    if (e->phase == FRESH) return fail(TIELINE_NOT_CONNECTED, "the endpoint is not connected: whose key this should be is not known");
     if (params.len != sizeof *k) return fail(TIELINE_KEY_REJECTED, "a key of pairs has 40 bytes");
+    if (memcmp(params.bytes, e->peer.domain, sizeof e->peer.domain) && !MUTATED(FOREIGN_KEY_TAKEN))
+        return fail(TIELINE_KEY_REJECTED, "the key is none of the peer's domain");
     if (!(k = malloc(sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
-    memcpy(k, params.bytes, sizeof *k); /* the peer checks it at every operation: it knows its regions */
+    memcpy(k, params.bytes, sizeof *k); /* the rest of it the peer checks at every operation: it knows its regions */
     *out = k;
     return TIELINE_OK;
 }
@@ -899,6 +901,7 @@ static int32_t new_endpoint(struct tieline_interface *i, const struct tieline_en
     e->interface = i, e->cookie = params.cookie, e->window = window;
     e->packed = (uint8_t *)&e->operations[window];
     e->own.place = i->place;
+    memcpy(e->own.domain, i->domain->id, sizeof e->own.domain);
     e->listener = e->out = e->in = -1;
     if (randomly(e->own.name, sizeof e->own.name)) {
         e->listener = new_socket(e->own.name, "-in");
