@@ -322,8 +322,8 @@ static int32_t refusal(struct tieline_endpoint *e)
 static struct slot *take_slot(struct tieline_endpoint *e)
 {
     uint32_t slot;
-    if (MUTATED(AGAIN_FOR_EVER) && !e->free_slots) return NULL;
-    for (uint32_t n = 0; n < e->c.slots && pop(&e->c, &e->c.file->empty, &slot); n++) {
+    uint32_t most = MUTATED(AGAIN_FOR_EVER) && !e->free_slots ? 0 : e->c.slots;
+    for (uint32_t n = 0; n < most && pop(&e->c, &e->c.file->empty, &slot); n++) {
         if (slot >= e->c.slots || !e->out[slot]) continue; /* it never had that one */
         e->out[slot] = 0;
         e->free[e->free_slots++] = slot;
