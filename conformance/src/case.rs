@@ -302,12 +302,6 @@ impl Desk {
         }
     }
 
-    /// Connects it to a peer's address; an empty one for a module that connects to an endpoint.
-    pub(crate) fn connect_to(&mut self, case: &Case, address: &[u8]) -> Result<(), Stop> {
-        self.endpoint = Some(self.connect(0, address, &case.identity(), NEAR_COOKIE)?);
-        Ok(())
-    }
-
     pub(crate) fn far(&mut self) -> &mut Mailbox {
         let last = self.boxes.len() - 1;
         &mut self.boxes[last]
@@ -317,7 +311,7 @@ impl Desk {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
     }
 
-    /// The same, under this name.
+    /// Connects it to a peer's address, under this name; an empty one for a module that connects to an endpoint.
     pub(crate) fn connect_as(
         &mut self,
         address: &[u8],

@@ -2,7 +2,7 @@
 //!
 //! One command a line, one line of answer. Between commands it makes progress.
 
-use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
+use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::checks::count_remotely;
 use crate::connector;
 use crate::report::{Stop, succeeds};
@@ -91,7 +91,7 @@ impl<'a> Peer<'a> {
             }
             // Connect-to-endpoint modules answer with the endpoint's address, others with nothing.
             "connect" => {
-                self.desk.connect_to(self.case, &unhex(argument))?;
+                self.desk.connect_as(&unhex(argument), &self.case.identity(), NEAR_COOKIE)?;
                 let capacity = self.case.attr.max_endpoint_address_len as usize;
                 let address = if capacity == 0 {
                     Vec::new()
@@ -115,6 +115,12 @@ impl<'a> Peer<'a> {
                 for n in 0..number()? {
                     self.desk.send(2, n, &n.to_le_bytes())?;
                 }
+                Ok("done".to_string())
+            }
+            "flush" => {
+                let endpoint = self.desk.endpoint();
+                let code = self.desk.retry(|| endpoint.flush(1))?;
+                let _ = succeeds("flush", self.desk.complete(code, 1)?)?;
                 Ok("done".to_string())
             }
             "count" => {

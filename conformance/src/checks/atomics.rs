@@ -25,7 +25,14 @@ fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     }
 }
 
-fn operation(op: u32, width: u32, offset: u64, operand: u64, compare: u64, fetch: bool) -> Atomic {
+pub(super) fn operation(
+    op: u32,
+    width: u32,
+    offset: u64,
+    operand: u64,
+    compare: u64,
+    fetch: bool,
+) -> Atomic {
     Atomic {
         op,
         width,
@@ -134,6 +141,12 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     succeeds("deregister", bench.target.revoke())?;
     let done = run(&mut bench.desk, &bench.key, operation(op, width, 0, 1, 0, fetch))?;
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
+}
+
+/// An add that fetches, with its width.
+pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
+    let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
+    claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
 }
 
 /// The width of the add that counting uses.

@@ -399,9 +399,9 @@ pub(super) fn two_threads_exchange_datagrams(case: &Case) -> Checked {
     })
 }
 
-/// One of two threads: tells its address, sends 10 000 datagrams, checks as many.
+/// One of two threads: tells its address, sends 4000 datagrams, checks as many.
 fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> Checked {
-    const DATAGRAMS: u64 = 10_000;
+    const DATAGRAMS: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());
     let mut post = Post::open(case)?;
     mine.send(post.address.clone()).map_err(|_| gone())?;
@@ -443,7 +443,7 @@ fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
 
 pub(super) fn two_processes_exchange_datagrams(case: &Case) -> Checked {
     reliable(case)?;
-    const DATAGRAMS: u64 = 5_000;
+    const DATAGRAMS: u64 = 3_000;
     let (mut post, mut partner, there) = meet(case)?;
     partner.tell(&format!("echo {} {DATAGRAMS}", hex(&post.address)))?;
     let mut seen = 0;

@@ -4,6 +4,8 @@ mod abi;
 mod atomics;
 mod attributes;
 mod connectors;
+mod deaths;
+mod flight;
 mod leaving;
 mod messages;
 mod payloads;
@@ -259,6 +261,20 @@ checks! {
         a_passive_target_needs_no_poll: rma::PASSIVE,
             "A target that computes does not hold up those who use its memory.";
     }
+    flight for DATA => {
+        many_operations_at_once_have_each_its_bytes_cookie_and_end: rma::BOTH,
+            "With hundreds of operations in flight each ends once, under its cookie, as it did end.";
+        a_flush_does_not_end_before_what_stands_before_it: rma::BOTH,
+            "What a flush has waited for is at the target.";
+        a_message_behind_a_fence_comes_behind_the_puts_before_it: rma::BOTH | caps::AM_SHORT,
+            "A message behind a fence may say that the data is there.";
+        the_array_of_pieces_is_not_used_after_the_call: rma::BOTH,
+            "The array of pieces is the caller's again when the call returns.";
+        closing_an_endpoint_drops_what_is_pending_and_leaves_its_memory_alone: rma::BOTH,
+            "Memory is the application's again when its endpoint has been closed.";
+        many_atomics_at_once_bring_each_its_own_value: atomics::ATOMICS,
+            "With hundreds of atomics in flight each brings the value that it fetched.";
+    }
     atomics for DATA => {
         every_claimed_atomic_does_what_its_name_says: atomics::ATOMICS,
             "Each claimed atomic does what its name says, at its width.";
@@ -282,5 +298,15 @@ checks! {
             "A sender that dies leaves whole messages.";
         a_put_to_a_killed_peer_fails: rma::BOTH,
             "A put to a dead process is an error.";
+    }
+    deaths for DATA => {
+        a_death_is_told_once_to_each_endpoint_and_to_no_other: messages::SHORT | caps::PEER_FAILURE,
+            "Every endpoint to a dead process hears of it once, and no other does.";
+        what_a_process_had_sent_arrives_though_it_died: messages::SHORT | caps::PEER_FAILURE,
+            "What a process had handed over is not lost when it dies.";
+        what_is_pending_ends_once_when_the_peer_dies: caps::AM_SHORT | caps::PEER_FAILURE,
+            "Whoever waits for an operation towards a peer that dies hears how it ended.";
+        the_death_of_a_peer_raises_no_signal: messages::SHORT | caps::PEER_FAILURE,
+            "A program in C does not end because its peer has.";
     }
 }

@@ -5,7 +5,7 @@ use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE, Random};
 use crate::peer::{ARGUMENT, FILL, REGION, hex, is_hard, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
-use crate::watch::{dies_with_us, waits_for};
+use crate::watch::{dies_with_us, stop, waits_for};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -47,7 +47,7 @@ impl Partner {
     }
 
     /// Waits for an answer and makes progress meanwhile.
-    fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
+    pub(super) fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
         self.answer_while(|| desk.turn())
     }
 
@@ -57,15 +57,23 @@ impl Partner {
         mut work: impl FnMut() -> Checked,
     ) -> Result<String, Stop> {
         loop {
-            match self.answers.try_recv() {
-                Ok(line) if line.starts_with("error: ") => {
-                    return Err(Stop::Fail(format!("peer process: {line}")));
-                }
-                Ok(line) => return Ok(line),
-                Err(TryRecvError::Empty) => work()?,
-                Err(TryRecvError::Disconnected) => {
-                    return Err(Stop::Fail("the peer process ended without an answer".to_string()));
-                }
+            match self.try_answer()? {
+                Some(line) => return Ok(line),
+                None => work()?,
+            }
+        }
+    }
+
+    /// An answer, if there is one.
+    pub(super) fn try_answer(&mut self) -> Result<Option<String>, Stop> {
+        match self.answers.try_recv() {
+            Ok(line) if line.starts_with("error: ") => {
+                Err(Stop::Fail(format!("peer process: {line}")))
+            }
+            Ok(line) => Ok(Some(line)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => {
+                Err(Stop::Fail("the peer process ended without an answer".to_string()))
             }
         }
     }
@@ -73,6 +81,11 @@ impl Partner {
     fn ask(&mut self, desk: &mut Desk, command: &str) -> Result<String, Stop> {
         self.tell(command)?;
         self.answer(desk)
+    }
+
+    /// Lets the process do nothing more, while it lives.
+    pub(super) fn stop(&mut self) {
+        stop(&self.child);
     }
 
     /// Kills the process; returns when it is dead.
@@ -89,26 +102,32 @@ impl Drop for Partner {
 }
 
 /// Both processes, connected in both directions.
-fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
-    let mut partner = Partner::start(case)?;
+pub(super) fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
+    let partner = join(case, &mut desk, NEAR_COOKIE)?;
+    Ok((desk, partner))
+}
+
+/// One process more, connected in both directions; the desk's endpoint is the one to it from now on.
+pub(super) fn join(case: &Case, desk: &mut Desk, cookie: u64) -> Result<Partner, Stop> {
+    let mut partner = Partner::start(case)?;
     if case.connects_to_endpoint() {
-        desk.connect_to(case, &[])?;
-        let there = unhex(&partner.ask(&mut desk, "connect ")?[1..]);
+        desk.connect_as(&[], &case.identity(), cookie)?;
+        let there = unhex(&partner.ask(desk, "connect ")?[1..]);
         let capacity = case.attr.max_endpoint_address_len as usize;
         let here = succeeds("the endpoint's address", desk.endpoint().address(capacity))?;
-        let _ = partner.ask(&mut desk, &format!("bind {}", hex(&here)))?;
+        let _ = partner.ask(desk, &format!("bind {}", hex(&here)))?;
         succeeds("connecting to the endpoint", desk.endpoint().connect(&there))?;
-    } else {
-        let there = unhex(&partner.ask(&mut desk, "address")?);
-        if let Err(why) = desk.boxes[0].interface.reachable(&there) {
-            return Err(Stop::Skip(format!("another process is not reachable: {}", why.text)));
-        }
-        desk.connect_to(case, &there)?;
-        let here = case.address_of(&desk.boxes[0].interface)?;
-        let _ = partner.ask(&mut desk, &format!("connect {}", hex(&here)))?;
+        return Ok(partner);
     }
-    Ok((desk, partner))
+    let there = unhex(&partner.ask(desk, "address")?);
+    if let Err(why) = desk.boxes[0].interface.reachable(&there) {
+        return Err(Stop::Skip(format!("another process is not reachable: {}", why.text)));
+    }
+    desk.connect_as(&there, &case.identity(), cookie)?;
+    let here = case.address_of(&desk.boxes[0].interface)?;
+    let _ = partner.ask(desk, &format!("connect {}", hex(&here)))?;
+    Ok(partner)
 }
 
 pub(super) fn two_processes_exchange_messages(case: &Case) -> Checked {

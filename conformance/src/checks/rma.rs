@@ -9,7 +9,7 @@ use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
 /// A region of this length, whose first and last bytes no check addresses.
-const TARGET: usize = 64 << 10;
+pub(super) const TARGET: usize = 64 << 10;
 const GUARD: usize = 512;
 
 /// A desk, a target at the far end with its key, and local memory.

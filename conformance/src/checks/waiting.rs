@@ -150,9 +150,9 @@ pub(super) fn meet(
     connect(case, &interface, &address, &mut [mailbox])
 }
 
-/// One of two threads: tells its address, sends 10 000 messages, checks as many.
+/// One of two threads: tells its address, sends 4000 messages, checks as many.
 fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
-    const MESSAGES: u64 = 10_000;
+    const MESSAGES: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());
     let mut mailbox = Mailbox::new(case.interface()?);
     let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;

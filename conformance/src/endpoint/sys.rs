@@ -9,7 +9,9 @@ use crate::watch::call;
 use core::cell::RefCell;
 use core::ffi::c_void;
 use core::ptr;
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status};
 
@@ -31,6 +33,61 @@ impl Drop for OpenEndpoint {
 /// A connection.
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
+
+/// Pieces, and the record that names them, as long as a call borrows them; then they say something else. They lie where no
+/// other data goes: who looks at them later finds no crash but the wrong bytes.
+struct Borrowed<'a>(&'a mut Lent);
+
+#[derive(Default)]
+struct Lent {
+    iov: Vec<Iov>,
+    rma: Option<Rma>,
+}
+
+/// What pieces lead to that nobody may look at any more.
+const NOWHERE: usize = 4096;
+
+impl Borrowed<'_> {
+    fn of(iov: &[Iov]) -> Borrowed<'static> {
+        // A few hundred are kept, in turns, so that one that was written over stays so.
+        thread_local!(static LENT: RefCell<VecDeque<Box<Lent>>> = const { RefCell::new(VecDeque::new()) });
+        LENT.with_borrow_mut(|kept| {
+            let mut lent = match kept.len() < 500 {
+                true => Box::default(),
+                false => kept.pop_front().unwrap_or_default(),
+            };
+            lent.iov.clear();
+            lent.iov.extend_from_slice(iov);
+            let at: *mut Lent = &mut *lent;
+            kept.push_back(lent);
+            // SAFETY: boxed, so it stays where it is when the queue grows; 500 more are borrowed before it goes.
+            Borrowed(unsafe { &mut *at })
+        })
+    }
+
+    fn iov(&mut self) -> *const Iov {
+        self.0.iov.as_ptr()
+    }
+
+    fn rma(&mut self, op: Rma) -> *const Rma {
+        self.0.rma.insert(op)
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        static DECOY: OnceLock<usize> = OnceLock::new();
+        let decoy =
+            *DECOY.get_or_init(|| Box::leak(Box::new([0xdbu8; NOWHERE])).as_mut_ptr().addr());
+        let decoy = ptr::with_exposed_provenance_mut(decoy);
+        for piece in &mut self.0.iov {
+            *piece = Iov::new(decoy, piece.len.min(NOWHERE));
+        }
+        if let Some(rma) = &mut self.0.rma {
+            (rma.len, rma.offset, rma.cookie) = (0, 0, u64::MAX);
+        }
+    }
+}
 
 /// A put, get or atomic that a check describes.
 #[derive(Clone, Copy)]
@@ -100,13 +157,15 @@ impl Endpoint {
     ) -> Result<i64, Status> {
         let _call = call("am_zcopy");
         let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
+        let mut array = Borrowed::of(iov);
         // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
-        status(unsafe { f(self.0.handle, id, header, iov.as_ptr(), iov.len(), cookie) }.into())
+        status(unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) }.into())
     }
 
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
+        let mut array = Borrowed::of(iov);
         let op = Rma {
-            iov: iov.as_ptr(),
+            iov: array.iov(),
             iov_count: iov.len(),
             len: iov.iter().map(|piece| piece.len).sum(),
             key: target.key.handle,
@@ -119,7 +178,7 @@ impl Endpoint {
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
-        status(unsafe { f(self.0.handle, &op) }.into())
+        status(unsafe { f(self.0.handle, array.rma(op)) }.into())
     }
 
     /// `op.key` and `op.result` are filled in here; returns the code and the result.

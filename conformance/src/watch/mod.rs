@@ -5,7 +5,7 @@
 
 mod sys;
 
-pub(crate) use sys::{dies_with_us, end};
+pub(crate) use sys::{Broken, dies_with_us, end, stop};
 
 use crate::report::{Stop, Verdict, fail};
 use core::sync::atomic::{AtomicU64, Ordering};

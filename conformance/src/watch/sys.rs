@@ -1,10 +1,12 @@
-//! Processes that end with whoever started them.
+//! Processes that end with whoever started them, or are stopped, and the signal of a broken pipe.
 
 #![allow(unsafe_code)]
 
+use core::mem::zeroed;
+use core::ptr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// Makes the program that `command` will start end with this process, whatever that ends of.
 pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
@@ -31,5 +33,43 @@ pub(crate) fn end(line: &str) {
     unsafe {
         let _ = libc::write(1, line.as_ptr().cast(), line.len());
         libc::_exit(0)
+    }
+}
+
+/// Stops a process: it lives, and does nothing.
+pub(crate) fn stop(child: &Child) {
+    // SAFETY: a child that nobody has waited for, so the number is its own.
+    let _ = unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSTOP) };
+}
+
+/// Sees whether this thread writes to somebody who is gone, as a program in C would notice it.
+pub(crate) struct Broken(());
+
+impl Broken {
+    /// From here on.
+    pub(crate) fn watched() -> Broken {
+        // SAFETY: the default action, which is no function of ours; the signal is blocked before it could come.
+        unsafe {
+            let _ = libc::pthread_sigmask(libc::SIG_BLOCK, &sigpipe(), ptr::null_mut());
+            let _ = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        }
+        Broken(())
+    }
+
+    pub(crate) fn raised(&self) -> bool {
+        // SAFETY: a set that the call fills in; all-zero is the empty one.
+        unsafe {
+            let mut set: libc::sigset_t = zeroed();
+            libc::sigpending(&mut set) == 0 && libc::sigismember(&set, libc::SIGPIPE) == 1
+        }
+    }
+}
+
+fn sigpipe() -> libc::sigset_t {
+    // SAFETY: all-zero is the empty set on Linux, and the signal exists.
+    unsafe {
+        let mut set: libc::sigset_t = zeroed();
+        let _ = libc::sigaddset(&mut set, libc::SIGPIPE);
+        set
     }
 }

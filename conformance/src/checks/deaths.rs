@@ -1,0 +1,247 @@
+//! The death of a process: told once to everybody whom it concerns, behind what the process had sent.
+
+use super::messages::check;
+use super::processes::{Partner, join, meet};
+use crate::case::{ALL_RIGHTS, Case, Desk, NEAR_COOKIE};
+use crate::endpoint::{Endpoint, Target};
+use crate::peer::{REGION, unhex};
+use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use crate::watch::{Patience, limit, waits_for};
+use std::time::Instant;
+use tieline_plugin_api::{Status, caps, op_flags};
+
+/// One exchange with the other process: both directions stand.
+fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
+    partner.tell("echo 1")?;
+    desk.send(1, 1, b"")?;
+    let _ = desk.receive()?;
+    partner.answer(desk).map(drop)
+}
+
+/// Polls for a while, to see what comes that should not: until another process has answered so often.
+fn look_on(desk: &mut Desk) -> Checked {
+    let began = Instant::now();
+    while began.elapsed() < limit() / 20 {
+        desk.turn()?;
+    }
+    Ok(())
+}
+
+pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case) -> Checked {
+    let (mut desk, mut first) = meet(case)?;
+    exchange(&mut desk, &mut first)?;
+    let gone: Vec<u64> = desk.boxes[0].arrived.iter().map(|arrival| arrival.peer).collect();
+    let mut cookies = vec![NEAR_COOKIE];
+    let ours = desk.endpoint();
+    let mut twin = None;
+    if !case.connects_to_endpoint() {
+        first.tell("address")?;
+        let address = unhex(&first.answer(&mut desk)?);
+        desk.connect_as(&address, &case.identity(), NEAR_COOKIE + 1)?;
+        twin = desk.endpoint.take();
+        cookies.push(NEAR_COOKIE + 1);
+    }
+    let mut second = join(case, &mut desk, NEAR_COOKIE + 2)?;
+    exchange(&mut desk, &mut second)?;
+    first.kill();
+    let patience = Patience::new();
+    loop {
+        let near = &desk.boxes[0];
+        let failed = |cookie: &u64| near.failed.iter().any(|event| event.cookie == *cookie);
+        let left = |peer: &u64| near.left.iter().any(|event| event.peer == *peer);
+        if cookies.iter().all(failed) && gone.iter().all(left) {
+            break;
+        }
+        let expected = "ENDPOINT_FAILED with the cookie of each endpoint to it, and PEER_LEFT of each number of it,";
+        let found = format!(
+            "ENDPOINT_FAILED of {} of {}, PEER_LEFT of {} of {}",
+            cookies.iter().filter(|cookie| failed(cookie)).count(),
+            cookies.len(),
+            gone.iter().filter(|peer| left(peer)).count(),
+            gone.len()
+        );
+        patience.still("a process that was killed", expected, &found)?;
+        desk.turn()?;
+    }
+    look_on(&mut desk)?;
+    let near = &desk.boxes[0];
+    for event in &near.failed {
+        let count = near.failed.iter().filter(|other| other.cookie == event.cookie).count();
+        equal(format!("ENDPOINT_FAILED with cookie {:#x}", event.cookie), 1, count)?;
+        holds(
+            cookies.contains(&event.cookie),
+            "ENDPOINT_FAILED",
+            "endpoints to the dead process",
+            "another",
+        )?;
+        holds(event.status < 0, "the status of ENDPOINT_FAILED", "an error", event.status)?;
+        holds(!event.data.is_empty(), "the reason in ENDPOINT_FAILED", "words", "nothing")?;
+    }
+    for event in &near.left {
+        holds(gone.contains(&event.peer), "PEER_LEFT", "the dead process", "another one")?;
+        holds(
+            event.status < 0,
+            "the status of PEER_LEFT of a dead process",
+            "an error",
+            event.status,
+        )?;
+    }
+    exchange(&mut desk, &mut second)?;
+    drop((ours, twin));
+    Ok(())
+}
+
+pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Checked {
+    const MESSAGES: u64 = 20;
+    let (mut desk, mut partner) = meet(case)?;
+    exchange(&mut desk, &mut partner)?;
+    partner.tell(&format!("send {MESSAGES}"))?;
+    partner.tell("flush")?;
+    // Where it needs nothing from here, nobody polls before it is dead.
+    let alone = Instant::now();
+    let mut answers = 0;
+    waits_for("a process that sends some messages and flushes");
+    while answers < 2 {
+        let polls = alone.elapsed() > limit() / 20;
+        match partner.try_answer()? {
+            Some(_) => answers += 1,
+            None if polls => desk.turn()?,
+            None => std::thread::yield_now(),
+        }
+    }
+    partner.kill();
+    waits_for("the messages that a process had flushed before it was killed");
+    let mut seen = 0;
+    while seen < MESSAGES {
+        while let Some(message) = desk.boxes[0].messages.pop_front() {
+            check(&message, 2, seen, &seen.to_le_bytes())?;
+            seen += 1;
+        }
+        let near = &desk.boxes[0];
+        if seen < MESSAGES && (!near.left.is_empty() || !near.failed.is_empty()) {
+            // The end may come with the poll that brings the rest; a connection of ours may end first.
+            let told = |desk: &Desk| {
+                !desk.boxes[0].left.is_empty()
+                    || case.connects_to_endpoint() && !desk.boxes[0].failed.is_empty()
+            };
+            if told(&desk) && desk.boxes[0].messages.is_empty() {
+                let found = format!("{seen}, and then the end of the peer");
+                return Err(fail(
+                    "messages that were flushed before their sender died",
+                    format!("all {MESSAGES}"),
+                    found,
+                ));
+            }
+        }
+        desk.turn()?;
+    }
+    Ok(())
+}
+
+/// Operations that stay open because the other process is stopped, as many as there is room for, up to a bound.
+fn post_all(
+    case: &Case,
+    desk: &mut Desk,
+    endpoint: &Endpoint,
+    key: Option<&crate::endpoint::Key>,
+    local: &crate::sys::Memory,
+) -> Result<Vec<u64>, Stop> {
+    let mut pending = Vec::new();
+    for n in 0..90u64 {
+        let piece = |n: u64| [local.piece(n as usize * 64..n as usize * 64 + 8)];
+        let target =
+            |key| Target { key, offset: n * 8, cookie: n, flags: op_flags::REMOTE_COMPLETION };
+        let code = match (n % 3, key) {
+            (0, Some(key)) => endpoint.rma(true, &piece(n), target(key)),
+            (1, Some(key)) => endpoint.rma(false, &piece(n), target(key)),
+            (2, _) if n % 10 == 2 => endpoint.flush(n),
+            _ if case.has(caps::AM_ZCOPY) => endpoint.am_zcopy(5, n, &piece(n), n),
+            _ => continue,
+        };
+        match code {
+            Ok(1) => pending.push(n),
+            Ok(_) => {}
+            Err(Status::Again) => break,
+            Err(status) => {
+                return Err(fail("an operation towards a stopped process", "PENDING", status));
+            }
+        }
+        let _ = desk.boxes[0].turn()?;
+    }
+    Ok(pending)
+}
+
+pub(super) fn what_is_pending_ends_once_when_the_peer_dies(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    exchange(&mut desk, &mut partner)?;
+    let endpoint = desk.endpoint();
+    let mut key = None;
+    if case.has(caps::PUT | caps::GET) {
+        partner.tell("key")?;
+        let packed = unhex(&partner.answer(&mut desk)?);
+        key = Some(succeeds("import_key", desk.import(&packed)?)?);
+    }
+    let local = case.memory(REGION, ALL_RIGHTS)?;
+    partner.stop();
+    let pending = post_all(case, &mut desk, &endpoint, key.as_ref(), &local)?;
+    partner.kill();
+    let patience = Patience::new();
+    let ended = |desk: &Desk, cookie: u64| {
+        desk.boxes[0].completions.iter().filter(|done| done.cookie == cookie).count()
+    };
+    while !pending.iter().all(|cookie| ended(&desk, *cookie) > 0) {
+        desk.turn()?;
+        let missing = pending.iter().filter(|cookie| ended(&desk, **cookie) == 0).count();
+        let what = format!("{} operations that were pending when their peer died", pending.len());
+        patience.still(&what, "a COMPLETION for each", &format!("none for {missing}"))?;
+    }
+    look_on(&mut desk)?;
+    for cookie in &pending {
+        equal(
+            format!("COMPLETIONs of the operation with cookie {cookie}"),
+            1,
+            ended(&desk, *cookie),
+        )?;
+    }
+    let all = desk.boxes[0].completions.len();
+    equal("COMPLETIONs of operations that were pending", pending.len(), all)?;
+    match (pending.is_empty(), case.has(caps::SYNCHRONOUS)) {
+        (true, _) => Err(Stop::Skip("nothing was pending".to_string())),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn the_death_of_a_peer_raises_no_signal(case: &Case) -> Checked {
+    let (mut desk, mut partner) = meet(case)?;
+    exchange(&mut desk, &mut partner)?;
+    // As in a program in C: what Rust programs ignore ends others.
+    let signals = crate::watch::Broken::watched();
+    partner.kill();
+    let endpoint = desk.endpoint();
+    let data = vec![0; case.attr.max_short.min(2048)];
+    let patience = Patience::new();
+    let mut refused = 0;
+    waits_for("posting to a dead process to be refused");
+    for n in 0.. {
+        match endpoint.am_short(1, n, &data) {
+            Ok(_) => {}
+            Err(Status::Again) => {
+                patience.still("am_short to a dead process", "a hard error", "AGAIN for ever")?
+            }
+            Err(_) => refused += 1,
+        }
+        if refused > 3 {
+            break;
+        }
+        desk.turn()?;
+    }
+    drop(endpoint);
+    desk.close_endpoints();
+    desk.turn()?;
+    holds(
+        !signals.raised(),
+        "a write to a peer that has died",
+        "an error, of a send with MSG_NOSIGNAL",
+        "SIGPIPE, which ends a program in C",
+    )
+}
