@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn perf(args: &[&str]) -> Output {
@@ -267,4 +268,28 @@ fn two_processes_on_one_processor_do_not_spin_it_away() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{test}: {}: {errors}", output.status);
     }
+}
+
+#[test]
+fn a_flush_behind_more_adds_than_there_is_room_for_waits_for_room() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let place = std::env::temp_dir().join(format!("tieline-adds-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
+    // One event for each poll: operations end more slowly than they are posted.
+    let mut cc = Command::new("cc");
+    let _ = cc.args(["-std=c11", "-O1", "-w", "-shared", "-fPIC", "-DODD=LEAST_LIMITS", "-I"]);
+    let _ = cc.arg(source.join("include")).arg("-o").arg(place.join("libtieline_rings.so"));
+    match cc.arg(source.join("conformance/subjects/rings.c")).status() {
+        Ok(status) => assert!(status.success(), "{cc:?}"),
+        Err(error) => {
+            std::fs::remove_dir_all(&place).unwrap();
+            return println!("skipped: no C compiler: {error}");
+        }
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.env("TIELINE_PROVIDER_PATH", &place).env("TIELINE_PROVIDERS", "rings");
+    let _ = command.args(["perf", "--test", "add_lat", "--memory", "alloc", "--verify"]);
+    let output = command.args(["--iterations", "20000"]).output().unwrap();
+    std::fs::remove_dir_all(&place).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

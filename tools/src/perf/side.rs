@@ -218,7 +218,8 @@ impl<'a> Side<'a> {
 
     /// Waits until everything posted is complete at the other side.
     pub(crate) fn flush(&self) -> Result<(), Error> {
-        let outcome = self.endpoint()?.flush()?;
+        let endpoint = self.endpoint()?;
+        let outcome = self.post(|| endpoint.flush())?;
         self.finish(outcome).map(drop)
     }
 }
