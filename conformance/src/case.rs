@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
 use tieline_plugin_api::{
-    Named, Status, access, caps, connects, event, event_flags, op_flags, role,
+    Failure, Named, Status, access, caps, connects, event, event_flags, op_flags, role,
 };
 
 /// Every right that a region can give.
@@ -170,29 +170,7 @@ impl Case {
         }
         let mut desk =
             Desk { boxes, endpoint: None, back: None, synchronous: self.has(caps::SYNCHRONOUS) };
-        let to_endpoint = self.connects_to_endpoint();
-        let address =
-            if to_endpoint { Vec::new() } else { self.address_of(&desk.far().interface)? };
-        if !to_endpoint {
-            if let Err(why) = desk.boxes[0].interface.reachable(&address) {
-                return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
-            }
-        }
-        let endpoint = desk.connect(0, &address, &self.identity(), NEAR_COOKIE)?;
-        if to_endpoint {
-            let capacity = self.attr.max_endpoint_address_len as usize;
-            let here = succeeds("the endpoint's address", endpoint.address(capacity))?;
-            if to_self {
-                succeeds("connecting an endpoint to itself", endpoint.connect(&here))?;
-            } else {
-                let back = desk.connect(1, &[], &self.identity(), NEAR_COOKIE + 1)?;
-                let there = succeeds("the endpoint's address", back.address(capacity))?;
-                succeeds("connecting to the endpoint", endpoint.connect(&there))?;
-                succeeds("connecting to the endpoint", back.connect(&here))?;
-                desk.back = Some(back);
-            }
-        }
-        desk.endpoint = Some(endpoint);
+        desk.connect_ends(self)?;
         Ok(desk)
     }
 }
@@ -234,6 +212,17 @@ impl Mailbox {
             cookies: Vec::new(),
             keeps_lent: false,
         }
+    }
+
+    /// Forgets what came before; of peers the last ones are known still.
+    fn forget(&mut self) {
+        for list in [&mut self.completions, &mut self.arrived, &mut self.left, &mut self.failed] {
+            list.clear();
+        }
+        self.messages.clear();
+        self.cookies.dedup();
+        let known = self.here.len().min(8);
+        drop(self.here.drain(..self.here.len() - known));
     }
 
     /// One poll; `false` when it brought nothing.
@@ -309,6 +298,51 @@ impl Desk {
 
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
+    }
+
+    /// Connects both ends, which are not connected, or were and have been closed.
+    pub(crate) fn connect_ends(&mut self, case: &Case) -> Result<(), Stop> {
+        if !case.connects_to_endpoint() {
+            let address = case.address_of(&self.far().interface)?;
+            if let Err(why) = self.boxes[0].interface.reachable(&address) {
+                return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
+            }
+            return self.connect_as(&address, &case.identity(), NEAR_COOKIE);
+        }
+        let endpoint = self.connect(0, &[], &case.identity(), NEAR_COOKIE)?;
+        let capacity = case.attr.max_endpoint_address_len as usize;
+        let here = succeeds("the endpoint's address", endpoint.address(capacity))?;
+        if self.boxes.len() < 2 {
+            succeeds("connecting an endpoint to itself", endpoint.connect(&here))?;
+        } else {
+            let back = self.connect(1, &[], &case.identity(), NEAR_COOKIE + 1)?;
+            let there = succeeds("the endpoint's address", back.address(capacity))?;
+            succeeds("connecting to the endpoint", endpoint.connect(&there))?;
+            succeeds("connecting to the endpoint", back.connect(&here))?;
+            self.back = Some(back);
+        }
+        self.endpoint = Some(endpoint);
+        Ok(())
+    }
+
+    /// Forgets what came before, so that what grows is not this side's.
+    pub(crate) fn forget(&mut self) {
+        for mailbox in &mut self.boxes {
+            mailbox.forget();
+        }
+    }
+
+    /// Takes memory back, with progress while somebody still uses it.
+    pub(crate) fn revoke(&mut self, memory: &mut Memory) -> Result<Result<(), Failure>, Stop> {
+        let mut patience = None;
+        loop {
+            match memory.revoke() {
+                Err(failure) if failure.status == Status::Again => {
+                    self.turn_again("deregister", &mut patience)?;
+                }
+                other => return Ok(other),
+            }
+        }
     }
 
     /// Connects it to a peer's address, under this name; an empty one for a module that connects to an endpoint.
@@ -441,10 +475,7 @@ impl Desk {
     }
 
     /// Imports a key, with progress while the provider says AGAIN.
-    pub(crate) fn import(
-        &mut self,
-        packed: &[u8],
-    ) -> Result<Result<Key, tieline_plugin_api::Failure>, Stop> {
+    pub(crate) fn import(&mut self, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
         let endpoint = self.endpoint();
         let mut patience = None;
         loop {

@@ -17,6 +17,7 @@ mod endpoint;
 mod hub;
 mod interface;
 mod load;
+mod measure;
 mod note;
 mod page;
 mod peer;

@@ -1,7 +1,7 @@
 //! Runs every check in a process of its own.
 
 use crate::case::{Case, modules};
-use crate::checks::{CHECKS, Check};
+use crate::checks::{self, CHECKS, Check};
 use crate::note::{self, Note};
 use crate::report::Verdict;
 use crate::{peer, watch};
@@ -20,6 +20,9 @@ pub(crate) const ARGUMENT: &str = "check-one";
 
 /// The name of the check that lists modules: it runs apart, too, because a constructor may crash.
 const LIST_MODULES: &str = "modules";
+
+/// What no check is: a look at what can be seen of settings.
+const OBSERVE: &str = "observe";
 
 /// What to run.
 pub struct Plan {
@@ -186,6 +189,15 @@ pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &s
     }
 }
 
+/// What [`checks::observed`] says in a process with these variables set; nothing where it cannot begin.
+pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let words = [OBSERVE.as_ref(), plan.path.as_os_str(), module.as_ref()];
+    match apart(plan, &words, variables) {
+        Ok(Ended::With(text)) => text.strip_prefix("observed: ").map(str::to_string),
+        _ => None,
+    }
+}
+
 /// How a process ended.
 enum Ended {
     /// By itself; its last line.
@@ -301,6 +313,10 @@ fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<Str
             }
             Err(why) => why.replace('\n', " "),
         });
+    }
+    if check == OBSERVE {
+        let seen = checks::observed(&Case::open(path, module, program)?);
+        return seen.map(|seen| format!("observed: {seen}")).map_err(|stop| format!("{stop:?}"));
     }
     let found = CHECKS.iter().find(|c| c.name == check);
     let found = found.ok_or_else(|| format!("there is no check {check}"))?;

@@ -99,7 +99,7 @@ impl Provider {
         })
     }
 
-    pub(crate) fn configuration(&self) -> Result<Vec<(String, String)>, Failure> {
+    pub(crate) fn configuration(&self) -> Result<Vec<Variable>, Failure> {
         let Some(f) = self.ops.query_config else { return Ok(Vec::new()) };
         // SAFETY: as in `domains`.
         let variables = list(ConfigVar::empty(), |out, capacity, count| unsafe {
@@ -110,7 +110,12 @@ impl Provider {
             let bytes = unsafe { core::slice::from_raw_parts(at, len) };
             String::from_utf8_lossy(bytes).into_owned()
         };
-        Ok(variables.iter().map(|v| (text(v.name, v.name_len), text(v.doc, v.doc_len))).collect())
+        let variable = |v: &ConfigVar| Variable {
+            name: text(v.name, v.name_len),
+            doc: text(v.doc, v.doc_len),
+            kind: text(v.kind, v.kind_len),
+        };
+        Ok(variables.iter().map(variable).collect())
     }
 
     pub(crate) fn open_domain(&'static self, name: &str) -> Result<Arc<Domain>, Failure> {
@@ -135,6 +140,13 @@ impl Provider {
             unsafe { f(self.ops.state) }
         }
     }
+}
+
+/// A variable that a provider declares.
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    pub(crate) doc: String,
+    pub(crate) kind: String,
 }
 
 /// Asks for the count, then for the records.
@@ -306,15 +318,17 @@ impl Memory {
         self.region.len
     }
 
-    /// Ends the registration, once.
+    /// Ends the registration, once; while somebody still uses it, that is said and it stays.
     pub(crate) fn revoke(&mut self) -> Result<(), Failure> {
-        if !core::mem::take(&mut self.registered) {
+        if !self.registered {
             return Ok(());
         }
         let _call = call("deregister");
         let f = self.domain.provider.domain.deregister.ok_or(Status::Unsupported)?;
         // SAFETY: an open domain and a region of it that was not deregistered before.
-        self.domain.provider.check(unsafe { f(self.domain.handle, self.region.handle) }).map(|_| ())
+        let code = unsafe { f(self.domain.handle, self.region.handle) };
+        self.registered = code == Status::Again as i32;
+        self.domain.provider.check(code).map(|_| ())
     }
 
     pub(crate) fn key(&self, capacity: usize) -> Result<Vec<u8>, Status> {

@@ -216,7 +216,8 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
 }
 
 pub(super) fn configuration_variables_carry_the_prefix(case: &Case) -> Checked {
-    for (name, doc) in succeeds("query_config", case.provider.configuration())? {
+    for variable in succeeds("query_config", case.provider.configuration())? {
+        let (name, doc) = (variable.name, variable.doc);
         let shape = name.starts_with("TIELINE_")
             && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
         holds(shape, "a variable's name", "TIELINE_<PROVIDER>_...", &name)?;

@@ -3,6 +3,7 @@
 mod abi;
 mod atomics;
 mod attributes;
+mod bounds;
 mod connectors;
 mod deaths;
 mod flight;
@@ -11,11 +12,15 @@ mod messages;
 mod payloads;
 mod peers;
 mod processes;
+mod resources;
 mod rma;
+mod settings;
+mod threads;
 mod waiting;
 mod waking;
 
 pub(crate) use atomics::count as count_remotely;
+pub(crate) use settings::observed;
 
 use crate::case::{Case, short_name};
 use crate::report::{Checked, Verdict};
@@ -298,6 +303,42 @@ checks! {
             "A sender that dies leaves whole messages.";
         a_put_to_a_killed_peer_fails: rma::BOTH,
             "A put to a dead process is an error.";
+    }
+    bounds for DATA => {
+        connect_does_not_wait_for_its_peer: 0,
+            "A program that connects to thousands waits for none of them.";
+        a_peer_under_another_kernel_is_not_reachable: caps::LOCAL_ONLY,
+            "An address of another host leads to nobody here.";
+    }
+    threads for DATA => {
+        threads_that_register_and_pack_keys_at_once_get_right_ones: rma::BOTH,
+            "Regions and keys of several threads do not get mixed up.";
+        packers_of_several_threads_do_not_meet: messages::PACKED,
+            "What one thread packs is not in another one's message.";
+    }
+    threads for DATA | CONNECTORS => {
+        each_thread_hears_the_words_of_its_own_error: 0,
+            "The words of an error are those of the call that failed.";
+    }
+    settings for DATA | CONNECTORS => {
+        settings_hold_or_are_refused_by_name: 0,
+            "A size or count of 1, or a very large one, works or is refused in words that name the variable.";
+    }
+    settings for DATA => {
+        a_size_that_is_set_has_an_effect: 0,
+            "What somebody has set is not silently left out.";
+    }
+    resources for DATA => {
+        a_thousand_connections_leave_nothing_behind: 0,
+            "A server whose clients come and go runs for months.";
+        a_hundred_interfaces_leave_nothing_behind: 0,
+            "A program that opens and closes workers does not grow.";
+        polls_and_messages_leave_no_memory_behind: 0,
+            "No memory grows with the number of polls or messages.";
+        keys_and_regions_leave_nothing_behind: rma::BOTH,
+            "No memory grows with the number of keys, regions or puts.";
+        no_file_stays_behind: 0,
+            "Nothing of a process is left when it has closed everything.";
     }
     deaths for DATA => {
         a_death_is_told_once_to_each_endpoint_and_to_no_other: messages::SHORT | caps::PEER_FAILURE,

@@ -1,0 +1,117 @@
+//! Variables of a provider: what they may be set to, and that they are heard.
+
+use crate::case::Case;
+use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
+use crate::runner::{self, Plan};
+use crate::watch::limit;
+use tieline_plugin_api::{Status, caps};
+
+/// The least that is not nothing, and more than anybody needs, in the words of each kind.
+fn values(kind: &str) -> Option<[&'static str; 2]> {
+    match kind {
+        "size" => Some(["1", "64m"]),
+        "count" => Some(["1", "1000000"]),
+        _ => None,
+    }
+}
+
+/// What shows whether the module still works.
+fn tried(case: &Case) -> &'static str {
+    match case.is_connector() {
+        true => "a_datagram_to_oneself_arrives",
+        false if case.has(caps::AM_SHORT) => {
+            "a_peer_arrives_with_its_identity_before_its_first_message"
+        }
+        false if case.has(caps::PUT | caps::GET) => "an_iov_of_the_greatest_length_works",
+        false => "an_endpoint_that_is_closed_at_once_harms_nobody",
+    }
+}
+
+fn plan(case: &Case) -> Plan {
+    Plan {
+        path: case.path.clone(),
+        module: None,
+        filter: None,
+        program: case.peer_program.clone(),
+        limit: limit() / 2,
+        until_failure: false,
+    }
+}
+
+pub(super) fn settings_hold_or_are_refused_by_name(case: &Case) -> Checked {
+    let mut any = false;
+    for variable in succeeds("query_config", case.provider.configuration())? {
+        for value in values(&variable.kind).into_iter().flatten() {
+            any = true;
+            let setting = [(variable.name.as_str(), value)];
+            let what = format!("{}={value}", variable.name);
+            match runner::one(&plan(case), tried(case), &case.name(), &setting) {
+                Verdict::Passed | Verdict::Skipped(_) => {}
+                Verdict::Failed(words) if words.contains(&variable.name) => {}
+                Verdict::Failed(words) => {
+                    let expected = "that it works, or is refused with words that name the variable";
+                    return Err(fail(what, expected, words));
+                }
+            }
+        }
+    }
+    match any {
+        true => Ok(()),
+        false => Err(Stop::Skip("no variable is a size or a count".to_string())),
+    }
+}
+
+pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
+    let sizes: Vec<_> = succeeds("query_config", case.provider.configuration())?
+        .into_iter()
+        .filter(|variable| variable.kind == "size")
+        .collect();
+    if sizes.is_empty() {
+        return Err(Stop::Skip("no variable is a size".to_string()));
+    }
+    let mut same = Vec::new();
+    for variable in &sizes {
+        let seen: Vec<Option<String>> = ["4k", "256k", "1m"]
+            .iter()
+            .map(|value| runner::observe(&plan(case), &case.name(), &[(&variable.name, value)]))
+            .collect();
+        // A value that is refused is heard.
+        if seen.iter().any(Option::is_none) || seen.iter().any(|one| one != &seen[0]) {
+            return Ok(());
+        }
+        same.push(variable.name.as_str());
+    }
+    holds(
+        false,
+        format!("{} at 4k, 256k and 1m", same.join(", ")),
+        "a difference in limits, queues or memory",
+        "none: what is set is not used",
+    )
+}
+
+/// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report.
+pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
+    let attr = &case.attr;
+    let mut seen =
+        vec![attr.max_short, attr.max_packed, attr.max_zcopy, attr.max_put, attr.max_get];
+    if case.has(caps::AM_SHORT) {
+        let mut desk = case.desk()?;
+        let endpoint = desk.endpoint();
+        desk.send(1, 0, b"")?;
+        let _ = desk.receive()?;
+        for len in [0, attr.max_short.min(1024)] {
+            let (data, mut sent) = (vec![0; len], 0);
+            while sent < 1 << 18 && endpoint.am_short(1, 0, &data) != Err(Status::Again) {
+                sent += 1;
+            }
+            seen.push(sent);
+            for _ in 0..sent {
+                let _ = desk.receive()?;
+            }
+        }
+        if let Ok(used) = desk.boxes[0].interface.memory_use() {
+            seen.extend([used.base_bytes, used.peer_bytes, used.buffer_bytes].map(|n| n as usize));
+        }
+    }
+    Ok(format!("{seen:?}"))
+}

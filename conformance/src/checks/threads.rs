@@ -1,0 +1,144 @@
+//! Several threads at once: functions of a domain, packers, and words of errors.
+
+use crate::case::{ALL_RIGHTS, Case, Random};
+use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
+use crate::sys::Memory;
+use crate::watch::limit;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::VecDeque;
+use std::time::Instant;
+use tieline_plugin_api::abi::fixed_str;
+
+const THREADS: usize = 4;
+
+/// Runs `work` in several threads at once.
+fn all(work: impl Fn(usize) -> Checked + Sync) -> Checked {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
+        })
+    })
+}
+
+/// A region with the key that it had from the first.
+struct Kept {
+    memory: Memory,
+    packed: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &Case) -> Checked {
+    const CALLS: usize = 100_000;
+    let (calls, end) = (AtomicUsize::new(0), Instant::now() + limit() / 4);
+    let work = |thread: usize| -> Checked {
+        let mut desk = case.desk()?;
+        let local = case.memory(4096, ALL_RIGHTS)?;
+        let mut random = Random(thread as u64 + 1);
+        let mut kept: VecDeque<Kept> = VecDeque::new();
+        for n in 0usize.. {
+            if calls.fetch_add(5, Relaxed) > CALLS || Instant::now() > end && n > 100 {
+                break;
+            }
+            let len = 64 * (1 + random.below(8));
+            let (memory, bytes) = (case.memory(len, ALL_RIGHTS)?, random.bytes(len));
+            memory.write(0, &bytes);
+            let packed = case.key_of(&memory)?;
+            kept.push_back(Kept { memory, packed, bytes });
+            for one in &kept {
+                let what = "a region while other threads make regions";
+                same_bytes(what, &one.bytes, &one.memory.read(0..one.bytes.len()))?;
+                let again = case.key_of(&one.memory)?;
+                same_bytes(
+                    "its key, packed again while other threads pack theirs",
+                    &one.packed,
+                    &again,
+                )?;
+            }
+            if n % 16 == 0 {
+                let one = &kept[random.below(kept.len())];
+                let key = succeeds("import_key of a live region's key", desk.import(&one.packed)?)?;
+                let len = one.bytes.len().min(match case.attr.max_get {
+                    0 => usize::MAX,
+                    most => most,
+                });
+                local.write(0, &vec![0; len]);
+                succeeds("get", desk.rma(false, &[local.piece(0..len)], &key, 0)?)?;
+                let what = "what a key leads to, made while other threads made theirs";
+                same_bytes(what, &one.bytes[..len], &local.read(0..len))?;
+            }
+            if kept.len() > 6 {
+                if let Some(mut oldest) = kept.pop_front() {
+                    succeeds("deregister", desk.revoke(&mut oldest.memory)?)?;
+                }
+            }
+        }
+        Ok(())
+    };
+    all(work)
+}
+
+pub(super) fn packers_of_several_threads_do_not_meet(case: &Case) -> Checked {
+    let work = |thread: usize| -> Checked {
+        let mut desk = case.desk()?;
+        let mut random = Random(thread as u64 + 50);
+        let end = Instant::now() + limit() / 8;
+        for n in 0..400u64 {
+            let (data, endpoint) = (random.bytes(case.attr.max_packed.min(1500)), desk.endpoint());
+            let sent = desk.retry(|| {
+                endpoint.am_packed(4, n, data.len(), |room| {
+                    for (at, byte) in data.iter().enumerate() {
+                        room[at] = *byte;
+                        if at % 500 == 250 {
+                            std::thread::yield_now(); // the others pack now
+                        }
+                    }
+                    data.len() as i64
+                })
+            })?;
+            equal("am_packed", Ok(data.len() as i64), sent)?;
+            let message = desk.receive()?;
+            equal("the header of a message that was packed beside others", n, message.header)?;
+            same_bytes(
+                "a message that was packed while other threads packed",
+                &data,
+                &message.data,
+            )?;
+            if n > 50 && Instant::now() > end {
+                break;
+            }
+        }
+        Ok(())
+    };
+    all(work)
+}
+
+pub(super) fn each_thread_hears_the_words_of_its_own_error(case: &Case) -> Checked {
+    let module = fixed_str(&case.attr.name).unwrap_or("");
+    let fails = |thread: usize| -> Result<String, Stop> {
+        let failed = match (thread % 2, case.is_connector()) {
+            (0, _) => case.provider.open_domain("no-such-domain").map(drop),
+            (_, true) => {
+                crate::connector::Connector::open(&case.domain, "no-such-module").map(drop)
+            }
+            (_, false) => case.domain.open_interface("no-such-module").map(drop),
+        };
+        match failed {
+            Err(failure) => Ok(failure.text),
+            Ok(()) => {
+                Err(fail("a name that does not exist", "a refusal", format!("success ({module})")))
+            }
+        }
+    };
+    let alone = [fails(0)?, fails(1)?];
+    if alone[0] == alone[1] || alone[0] != fails(0)? || alone[1] != fails(1)? {
+        return Err(Stop::Skip("two errors have the same words, or never the same".to_string()));
+    }
+    all(|thread| {
+        (0..2000).try_for_each(|_| {
+            let what = "last_error while another thread fails otherwise";
+            equal(what, alone[thread % 2].clone(), fails(thread)?)
+        })
+    })
+}
