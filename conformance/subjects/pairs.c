@@ -355,11 +355,12 @@ static int watch(struct tieline_endpoint *e, int change, int fd, int which, uint
     return epoll_ctl(e->interface->epoll, change, fd, &event);
 }
 
-/* Explicitly out of epoll: where the process has forked, closing alone would leave it there. */
+/* Where the process has forked the child has it open, too: closing alone would end it neither for epoll nor for the peer. */
 static void drop_socket(struct tieline_endpoint *e, int *fd)
 {
     if (*fd < 0) return;
     epoll_ctl(e->interface->epoll, EPOLL_CTL_DEL, *fd, NULL);
+    shutdown(*fd, SHUT_RDWR);
     close(*fd);
     *fd = -1;
 }
