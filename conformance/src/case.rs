@@ -4,7 +4,7 @@ use crate::endpoint::{Endpoint, Key, Target};
 use crate::interface::{Interface, Received};
 use crate::report::{Stop, fail, holds, succeeds};
 use crate::sys::{Domain, Memory, Provider};
-use crate::watch::{Patience, waits_for};
+use crate::watch::Patience;
 use crate::{load, note};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -195,6 +195,8 @@ pub(crate) struct Mailbox {
     here: Vec<(u64, usize)>,
     /// Cookies of endpoints that were connected to an endpoint: they name the peers, which do not arrive.
     pub(crate) cookies: Vec<u64>,
+    /// Events that one poll has room for.
+    pub(crate) at_once: usize,
     /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
     pub(crate) keeps_lent: bool,
 }
@@ -210,6 +212,7 @@ impl Mailbox {
             failed: Vec::new(),
             here: Vec::new(),
             cookies: Vec::new(),
+            at_once: 16,
             keeps_lent: false,
         }
     }
@@ -227,7 +230,7 @@ impl Mailbox {
 
     /// One poll; `false` when it brought nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
-        let events = succeeds("poll", self.interface.poll(16))?;
+        let events = succeeds("poll", self.interface.poll(self.at_once))?;
         let any = !events.is_empty();
         for mut received in events {
             match received.kind {
@@ -440,12 +443,14 @@ impl Desk {
 
     /// The next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
-        waits_for("a message that was sent");
+        let mut patience = None;
         loop {
             if let Some(message) = self.far().messages.pop_front() {
                 return Ok(message);
             }
             self.turn()?;
+            let patience = patience.get_or_insert_with(Patience::new);
+            patience.still("a message that was sent", "that it comes", "nothing")?;
         }
     }
 
@@ -455,10 +460,10 @@ impl Desk {
         code: Result<i64, Status>,
         cookie: u64,
     ) -> Result<Result<u64, Status>, Stop> {
+        let patience = Patience::new();
         match code {
             Ok(0) => Ok(Ok(0)),
             Ok(1) => loop {
-                waits_for("the COMPLETION of an operation that is PENDING");
                 let done = &mut self.boxes[0].completions;
                 if let Some(at) = done.iter().position(|c| c.cookie == cookie) {
                     let completion = done.remove(at);
@@ -468,6 +473,8 @@ impl Desk {
                     });
                 }
                 self.turn()?;
+                let what = "an operation that is PENDING";
+                patience.still(what, "its COMPLETION", "none with its cookie")?;
             },
             Ok(other) => Err(fail("what a data call returns", "0, 1 or a negative status", other)),
             Err(status) => Ok(Err(status)),

@@ -4,7 +4,7 @@ use crate::case::{Case, Mailbox};
 use crate::endpoint::Endpoint;
 use crate::interface::{Interface, Received};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use crate::watch::{Patience, waits_for};
+use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
 /// Where the cookies of endpoints of the middle begin, and of those around it.
@@ -145,7 +145,7 @@ impl<'a> Hub<'a> {
 
     /// The next message that came to the spoke at `at`, or to the middle.
     pub(crate) fn receive(&mut self, at: Option<usize>) -> Result<Received, Stop> {
-        waits_for("a message that was sent to one of several peers");
+        let patience = Patience::new();
         loop {
             let mailbox = match at.and_then(|at| self.spokes[at].mailbox.as_mut()) {
                 Some(mailbox) => mailbox,
@@ -155,6 +155,8 @@ impl<'a> Hub<'a> {
                 return Ok(message);
             }
             self.turn()?;
+            let what = "a message that was sent to one of several peers";
+            patience.still(what, "that it comes", "nothing: did it go to another one?")?;
         }
     }
 

@@ -11,7 +11,7 @@ What `tieline check PROVIDER.so` asks of a provider, in the order in which it is
 that needs a capability which the module lacks is skipped by name. [`abi.md`](abi.md) has the rules that these come from,
 [`writing-a-provider.md`](writing-a-provider.md) the way to keep them.
 
-Made by `tieline check --page`. Do not edit.
+Made by `cargo test -p tieline-conformance --test mutations -- --page`. Do not edit.
 ";
 
 /// The text of docs/checks.md.

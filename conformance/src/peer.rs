@@ -46,6 +46,7 @@ pub(crate) fn serve(path: &Path, module: &str, program: &Path) -> Result<(), Str
                 println!("{answer}");
                 let _ = std::io::stdout().flush();
             }
+            Err(RecvTimeoutError::Timeout) if peer.asleep => {}
             Err(RecvTimeoutError::Timeout) => peer.desk.turn().map_err(text)?,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -62,6 +63,8 @@ struct Peer<'a> {
     case: &'a Case,
     desk: Desk,
     memory: Option<Memory>,
+    /// Has agreed to sleep, and does until it is told something else.
+    asleep: bool,
 }
 
 impl<'a> Peer<'a> {
@@ -74,10 +77,11 @@ impl<'a> Peer<'a> {
         } else {
             None
         };
-        Ok(Peer { case, desk, memory })
+        Ok(Peer { case, desk, memory, asleep: false })
     }
 
     fn obey(&mut self, line: &str) -> Result<String, Stop> {
+        self.asleep = false;
         let (command, argument) = line.split_once(' ').unwrap_or((line, ""));
         let number = || argument.parse::<u64>().map_err(|e| Stop::Fail(format!("{line}: {e}")));
         let memory = || self.memory.as_ref().ok_or_else(|| Stop::Fail("no memory".to_string()));
@@ -121,6 +125,16 @@ impl<'a> Peer<'a> {
                 let endpoint = self.desk.endpoint();
                 let code = self.desk.retry(|| endpoint.flush(1))?;
                 let _ = succeeds("flush", self.desk.complete(code, 1)?)?;
+                Ok("done".to_string())
+            }
+            "sleep" => {
+                let mut tries = 0..1000;
+                while !succeeds("arm", self.desk.boxes[0].interface.arm())?
+                    && tries.next().is_some()
+                {
+                    self.desk.turn()?;
+                }
+                self.asleep = true;
                 Ok("done".to_string())
             }
             "count" => {

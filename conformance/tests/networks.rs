@@ -2,8 +2,11 @@
 //!
 //! `cargo test -p tieline-conformance --test networks [-- NAME]`
 
+#[path = "support/built.rs"]
+mod built;
 mod support;
 
+use built::built;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -11,7 +14,7 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use support::{Test, Verdict, built, program, run_all};
+use support::{Test, Verdict, program, run_all};
 use tieline_conformance::PEER;
 use tieline_net::Contact;
 

@@ -2,12 +2,18 @@
 //!
 //! `cargo test -p tieline-conformance --test providers [-- NAME]`
 
+#[path = "support/built.rs"]
+mod built;
+#[path = "support/scratch.rs"]
+mod scratch;
 mod support;
 
+use built::built;
+use scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use support::{Test, built, program, run_all, source};
+use support::{Test, program, run_all, source};
 use tieline_conformance::{LIMIT, Outcome, Plan, Tally, Verdict, contents};
 
 const TESTS: &[Test] = &[
@@ -21,29 +27,10 @@ const TESTS: &[Test] = &[
     ("the_first_step_of_the_guide_loads_and_conforms", guide),
     ("every_break_in_the_example_is_found_by_the_check_that_is_there_for_it", breaks_are_found),
     ("every_break_in_the_connector_is_found", connector_breaks_are_found),
-    ("the_page_of_checks_is_fresh", page_is_fresh),
 ];
 
 fn main() -> ExitCode {
     run_all(TESTS)
-}
-
-/// A folder for this run, removed again.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("conformance-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Compiles an example in C, with some text replaced.
@@ -59,7 +46,7 @@ fn compiled(
         text = text.replace(from, to);
     }
     let (file, object) =
-        (scratch.0.join(format!("{name}.c")), scratch.0.join(format!("{name}.so")));
+        (scratch.path().join(format!("{name}.c")), scratch.path().join(format!("{name}.so")));
     std::fs::write(&file, text).unwrap();
     let mut cc = Command::new("cc");
     let cc = cc.args(["-std=c11", "-shared", "-fPIC", "-I"]).arg(source().join("include"));
@@ -189,22 +176,22 @@ fn guide() -> support::Verdict {
     let code: String =
         code.lines().filter(|l| !l.starts_with("# ")).map(|l| format!("{l}\n")).collect();
     let scratch = Scratch::new("guide");
-    std::fs::create_dir_all(scratch.0.join("src")).unwrap();
-    std::fs::write(scratch.0.join("src/lib.rs"), code).unwrap();
+    std::fs::create_dir_all(scratch.path().join("src")).unwrap();
+    std::fs::write(scratch.path().join("src/lib.rs"), code).unwrap();
     let manifest = format!(
         "[package]\nname = \"mine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\
          [lib]\nname = \"tieline_mine\"\ncrate-type = [\"cdylib\"]\n\
          [dependencies]\ntieline-plugin-api = {{ path = {:?} }}\n[workspace]\n",
         source().join("plugin-api").canonicalize().unwrap()
     );
-    std::fs::write(scratch.0.join("Cargo.toml"), manifest).unwrap();
+    std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
     // The versions that the workspace uses are at hand: nothing needs to be fetched.
-    let _ = std::fs::copy(source().join("Cargo.lock"), scratch.0.join("Cargo.lock")).unwrap();
+    let _ = std::fs::copy(source().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
     // Kept between runs, apart from the workspace's own: the core would find the file there.
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guide-target");
     let mut cargo = Command::new(env!("CARGO"));
     let cargo =
-        cargo.current_dir(&scratch.0).args(["build", "--quiet", "--offline", "--target-dir"]);
+        cargo.current_dir(scratch.path()).args(["build", "--quiet", "--offline", "--target-dir"]);
     assert!(cargo.arg(&target).status().unwrap().success(), "{cargo:?}");
     let (_, tally) = run(&target.join("debug/libtieline_mine.so"), None, PATIENCE)?;
     assert!(source_says(&tally.to_string()), "the guide promises another result than {tally}");
@@ -475,15 +462,5 @@ fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> support::Verdict 
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
     println!("  {} breaks found", breaks.len());
-    Ok(())
-}
-
-fn page_is_fresh() -> support::Verdict {
-    let page = std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default();
-    let command = "target/debug/tieline check --page > docs/checks.md";
-    assert!(
-        page == tieline_conformance::page(),
-        "docs/checks.md is stale: write it with `{command}`"
-    );
     Ok(())
 }

@@ -3,11 +3,11 @@
 use crate::info::print;
 use crate::{misuse, say, system_error};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tieline::Error;
-use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, page, run};
+use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, run};
 
 /// Check that a provider file keeps the contract of the provider ABI.
 ///
@@ -21,8 +21,8 @@ use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, conten
 )]
 pub(crate) struct Args {
     /// The provider file
-    #[arg(value_name = "PROVIDER.so", required_unless_present = "page")]
-    file: Option<PathBuf>,
+    #[arg(value_name = "PROVIDER.so")]
+    file: PathBuf,
     /// Only this module: MODULE or DOMAIN/MODULE
     #[arg(long, value_name = "MODULE")]
     module: Option<String>,
@@ -41,18 +41,12 @@ pub(crate) struct Args {
     /// End with the first check that fails
     #[arg(long)]
     until_failure: bool,
-    /// Print docs/checks.md
-    #[arg(long, hide = true)]
-    page: bool,
 }
 
 /// What cannot be checked at all.
 const UNUSABLE: u8 = 2;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
-    if args.page {
-        return print(&page());
-    }
     checked(args).or_else(|error| {
         say::error(error);
         Ok(ExitCode::from(UNUSABLE))
@@ -60,7 +54,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn checked(args: &Args) -> Result<ExitCode, Error> {
-    let file = args.file.as_deref().unwrap_or(Path::new(""));
+    let file = &args.file;
     let unusable = |why: String| {
         misuse(
             format!("cannot check {}", file.display()),

@@ -257,6 +257,16 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
         let fence = bench.desk.retry(|| endpoint.fence())?;
         equal("fence", Ok(0), fence)?;
         bench.desk.send(8, round, b"")?;
+        // The receiver goes on alone for a while: it must not see the message before what stands before the fence.
+        let mut polls = 0;
+        waits_for("the message behind a fence");
+        while bench.desk.far().messages.is_empty() {
+            polls += 1;
+            match polls < 200 {
+                true => drop(bench.desk.far().turn()?),
+                false => bench.desk.turn()?,
+            }
+        }
         let message = bench.desk.receive()?;
         equal("the header of the message behind the fence", round, message.header)?;
         for n in &puts {

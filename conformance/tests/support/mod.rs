@@ -71,9 +71,3 @@ pub(crate) fn program() -> PathBuf {
 pub(crate) fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
-
-/// A package's shared object, of this build.
-pub(crate) fn built(package: &str, library: &str) -> PathBuf {
-    let folder = tieline_testing::built::folder(&[(package, library)]);
-    folder.unwrap_or_else(|reason| panic!("{reason}")).join(library)
-}

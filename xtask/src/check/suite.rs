@@ -119,6 +119,7 @@ pub(super) fn processes_and_conformance() -> Count {
     let conformance = || {
         let package = "tieline-conformance";
         let mut count = built_test(package, "providers", "conformance");
+        count.add(built_test(package, "mutations", "conformance"));
         count.add(built_test(package, "networks", "conformance"));
         least::or_failed("conformance", count)
     };

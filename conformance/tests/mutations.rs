@@ -1,0 +1,252 @@
+//! The suite is tried on providers that are right and on each of their mistakes: those pass, and of these each is found by the
+//! check that docs/checks.md names.
+//!
+//! `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects:
+//! `-- --page` writes docs/checks.md again with the checks that are named there, `-- --anew [MUTATION...]` looks for
+//! the first check that finds each mistake (all of them take some minutes) and writes it with those.
+
+#[path = "support/scratch.rs"]
+mod scratch;
+mod support;
+
+use scratch::Scratch;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{Test, Verdict, program, run_all, source};
+use tieline_conformance as suite;
+use tieline_conformance::{LIMIT, Outcome, Plan, contents, page};
+
+const TESTS: &[Test] = &[
+    ("every_mistake_in_pairs_is_found_by_its_check", || mistakes_are_found("pairs")),
+    ("every_mistake_in_rings_is_found_by_its_check", || mistakes_are_found("rings")),
+    ("every_right_variant_of_pairs_passes", || right_variants_pass("pairs")),
+    ("every_right_variant_of_rings_passes", || right_variants_pass("rings")),
+    ("the_page_of_checks_is_fresh", page_is_fresh),
+];
+
+/// The providers, of which each has its lists of names.
+const SUBJECTS: [&str; 2] = ["rings", "pairs"];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let written = match words.first().map(String::as_str) {
+        Some("--page") => write_page(&[]),
+        Some("--anew") if words.len() > 1 => write_page(&words[1..]),
+        Some("--anew") => write_page(&SUBJECTS.map(all_names).concat()),
+        _ => return run_all(TESTS),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A name of a list in a subject, and its sentence.
+type Named = (String, String);
+
+/// The entries of `#define LIST(M)`.
+fn list(subject: &str, list: &str) -> Vec<Named> {
+    let text = std::fs::read_to_string(file(subject)).unwrap();
+    let start = format!("#define {list}(M) \\\n");
+    let rest = text.split_once(&start).unwrap_or_else(|| panic!("{subject} has no {list}")).1;
+    let mut found = Vec::new();
+    for line in rest.lines() {
+        let entry = line.trim().strip_prefix("M(").and_then(|rest| rest.split_once(", \""));
+        if let Some((name, words)) = entry {
+            let words = words.trim_end_matches('\\').trim_end().trim_end_matches("\")");
+            found.push((name.to_string(), words.to_string()));
+        }
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    assert!(found.len() > 2, "{list} of {subject} cannot be read");
+    found
+}
+
+fn all_names(subject: &str) -> Vec<String> {
+    list(subject, "MUTATIONS").into_iter().map(|(name, _)| format!("{subject}/{name}")).collect()
+}
+
+fn file(subject: &str) -> PathBuf {
+    source().join(format!("conformance/subjects/{subject}.c"))
+}
+
+/// A subject, compiled with one define more.
+fn compiled(scratch: &Scratch, subject: &str, name: &str, define: &str) -> Result<PathBuf, String> {
+    let folder = scratch.path().join(format!("{subject}-{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let object = folder.join(format!("libtieline_{subject}.so"));
+    let mut cc = Command::new("cc");
+    let cc = cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I"]);
+    let cc = cc.arg(source().join("include")).arg(format!("-D{define}={name}"));
+    match cc.arg("-o").arg(&object).arg(file(subject)).status() {
+        Ok(status) => assert!(status.success(), "{cc:?}"),
+        Err(error) => return Err(format!("no C compiler: {error}")),
+    }
+    Ok(object)
+}
+
+/// Runs the suite, or the checks with `filter` in their names.
+fn run(object: &Path, filter: Option<&str>, limit: Duration, until_failure: bool) -> Vec<Outcome> {
+    let (path, filter) = (object.to_path_buf(), filter.map(str::to_owned));
+    let plan = Plan { path, module: None, filter, program: program(), limit, until_failure };
+    let mut outcomes = Vec::new();
+    let ran =
+        contents(&plan).and_then(|found| suite::run(&plan, &found, &mut |o| outcomes.push(o)));
+    let _ = ran.unwrap_or_else(|why| panic!("{}: {why}", object.display()));
+    outcomes
+}
+
+fn failed(outcome: &&Outcome) -> bool {
+    matches!(outcome.verdict, suite::Verdict::Failed(_))
+}
+
+fn right_variants_pass(subject: &str) -> Verdict {
+    let scratch = Scratch::new(&format!("right-{subject}"));
+    let mut wrong = String::new();
+    let mut variants = vec!["NONE".to_string()];
+    variants.extend(list(subject, "ODDITIES").into_iter().map(|(name, _)| name));
+    for name in &variants {
+        let object = compiled(&scratch, subject, name, "ODD")?;
+        for outcome in run(&object, None, 6 * LIMIT, false).iter().filter(failed) {
+            let _ = writeln!(wrong, "{name}: {outcome}");
+        }
+    }
+    assert!(wrong.is_empty(), "what is right does not pass:\n{wrong}");
+    println!("  {} variants pass", variants.len());
+    Ok(())
+}
+
+/// What is found by a hang takes all of it. A race may need more than one run where others want the processors.
+const LIMITS: [Duration; 3] = [Duration::from_secs(4), LIMIT, Duration::from_secs(30)];
+
+fn mistakes_are_found(subject: &str) -> Verdict {
+    let scratch = Scratch::new(&format!("mistakes-{subject}"));
+    let (table, names) = (table(), list(subject, "MUTATIONS"));
+    let (mut missed, mut gaps) = (String::new(), Vec::new());
+    for (name, words) in &names {
+        let row = table.iter().find(|row| row.subject == subject && row.name == *name);
+        let Some(Row { check, .. }) = row else {
+            let _ = writeln!(
+                missed,
+                "{name} ({words}) is not in the table: run with --anew {subject}/{name}"
+            );
+            continue;
+        };
+        if check == NOTHING {
+            gaps.push(name.as_str());
+            continue;
+        }
+        let object = compiled(&scratch, subject, name, "MUTATION")?;
+        let finds = |limit: &Duration| {
+            let outcomes = run(&object, Some(check), *limit, false);
+            outcomes.iter().any(|outcome| outcome.check.name == check && failed(&outcome))
+        };
+        if !LIMITS.iter().any(finds) {
+            let _ = writeln!(missed, "{check} does not find {name}: {words}");
+        }
+    }
+    assert!(missed.is_empty(), "{missed}");
+    println!("  {} mistakes found", names.len() - gaps.len());
+    if !gaps.is_empty() {
+        println!("  no check finds {}", gaps.join(", "));
+    }
+    Ok(())
+}
+
+/// One line of the table.
+struct Row {
+    subject: String,
+    name: String,
+    check: String,
+}
+
+/// Stands in the place of a check where there is none yet.
+const NOTHING: &str = "nothing yet";
+
+const TABLE: &str = "
+## What finds which mistake
+
+The suite is tried on two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c), and
+on each of the mistakes that they can be built with. The check is the first one that finds it.
+
+| provider | built with | what it does wrong | found by |
+|---|---|---|---|
+";
+
+fn committed() -> String {
+    std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
+}
+
+/// The table as it was written.
+fn table() -> Vec<Row> {
+    let text = committed();
+    let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
+        let plain = |at: usize| Some((*cells.get(at)?).trim().trim_matches('`').to_string());
+        Some(Row { subject: plain(0)?, name: plain(1)?, check: plain(3)? })
+    };
+    lines.filter_map(row).collect()
+}
+
+/// The page with this table.
+fn rendered(table: &[Row]) -> String {
+    let mut text = page() + TABLE;
+    for subject in SUBJECTS {
+        for (name, words) in list(subject, "MUTATIONS") {
+            let row = table.iter().find(|row| row.subject == subject && row.name == name);
+            let check = row.map_or(NOTHING, |row| row.check.as_str());
+            let words = words.trim_end_matches('.').replace('|', "or");
+            let _ = writeln!(text, "| {subject} | `{name}` | {words} | `{check}` |");
+        }
+    }
+    text
+}
+
+fn page_is_fresh() -> Verdict {
+    let command = "cargo test -p tieline-conformance --test mutations -- --page";
+    assert!(
+        committed() == rendered(&table()),
+        "docs/checks.md is stale: write it with `{command}`"
+    );
+    Ok(())
+}
+
+/// Writes the page, with the first check that finds each of these mistakes.
+fn write_page(anew: &[String]) -> Verdict {
+    let scratch = Scratch::new("anew");
+    let (found, next) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let one = |mistake: &String| -> Verdict {
+        let (subject, name) = mistake.split_once('/').ok_or("a mistake is named SUBJECT/NAME")?;
+        let object = compiled(&scratch, subject, name, "MUTATION")?;
+        let outcomes = run(&object, None, LIMIT, true);
+        let first = outcomes.iter().find(failed);
+        println!("{mistake}: {}", first.map_or("NOT FOUND".to_string(), Outcome::to_string));
+        let check = first.map_or(NOTHING, |outcome| outcome.check.name).to_string();
+        let row = Row { subject: subject.to_string(), name: name.to_string(), check };
+        found.lock().map_err(|e| e.to_string())?.push(row);
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = || -> Verdict {
+            while let Some(mistake) = anew.get(next.fetch_add(1, Ordering::Relaxed)) {
+                one(mistake)?;
+            }
+            Ok(())
+        };
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+    })?;
+    let mut rows = found.into_inner().map_err(|e| e.to_string())?;
+    rows.extend(table());
+    std::fs::write(source().join("docs/checks.md"), rendered(&rows)).map_err(|e| e.to_string())
+}
