@@ -133,6 +133,7 @@ mod tests {
                 rank: 0,
                 fenced: 0,
                 posted: 0,
+                declined: 0,
             }
         };
         let run = |op: NativeOp| {

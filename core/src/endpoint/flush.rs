@@ -42,6 +42,17 @@ impl Inner {
         self.order.posted.set(self.order.posted.get() | ways);
     }
 
+    /// The ways that fences know of.
+    #[inline]
+    pub(super) fn ways_posted(&self) -> u64 {
+        self.order.posted.get()
+    }
+
+    /// What was to go another way has been declined there: fences know of no more than before.
+    pub(super) fn went_nowhere(&self, before: u64) {
+        self.order.posted.set(before);
+    }
+
     #[cold]
     fn make_fence_strong(&self, ways: u64) -> bool {
         self.strong_fence();

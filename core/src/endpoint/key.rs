@@ -1,6 +1,7 @@
 //! Remote keys that were imported on an endpoint: which of its lanes lead to the region, and which is the best.
 
 use super::Inner;
+use super::order::way;
 use super::rails::split;
 use super::route::ModulePair;
 use crate::mem::key::KeyRecord;
@@ -39,6 +40,11 @@ impl ImportedKey {
         self.synchronous
             && self.caps & caps::LOCAL_ONLY != 0
             && self.caps & caps::OWN_MEMORY_ONLY == 0
+    }
+
+    /// Its bit in a set of lanes by rank, as of those that have declined an operation.
+    pub(super) fn mark(&self) -> u64 {
+        way::lane(self.rank)
     }
 
     /// The longest put or get that it takes at once.
@@ -167,7 +173,7 @@ impl RemoteKey {
     pub fn path(&self) -> String {
         let key = &*self.inner;
         key.resolve();
-        let forming = || key.forming().map(|rank| key.endpoint.route.memory[rank].interface);
+        let forming = || key.forming(0).map(|rank| key.endpoint.route.memory[rank].interface);
         match key.best.get().map(|native| native.interface).or_else(forming) {
             Some(interface) => key.endpoint.shared.interfaces[interface].path.clone(),
             None => format!("emulated over {}", key.endpoint.message_path()),
@@ -292,10 +298,10 @@ impl KeyInner {
         self.imported.borrow().iter().find(executes).copied()
     }
 
-    /// The best of the lanes whose connection is being formed, while there is none yet: a transfer waits for it, since
-    /// that is bounded, and many messages would be slower.
-    pub(super) fn forming(&self) -> Option<usize> {
-        if self.best.get().is_some() {
+    /// The best of the lanes whose connection is being formed, while there is none yet beside those that have declined: a
+    /// transfer waits for it, since that is bounded, and many messages would be slower.
+    pub(super) fn forming(&self, declined: u64) -> Option<usize> {
+        if self.next(declined).is_some() {
             return None;
         }
         let ep = &*self.endpoint;
@@ -304,12 +310,21 @@ impl KeyInner {
             let over = |ep: &Inner| ep.worker.circuit_forms(ep, interface);
             over(ep) || ep.open_control().is_some_and(|control| over(&control))
         };
-        self.unresolved.borrow().iter().copied().filter(forms).min()
+        let asked = |rank: &usize| declined & way::lane(*rank) != 0;
+        self.unresolved.borrow().iter().copied().filter(|rank| !asked(rank) && forms(rank)).min()
     }
 
     /// Whether a provider asked for time, so that more lanes may come.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()
+    }
+
+    /// The same, after asking providers that wanted more time where there is none.
+    pub(super) fn lane_now(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
+        self.lane(rank, declined).or_else(|| {
+            self.resolve();
+            self.next(declined)
+        })
     }
 
     /// The best lane that is there now, after asking providers that wanted more time.
@@ -323,10 +338,21 @@ impl KeyInner {
         self.imported.borrow().iter().any(|other| other.rank != native.rank)
     }
 
-    /// The lane of this rank while it is there, else the best.
-    pub(super) fn lane(&self, rank: usize) -> Option<ImportedKey> {
-        let same = self.imported.borrow().iter().find(|native| native.rank == rank).copied();
-        same.or(self.best.get())
+    /// The best lane for an operation that these have declined.
+    pub(super) fn next(&self, declined: u64) -> Option<ImportedKey> {
+        if declined == 0 {
+            return self.best.get();
+        }
+        let imported = self.imported.borrow();
+        let left = imported.iter().filter(|native| native.mark() & declined == 0);
+        left.min_by_key(|native| native.rank).copied()
+    }
+
+    /// The lane of this rank while it is there and has not declined, else the best that has not.
+    pub(super) fn lane(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
+        let same = |native: &&ImportedKey| native.rank == rank && native.mark() & declined == 0;
+        let same = self.imported.borrow().iter().find(same).copied();
+        same.or_else(|| self.next(declined))
     }
 
     /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
@@ -381,7 +407,7 @@ impl KeyInner {
         offset: u64,
     ) -> Result<(), Status> {
         let native = self.best.get().ok_or(Status::Unreachable)?;
-        self.endpoint.post_pieces(put, base, len, &native, offset)
+        self.endpoint.post_pieces(put, base, len, &native, offset, &mut 0)
     }
 
     pub(super) fn target(&self, offset: u64) -> Target {

@@ -13,6 +13,7 @@ pub(crate) mod flush;
 mod inner;
 pub(crate) mod key;
 mod lanes;
+mod native;
 mod order;
 mod packing;
 mod post;

@@ -3,7 +3,7 @@
 use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
 use super::queued::{Failed, NativeOp, QueuedOp};
-use super::record::{Completion, RmaRecord, rma_op};
+use super::record::{Completion, rma_op};
 use super::{Inner, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::region::{Access, Region};
@@ -13,16 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{OK, PENDING, caps, op_flags};
-
-/// Pieces of one transfer that a provider has at once.
-const PIECES_AT_ONCE: u16 = 64;
-
-/// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
-fn is_over(status: Status) -> bool {
-    use Status::*;
-    matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
-}
+use tieline_plugin_api::{OK, PENDING};
 
 /// Local memory of a put or get, which the caller lends.
 #[derive(Clone, Copy)]
@@ -53,6 +44,16 @@ impl Transfer<'_> {
         }
     }
 
+    /// What is left of it when the first `done` bytes are through.
+    fn rest(&self, done: usize) -> Transfer<'_> {
+        let (at, local) = match self.local {
+            Local::Region(_) => (self.at + done, self.local),
+            Local::Bytes(bytes) => (self.at, Local::Bytes(&bytes[done..])),
+        };
+        let (len, offset) = (self.len - done, self.offset + done as u64);
+        Transfer { at, local, len, offset, ..*self }
+    }
+
     /// A part of it, as the operation `request`, for the lane of this rank.
     fn part(&self, memory: Memory, request: Id, rank: usize, part: Range<usize>) -> NativeOp {
         NativeOp {
@@ -67,6 +68,7 @@ impl Transfer<'_> {
             rank,
             fenced: 0,
             posted: 0,
+            declined: 0,
         }
     }
 }
@@ -135,15 +137,21 @@ impl Inner {
         code: i32,
     ) -> Result<Outcome, PostError> {
         self.check_fast_path(transfer.key, code)?;
+        let best = transfer.key.inner.best.get();
+        let declined = match best.filter(|_| code == Status::Declined as i32) {
+            Some(native) => native.mark(),
+            None => 0,
+        };
         if let Local::Region(local) = transfer.local {
             self.check_local(local)?;
         }
         let needed = if transfer.put { Access::WRITE } else { Access::READ };
         self.prepare(transfer.key, transfer.offset, transfer.len, needed)?;
-        if let Some(outcome) = self.post_now(transfer)? {
+        let mut declined = declined;
+        if let Some(outcome) = self.post_now(transfer, &mut declined)? {
             return Ok(outcome);
         }
-        if let Some(outcome) = self.try_native(transfer)? {
+        if let Some(outcome) = self.try_native(transfer, declined)? {
             return Ok(outcome);
         }
         Ok(self.emulate_transfer(transfer)?)
@@ -232,9 +240,14 @@ impl Inner {
     /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
     /// puts and gets of a network do. `None`: nothing was posted.
     #[inline(always)]
-    fn post_now(&self, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
+    fn post_now(
+        &self,
+        transfer: &Transfer<'_>,
+        declined: &mut u64,
+    ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, at, len, key, offset, completion, .. } = transfer;
         let Some(native) = key.inner.best.get() else { return Ok(None) };
+        let ways = self.ways_posted();
         let waits = self.queue_len() > 0 || !self.may_post_memory();
         if native.synchronous || len >= super::rails::SHARED_FROM || waits {
             return Ok(None);
@@ -258,19 +271,33 @@ impl Inner {
             Err(Failed { status: Status::ProviderFailed, .. }) => {
                 Err(self.memory_failure(&native, key, Status::ProviderFailed))
             }
+            Err(Failed { status: Status::Declined, .. }) => {
+                *declined = native.mark();
+                self.went_nowhere(ways);
+                Ok(None)
+            }
             _ => Ok(None),
         }
     }
 
-    /// Posts natively, splits, shares the work with the peer, or queues; `None`: no lane leads there.
-    fn try_native(self: &Rc<Self>, transfer: &Transfer<'_>) -> Result<Option<Outcome>, Error> {
+    /// Posts natively, splits, shares the work with the peer, or queues; `None`: no lane leads there but those that have
+    /// declined.
+    fn try_native(
+        self: &Rc<Self>,
+        transfer: &Transfer<'_>,
+        mut declined: u64,
+    ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, offset, .. } = transfer;
-        while let Some(native) = key.inner.best.get() {
+        while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
                     match self.share_copy(transfer, local, &native) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
                             key.inner.downgrade(&native, Status::Unreachable);
+                            continue;
+                        }
+                        Some(Err(error)) if error.status() == Status::Declined => {
+                            declined |= native.mark();
                             continue;
                         }
                         Some(outcome) => return outcome.map(Some),
@@ -282,23 +309,34 @@ impl Inner {
                 if len > native.most(put) && !self.has_room(copied) {
                     return Err(Status::Again.into());
                 }
-                match self.post_pieces(put, transfer.base()?, len, &native, offset) {
+                let mut done = 0;
+                match self.post_pieces(put, transfer.base()?, len, &native, offset, &mut done) {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
                     Err(Status::Unreachable) => {
                         key.inner.downgrade(&native, Status::Unreachable);
                         continue;
+                    }
+                    Err(Status::Declined) => {
+                        declined |= native.mark();
+                        if done == 0 {
+                            continue;
+                        }
+                        // Room for it was looked for above.
+                        return self
+                            .post_in_turn(&transfer.rest(done), native.rank, declined)
+                            .map(Some);
                     }
                     Err(Status::Again) => {}
                     Err(status) => return Err(self.memory_failure(&native, key, status)),
                 }
             }
             if native.synchronous || len < super::rails::SHARED_FROM {
-                return self.post_in_turn(transfer, native.rank).map(Some);
+                return self.post_in_turn(transfer, native.rank, declined).map(Some);
             }
-            return self.post_shared(transfer, &native).map(Some);
+            return self.post_shared(transfer, &native, declined).map(Some);
         }
-        let Some(rank) = key.inner.forming() else { return Ok(None) };
-        self.post_in_turn(transfer, rank).map(Some)
+        let Some(rank) = key.inner.forming(declined) else { return Ok(None) };
+        self.post_in_turn(transfer, rank, declined).map(Some)
     }
 
     /// Posts behind what is queued, and once the connection has formed that it goes over; see
@@ -307,11 +345,13 @@ impl Inner {
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         rank: usize,
+        declined: u64,
     ) -> Result<Outcome, Error> {
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(way::lane(rank));
         let request = self.open_native(None, memory.clone(), transfer.at, transfer.len)?;
-        self.post_native_op(transfer.part(memory, request, rank, 0..transfer.len));
+        let whole = transfer.part(memory, request, rank, 0..transfer.len);
+        self.post_native_op(NativeOp { declined, ..whole });
         self.outcome(request)
     }
 
@@ -325,10 +365,11 @@ impl Inner {
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         native: &ImportedKey,
+        declined: u64,
     ) -> Result<Outcome, Error> {
         let rails = transfer.key.inner.rails(native, transfer.offset, transfer.len);
         if let [_] = rails[..] {
-            return self.post_in_turn(transfer, native.rank);
+            return self.post_in_turn(transfer, native.rank, declined);
         }
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(rails.iter().fold(0, |ways, (rank, _)| ways | way::lane(*rank)));
@@ -338,7 +379,8 @@ impl Inner {
             match self.open_native(Some(whole), memory.clone(), transfer.at + from, len) {
                 Ok(share) => {
                     let part = from..from + len;
-                    self.post_native_op(transfer.part(memory.clone(), share, rank, part));
+                    let part = transfer.part(memory.clone(), share, rank, part);
+                    self.post_native_op(NativeOp { declined, ..part });
                 }
                 Err(status) => {
                     self.shared.ops.borrow_mut().spoil(whole, status.into());
@@ -350,8 +392,8 @@ impl Inner {
         self.outcome(whole)
     }
 
-    /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` may come when some have been
-    /// written: the caller has made sure that the rest can wait.
+    /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` and `Declined` may come when some have been
+    /// written, `done` bytes: the caller has made sure that the rest can wait.
     pub(super) fn post_pieces(
         &self,
         put: bool,
@@ -359,137 +401,22 @@ impl Inner {
         len: usize,
         native: &ImportedKey,
         offset: u64,
+        done: &mut usize,
     ) -> Result<(), Status> {
         let max = native.most(put);
-        let mut done = 0;
         loop {
-            let n = max.min(len - done);
-            let iov = Iov::new(base.wrapping_add(done), n);
-            let op = rma_op(&iov, native.key, offset + done as u64, 0, Completion::Remote);
+            let n = max.min(len - *done);
+            let iov = Iov::new(base.wrapping_add(*done), n);
+            let op = rma_op(&iov, native.key, offset + *done as u64, 0, Completion::Remote);
             let code = native.post(put, &op);
             if code != OK {
                 return Err(Status::from_code(code));
             }
-            done += n;
-            if done >= len {
+            *done += n;
+            if *done >= len {
                 return Ok(());
             }
         }
-    }
-
-    /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
-    /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
-    /// here: its device, or the network, may still carry it out.
-    pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
-        loop {
-            let Some(native) = op.key.lane(op.rank).or_else(|| op.key.native_now()) else {
-                return if op.key.forming().is_some() {
-                    Ok(false)
-                } else {
-                    self.emulate_instead(op).map_err(Failed::by_nobody)
-                };
-            };
-            if !self.may_leave(op.request, op.fenced, native.bit()) {
-                return Ok(false);
-            }
-            let begun = op.posted > 0;
-            match self.post_native(op, &native) {
-                Err(failed) if is_over(failed.status) && !begun && op.key.has_another(&native) => {
-                    if failed.status == Status::ProviderFailed {
-                        self.worker.provider_failed(native.interface);
-                    }
-                    // Where the messages went through it the endpoint has ended, and everything with it.
-                    if !self.is_alive() {
-                        return Err(failed);
-                    }
-                    op.key.downgrade(&native, failed.status);
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
-    fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
-        let most = native.most(op.put);
-        if op.posted == 0 && op.len <= most {
-            return match self.post_piece(op, native, op.request, op.len)? {
-                Posted::Done(_) => {
-                    self.shared.part(op.request, Ok(0));
-                    Ok(true)
-                }
-                Posted::Pending => Ok(true),
-                Posted::NoRoom => Ok(false),
-            };
-        }
-        while op.posted < op.len {
-            if self.shared.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
-                return Ok(false);
-            }
-            let len = most.min(op.len - op.posted);
-            let memory = op.memory.clone();
-            let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
-            let piece = piece.map_err(Failed::by_nobody)?;
-            let posted = self.post_piece(op, native, piece, len);
-            match self.or_withdrawn(piece, posted)? {
-                Posted::Done(_) | Posted::Pending => op.posted += len,
-                Posted::NoRoom => return Ok(false),
-            }
-        }
-        self.shared.part(op.request, Ok(0));
-        Ok(true)
-    }
-
-    /// Posts the next `len` bytes as the operation `id`.
-    fn post_piece(
-        &self,
-        op: &NativeOp,
-        native: &ImportedKey,
-        id: Id,
-        len: usize,
-    ) -> Result<Posted, Failed> {
-        let iov = self.piece(native, &op.memory, op.at + op.posted, len);
-        let iov = iov.map_err(Failed::by_nobody)?;
-        let offset = op.offset + op.posted as u64;
-        let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
-        self.post_record(native, op.put, id, &record)
-    }
-
-    /// A range of local memory for a provider, with the registration that it lies in where the provider wants to know that.
-    #[inline]
-    fn piece(
-        &self,
-        native: &ImportedKey,
-        memory: &Memory,
-        at: usize,
-        len: usize,
-    ) -> Result<Iov, Status> {
-        let mut piece = Iov::new(memory.at(at, len)?, len);
-        if native.caps & caps::TAKES_REGIONS != 0 && !native.synchronous {
-            let interface = &self.shared.interfaces[native.interface].interface;
-            if let Memory::Region(region) = memory {
-                let mut known = region.inner.registrations.iter();
-                let known = known.find_map(|registration| interface.region(&registration.memory));
-                piece.region = known.unwrap_or(std::ptr::null_mut());
-            }
-        }
-        Ok(piece)
-    }
-
-    #[inline]
-    fn post_record(
-        &self,
-        native: &ImportedKey,
-        put: bool,
-        id: Id,
-        record: &RmaRecord<'_>,
-    ) -> Result<Posted, Failed> {
-        let posted = self.posted(id, native.interface, native.post(put, record), 0)?;
-        // The lane that it is posted to, which need not be the one that it was queued for.
-        if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
-            self.note_local(native.rank);
-        }
-        Ok(posted)
     }
 
     /// Whatever is not `OK` on the fast path did nothing and is asked again on the slow one; but who broke may have done it. The

@@ -163,7 +163,7 @@ impl Inner {
         let (queue, answers) = (self.queue.borrow(), !self.answers.borrow().is_empty());
         match queue.front() {
             _ if answers && !messages_wait() => false,
-            Some(QueuedOp::Native(op)) => op.key.forming().is_some(),
+            Some(QueuedOp::Native(op)) => op.key.forming(op.declined).is_some(),
             Some(QueuedOp::Barrier { request }) => self.shared.ops.borrow().is_open(*request),
             Some(op) => op.is_message() && messages_wait(),
             None => answers,

@@ -133,6 +133,8 @@ pub(crate) struct NativeOp {
     pub(super) fenced: u64,
     /// Bytes that have been posted, where it takes several pieces.
     pub(super) posted: usize,
+    /// Lanes that have declined it, a bit for each by rank.
+    pub(super) declined: u64,
 }
 
 /// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.

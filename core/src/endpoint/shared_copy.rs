@@ -126,13 +126,17 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// The kernel has begun to refuse what this side was to copy: all of it goes another way, as a part of the operation
-    /// that it is, before what is queued behind that.
-    fn copy_another_way(&self, request: Id, job: &SharedCopy) -> Result<(), Error> {
+    /// The kernel has begun to refuse what this side was to copy, or the lane has declined it: all of it goes another way, as a
+    /// part of the operation that it is, before what is queued behind that.
+    fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let SharedCopy { plan, local, key, .. } = job;
+        let mut declined = 0;
         if let Some(native) = key.best.get().filter(ImportedKey::copies_between_processes) {
-            key.downgrade(&native, Status::Unreachable);
+            match why {
+                Status::Declined => declined = native.mark(),
+                why => key.downgrade(&native, why),
+            }
         }
         let (at, len) = (plan.at as usize, plan.len as usize);
         let memory = Memory::Region(local.clone());
@@ -149,6 +153,7 @@ impl Inner {
             rank: key.best.get().map_or(0, |native| native.rank),
             fenced: 0,
             posted: 0,
+            declined,
         }));
         Ok(())
     }
@@ -247,7 +252,8 @@ fn is_gone(job: &SharedCopy) -> bool {
     match job.key.best.get().filter(ImportedKey::copies_between_processes) {
         Some(native) => {
             let at = std::ptr::NonNull::dangling().as_ptr();
-            let asked = endpoint.post_pieces(job.plan.put, at, 0, &native, job.plan.target.offset);
+            let offset = job.plan.target.offset;
+            let asked = endpoint.post_pieces(job.plan.put, at, 0, &native, offset, &mut 0);
             asked == Err(Status::PeerFailed)
         }
         None => endpoint.dead_error().status() == Status::PeerFailed,
@@ -275,8 +281,8 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
         shared.slots.give_back(job.plan.slot);
         count += 1;
         let Some(request) = job.request else { continue };
-        if result == Err(Status::Unreachable) {
-            let again = endpoint.copy_another_way(request, &job);
+        if let Err(why @ (Status::Unreachable | Status::Declined)) = result {
+            let again = endpoint.copy_another_way(request, &job, why);
             shared.part(request, again.map(|()| 0));
             continue;
         }

@@ -160,6 +160,13 @@ impl State {
         {
             verdict = Verdict::Act(Act::Refuse(Status::Again));
         }
+        let lane = &self.lanes[lane];
+        if verdict == Verdict::Go && matches!(call.slot, Slot::Put | Slot::Get) {
+            let (declines, from) = (lane.declines, lane.declines_from);
+            if call.len >= from || (declines > 0 && self.chance.of_a_thousand(declines)) {
+                verdict = Verdict::Act(Act::Refuse(Status::Declined));
+            }
+        }
         call.refused = matches!(verdict, Verdict::Act(Act::Refuse(_) | Act::Panic));
         if !matches!(call.slot, Slot::Poll | Slot::Collect) || call.refused {
             self.calls.push(call);

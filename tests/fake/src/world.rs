@@ -32,6 +32,10 @@ pub struct Lane {
     pub atomics: [u32; 4],
     /// Of a thousand calls that post something, so many find no room.
     pub again: u32,
+    /// Of a thousand puts and gets, so many are declined.
+    pub declines: u32,
+    /// Puts and gets of so many bytes and more are declined.
+    pub declines_from: usize,
     /// Of a thousand operations that could end later, so many are done when the call returns.
     pub at_once: u32,
     /// Polls until something is carried out, at most.
@@ -66,6 +70,8 @@ impl Lane {
             max_get: 0,
             atomics: [0; 4],
             again: 0,
+            declines: 0,
+            declines_from: usize::MAX,
             at_once: 0,
             delay: 0,
             report: 0,

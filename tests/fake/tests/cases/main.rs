@@ -7,6 +7,7 @@ mod circuits;
 mod closing;
 mod connectors;
 mod contract;
+mod declined;
 mod forged;
 mod lanes;
 mod order;
@@ -47,6 +48,7 @@ fn every_known_case_is_a_case() {
         include_str!("closing.rs"),
         include_str!("connectors.rs"),
         include_str!("contract.rs"),
+        include_str!("declined.rs"),
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
         include_str!("order.rs"),

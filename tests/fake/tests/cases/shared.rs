@@ -280,21 +280,24 @@ cases! {
         });
     }
 
-    /// The kernel refuses from some moment on what it has allowed so far.
+    /// The kernel refuses from some moment on what it has allowed so far, or the lane declines.
     fn a_copy_that_is_refused_while_a_helper_has_a_part_of_it_goes_another_way() {
-        let refused = Rule::every(Slot::Put, Act::Refuse(Status::Unreachable));
-        while_it_stands_still_and(Some(refused), |Standing { a, ab, put, word, .. }| {
-            ab.fence().unwrap();
-            drop(ab.fetch_add(word.0, 8, 5).unwrap());
-            some_progress(a);
-            assert!(a.test(put).is_none(), "the helper still copies");
-            Ok(0)
-        });
+        for why in [Status::Unreachable, Status::Declined] {
+            let refused = Rule::every(Slot::Put, Act::Refuse(why));
+            while_it_stands_still_and(Some(refused), |Standing { a, ab, put, word, .. }| {
+                ab.fence().unwrap();
+                drop(ab.fetch_add(word.0, 8, 5).unwrap());
+                some_progress(a);
+                assert!(a.test(put).is_none(), "the helper still copies");
+                Ok(0)
+            });
+        }
     }
 
     /// Nobody helps with what is refused at once: a large transfer falls back as a small one does.
     fn a_large_transfer_that_is_refused_goes_another_way() {
-        for slot in [Slot::Put, Slot::Get] {
+        let (gone, declined) = (Status::Unreachable, Status::Declined);
+        for (slot, why) in [Slot::Put, Slot::Get].into_iter().flat_map(|s| [(s, gone), (s, declined)]) {
             let world = World::new(1, over_wire());
             let (at_a, at_b) = (over_three(world), over_three(world));
             let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -307,7 +310,7 @@ cases! {
                 let _ = a.progress() + b.progress();
             }
             assert_eq!(&*key.path(), "other:copy/copy");
-            world.rule(Rule::every(slot, Act::Refuse(Status::Unreachable)).on("copy"));
+            world.rule(Rule::every(slot, Act::Refuse(why)).on("copy"));
             let moved = match slot {
                 Slot::Put => ab.put(&near, 0..LEN, &key, 0),
                 _ => ab.get(&near, 0..LEN, &key, 0),
@@ -317,7 +320,9 @@ cases! {
                 let _ = a.progress() + b.progress();
             }
             assert_eq!(a.test(&request), Some(Ok(0)));
-            assert_eq!(&*key.path(), "emulated over fake:wire/wire");
+            let stays = why == Status::Declined;
+            let path = if stays { "other:copy/copy" } else { "emulated over fake:wire/wire" };
+            assert_eq!(&*key.path(), path);
             let there = far.to_vec(0..LEN).unwrap();
             assert!(there == near.to_vec(0..LEN).unwrap(), "{slot:?}: not all of it");
             assert_eq!(world.faults(), Vec::<String>::new());

@@ -177,6 +177,7 @@ impl Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     pub(crate) again: u32,
+    pub(crate) declines: u32,
     pub(crate) at_once: u32,
     pub(crate) delay: u64,
     pub(crate) report: u64,
@@ -193,6 +194,7 @@ impl Manner {
         let messages = lane.max_packed > 0;
         Lane {
             again: self.again,
+            declines: self.declines,
             at_once: self.at_once,
             delay: self.delay,
             report: self.report,
@@ -285,16 +287,17 @@ fn manner() -> impl Strategy<Value = Manner> {
         prop_oneof![Just(8usize), Just(64)],
         prop_oneof![Just(200usize), Just(2048)],
     );
-    let times = (chance(), chance(), polls(), polls());
+    let times = (chance(), chance(), chance(), polls(), polls());
     (times, prop_oneof![Just(1usize), Just(16)], any::<bool>(), sizes).prop_map(
         |(
-            (again, at_once, delay, report),
+            (again, declines, at_once, delay, report),
             batch,
             lends,
             (max_put, max_get, max_short, max_packed),
         )| {
             Manner {
                 again,
+                declines,
                 at_once,
                 delay,
                 report,

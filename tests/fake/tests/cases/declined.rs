@@ -1,0 +1,210 @@
+//! A lane that declines a put or get: the next one to that memory is asked, for this operation alone.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use tieline::{Outcome, PostError, Region, RemoteKey, Status};
+use tieline_fake::{Act, Call, Lane, Rule, Slot, World};
+
+const DECLINES: Act = Act::Refuse(Status::Declined);
+
+/// Two lanes to memory that decline nothing yet, the better one first, of this character.
+fn two(character: fn(Lane) -> Lane) -> Stage {
+    let lane = |name, priority| character(Lane { priority, ..Lane::memory(name) });
+    Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
+}
+
+fn late(lane: Lane) -> Lane {
+    lane.late(3)
+}
+
+/// The calls of a slot on a lane of `a`'s.
+fn calls(world: &World, slot: Slot, lane: &str) -> Vec<Call> {
+    let at = world.interface(0, lane);
+    world.calls(slot).into_iter().filter(|call| call.interface == at).collect()
+}
+
+fn lens(world: &World, slot: Slot, lane: &str) -> Vec<usize> {
+    calls(world, slot, lane).iter().map(|call| call.len).collect()
+}
+
+/// A put or a get of `len` bytes.
+fn post(
+    stage: &Stage,
+    slot: Slot,
+    local: &Region,
+    len: usize,
+    key: &RemoteKey,
+) -> Result<Outcome, PostError> {
+    match slot {
+        Slot::Put => stage.ab.put(local, 0..len, key, 0),
+        _ => stage.ab.get(local, 0..len, key, 0),
+    }
+}
+
+cases! {
+    fn what_a_lane_declines_the_next_one_does_and_the_lane_stays_the_best() {
+        for character in [late, Lane::synchronous] {
+            for slot in [Slot::Put, Slot::Get] {
+                let stage = two(character);
+                stage.world.change("a", |lane| lane.declines_from = 16);
+                let (target, key) = stage.target((0..64).collect());
+                let local = stage.local((100..164).collect());
+                for _ in 0..3 {
+                    for len in [8, 40] {
+                        assert_eq!(stage.ended(post(&stage, slot, &local, len, &key)), Ok(0));
+                    }
+                }
+                assert_eq!(target.to_vec(0..40).unwrap(), local.to_vec(0..40).unwrap());
+                // Each was asked once, and none of them went over messages.
+                assert_eq!(lens(stage.world, slot, "a"), [8, 40, 8, 40, 8, 40]);
+                assert_eq!(lens(stage.world, slot, "b"), [40, 40, 40]);
+                assert_eq!(stage.a.counters().emulated, 0);
+                assert_eq!(&*key.path(), "fake:a/a");
+                stage.assert_no_faults();
+            }
+        }
+    }
+
+    fn bytes_that_lie_anywhere_may_be_declined_too() {
+        for character in [late, Lane::synchronous] {
+            let stage = two(character);
+            stage.world.change("a", |lane| lane.declines_from = 0);
+            let (target, key) = stage.target(vec![0; 64]);
+            assert_eq!(stage.ended(stage.ab.put_bytes(&[7; 20], &key, 4)), Ok(0));
+            assert_eq!(target.to_vec(3..25).unwrap(), [vec![0], vec![7; 20], vec![0]].concat());
+            assert_eq!(lens(stage.world, Slot::Put, "a"), [20]);
+            assert_eq!(lens(stage.world, Slot::Put, "b"), [20]);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn what_all_lanes_decline_goes_over_messages_and_each_was_asked_once() {
+        for character in [late, Lane::synchronous] {
+            for slot in [Slot::Put, Slot::Get] {
+                let stage = two(character);
+                for lane in ["a", "b"] {
+                    stage.world.change(lane, |lane| lane.declines_from = 0);
+                }
+                let (target, key) = stage.target((0..64).collect());
+                let local = stage.local((100..164).collect());
+                assert_eq!(stage.ended(post(&stage, slot, &local, 64, &key)), Ok(0));
+                assert_eq!(target.to_vec(0..64).unwrap(), local.to_vec(0..64).unwrap());
+                assert_eq!((lens(stage.world, slot, "a"), lens(stage.world, slot, "b")), (vec![64], vec![64]));
+                assert!(stage.b.counters().emulated + stage.a.counters().emulated > 0);
+                assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
+                stage.assert_no_faults();
+            }
+        }
+    }
+
+    fn of_a_cut_transfer_that_is_declined_in_the_middle_only_the_rest_goes_elsewhere() {
+        for character in [late, Lane::synchronous] {
+            for slot in [Slot::Put, Slot::Get] {
+                let stage = Stage::new(vec![
+                    Lane::messages("am"),
+                    character(Lane { priority: 9, max_put: 100, max_get: 100, ..Lane::memory("a") }),
+                    character(Lane { priority: 1, ..Lane::memory("b") }),
+                ]);
+                let bytes: Vec<u8> = (0..1000).map(|i| (i % 251) as u8).collect();
+                let (target, key) = stage.target(bytes.clone());
+                let local = stage.local(bytes.iter().rev().copied().collect());
+                stage.world.rule(Rule { skip: 3, ..Rule::every(slot, DECLINES).on("a") });
+                assert_eq!(stage.ended(post(&stage, slot, &local, 1000, &key)), Ok(0));
+                assert_eq!(target.to_vec(0..1000).unwrap(), local.to_vec(0..1000).unwrap());
+                assert_eq!(lens(stage.world, slot, "a"), [100; 4]);
+                assert_eq!(lens(stage.world, slot, "b"), [700]);
+                stage.world.forget_rules();
+                stage.world.rule(Rule { skip: 2, ..Rule::every(Slot::Put, DECLINES).on("a") });
+                assert_eq!(stage.ended(stage.ab.put_bytes(&[9; 500], &key, 250)), Ok(0));
+                assert_eq!(target.to_vec(249..751).unwrap(), [&local.to_vec(249..250).unwrap()[..], &[9; 500], &local.to_vec(750..751).unwrap()].concat());
+                stage.assert_no_faults();
+            }
+        }
+    }
+
+    /// It waits for room, and is then declined: it waits no more, and asks no lane twice.
+    fn what_waits_for_room_may_be_declined_then() {
+        let stage = two(late);
+        stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
+        stage.world.rule(Rule::every(Slot::Put, DECLINES).on("a"));
+        stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("b") });
+        let (target, key) = stage.target(vec![0; 64]);
+        let put = pending(stage.ab.put(&stage.local(vec![5; 8]), 0..8, &key, 0));
+        assert_eq!(stage.end_of(&put), Some(Ok(0)));
+        assert_eq!(target.to_vec(0..8).unwrap(), [5; 8]);
+        assert_eq!(lens(stage.world, Slot::Put, "a").len(), 4);
+        assert_eq!(lens(stage.world, Slot::Put, "b").len(), 4);
+        stage.assert_no_faults();
+    }
+
+    /// A fence stays with the lane that carries everything, whatever another one declines before it.
+    fn a_fence_knows_nothing_of_a_lane_that_has_declined() {
+        let stage = two(late);
+        stage.world.change("a", |lane| lane.declines_from = 0);
+        stage.world.rule(Rule::every(Slot::Put, Act::Hold).on("b"));
+        let (target, key) = stage.target(vec![0; 64]);
+        let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        stage.ab.fence().unwrap();
+        assert_eq!(calls(stage.world, Slot::Fence, "b").len(), 1, "the fence is not the lane's own");
+        assert_eq!(calls(stage.world, Slot::Fence, "a").len(), 0);
+        stage.world.forget_rules();
+        // This one may go the better way, and so has to wait.
+        stage.world.change("a", |lane| lane.declines_from = usize::MAX);
+        let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+        stage.settle();
+        assert_eq!(target.to_vec(0..8).unwrap(), [0; 8], "the second overtook the first");
+        stage.world.release_held();
+        assert_eq!((stage.end_of(&first), stage.end_of(&second)), (Some(Ok(0)), Some(Ok(0))));
+        assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
+        stage.assert_no_faults();
+    }
+
+    /// The lane that a fence relies on declines what stands behind it: another one may not overtake.
+    fn what_is_declined_behind_a_fence_does_not_overtake_what_the_fence_put_before_it() {
+        for again in [0, 2] {
+            let stage = two(late);
+            let (target, key) = stage.target(vec![0; 64]);
+            stage.world.rule(Rule::next(Slot::Put, Act::Hold).on("a"));
+            let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+            stage.ab.fence().unwrap();
+            stage.world.rule(Rule { times: again, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
+            stage.world.rule(Rule::every(Slot::Put, DECLINES).on("a"));
+            let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+            stage.settle();
+            assert_eq!(target.to_vec(0..8).unwrap(), [0; 8], "the second overtook the first");
+            stage.world.release_held();
+            assert_eq!((stage.end_of(&first), stage.end_of(&second)), (Some(Ok(0)), Some(Ok(0))));
+            assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn a_share_that_its_rail_declines_goes_over_the_next() {
+        const LONG: usize = 1 << 20;
+        let lane = |name, priority| Lane { priority, module: "port", ..Lane::memory(name) }.late(2);
+        for declining in ["a", "b"] {
+            let stage = Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)]);
+            stage.world.rule(Rule::every(Slot::Put, DECLINES).on(declining));
+            let bytes: Vec<u8> = (0..LONG).map(|i| (i % 251) as u8).collect();
+            let (target, key) = stage.target(vec![0; LONG]);
+            let put = stage.ab.put(&stage.local(bytes.clone()), 0..LONG, &key, 0);
+            assert_eq!(stage.ended(put), Ok(0));
+            assert!(target.to_vec(0..LONG).unwrap() == bytes);
+            let other = if declining == "a" { "b" } else { "a" };
+            assert_eq!(lens(stage.world, Slot::Put, other).iter().sum::<usize>(), LONG);
+            assert_eq!(lens(stage.world, Slot::Put, declining), [LONG / 2]);
+            assert_eq!(stage.a.counters().emulated, 0);
+            stage.assert_no_faults();
+        }
+    }
+
+    /// What is tried before it is used is tried with a size that it may not be for.
+    fn a_module_that_declines_passes_the_self_test() {
+        let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
+        world.change("rma", |lane| lane.declines_from = 100);
+        let why = crate::stage::context(world, &[("TIELINE_SELFTEST", "on")]).report().why();
+        assert!(!why.contains("selftest"), "{why}");
+        assert_eq!(lens(world, Slot::Put, "rma").len(), 2, "{why}");
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+}
