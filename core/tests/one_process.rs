@@ -1,10 +1,11 @@
 //! A worker connected to itself, and two workers of two threads in one process.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use tieline::{AtomicOp, Context, Outcome, Status, Width};
+use tieline::{AtomicOp, Context, Outcome, Region, Status, Width};
 
 fn until(worker: &tieline::Worker, done: impl Fn() -> bool) {
     while !done() {
@@ -96,6 +97,31 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
         assert_eq!(back.to_vec(8..8 + len).unwrap(), local.to_vec(at..at + len).unwrap());
         assert_eq!(back.to_vec(0..8).unwrap(), [0xee; 8]);
         assert_eq!(back.to_vec(8 + len..16 + len).unwrap(), [0xee; 8]);
+    }
+    // More pieces than any module takes at once, and fewer.
+    for (many, len) in [(3, 500), (100, 900)] {
+        let cut = |region, from: usize| -> Vec<(&Region, Range<usize>)> {
+            (0..many)
+                .rev()
+                .map(|n| (region, from + n * len..from + (n + 1) * len - n % 3))
+                .collect()
+        };
+        let held = |pieces: &[(&Region, Range<usize>)]| -> Vec<u8> {
+            pieces
+                .iter()
+                .flat_map(|(region, range)| region.to_vec(range.clone()).unwrap())
+                .collect()
+        };
+        let pieces = cut(&local, 7);
+        let whole = held(&pieces);
+        let outcome = me.put_pieces(&pieces, &key, 100).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+        assert!(target.to_vec(100..100 + whole.len()).unwrap() == whole, "{many} pieces");
+        let back = context.register(vec![0xeeu8; 100_000]).unwrap();
+        let outcome = me.get_pieces(&cut(&back, 9), &key, 100).unwrap();
+        let _ = worker.finish(outcome).unwrap();
+        assert!(held(&cut(&back, 9)) == whole, "{many} pieces");
+        assert_eq!(back.to_vec(0..9).unwrap(), [0xee; 9]);
     }
     let outcome = me.put_bytes(b"bytes from the stack", &key, 40).unwrap();
     let _ = worker.finish(outcome).unwrap();

@@ -32,6 +32,8 @@ pub(crate) struct ImportedKey {
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
     pub(super) max: [usize; 2],
+    /// Pieces of local memory that it takes at once.
+    pub(super) max_iov: usize,
 }
 
 impl ImportedKey {
@@ -68,6 +70,8 @@ pub(super) struct FastPath {
     /// Puts and gets shorter than this take the fast path; 0: none does.
     pub(super) put_below: Cell<usize>,
     pub(super) get_below: Cell<usize>,
+    /// Pieces of local memory that one call takes.
+    pub(super) max_iov: Cell<usize>,
     /// Masks of atomics by width, without and with a result.
     pub(super) post: Cell<[u32; 2]>,
     pub(super) fetch: Cell<[u32; 2]>,
@@ -80,6 +84,7 @@ impl FastPath {
             key: Cell::new(std::ptr::null_mut()),
             put_below: Cell::new(0),
             get_below: Cell::new(0),
+            max_iov: Cell::new(1),
             post: Cell::new([0; 2]),
             fetch: Cell::new([0; 2]),
         }
@@ -103,6 +108,7 @@ impl FastPath {
         self.key.set(native.key);
         self.put_below.set(below(native.max[0]));
         self.get_below.set(below(native.max[1]));
+        self.max_iov.set(native.max_iov);
         self.post.set(native.post);
         self.fetch.set(native.fetch);
     }
@@ -280,6 +286,7 @@ impl KeyInner {
                     post: masks([a.atomic_post32, a.atomic_post64]),
                     fetch: masks([a.atomic_fetch32, a.atomic_fetch64]),
                     max: [a.max_put, a.max_get],
+                    max_iov: a.max_iov as usize,
                 };
                 self.imported.borrow_mut().push(native);
                 if self.best.get().is_none_or(|best| rank < best.rank) {
@@ -407,7 +414,7 @@ impl KeyInner {
         offset: u64,
     ) -> Result<(), Status> {
         let native = self.best.get().ok_or(Status::Unreachable)?;
-        self.endpoint.post_pieces(put, base, len, &native, offset, &mut 0)
+        self.endpoint.post_at_once(put, base, len, &native, offset, &mut 0)
     }
 
     pub(super) fn target(&self, offset: u64) -> Target {
@@ -479,6 +486,7 @@ mod tests {
             post: [0; 2],
             fetch: [0; 2],
             max: [0; 2],
+            max_iov: 1,
         }
     }
 

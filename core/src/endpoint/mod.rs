@@ -16,6 +16,7 @@ mod lanes;
 mod native;
 mod order;
 mod packing;
+mod pieces;
 mod post;
 mod queue;
 pub(crate) mod queued;
@@ -60,7 +61,8 @@ use tieline_plugin_api::OK;
 ///
 /// * **Messages**: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy, [`send_regions`](Endpoint::send_regions)
 ///   reads the regions until it has ended.
-/// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get) and the atomics take a key that
+/// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
+///   [`get_pieces`](Endpoint::get_pieces) and the atomics take a key that
 ///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
 ///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).

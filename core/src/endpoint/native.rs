@@ -2,13 +2,15 @@
 
 use super::Inner;
 use super::key::ImportedKey;
-use super::post::Posted;
+use super::post::{Posted, Transfer};
 use super::queued::{Failed, NativeOp};
-use super::record::{RmaRecord, rma_op};
+use super::record::{Completion, RmaRecord, rma_list_op, rma_op};
 use crate::Status;
-use crate::op::{Id, Memory};
+use crate::op::{Id, Memory, Pieces};
+use crate::region::Region;
+use std::ffi::c_void;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{caps, op_flags};
+use tieline_plugin_api::{OK, caps, op_flags};
 
 /// Pieces of one transfer that a provider has at once.
 const PIECES_AT_ONCE: u16 = 64;
@@ -65,7 +67,11 @@ impl Inner {
     /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
     fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
-        if op.posted == 0 && op.len <= most {
+        let next = |op: &NativeOp| {
+            let len = most.min(op.len - op.posted);
+            op.memory.within(op.at + op.posted, len, native.max_iov)
+        };
+        if op.posted == 0 && next(op) == op.len {
             return match self.post_piece(op, native, op.request, op.len)? {
                 Posted::Done(_) => {
                     self.shared.part(op.request, Ok(0));
@@ -79,7 +85,7 @@ impl Inner {
             if self.shared.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
                 return Ok(false);
             }
-            let len = most.min(op.len - op.posted);
+            let len = next(op);
             let memory = op.memory.clone();
             let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
             let piece = piece.map_err(Failed::by_nobody)?;
@@ -101,9 +107,19 @@ impl Inner {
         id: Id,
         len: usize,
     ) -> Result<Posted, Failed> {
-        let iov = self.piece(native, &op.memory, op.at + op.posted, len);
+        let (at, offset) = (op.at + op.posted, op.offset + op.posted as u64);
+        if let Memory::Pieces(pieces) = &op.memory {
+            let mut iov = self.shared.iov.take();
+            let listed = self.list(native, pieces, at, len, &mut iov);
+            let record = rma_list_op(&iov, len, native.key, offset, id.raw(), op.completion);
+            let posted = listed
+                .map_err(Failed::by_nobody)
+                .and_then(|()| self.post_record(native, op.put, id, &record));
+            self.shared.iov.set(iov);
+            return posted;
+        }
+        let iov = self.piece(native, &op.memory, at, len);
         let iov = iov.map_err(Failed::by_nobody)?;
-        let offset = op.offset + op.posted as u64;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
         self.post_record(native, op.put, id, &record)
     }
@@ -118,15 +134,66 @@ impl Inner {
         len: usize,
     ) -> Result<Iov, Status> {
         let mut piece = Iov::new(memory.at(at, len)?, len);
-        if native.caps & caps::TAKES_REGIONS != 0 && !native.synchronous {
-            let interface = &self.shared.interfaces[native.interface].interface;
-            if let Memory::Region(region) = memory {
-                let mut known = region.inner.registrations.iter();
-                let known = known.find_map(|registration| interface.region(&registration.memory));
-                piece.region = known.unwrap_or(std::ptr::null_mut());
-            }
+        if let Memory::Region(region) = memory {
+            piece.region = self.registration(native, region);
         }
         Ok(piece)
+    }
+
+    /// The registration of a region that a provider wants to know, or null.
+    #[inline]
+    fn registration(&self, native: &ImportedKey, region: &Region) -> *mut c_void {
+        if native.caps & caps::TAKES_REGIONS == 0 || native.synchronous {
+            return std::ptr::null_mut();
+        }
+        let interface = &self.shared.interfaces[native.interface].interface;
+        let mut known = region.inner.registrations.iter();
+        let known = known.find_map(|registration| interface.region(&registration.memory));
+        known.unwrap_or(std::ptr::null_mut())
+    }
+
+    /// The same of pieces: a list of those that a range is.
+    fn list(
+        &self,
+        native: &ImportedKey,
+        pieces: &Pieces,
+        at: usize,
+        len: usize,
+        iov: &mut Vec<Iov>,
+    ) -> Result<(), Status> {
+        iov.clear();
+        pieces.parts(at, len).try_for_each(|(region, at, len)| {
+            let mut piece = Iov::new(region.inner.span.range(at, len)?, len);
+            piece.region = self.registration(native, region);
+            iov.push(piece);
+            Ok(())
+        })
+    }
+
+    /// Posts pieces to a synchronous module, as many at once as it takes; see [`Inner::post_at_once`].
+    pub(super) fn list_at_once(
+        &self,
+        transfer: &Transfer<'_>,
+        pieces: &Pieces,
+        native: &ImportedKey,
+        done: &mut usize,
+    ) -> Result<(), Status> {
+        let &Transfer { put, at, len, offset, .. } = transfer;
+        while *done < len {
+            let at = at + *done;
+            let n = pieces.within(at, native.most(put).min(len - *done), native.max_iov);
+            let mut iov = self.shared.iov.take();
+            let listed = self.list(native, pieces, at, n, &mut iov);
+            let (offset, remote) = (offset + *done as u64, Completion::Remote);
+            let op = rma_list_op(&iov, n, native.key, offset, 0, remote);
+            let code = listed.map(|()| native.post(put, &op));
+            self.shared.iov.set(iov);
+            match code? {
+                OK => *done += n,
+                code => return Err(Status::from_code(code)),
+            }
+        }
+        Ok(())
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use super::order::way;
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, rma_op};
 use super::{Inner, State};
-use crate::op::{Id, Kind, LocalBuffer, Memory};
+use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::region::{Access, Region};
 use crate::request::{Outcome, Request};
 use crate::{Error, PostError, Status};
@@ -21,6 +21,19 @@ pub(super) enum Local<'a> {
     Region(&'a Region),
     /// Copied where the operation outlives the call.
     Bytes(&'a [u8]),
+    /// One behind the other.
+    Pieces(&'a Rc<Pieces>),
+}
+
+impl Local<'_> {
+    /// What it takes of the room for operations where it waits.
+    fn room(&self) -> usize {
+        match self {
+            Local::Region(_) => 0,
+            Local::Bytes(bytes) => bytes.len(),
+            Local::Pieces(pieces) => pieces.size(),
+        }
+    }
 }
 
 /// A put or get, as it was asked for.
@@ -35,19 +48,10 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// The first byte of it here.
-    fn base(&self) -> Result<*mut u8, Status> {
-        match self.local {
-            Local::Region(region) => region.inner.span.range(self.at, self.len),
-            // Only puts have bytes of their own, and they only read them.
-            Local::Bytes(bytes) => Ok(bytes.as_ptr().cast_mut()),
-        }
-    }
-
     /// What is left of it when the first `done` bytes are through.
     fn rest(&self, done: usize) -> Transfer<'_> {
         let (at, local) = match self.local {
-            Local::Region(_) => (self.at + done, self.local),
+            Local::Region(_) | Local::Pieces(_) => (self.at + done, self.local),
             Local::Bytes(bytes) => (self.at, Local::Bytes(&bytes[done..])),
         };
         let (len, offset) = (self.len - done, self.offset + done as u64);
@@ -180,7 +184,10 @@ impl Inner {
         match transfer.local {
             Local::Region(region) => Ok(Memory::Region(region.hold())),
             Local::Bytes(bytes) if self.has_room(bytes.len()) => Ok(Memory::Bytes(bytes.into())),
-            Local::Bytes(_) => Err(Status::Again),
+            Local::Pieces(pieces) if self.has_room(pieces.size()) => {
+                Ok(Memory::Pieces(pieces.clone()))
+            }
+            Local::Bytes(_) | Local::Pieces(_) => Err(Status::Again),
         }
     }
 
@@ -249,6 +256,7 @@ impl Inner {
         let Some(native) = key.inner.best.get() else { return Ok(None) };
         let ways = self.ways_posted();
         let waits = self.queue_len() > 0 || !self.may_post_memory();
+        let waits = waits || matches!(transfer.local, Local::Pieces(_));
         if native.synchronous || len >= super::rails::SHARED_FROM || waits {
             return Ok(None);
         }
@@ -287,7 +295,7 @@ impl Inner {
         transfer: &Transfer<'_>,
         mut declined: u64,
     ) -> Result<Option<Outcome>, Error> {
-        let &Transfer { put, len, key, offset, .. } = transfer;
+        let &Transfer { put, len, key, .. } = transfer;
         while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
@@ -305,12 +313,12 @@ impl Inner {
                     }
                 }
                 // Were there room for none of it to wait, `Again` in the middle would have to be told although some is written.
-                let copied = if let Local::Bytes(bytes) = transfer.local { bytes.len() } else { 0 };
-                if len > native.most(put) && !self.has_room(copied) {
+                let cut = len > native.most(put) || matches!(transfer.local, Local::Pieces(_));
+                if cut && !self.has_room(transfer.local.room()) {
                     return Err(Status::Again.into());
                 }
                 let mut done = 0;
-                match self.post_pieces(put, transfer.base()?, len, &native, offset, &mut done) {
+                match self.transfer_at_once(transfer, &native, &mut done) {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
                     Err(Status::Unreachable) => {
                         key.inner.downgrade(&native, Status::Unreachable);
@@ -392,9 +400,26 @@ impl Inner {
         self.outcome(whole)
     }
 
+    /// Posts one transfer to a synchronous module; see [`Inner::post_at_once`].
+    fn transfer_at_once(
+        &self,
+        transfer: &Transfer<'_>,
+        native: &ImportedKey,
+        done: &mut usize,
+    ) -> Result<(), Status> {
+        let &Transfer { put, local, at, len, offset, .. } = transfer;
+        let base = match local {
+            Local::Region(region) => region.inner.span.range(at, len)?,
+            // Only puts have bytes of their own, and they only read them.
+            Local::Bytes(bytes) => bytes.as_ptr().cast_mut(),
+            Local::Pieces(pieces) => return self.list_at_once(transfer, pieces, native, done),
+        };
+        self.post_at_once(put, base, len, native, offset, done)
+    }
+
     /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` and `Declined` may come when some have been
     /// written, `done` bytes: the caller has made sure that the rest can wait.
-    pub(super) fn post_pieces(
+    pub(super) fn post_at_once(
         &self,
         put: bool,
         base: *mut u8,

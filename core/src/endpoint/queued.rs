@@ -56,12 +56,12 @@ impl QueuedOp {
         matches!(self, QueuedOp::Message { .. } | QueuedOp::Gather { .. } | QueuedOp::Put(_))
     }
 
-    /// Bytes that were copied for it.
+    /// Bytes that were copied for it, or that a list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
             QueuedOp::Message { payload, .. } => payload.len(),
-            QueuedOp::Put(EmulatedPut { memory: Memory::Bytes(_), len, .. }) => *len,
-            QueuedOp::Native(NativeOp { memory: Memory::Bytes(_), len, .. }) => *len,
+            QueuedOp::Put(op) => op.memory.room(op.len),
+            QueuedOp::Native(op) => op.memory.room(op.len),
             _ => 0,
         }
     }

@@ -47,10 +47,10 @@ pub enum Completion {
     Remote,
 }
 
-/// A record of a put or get, which points to its piece: the borrow keeps the piece where it is.
+/// A record of a put or get, which points to its pieces: the borrow keeps them where they are.
 pub(super) struct RmaRecord<'a> {
     raw: Rma,
-    _piece: PhantomData<&'a Iov>,
+    _pieces: PhantomData<&'a [Iov]>,
 }
 
 impl Deref for RmaRecord<'_> {
@@ -69,10 +69,23 @@ pub(super) fn rma_op(
     cookie: u64,
     completion: Completion,
 ) -> RmaRecord<'_> {
+    rma_list_op(std::slice::from_ref(iov), iov.len, key, offset, cookie, completion)
+}
+
+/// The same of several pieces, of `len` bytes together.
+#[inline]
+pub(super) fn rma_list_op(
+    iov: &[Iov],
+    len: usize,
+    key: *mut c_void,
+    offset: u64,
+    cookie: u64,
+    completion: Completion,
+) -> RmaRecord<'_> {
     let raw = Rma {
-        iov: ptr::from_ref(iov),
-        iov_count: 1,
-        len: iov.len,
+        iov: iov.as_ptr(),
+        iov_count: iov.len(),
+        len,
         key,
         offset,
         cookie,
@@ -82,7 +95,7 @@ pub(super) fn rma_op(
         },
         reserved: 0,
     };
-    RmaRecord { raw, _piece: PhantomData }
+    RmaRecord { raw, _pieces: PhantomData }
 }
 
 pub(super) fn atomic_op_record(

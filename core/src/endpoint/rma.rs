@@ -202,7 +202,7 @@ impl Endpoint {
     /// Whether the fast path may be taken: nothing is queued before it, key and endpoint belong together, the endpoint lives and
     /// this is its process. A fence has nothing to add: what stands before it here is through.
     #[inline]
-    fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
+    pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)
             && ep.may_post_memory()

@@ -253,7 +253,7 @@ fn is_gone(job: &SharedCopy) -> bool {
         Some(native) => {
             let at = std::ptr::NonNull::dangling().as_ptr();
             let offset = job.plan.target.offset;
-            let asked = endpoint.post_pieces(job.plan.put, at, 0, &native, offset, &mut 0);
+            let asked = endpoint.post_at_once(job.plan.put, at, 0, &native, offset, &mut 0);
             asked == Err(Status::PeerFailed)
         }
         None => endpoint.dead_error().status() == Status::PeerFailed,

@@ -5,11 +5,13 @@
 //! its, and an answer or completion that comes for something else finds nothing.
 
 pub(crate) mod held;
+pub(crate) mod pieces;
 pub(crate) mod slab;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use pieces::Pieces;
 pub(crate) use slab::Id;
 pub(crate) use table::{Kind, Table};
 
@@ -25,10 +27,12 @@ pub(crate) enum Memory {
     Region(Region),
     /// A copy of bytes that the caller has got back.
     Bytes(Rc<[u8]>),
+    /// Pieces of regions, as one range.
+    Pieces(Rc<Pieces>),
 }
 
 impl Memory {
-    /// The first byte of a range.
+    /// The first byte of a range, which must not be of pieces.
     pub(crate) fn at(&self, at: usize, len: usize) -> Result<*mut u8, Status> {
         match self {
             Memory::Region(region) => region.inner.span.range(at, len),
@@ -37,6 +41,7 @@ impl Memory {
                 // Only puts have bytes of their own, and they only read them.
                 Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
             }
+            Memory::Pieces(_) => Err(Status::Invalid),
         }
     }
 
@@ -50,6 +55,42 @@ impl Memory {
         match self {
             Memory::Region(region) => out.put_span(&region.inner.span, at, len),
             Memory::Bytes(bytes) => out.put(&bytes[at..at + len]),
+            Memory::Pieces(pieces) => pieces
+                .parts(at, len)
+                .try_for_each(|(region, at, len)| out.put_span(&region.inner.span, at, len)),
+        }
+    }
+
+    /// Writes what a message brought. Bytes that were copied are only read.
+    fn write(&self, at: usize, data: &[u8]) -> Result<(), Status> {
+        match self {
+            Memory::Region(region) => region.inner.span.write(at, data),
+            Memory::Bytes(_) => Err(Status::BadData),
+            Memory::Pieces(pieces) => {
+                let mut rest = data;
+                pieces.parts(at, data.len()).try_for_each(|(region, at, len)| {
+                    let (data, behind) = rest.split_at(len);
+                    rest = behind;
+                    region.inner.span.write(at, data)
+                })
+            }
+        }
+    }
+
+    /// How much of a range fits into `most` pieces of a provider's.
+    pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
+        match self {
+            Memory::Pieces(pieces) => pieces.within(at, len, most),
+            Memory::Region(_) | Memory::Bytes(_) => len,
+        }
+    }
+
+    /// What an operation of `len` bytes takes of the room for operations, beside itself.
+    pub(crate) fn room(&self, len: usize) -> usize {
+        match self {
+            Memory::Region(_) => 0,
+            Memory::Bytes(_) => len,
+            Memory::Pieces(pieces) => pieces.size(),
         }
     }
 }
@@ -77,8 +118,7 @@ impl LocalBuffer {
         if position != self.len - self.missing || end > self.len {
             return Err(Status::BadData);
         }
-        let Memory::Region(region) = &self.memory else { return Err(Status::BadData) };
-        region.inner.span.write(self.offset + position, data)?;
+        self.memory.write(self.offset + position, data)?;
         self.missing -= data.len();
         Ok(self.missing == 0)
     }

@@ -17,6 +17,7 @@ use orphans::Orphans;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use tieline_plugin_api::abi::Iov;
 
 /// What a pending operation counts beside the bytes that were copied for it.
 pub(crate) const OPERATION_BYTES: usize = 64;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     orphans: Orphans,
     /// Where copies are shared with peers.
     pub(crate) slots: Slots,
+    /// Room for a list of pieces while it is posted.
+    pub(crate) iov: Cell<Vec<Iov>>,
     /// Late, so that everything above that points into providers goes first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
     /// Memory of ended operations that providers may still touch; what is left goes when the interfaces are closed.
@@ -68,6 +71,7 @@ impl Shared {
             ops: RefCell::new(Table::new(operations)),
             orphans: Orphans::default(),
             slots: Slots::default(),
+            iov: Cell::default(),
             interfaces,
             held: RefCell::default(),
         })

@@ -1,7 +1,7 @@
 //! Put, get and atomics over TCP.
 
 use super::*;
-use tieline::{AtomicOp, Completion, Width};
+use tieline::{AtomicOp, Completion, Region, Width};
 
 pub(crate) fn memory_operations(
     a: &Worker,
@@ -29,6 +29,19 @@ pub(crate) fn memory_operations(
         assert_eq!(run(to.compare_swap(Width::Bits64, &key, 64, 14, 3).unwrap()), 14);
         landing.write(100, &[0; 1000]).unwrap();
     }
+    // More pieces than one call takes, of two regions, the last first.
+    let cut = |n: usize| n * 3000..(n + 1) * 3000 - n % 5;
+    let pieces: Vec<_> = (0..90).rev().map(|n| ([&local, &landing][n % 2], cut(n))).collect();
+    let held = |pieces: &[(&Region, std::ops::Range<usize>)]| -> Vec<u8> {
+        pieces.iter().flat_map(|(region, range)| region.to_vec(range.clone()).unwrap()).collect()
+    };
+    let whole = held(&pieces);
+    let _ = run(to.put_pieces(&pieces, &key, 11).unwrap());
+    assert!(target.to_vec(11..11 + whole.len()).unwrap() == whole);
+    landing.write(0, &[0; 300_000]).unwrap();
+    let back: Vec<_> = (0..90).rev().map(|n| (&landing, cut(n))).collect();
+    let _ = run(to.get_pieces(&back, &key, 11).unwrap());
+    assert!(held(&back) == whole);
     // A flush covers what still waits for room, and a fence holds back what comes after.
     local.write(0, &[7u8; 300_000]).unwrap();
     for _ in 0..40 {

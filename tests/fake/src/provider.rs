@@ -138,7 +138,7 @@ impl Domain for FakeDomain {
             connects: if lane.to_endpoint { connects::TO_ENDPOINT } else { connects::TO_INTERFACE },
             caps: lane.caps | if lane.lends { tieline_plugin_api::caps::LENDS_BUFFERS } else { 0 },
             priority: lane.priority,
-            max_iov: 1,
+            max_iov: lane.max_iov,
             max_short: lane.max_short,
             max_packed: lane.max_packed,
             max_put: lane.max_put,
@@ -379,9 +379,13 @@ impl FakeEndpoint {
             state.named_as(self.lane, sys::region(iov), *piece);
         }
         let lane = &state.lanes[self.lane];
+        let many = pieces.len() > lane.max_iov as usize;
         let most = if slot == Slot::Put { lane.max_put } else { lane.max_get };
         if most != 0 && op.len > most {
             return Err(Status::TooLarge);
+        }
+        if many {
+            state.fault("an operation has more pieces than max_iov");
         }
         if pieces.iter().map(|piece| piece.len()).sum::<usize>() != op.len {
             state.fault("the pieces of an operation are not as long as it");

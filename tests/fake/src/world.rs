@@ -24,6 +24,8 @@ pub struct Lane {
     pub max_short: usize,
     /// Longest packed message.
     pub max_packed: usize,
+    /// Pieces that one call takes.
+    pub max_iov: u32,
     /// Longest put; 0: no limit.
     pub max_put: usize,
     /// Longest get; 0: no limit.
@@ -66,6 +68,7 @@ impl Lane {
             priority: 1,
             max_short: 64,
             max_packed: 2048,
+            max_iov: 4,
             max_put: 0,
             max_get: 0,
             atomics: [0; 4],

@@ -12,6 +12,7 @@ mod forged;
 mod lanes;
 mod order;
 mod panics;
+mod pieces;
 mod progress_thread;
 mod shared;
 mod stage;
@@ -53,6 +54,7 @@ fn every_known_case_is_a_case() {
         include_str!("lanes.rs"),
         include_str!("order.rs"),
         include_str!("panics.rs"),
+        include_str!("pieces.rs"),
         include_str!("progress_thread.rs"),
         include_str!("shared.rs"),
         include_str!("workers.rs"),

@@ -442,16 +442,19 @@ impl Run {
         let words = |error: Error| error.to_string();
         match step {
             Step::Put { end, how, cell, len } => self.put(end, how, cell, len),
-            Step::Get { end, cell, len } => {
+            Step::Get { end, cell, len, pieces } => {
                 if self.model.len() >= MOST {
                     return Ok(());
                 }
                 let landing = Own::new(&self.at_a, &vec![0xee; len + 16]).map_err(words)?;
                 let number = self.end(end).number;
                 let op = self.model.post(number, Kind::Get { cell, len });
-                let own = self.end(end);
-                let at = (FIRST_CELL + cell * CELL) as u64;
-                let got = own.endpoint.get(&landing.region, 8..8 + len, &own.keys[op % 2], at);
+                let (own, at) = (self.end(end), (FIRST_CELL + cell * CELL) as u64);
+                let (to, key) = (&own.endpoint, &own.keys[op % 2]);
+                let got = match pieces {
+                    false => to.get(&landing.region, 8..8 + len, key, at),
+                    true => to.get_pieces(&landing.pieces(8, len), key, at),
+                };
                 self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
             }
             Step::Atomic { end, word, fetch, how } => {
@@ -553,7 +556,11 @@ impl Run {
         let source = Own::new(&self.at_a, &bytes).map_err(|error| error.to_string())?;
         let own = self.end(end);
         let completion = if how == Put::Local { Completion::Local } else { Completion::Remote };
-        let put = own.endpoint.put_with(&source.region, 0..len, &own.keys[op % 2], at, completion);
+        let key = &own.keys[op % 2];
+        let put = match how {
+            Put::Pieces => own.endpoint.put_pieces(&source.pieces(0, len), key, at),
+            _ => own.endpoint.put_with(&source.region, 0..len, key, at, completion),
+        };
         // Every third one is given up at once: the library keeps it as long as it needs it.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())

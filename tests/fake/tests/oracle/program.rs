@@ -24,6 +24,7 @@ pub(crate) enum Put {
     Region,
     Local,
     Bytes,
+    Pieces,
 }
 
 /// How a message is sent.
@@ -99,6 +100,7 @@ pub(crate) enum Step {
         end: usize,
         cell: usize,
         len: usize,
+        pieces: bool,
     },
     Atomic {
         end: usize,
@@ -166,7 +168,7 @@ impl Step {
     fn of(self, end: usize) -> Step {
         match self {
             Step::Put { how, cell, len, .. } => Step::Put { end, how, cell, len },
-            Step::Get { cell, len, .. } => Step::Get { end, cell, len },
+            Step::Get { cell, len, pieces, .. } => Step::Get { end, cell, len, pieces },
             Step::Atomic { word, fetch, how, .. } => Step::Atomic { end, word, fetch, how },
             other => other,
         }
@@ -183,6 +185,7 @@ pub(crate) struct Manner {
     pub(crate) report: u64,
     pub(crate) batch: usize,
     pub(crate) lends: bool,
+    pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
     pub(crate) max_short: usize,
@@ -200,6 +203,7 @@ impl Manner {
             report: self.report,
             batch: self.batch,
             lends: self.lends && messages,
+            max_iov: self.max_iov,
             max_put: self.max_put,
             max_get: self.max_get,
             max_short: if messages { self.max_short } else { 0 },
@@ -284,6 +288,7 @@ fn manner() -> impl Strategy<Value = Manner> {
     let sizes = (
         limit(),
         limit(),
+        prop_oneof![Just(1u32), Just(2), Just(16)],
         prop_oneof![Just(8usize), Just(64)],
         prop_oneof![Just(200usize), Just(2048)],
     );
@@ -293,7 +298,7 @@ fn manner() -> impl Strategy<Value = Manner> {
             (again, declines, at_once, delay, report),
             batch,
             lends,
-            (max_put, max_get, max_short, max_packed),
+            (max_put, max_get, max_iov, max_short, max_packed),
         )| {
             Manner {
                 again,
@@ -303,6 +308,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 report,
                 batch,
                 lends,
+                max_iov,
                 max_put,
                 max_get,
                 max_short,
@@ -372,10 +378,11 @@ impl Wants {
 fn memory_step() -> impl Strategy<Value = Step> {
     let end = || 0..ENDS;
     let len = || prop_oneof![1 => Just(0usize), 3 => 1..9usize, 3 => 9..CELL];
-    let put = prop_oneof![Just(Put::Region), Just(Put::Local), Just(Put::Bytes)];
+    let put = prop_oneof![Just(Put::Region), Just(Put::Local), Just(Put::Bytes), Just(Put::Pieces)];
     prop_oneof![
         6 => (end(), put, 0..CELLS, len()).prop_map(|(end, how, cell, len)| Step::Put { end, how, cell, len }),
-        3 => (end(), 0..CELLS, len()).prop_map(|(end, cell, len)| Step::Get { end, cell, len }),
+        3 => (end(), 0..CELLS, len(), any::<bool>())
+            .prop_map(|(end, cell, len, pieces)| Step::Get { end, cell, len, pieces }),
         5 => (end(), 0..WORDS, any::<bool>(), 0..3usize)
             .prop_map(|(end, word, fetch, how)| Step::Atomic { end, word, fetch, how }),
     ]

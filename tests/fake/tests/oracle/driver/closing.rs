@@ -1,6 +1,7 @@
 //! Memory of the application's, and what a closed region promises: from then on nobody touches it.
 
 use super::sys;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tieline::{Context, Error, Region, Status, Worker};
@@ -15,6 +16,13 @@ pub(super) struct Own {
 }
 
 impl Own {
+    /// A range of it in pieces, of which some have no bytes.
+    pub(super) fn pieces(&self, from: usize, len: usize) -> Vec<(&Region, Range<usize>)> {
+        let at = |part: usize| from + len * part / 5;
+        let ends = [at(0), at(1), at(1), at(2), at(4), at(5), at(5)];
+        ends.windows(2).map(|ends| (&self.region, ends[0]..ends[1])).collect()
+    }
+
     pub(super) fn new(context: &Context, bytes: &[u8]) -> Result<Own, Error> {
         let (memory, region) = sys::register(context, bytes)?;
         Ok(Own { memory, region })

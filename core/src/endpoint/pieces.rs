@@ -1,0 +1,107 @@
+//! Puts and gets whose local memory is several pieces.
+
+use super::post::{Local, Transfer};
+use super::record::{Completion, rma_list_op};
+use super::{Endpoint, RemoteKey};
+use crate::op::Pieces;
+use crate::region::{Access, Region};
+use crate::request::Outcome;
+use crate::{PostError, Status};
+use std::ops::Range;
+use std::rc::Rc;
+use tieline_plugin_api::OK;
+use tieline_plugin_api::abi::Iov;
+
+/// So many pieces at most take the fast path.
+const FEW: usize = 16;
+
+impl Endpoint {
+    /// Writes pieces of local regions, one behind the other, to the peer's region at `offset`; complete when all of them are
+    /// visible there. A module gets as many pieces at once as it takes; what is more is cut, and ends together.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put`]; [`PostError::Retry`] also when the list would have to be queued and the queue is full.
+    pub fn put_pieces(
+        &self,
+        pieces: &[(&Region, Range<usize>)],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        self.post_pieces(true, pieces, key, offset)
+    }
+
+    /// Reads the peer's region at `offset` into pieces of local regions, one behind the other. Where pieces overlap, each byte
+    /// that they share ends as one of those that were to go there.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_pieces`].
+    pub fn get_pieces(
+        &self,
+        pieces: &[(&Region, Range<usize>)],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        self.post_pieces(false, pieces, key, offset)
+    }
+
+    fn post_pieces(
+        &self,
+        put: bool,
+        pieces: &[(&Region, Range<usize>)],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        let ep = &self.inner;
+        let mut len = 0usize;
+        for (region, range) in pieces {
+            ep.check_local(region)?;
+            let n = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
+            let _ = region.inner.span.range(range.start, n)?;
+            len = len.checked_add(n).ok_or(Status::OutOfRange)?;
+        }
+        let mut full = pieces.iter().filter(|(_, range)| !range.is_empty());
+        let completion = Completion::Remote;
+        let Some((region, range)) = full.next() else {
+            let needed = if put { Access::WRITE } else { Access::READ };
+            ep.prepare(key, offset, 0, needed)?;
+            return Ok(Outcome::Done(0));
+        };
+        if full.next().is_none() {
+            let (at, local) = (range.start, Local::Region(region));
+            let one = Transfer { put, local, at, len, key, offset, completion };
+            return ep.post_transfer(&one, OK);
+        }
+        let code = self.post_few(put, pieces, len, key, offset)?;
+        if code == OK {
+            return Ok(Outcome::Done(0));
+        }
+        let list = pieces.iter().map(|(region, range)| (*region, range.clone()));
+        let local = &Rc::new(Pieces::new(list));
+        let (at, local) = (0, Local::Pieces(local));
+        ep.post_transfer(&Transfer { put, local, at, len, key, offset, completion }, code)
+    }
+
+    /// The fast path: what its module says to a few pieces. Where it is not to be taken that is as if there were no room.
+    fn post_few(
+        &self,
+        put: bool,
+        pieces: &[(&Region, Range<usize>)],
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<i32, Status> {
+        let fast = &key.inner.fast;
+        let below = if put { fast.put_below.get() } else { fast.get_below.get() };
+        let few = pieces.len() <= FEW.min(fast.max_iov.get());
+        if len >= below || !few || !self.may_take_fast_path(key) {
+            return Ok(Status::Again as i32);
+        }
+        let mut iov = [Iov::new(std::ptr::null_mut(), 0); FEW];
+        for (piece, (region, range)) in iov.iter_mut().zip(pieces) {
+            *piece = Iov::new(region.inner.span.range(range.start, range.len())?, range.len());
+        }
+        let (iov, remote) = (&iov[..pieces.len()], Completion::Remote);
+        let op = rma_list_op(iov, len, fast.key.get(), offset, 0, remote);
+        Ok(if put { fast.put(&op) } else { fast.get(&op) })
+    }
+}
