@@ -21,6 +21,7 @@ mod measure;
 mod note;
 mod page;
 mod peer;
+mod random;
 mod report;
 mod runner;
 mod sys;

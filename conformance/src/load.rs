@@ -51,6 +51,29 @@ fn dl_error() -> String {
     }
 }
 
+/// Settings that no variable of the environment has.
+static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// Sets a variable, for entry functions that are called from now on.
+pub(crate) fn set(name: &str, value: &str) {
+    if let Ok(mut settings) = SETTINGS.lock() {
+        settings.push((name.to_string(), value.to_string()));
+    }
+}
+
+/// Ends what was set.
+pub(crate) fn forget() {
+    if let Ok(mut settings) = SETTINGS.lock() {
+        settings.clear();
+    }
+}
+
+fn setting(name: &str) -> Option<String> {
+    let settings = SETTINGS.lock().ok()?;
+    let set = settings.iter().find(|(set, _)| set == name).map(|(_, value)| value.clone());
+    set.or_else(|| std::env::var(name).ok())
+}
+
 /// The host table: configuration from the environment, everything else the least that is useful.
 pub(crate) fn host() -> Host {
     Host {
@@ -78,7 +101,7 @@ unsafe extern "C" fn config_get(
 ) -> i64 {
     // SAFETY: the provider's name, borrowed for the call.
     let name = unsafe { core::slice::from_raw_parts(name, name_len) };
-    let value = core::str::from_utf8(name).ok().and_then(|name| std::env::var(name).ok());
+    let value = core::str::from_utf8(name).ok().and_then(setting);
     let Some(value) = value else { return i64::from(Status::NoDevice as i32) };
     // SAFETY: at most `capacity` bytes into the provider's buffer.
     unsafe { ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity)) };

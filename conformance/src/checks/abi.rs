@@ -271,6 +271,83 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
     Ok(())
 }
 
+pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Checked {
+    let Some(query) = case.provider.ops.query_config else {
+        return Err(Stop::Skip("there are no variables".to_string()));
+    };
+    let known = succeeds("query_config", case.provider.configuration())?;
+    if known.len() < 2 {
+        return Err(Stop::Skip("there are not two variables".to_string()));
+    }
+    let mut records = vec![Longer { record: ConfigVar::empty(), tail: [0; 64] }; known.len()];
+    for record in &mut records {
+        record.record.size = size_of::<Longer<ConfigVar>>();
+    }
+    let mut count = 0;
+    // SAFETY: the provider's state, as many records as is said, each of the size that it states, a place for the count.
+    let code = unsafe {
+        query(case.provider.ops.state, records.as_mut_ptr().cast(), records.len(), &mut count)
+    };
+    equal("query_config with longer records", 0, code)?;
+    for (record, variable) in records.iter().zip(&known) {
+        let (at, len) = (record.record.name, record.record.name_len);
+        holds(
+            !at.is_null(),
+            "a record of a list, one step of the first one's size on",
+            "a name",
+            "none",
+        )?;
+        // SAFETY: constant text of the provider.
+        let name = unsafe { core::slice::from_raw_parts(at, len) };
+        crate::report::same_bytes("the name in a longer record", variable.name.as_bytes(), name)?;
+    }
+    Ok(())
+}
+
+pub(super) fn the_memory_report_respects_its_size(case: &Case) -> Checked {
+    let Some(memory) = case.provider.interface.memory else {
+        return Err(Stop::Skip("has no slot memory".to_string()));
+    };
+    let interface = case.interface()?;
+    for len in [offset_of!(MemoryUse, buffer_bytes), offset_of!(MemoryUse, peer_bytes)] {
+        let record = Guarded::new(&MemoryUse { size: len, ..MemoryUse::default() }, len);
+        // SAFETY: an open interface and a record of the size that it states.
+        let code = unsafe { memory(interface.handle(), record.as_ptr()) };
+        if code == Status::Unsupported as i32 {
+            return Err(Stop::Skip("has no slot memory".to_string()));
+        }
+        equal(format!("memory with a record of {len} bytes"), 0, code)?;
+    }
+    Ok(())
+}
+
+pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Checked {
+    let (true, Some(connect)) = (case.connects_to_endpoint(), case.provider.endpoint.connect)
+    else {
+        return Err(Stop::Skip("connects to an interface".to_string()));
+    };
+    let (near, far) = (case.interface()?, case.interface()?);
+    let there = super::waiting::connect(case, &far, &[], &mut [])?;
+    let address = super::waiting::address_of(case, &there)?;
+    for at in [0, 63] {
+        let endpoint = super::waiting::connect(case, &near, &[], &mut [])?;
+        let record = ConnectParams {
+            address: address.as_ptr(),
+            address_len: address.len(),
+            size: size_of::<Longer<ConnectParams>>(),
+            ..ConnectParams::empty()
+        };
+        let mut longer = Longer { record, tail: [0; 64] };
+        longer.tail[at] = 1;
+        let guarded = Guarded::new(&longer, size_of_val(&longer));
+        // SAFETY: an open endpoint and a record of the size that it states.
+        let code = unsafe { connect(endpoint.handle(), guarded.as_ptr()) };
+        let what = "an endpoint's connect with an unknown field set";
+        equal(what, Status::UnsupportedParam as i32, code)?;
+    }
+    Ok(())
+}
+
 /// A provider of this minor knows no field behind the records of this minor.
 fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
     if provider.ops.abi_minor > u32::from(ABI_MINOR) {

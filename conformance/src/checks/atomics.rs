@@ -1,8 +1,9 @@
 //! Remote atomics: every claimed operation, against an oracle and against each other.
 
 use super::rma::{Bench, bench};
-use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::endpoint::Key;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, refused, succeeds};
 use core::cell::RefCell;
 use tieline_plugin_api::abi::Atomic;

@@ -1,8 +1,9 @@
 //! What a provider says about itself must be possible, and addresses must be taken with suspicion.
 
-use crate::case::{Case, Random, short_name};
+use crate::case::{Case, short_name};
 use crate::load;
 use crate::note;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use tieline_plugin_api::abi::{ABI_MAJOR, ENTRY_SYMBOL, NoteDesc, fixed_str};
 use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};

@@ -2,10 +2,11 @@
 
 use super::processes::Partner;
 use super::waiting::TRIES;
-use crate::case::{Case, Random};
+use crate::case::Case;
 use crate::connector::Post;
 use crate::interface::{Received, readable};
 use crate::peer::{hex, unhex};
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
 use crate::watch::{patience_ms, waits_for};
 use std::sync::mpsc::{Receiver, Sender, channel};

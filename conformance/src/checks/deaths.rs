@@ -74,7 +74,10 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
             "endpoints to the dead process",
             "another",
         )?;
-        holds(event.status < 0, "the status of ENDPOINT_FAILED", "an error", event.status)?;
+        let status = Status::from_code(event.status);
+        let closed = "an error, and not CLOSED: that is what a peer in good order says";
+        let what = "the status of ENDPOINT_FAILED whose peer was killed";
+        holds(event.status < 0 && status != Status::Closed, what, closed, status)?;
         holds(!event.data.is_empty(), "the reason in ENDPOINT_FAILED", "words", "nothing")?;
     }
     for event in &near.left {
@@ -87,6 +90,10 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
         )?;
     }
     exchange(&mut desk, &mut second)?;
+    let flush = ours.flush(77);
+    // A module that is synchronous has nothing to wait for, so nothing to tell.
+    let refused = flush.is_err_and(|status| status != Status::Again) || case.has(caps::SYNCHRONOUS);
+    holds(refused, "flush of an endpoint that has failed", "its error", format!("{flush:?}"))?;
     drop((ours, twin));
     Ok(())
 }

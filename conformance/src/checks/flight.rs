@@ -3,8 +3,9 @@
 use super::atomics;
 use super::messages::cut;
 use super::rma::{Bench, TARGET, bench};
-use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::endpoint::Target;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes};
 use crate::watch::waits_for;
 use core::cell::RefCell;
@@ -137,6 +138,13 @@ impl Series {
         }
         Ok(())
     }
+}
+
+/// Nothing is under way any more.
+pub(super) fn settled(desk: &mut Desk) -> Checked {
+    let endpoint = desk.endpoint();
+    let code = desk.retry(|| endpoint.flush(FLUSH))?;
+    equal("flush", Ok(()), desk.complete(code, FLUSH)?.map(drop))
 }
 
 /// A flush may tell of a failure before it, of which the operation itself has told as well.

@@ -3,8 +3,9 @@
 
 use super::messages::check;
 use super::waiting::{address_of, connect, reach};
-use crate::case::{Case, Desk, Mailbox, Random};
+use crate::case::{Case, Desk, Mailbox};
 use crate::endpoint::Endpoint;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, succeeds};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};

@@ -1,7 +1,8 @@
 //! Active messages: whole, in order, bounded, from whom they say.
 
-use crate::case::{Case, Desk, Random};
+use crate::case::{Case, Desk};
 use crate::interface::Received;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, access, caps, event_flags};

@@ -6,9 +6,12 @@ mod attributes;
 mod bounds;
 mod connectors;
 mod deaths;
+mod ends;
 mod flight;
 mod leaving;
 mod messages;
+mod order;
+mod owning;
 mod payloads;
 mod peers;
 mod processes;
@@ -103,6 +106,16 @@ checks! {
             "A name that is spelt wrongly is an error and no accident.";
         quiesce_leaves_no_thread_behind: 0,
             "A context that is closed has stopped everything that it started.";
+    }
+    abi for DATA | CONNECTORS => {
+        a_list_steps_by_the_size_of_its_first_record: 0,
+            "A newer core reads the lists of an older provider.";
+    }
+    abi for DATA => {
+        the_memory_report_respects_its_size: 0,
+            "No record of the caller's is written behind its end.";
+        connecting_to_an_endpoint_follows_the_tail_rule: 0,
+            "What a newer core asks for is done or refused, and never silently left out.";
     }
     attributes for DATA => {
         an_address_fits_its_stated_length: 0,
@@ -280,6 +293,22 @@ checks! {
         many_atomics_at_once_bring_each_its_own_value: atomics::ATOMICS,
             "With hundreds of atomics in flight each brings the value that it fetched.";
     }
+    order for DATA => {
+        a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads: rma::BOTH,
+            "What stands before a fence is done before what stands behind it.";
+        messages_of_all_ways_keep_one_order: messages::SHORT,
+            "Messages of an endpoint keep their order, whichever ways they take and where there is no room.";
+        a_packer_may_send_on_another_endpoint: messages::PACKED,
+            "A packer is the application's code: an endpoint that is idle sends for it.";
+        a_payload_stays_though_its_receiver_answers: messages::SHORT,
+            "A handler may answer while it reads.";
+    }
+    owning for DATA => {
+        memory_that_was_given_back_is_touched_by_nobody: rma::BOTH,
+            "When deregister has said 0, nobody reads or writes the memory.";
+        memory_of_the_domain_is_zeroed_and_begins_with_a_page: 0,
+            "Nobody sees what somebody else left in memory.";
+    }
     atomics for DATA => {
         every_claimed_atomic_does_what_its_name_says: atomics::ATOMICS,
             "Each claimed atomic does what its name says, at its width.";
@@ -324,7 +353,13 @@ checks! {
         settings_hold_or_are_refused_by_name: 0,
             "A size or count of 1, or a very large one, works or is refused in words that name the variable.";
     }
+    settings for DATA | CONNECTORS => {
+        what_no_value_can_be_is_refused_by_name: 0,
+            "A value that is spelt wrongly is told to whoever set it.";
+    }
     settings for DATA => {
+        contexts_have_each_their_own_settings: 0,
+            "Two libraries in one process set what they like.";
         a_size_that_is_set_has_an_effect: 0,
             "What somebody has set is not silently left out.";
     }
@@ -337,8 +372,24 @@ checks! {
             "No memory grows with the number of polls or messages.";
         keys_and_regions_leave_nothing_behind: rma::BOTH,
             "No memory grows with the number of keys, regions or puts.";
+        endpoints_that_never_connect_leave_nothing_behind: 0,
+            "An attempt that is given up costs nothing for good.";
         no_file_stays_behind: 0,
             "Nothing of a process is left when it has closed everything.";
+    }
+    ends for DATA => {
+        an_endpoint_that_is_closed_has_left_in_good_order: messages::SHORT | caps::PEER_FAILURE,
+            "A peer that closes is told from one that has died.";
+        an_endpoint_that_leads_to_nobody_fails: messages::SHORT | caps::PEER_FAILURE,
+            "Nobody waits for ever for a peer that is gone.";
+        a_stranger_is_not_taken_for_the_peer: messages::SHORT,
+            "A connection leads to whom it was made for, whoever knows the address.";
+        what_was_packed_last_arrives_though_its_sender_leaves: messages::PACKED,
+            "A packed message that was taken arrives although its endpoint is closed.";
+        closing_does_not_wait_for_a_peer_that_does_nothing: messages::SHORT,
+            "The end of a worker takes the time that was set, whatever its peers do.";
+        the_end_of_a_peer_wakes_also_when_a_call_has_found_it: messages::SHORT | caps::PEER_FAILURE | caps::EVENT_FD,
+            "Who sleeps hears of a peer's end, also of one that a call has come upon.";
     }
     deaths for DATA => {
         a_death_is_told_once_to_each_endpoint_and_to_no_other: messages::SHORT | caps::PEER_FAILURE,

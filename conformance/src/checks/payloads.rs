@@ -1,7 +1,8 @@
 //! What a message carries: every bit of it, for as long as it is promised.
 
 use super::messages::check;
-use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE, Random};
+use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE};
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, refused, same_bytes, succeeds};
 use tieline_plugin_api::{Status, access, caps};
 

@@ -2,8 +2,9 @@
 
 use super::atomics;
 use super::messages::check;
-use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE, Random};
+use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::peer::{ARGUMENT, FILL, REGION, hex, is_hard, unhex};
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
 use crate::watch::{dies_with_us, stop, waits_for};
 use std::io::{BufRead, BufReader, Write};

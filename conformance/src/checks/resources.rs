@@ -7,7 +7,7 @@ use crate::measure::{Held, files_of};
 use crate::report::{Checked, Stop, holds, succeeds};
 use crate::watch::limit;
 use std::time::Instant;
-use tieline_plugin_api::caps;
+use tieline_plugin_api::{caps, memory_caps};
 
 /// So many times, or as often as a tenth of the limit allows, but often enough to see something.
 fn repeated(
@@ -116,9 +116,29 @@ pub(super) fn keys_and_regions_leave_nothing_behind(case: &Case) -> Checked {
     })?;
     let local = case.memory(64, ALL_RIGHTS)?;
     let key = succeeds("import_key", desk.import(&packed)?)?;
-    let put = case.has(caps::PUT);
-    leaves_nothing("puts", (5000, 1000), |_| {
-        succeeds("put", desk.rma(put, &[local.piece(0..8)], &key, 0)?)
+    for (put, verb) in [(true, "puts"), (false, "gets")] {
+        leaves_nothing(verb, (3000, 600), |_| {
+            succeeds(verb, desk.rma(put, &[local.piece(0..8)], &key, 0)?)
+        })?;
+    }
+    if case.domain_attr.caps & memory_caps::ALLOC == 0 {
+        return Ok(());
+    }
+    leaves_nothing("regions of the domain's own that were given back", (1000, 100), |_| {
+        succeeds("alloc", case.domain.memory(0, 64 << 10, ALL_RIGHTS)).map(drop)
+    })
+}
+
+pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> Checked {
+    let interface = case.interface()?;
+    let address = match case.connects_to_endpoint() {
+        true => Vec::new(),
+        false => case.address_of(&interface)?,
+    };
+    leaves_nothing("endpoints that were closed at once", (900, 90), |_| {
+        let endpoint = super::waiting::connect(case, &interface, &address, &mut [])?;
+        drop(endpoint);
+        succeeds("poll", interface.poll(16)).map(drop)
     })
 }
 

@@ -1,8 +1,9 @@
 //! Put and get: exactly the range, only with the right key.
 
 use super::messages::cut;
-use crate::case::{ALL_RIGHTS, Case, Desk, Random};
+use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::endpoint::Key;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succeeds};
 use crate::sys::{Asked, Memory};
 use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};

@@ -1,8 +1,10 @@
 //! Variables of a provider: what they may be set to, and that they are heard.
 
 use crate::case::Case;
+use crate::load;
 use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
 use crate::runner::{self, Plan};
+use crate::sys::Provider;
 use crate::watch::limit;
 use tieline_plugin_api::{Status, caps};
 
@@ -87,6 +89,72 @@ pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
         "a difference in limits, queues or memory",
         "none: what is set is not used",
     )
+}
+
+/// What no variable of the kind can be.
+fn nonsense(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "size" => &["many", "-1", "4x"],
+        "count" => &["many", "-1", "1.5"],
+        "duration" => &["soon", "20", "3 moons"],
+        "bool" => &["perhaps", "2"],
+        _ => &[],
+    }
+}
+
+pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
+    let mut any = false;
+    for variable in succeeds("query_config", case.provider.configuration())? {
+        for value in nonsense(&variable.kind) {
+            any = true;
+            // Set where the host says so, and nowhere else.
+            load::set(&variable.name, value);
+            let entered = load::entry(&case.path).map_err(Stop::Fail).map(Provider::enter)?;
+            load::forget();
+            let what = format!("{}={value}, which is a {}", variable.name, variable.kind);
+            let expected = "INVALID from the entry function, with words that name the variable";
+            match entered {
+                Ok(_) => return Err(fail(what, expected, "success")),
+                Err(why) => {
+                    let named = why.status == Status::Invalid && why.text.contains(&variable.name);
+                    holds(named, what, expected, why)?;
+                }
+            }
+        }
+    }
+    match any {
+        true => Ok(()),
+        false => Err(Stop::Skip("no variable is of a kind that can be wrong".to_string())),
+    }
+}
+
+pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
+    let sizes = succeeds("query_config", case.provider.configuration())?;
+    for variable in sizes.iter().filter(|variable| variable.kind == "size") {
+        let enter = |value: &str| {
+            load::set(&variable.name, value);
+            let case = Case::open(&case.path, &case.name(), &case.peer_program);
+            load::forget();
+            case.map_err(Stop::Skip)
+        };
+        let (small, large) = (enter("8k"), enter("512k"));
+        let (Ok(small), Ok(large)) = (small, large) else { continue };
+        let seen = [observed(&small)?, observed(&large)?];
+        if seen[0] == seen[1] {
+            continue;
+        }
+        // Opened after the other: its own settings hold all the same.
+        let again = Case { domain: reopened(&small)?, ..small };
+        let what =
+            format!("a context with {}=8k, after another one was opened with 512k", variable.name);
+        return crate::report::equal(what, seen[0].clone(), observed(&again)?);
+    }
+    Err(Stop::Skip("no variable is a size that can be seen".to_string()))
+}
+
+fn reopened(case: &Case) -> Result<std::sync::Arc<crate::sys::Domain>, Stop> {
+    let name = tieline_plugin_api::abi::fixed_str(&case.domain_attr.name).unwrap_or("");
+    succeeds("open_domain", case.provider.open_domain(name))
 }
 
 /// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report.

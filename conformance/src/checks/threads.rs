@@ -1,6 +1,7 @@
 //! Several threads at once: functions of a domain, packers, and words of errors.
 
-use crate::case::{ALL_RIGHTS, Case, Random};
+use crate::case::{ALL_RIGHTS, Case};
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
 use crate::sys::Memory;
 use crate::watch::limit;

@@ -1,9 +1,10 @@
 //! Who sleeps is woken: also by what happens while it falls asleep, by a completion, and by room.
 
 use super::waiting::{fall_asleep, meet};
-use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, Random};
+use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
 use crate::endpoint::{Endpoint, Target};
 use crate::interface::readable;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::{Patience, limit, patience_ms, waits_for};
 use core::hint::spin_loop;

@@ -104,6 +104,11 @@ impl Endpoint {
         Endpoint(Rc::new(OpenEndpoint { interface, handle }))
     }
 
+    /// The provider's handle, for calls with records of other sizes.
+    pub(crate) fn handle(&self) -> *mut c_void {
+        self.0.handle
+    }
+
     fn ops(&self) -> &'static EndpointOps {
         &self.provider().endpoint
     }

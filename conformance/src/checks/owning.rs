@@ -1,0 +1,81 @@
+//! Whose memory it is: what is taken back is refused to keys and left alone, what is given out is clean.
+
+use super::rma::{TARGET, bench};
+use crate::case::{ALL_RIGHTS, Case};
+use crate::endpoint::Target;
+use crate::report::{Checked, Stop, equal, holds, same_bytes, succeeds};
+use crate::watch::waits_for;
+use tieline_plugin_api::{Status, caps, memory_caps, op_flags};
+
+pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Checked {
+    if case.domain_attr.caps & memory_caps::REGISTER == 0 || case.has(caps::OWN_MEMORY_ONLY) {
+        return Err(Stop::Skip("the memory is the domain's own".to_string()));
+    }
+    let limit = |most: usize| if most == 0 { TARGET } else { most.min(TARGET) };
+    for round in 0..40usize {
+        let mut bench = bench(case, ALL_RIGHTS)?;
+        let put = round % 2 == 0;
+        let len = limit(if put { case.attr.max_put } else { case.attr.max_get }) >> (round % 5);
+        bench.local.write(0, &[0x33; TARGET]);
+        let endpoint = bench.desk.endpoint();
+        let mut pending = Vec::new();
+        for n in 0..32u64 {
+            let target = Target {
+                key: &bench.key,
+                offset: 0,
+                cookie: n,
+                flags: op_flags::REMOTE_COMPLETION,
+            };
+            match endpoint.rma(put, &[bench.local.piece(0..len)], target) {
+                Ok(1) => pending.push(n),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        // The owner goes on for a while, whose peer does not: answers wait.
+        for _ in 0..round / 4 {
+            let _ = bench.desk.far().turn()?;
+        }
+        let mut given_back = bench.target.revoke();
+        waits_for("deregister to find that nobody uses the region any more");
+        while given_back.as_ref().is_err_and(|failure| failure.status == Status::Again) {
+            bench.desk.turn()?;
+            given_back = bench.target.revoke();
+        }
+        succeeds("deregister", given_back)?;
+        // It is the application's.
+        bench.target.write(0, &[0x99; TARGET]);
+        let done = bench.desk.boxes[0].completions.len();
+        for cookie in pending {
+            let _ = bench.desk.complete(Ok(1), cookie)?;
+        }
+        let what = "memory that was given back while operations on it were under way";
+        same_bytes(what, &[0x99; TARGET], &bench.target.all())?;
+        let read = !put && bench.local.all().contains(&0x99);
+        let found = format!("bytes of it, with {done} of the gets complete by then");
+        holds(
+            !read,
+            "what gets brought from memory that was given back",
+            "old bytes or an error",
+            found,
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn memory_of_the_domain_is_zeroed_and_begins_with_a_page(case: &Case) -> Checked {
+    if case.domain_attr.caps & memory_caps::ALLOC == 0 {
+        return Err(Stop::Skip("the domain has no memory of its own".to_string()));
+    }
+    for round in 0..20 {
+        let len = 5000 + round * 1000;
+        let memory = succeeds("alloc", case.domain.memory(0, len, ALL_RIGHTS))?;
+        holds(memory.len() >= len, "the length of memory from alloc", len, memory.len())?;
+        let address = memory.piece(0..0).base.addr();
+        equal("where memory from alloc begins within its page", 0, address % 4096)?;
+        let whole = memory.all();
+        same_bytes("memory from alloc", &vec![0; whole.len()], &whole)?;
+        memory.write(0, &vec![0xd7; whole.len()]);
+    }
+    Ok(())
+}
