@@ -16,7 +16,9 @@ pub(crate) const FORMAT: Format =
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
 /// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
 /// was told it first.
-pub(crate) const MESSAGES: (u8, u8) = (1, 0);
+pub(crate) const MESSAGES: (u8, u8) = (1, 1);
+/// The minor that added what tells a worker of puts into its memory.
+pub(crate) const NOTIFICATIONS: u8 = 1;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
 /// Names of hosts are for people: a longer one is cut.

@@ -25,6 +25,13 @@ impl ImportedKey {
         unsafe { if put { self.raw.put(op) } else { self.raw.get(op) } }
     }
 
+    /// Posts a put that tells the target.
+    #[inline(always)]
+    pub(super) fn post_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
+        // SAFETY: see above; the record was made with this key.
+        unsafe { self.raw.put_notify(op, word) }
+    }
+
     /// Posts an atomic.
     #[inline(always)]
     pub(super) fn post_atomic(&self, op: &Atomic) -> i32 {
@@ -45,6 +52,13 @@ impl FastPath {
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
         // SAFETY: see above; the record was made with this key.
         unsafe { self.raw.get().put(op) }
+    }
+
+    /// The same for one that tells the target.
+    #[inline(always)]
+    pub(super) fn put_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
+        // SAFETY: as `put`.
+        unsafe { self.raw.get().put_notify(op, word) }
     }
 
     /// The same for a get.

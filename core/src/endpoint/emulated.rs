@@ -18,8 +18,18 @@ impl Inner {
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
     ) -> Result<Outcome, Error> {
-        let &Transfer { put, at, len, completion, .. } = transfer;
         let control = self.emulating()?;
+        self.emulate_over(&control, transfer, None)
+    }
+
+    /// The same over the endpoint that it goes through. `notify`: what a put tells the worker there.
+    pub(super) fn emulate_over(
+        self: &Rc<Self>,
+        control: &Rc<Inner>,
+        transfer: &Transfer<'_>,
+        notify: Option<u32>,
+    ) -> Result<Outcome, Error> {
+        let &Transfer { put, at, len, completion, .. } = transfer;
         // Where it waits, if it has to.
         let memory = control.hold_memory(transfer)?;
         let target = transfer.key.inner.target(transfer.offset);
@@ -36,11 +46,11 @@ impl Inner {
                     self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
                 }
             };
-            QueuedOp::Put(EmulatedPut { memory, at, len, sent: 0, target, request, answer })
+            QueuedOp::Put(EmulatedPut { memory, at, len, sent: 0, target, request, answer, notify })
         } else {
             self.ask_for(request, LocalBuffer { memory, offset: at, len, missing: len }, &target)
         };
-        self.emulate(&control, op);
+        self.emulate(control, op);
         self.outcome(request)
     }
 
@@ -91,6 +101,7 @@ impl Inner {
                 target,
                 request: asked,
                 answer: asked,
+                notify: None,
             })
         } else {
             self.ask_for(asked, LocalBuffer { memory, offset: at, len, missing: len }, &target)
@@ -134,6 +145,7 @@ mod tests {
                 fenced: 0,
                 posted: 0,
                 declined: 0,
+                notify: None,
             }
         };
         let run = |op: NativeOp| {

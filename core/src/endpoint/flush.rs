@@ -110,7 +110,7 @@ impl Inner {
     }
 
     /// Whether something of this endpoint is pending.
-    fn has_pending(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<Inner>| ops.open_of(control.index) > 0;
         ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)

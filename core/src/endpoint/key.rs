@@ -34,6 +34,8 @@ pub(crate) struct ImportedKey {
     pub(super) max: [usize; 2],
     /// Pieces of local memory that it takes at once.
     pub(super) max_iov: usize,
+    /// How many words `put_notify` tells the peer's worker apart, from 0 on; 0: it tells that worker nothing.
+    pub(super) words: u64,
 }
 
 impl ImportedKey {
@@ -72,6 +74,8 @@ pub(super) struct FastPath {
     pub(super) get_below: Cell<usize>,
     /// Pieces of local memory that one call takes.
     pub(super) max_iov: Cell<usize>,
+    /// Words from this one on are not told by the fast path; 0: none is.
+    pub(super) words: Cell<u64>,
     /// Masks of atomics by width, without and with a result.
     pub(super) post: Cell<[u32; 2]>,
     pub(super) fetch: Cell<[u32; 2]>,
@@ -85,6 +89,7 @@ impl FastPath {
             put_below: Cell::new(0),
             get_below: Cell::new(0),
             max_iov: Cell::new(1),
+            words: Cell::new(0),
             post: Cell::new([0; 2]),
             fetch: Cell::new([0; 2]),
         }
@@ -95,6 +100,7 @@ impl FastPath {
         let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
             self.put_below.set(0);
             self.get_below.set(0);
+            self.words.set(0);
             self.post.set([0; 2]);
             self.fetch.set([0; 2]);
             return;
@@ -109,6 +115,7 @@ impl FastPath {
         self.put_below.set(below(native.max[0]));
         self.get_below.set(below(native.max[1]));
         self.max_iov.set(native.max_iov);
+        self.words.set(native.words);
         self.post.set(native.post);
         self.fetch.set(native.fetch);
     }
@@ -274,6 +281,8 @@ impl KeyInner {
                     None => !by_device,
                 };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
+                // What it tells must come to the peer's own worker.
+                let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);
                 let native = ImportedKey {
                     raw,
                     key,
@@ -287,6 +296,7 @@ impl KeyInner {
                     fetch: masks([a.atomic_fetch32, a.atomic_fetch64]),
                     max: [a.max_put, a.max_get],
                     max_iov: a.max_iov as usize,
+                    words: if tells { 1 << a.notify_bits.min(32) } else { 0 },
                 };
                 self.imported.borrow_mut().push(native);
                 if self.best.get().is_none_or(|best| rank < best.rank) {
@@ -487,6 +497,7 @@ mod tests {
             fetch: [0; 2],
             max: [0; 2],
             max_iov: 1,
+            words: 0,
         }
     }
 

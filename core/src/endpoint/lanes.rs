@@ -96,6 +96,12 @@ impl Inner {
         self.lane(pair)
     }
 
+    /// Whether a lane for memory is this endpoint's own, and not one to the peer's service worker.
+    pub(super) fn is_own(&self, interface: usize, raw: &RawEndpoint) -> bool {
+        let is = |lane: &Lane| lane.interface == interface && lane.raw.is(raw);
+        self.lanes.borrow().iter().any(is)
+    }
+
     /// The lane of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
     pub(super) fn pair_of(&self, control: &Inner, pair: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[pair.interface];

@@ -14,6 +14,7 @@ mod inner;
 pub(crate) mod key;
 mod lanes;
 mod native;
+mod notify;
 mod order;
 mod packing;
 mod pieces;
@@ -65,6 +66,7 @@ use tieline_plugin_api::OK;
 ///   [`get_pieces`](Endpoint::get_pieces) and the atomics take a key that
 ///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
 ///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
+/// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that tells the peer's worker when its bytes are there.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
 ///
 /// # What a call says

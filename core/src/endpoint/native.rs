@@ -31,10 +31,15 @@ impl Inner {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {
                 return if op.key.forming(op.declined).is_some() {
                     Ok(false)
+                } else if op.notify.is_some() {
+                    self.notify_behind_put(op).map_err(Failed::by_nobody)
                 } else {
                     self.emulate_instead(op).map_err(Failed::by_nobody)
                 };
             };
+            if op.notify.is_some_and(|word| !self.tells(&native, op, word)) {
+                return self.notify_behind_put(op).map_err(Failed::by_nobody);
+            }
             let ways = self.ways_posted();
             if !self.may_leave(op.request, op.fenced, native.bit()) {
                 return Ok(false);
@@ -114,14 +119,14 @@ impl Inner {
             let record = rma_list_op(&iov, len, native.key, offset, id.raw(), op.completion);
             let posted = listed
                 .map_err(Failed::by_nobody)
-                .and_then(|()| self.post_record(native, op.put, id, &record));
+                .and_then(|()| self.post_record(native, id, &record, native.post_op(op, &record)));
             self.shared.iov.set(iov);
             return posted;
         }
         let iov = self.piece(native, &op.memory, at, len);
         let iov = iov.map_err(Failed::by_nobody)?;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
-        self.post_record(native, op.put, id, &record)
+        self.post_record(native, id, &record, native.post_op(op, &record))
     }
 
     /// A range of local memory for a provider, with the registration that it lies in where the provider wants to know that.
@@ -196,19 +201,30 @@ impl Inner {
         Ok(())
     }
 
+    /// What became of a put or get, by what its provider answered.
     #[inline]
     pub(super) fn post_record(
         &self,
         native: &ImportedKey,
-        put: bool,
         id: Id,
         record: &RmaRecord<'_>,
+        code: i32,
     ) -> Result<Posted, Failed> {
-        let posted = self.posted(id, native.interface, native.post(put, record), 0)?;
+        let posted = self.posted(id, native.interface, code, 0)?;
         // The lane that it is posted to, which need not be the one that it was queued for.
         if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
             self.note_local(native.rank);
         }
         Ok(posted)
+    }
+}
+
+impl ImportedKey {
+    /// Posts a part of an operation, and what it tells the target.
+    fn post_op(&self, op: &NativeOp, record: &RmaRecord<'_>) -> i32 {
+        match op.notify {
+            None => self.post(op.put, record),
+            Some(word) => self.post_notify(record, word),
+        }
     }
 }

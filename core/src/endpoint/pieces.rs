@@ -44,6 +44,38 @@ impl Endpoint {
         self.post_pieces(false, pieces, key, offset)
     }
 
+    /// [`Endpoint::put_notify`] of pieces of local regions, one behind the other.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_notify`] and [`Endpoint::put_pieces`].
+    pub fn put_pieces_notify(
+        &self,
+        pieces: &[(&Region, Range<usize>)],
+        key: &RemoteKey,
+        offset: u64,
+        word: u32,
+    ) -> Result<Outcome, PostError> {
+        let (at, len) = (0, self.check_pieces(pieces)?);
+        let list = pieces.iter().map(|(region, range)| (*region, range.clone()));
+        let list = &Rc::new(Pieces::new(list));
+        let local = if len == 0 { Local::Bytes(&[]) } else { Local::Pieces(list) };
+        let (put, completion) = (true, Completion::Remote);
+        let transfer = Transfer { put, local, at, len, key, offset, completion };
+        self.inner.post_notify(&transfer, word, Status::Again as i32)
+    }
+
+    /// How long pieces are together.
+    fn check_pieces(&self, pieces: &[(&Region, Range<usize>)]) -> Result<usize, PostError> {
+        let mut len = 0usize;
+        for (region, range) in pieces {
+            self.inner.check_local(region)?;
+            let n = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
+            let _ = region.inner.span.range(range.start, n)?;
+            len = len.checked_add(n).ok_or(Status::OutOfRange)?;
+        }
+        Ok(len)
+    }
+
     fn post_pieces(
         &self,
         put: bool,
@@ -51,14 +83,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        let ep = &self.inner;
-        let mut len = 0usize;
-        for (region, range) in pieces {
-            ep.check_local(region)?;
-            let n = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
-            let _ = region.inner.span.range(range.start, n)?;
-            len = len.checked_add(n).ok_or(Status::OutOfRange)?;
-        }
+        let (ep, len) = (&self.inner, self.check_pieces(pieces)?);
         let mut full = pieces.iter().filter(|(_, range)| !range.is_empty());
         let completion = Completion::Remote;
         let Some((region, range)) = full.next() else {

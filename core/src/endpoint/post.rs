@@ -59,7 +59,13 @@ impl Transfer<'_> {
     }
 
     /// A part of it, as the operation `request`, for the lane of this rank.
-    fn part(&self, memory: Memory, request: Id, rank: usize, part: Range<usize>) -> NativeOp {
+    pub(super) fn part(
+        &self,
+        memory: Memory,
+        request: Id,
+        rank: usize,
+        part: Range<usize>,
+    ) -> NativeOp {
         NativeOp {
             put: self.put,
             memory,
@@ -73,6 +79,7 @@ impl Transfer<'_> {
             fenced: 0,
             posted: 0,
             declined: 0,
+            notify: None,
         }
     }
 }
@@ -267,7 +274,8 @@ impl Inner {
         let iov = self.piece(&native, &memory, at, len)?;
         let request = self.open_native(None, memory, at, len)?;
         let record = rma_op(&iov, native.key, offset, request.raw(), completion);
-        let posted = self.post_record(&native, put, request, &record);
+        let code = native.post(put, &record);
+        let posted = self.post_record(&native, request, &record, code);
         match self.or_withdrawn(request, posted) {
             // How it ended, only progress can bring.
             Ok(Posted::Pending) => {
@@ -364,7 +372,7 @@ impl Inner {
     }
 
     /// Posts a native operation behind what is queued; see [`Inner::may_go`].
-    fn post_native_op(&self, op: NativeOp) {
+    pub(super) fn post_native_op(&self, op: NativeOp) {
         self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
 

@@ -7,11 +7,10 @@
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{Inner, State};
 use crate::op::Id;
-use crate::proto::emulate::{Answer, PUT_HEAD, Target};
+use crate::proto::emulate::{Answer, PUT_HEAD, PUT_NOTIFY_HEAD, Target, put_head};
 use crate::proto::id;
 use crate::registry::abi::PackBuffer;
 use crate::shared::OPERATION_BYTES;
-use crate::wire::Writer;
 use crate::{Error, Status};
 use std::rc::Rc;
 
@@ -40,6 +39,9 @@ impl Inner {
                 }
                 Ok(())
             }
+            QueuedOp::Notify { word, request, lanes } => {
+                return self.attempt_notify(*word, *request, lanes);
+            }
             QueuedOp::Barrier { request } => {
                 return Ok(!self.shared.ops.borrow().is_open(*request));
             }
@@ -56,17 +58,21 @@ impl Inner {
 
     /// Sends as much of a put as the transport takes now.
     fn send_put(&self, op: &mut EmulatedPut) -> Result<(), Status> {
-        let piece = self.most_behind(PUT_HEAD)?;
+        let longest_head = if op.notify.is_some() { PUT_NOTIFY_HEAD } else { PUT_HEAD };
+        let piece = self.most_behind(longest_head)?;
         loop {
             let n = piece.min(op.len - op.sent);
             let last = op.sent + n == op.len;
+            let target = Target { offset: op.target.offset + op.sent as u64, ..op.target };
+            let word = op.notify.filter(|_| last);
+            let head = put_head(&target, word);
             let pack = |out: &mut PackBuffer<'_>| {
-                let mut w = Writer::default();
-                Target { offset: op.target.offset + op.sent as u64, ..op.target }.write(&mut w);
-                out.put(&w.bytes)?;
+                out.put(&head)?;
                 op.memory.pack(op.at + op.sent, n, out)
             };
-            self.pack_now(id::PUT, if last { op.answer.raw() } else { 0 }, PUT_HEAD + n, pack)?;
+            let message = if word.is_some() { id::PUT_NOTIFY } else { id::PUT };
+            let answer = if last { op.answer.raw() } else { 0 };
+            self.pack_now(message, answer, head.len() + n, pack)?;
             op.sent += n;
             if last {
                 return Ok(());
@@ -165,6 +171,7 @@ impl Inner {
             _ if answers && !messages_wait() => false,
             Some(QueuedOp::Native(op)) => op.key.forming(op.declined).is_some(),
             Some(QueuedOp::Barrier { request }) => self.shared.ops.borrow().is_open(*request),
+            Some(QueuedOp::Notify { request, .. }) if !self.is_next(*request) => true,
             Some(op) => op.is_message() && messages_wait(),
             None => answers,
         }

@@ -27,6 +27,9 @@ pub(crate) enum QueuedOp {
     Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
     /// A put over messages.
     Put(EmulatedPut),
+    /// Tells the peer's worker a word, once the puts before it are there. `lanes`: those that have yet to be asked whether what
+    /// completed locally is, once that is known.
+    Notify { word: u32, request: Id, lanes: Option<u64> },
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
     Forward { to: Rc<Inner>, op: Option<Box<QueuedOp>> },
     /// Holds back what follows until `request` has ended.
@@ -53,7 +56,8 @@ impl QueuedOp {
     /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
-        matches!(self, QueuedOp::Message { .. } | QueuedOp::Gather { .. } | QueuedOp::Put(_))
+        use QueuedOp::*;
+        matches!(self, Message { .. } | Gather { .. } | Put(_) | Notify { .. })
     }
 
     /// Bytes that were copied for it, or that a list of its pieces takes.
@@ -74,9 +78,9 @@ impl QueuedOp {
                 Id::from_raw(*header)
             }
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Gather { request, .. } | QueuedOp::FlushLanes { request, .. } => {
-                Some(*request)
-            }
+            QueuedOp::Gather { request, .. }
+            | QueuedOp::FlushLanes { request, .. }
+            | QueuedOp::Notify { request, .. } => Some(*request),
             QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
@@ -98,9 +102,9 @@ impl QueuedOp {
         match self {
             QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Gather { request, .. } | QueuedOp::FlushLanes { request, .. } => {
-                Some(*request)
-            }
+            QueuedOp::Gather { request, .. }
+            | QueuedOp::FlushLanes { request, .. }
+            | QueuedOp::Notify { request, .. } => Some(*request),
             _ => None,
         }
     }
@@ -115,6 +119,8 @@ pub(crate) struct EmulatedPut {
     pub(super) target: Target,
     pub(super) request: Id,
     pub(super) answer: Id,
+    /// What its last piece tells the target.
+    pub(super) notify: Option<u32>,
 }
 
 /// A native put or get that waits for its turn, or for room in the provider.
@@ -135,6 +141,8 @@ pub(crate) struct NativeOp {
     pub(super) posted: usize,
     /// Lanes that have declined it, a bit for each by rank.
     pub(super) declined: u64,
+    /// What it tells the target, by a lane that does so.
+    pub(super) notify: Option<u32>,
 }
 
 /// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.

@@ -154,6 +154,7 @@ impl Inner {
             fenced: 0,
             posted: 0,
             declined,
+            notify: None,
         }));
         Ok(())
     }

@@ -397,6 +397,11 @@ impl Table {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
+    /// What has gone wrong with an open operation, or with what it waits for.
+    pub(crate) fn trouble(&mut self, id: Id) -> Option<Error> {
+        self.slab.cold_mut(id)?.error.clone()
+    }
+
     /// Whose an open operation is.
     pub(crate) fn owner(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
@@ -562,6 +567,17 @@ impl Table {
     /// Whether there are any.
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty()
+    }
+
+    /// Whether puts may stand before an operation that are not posted to this interface; of none: any puts.
+    pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
+        use Kind::{Copy, Flush, Native, Put, Whole};
+        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
+        let nearest = self.slab.get(id).as_ref().and_then(before);
+        std::iter::successors(nearest, before).any(|hot| {
+            let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
+            matches!(hot.kind, Native | Put | Copy | Flush | Whole) && !same
+        })
     }
 
     /// Whether something that was posted to this interface stands before an operation.

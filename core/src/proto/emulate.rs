@@ -23,6 +23,8 @@ pub(crate) struct Target {
 
 /// Bytes of the [`Target`] before the data of a put.
 pub(crate) const PUT_HEAD: usize = 24;
+/// The same with the word of a put that tells the target.
+pub(crate) const PUT_NOTIFY_HEAD: usize = 32;
 /// Bytes of [`data_head`] before the data of a get.
 pub(crate) const GET_DATA_HEAD: usize = 16;
 
@@ -61,6 +63,16 @@ pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
     let _ = w.u64(call.operand).u64(call.compare).u8(call.op as u8).u8(call.width as u8);
+    w.bytes
+}
+
+/// What is before the bytes of a piece of a put, and of the last one of a put that tells the target.
+pub(crate) fn put_head(target: &Target, word: Option<u32>) -> Vec<u8> {
+    let mut w = Writer::default();
+    target.write(&mut w);
+    if let Some(word) = word {
+        let _ = w.u32(word).u32(0); // the data begins at 32
+    }
     w.bytes
 }
 
@@ -123,15 +135,32 @@ pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
 
 // ---- at the target ----
 
+/// Carries out the last piece of a put that tells the target: the answer, and the word where all of it is there.
+pub(crate) fn on_put_notify(
+    regions: &Table,
+    token: u64,
+    data: &[u8],
+) -> Result<(Option<Answer>, Option<u32>), Status> {
+    let mut r = Reader::new(data);
+    let target = Target::read(&mut r)?;
+    let (word, _) = (r.u32()?, r.u32()?);
+    let put = put_here(regions, &target, r.rest());
+    let told = put.is_ok().then_some(word);
+    Ok(((token != 0).then(|| Answer::reply(token, put)), told))
+}
+
+fn put_here(regions: &Table, target: &Target, data: &[u8]) -> Result<u64, Status> {
+    let write = |span: &Span, offset| span.write(offset, data);
+    target.reach(regions, data.len() as u64, Access::WRITE, write).map(|()| 0)
+}
+
 /// Carries out a piece of a put. Only the last piece asks for an answer; an earlier failure shows there too, since a key that
 /// is refused stays refused and the last piece reaches furthest.
 pub(crate) fn on_put(regions: &Table, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
     let mut r = Reader::new(data);
     let target = Target::read(&mut r)?;
-    let data = r.rest();
-    let result = target
-        .reach(regions, data.len() as u64, Access::WRITE, |span, offset| span.write(offset, data));
-    Ok((token != 0).then(|| Answer::reply(token, result.map(|()| 0))))
+    let result = put_here(regions, &target, r.rest());
+    Ok((token != 0).then(|| Answer::reply(token, result)))
 }
 
 /// Checks a get; every piece is checked again when it is sent (`endpoint/answer.rs`).
@@ -211,14 +240,15 @@ mod tests {
     fn messages_are_written_as_they_always_were() {
         let target = Target { region: 1, generation: 2, offset: 3 };
         let call = AtomicCall { op: atomic_op::ADD, width: 8, operand: 5, compare: 6 };
-        let mut put = Writer::default();
-        target.write(&mut put);
-        assert_eq!(put.bytes.len(), PUT_HEAD);
+        let put = put_head(&target, None);
+        assert_eq!(put.len(), PUT_HEAD);
+        let put_notify = put_head(&target, Some(0x0403_0201));
+        assert_eq!(put_notify.len(), PUT_NOTIFY_HEAD);
         let Answer::Reply { token: 7, status, value } = Answer::reply(7, Ok(9)) else {
             panic!("a reply bears the token of what was asked");
         };
         let written = [
-            ("PUT", put.bytes),
+            ("PUT", put),
             ("GET", get_request(&target, 4)),
             ("ATOMIC", atomic_request(&target, &call)),
             ("REPLY", reply_bytes(status, value).to_vec()),
@@ -229,6 +259,11 @@ mod tests {
         };
         let written: String = written.iter().map(line).collect();
         assert_eq!(written, include_str!("../wire/golden/messages-1.0.hex"));
+        // What 1.1 added. NOTIFY has no payload: its header is the word.
+        let added = [("PUT_NOTIFY", put_notify)];
+        let added: String = added.iter().map(line).collect();
+        assert_eq!(added, include_str!("../wire/golden/messages-1.1.hex"));
+        assert_eq!([id::NOTIFY, id::PUT_NOTIFY], [0xf009, 0xf00a]);
         assert_eq!(
             [id::PUT, id::GET, id::GET_DATA, id::ATOMIC, id::REPLY, id::PING, id::ASSIST],
             [0xf000, 0xf001, 0xf002, 0xf003, 0xf004, 0xf005, 0xf006]

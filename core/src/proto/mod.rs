@@ -15,6 +15,8 @@ pub(crate) mod id {
     pub(crate) const ASSIST: u16 = 0xf006;
     pub(crate) const WIREUP: u16 = 0xf007;
     pub(crate) const SERVICE: u16 = 0xf008;
+    pub(crate) const NOTIFY: u16 = 0xf009;
+    pub(crate) const PUT_NOTIFY: u16 = 0xf00a;
 }
 
 /// Who sent one of the core's own messages, and over which circuit where it came over one.

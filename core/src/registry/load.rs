@@ -412,6 +412,12 @@ impl LoadedProvider {
         if module.caps & caps::ATOMICS != 0 && masks == 0 {
             return refused("at least one operation with CAP_ATOMICS", "four empty masks".into());
         }
+        if module.caps & caps::PUT_NOTIFY != 0 && !(1..=32).contains(&module.notify_bits) {
+            return refused(
+                "notify_bits from 1 to 32 with CAP_PUT_NOTIFY",
+                module.notify_bits.to_string(),
+            );
+        }
         if module.caps & caps::AM_PACKED != 0 && module.max_packed < LEAST_PACKED {
             return refused(
                 &format!("max_packed of at least {LEAST_PACKED} bytes with CAP_AM_PACKED"),

@@ -2,7 +2,7 @@
 //! changes only with its version. A new minor adds a file; it changes none.
 
 use crate::Status;
-use crate::address::{Candidate, Location, MESSAGES, Scheme, Via, WorkerAddress, WorkerEntry};
+use crate::address::{Candidate, Location, Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::mem::key::KeyRecord;
 use crate::region::Access;
 
@@ -39,7 +39,7 @@ fn address() -> WorkerAddress {
     };
     WorkerAddress {
         context: [1; 16],
-        messages: MESSAGES,
+        messages: (1, 0),
         location: Location {
             boot_id: [2; 16],
             pid_namespace: 3,

@@ -390,6 +390,8 @@ impl Inner {
         self.services.close();
         *self.on_failure.borrow_mut() = None;
         *self.on_left.borrow_mut() = None;
+        let gone = self.on_notification.take();
+        drop(gone);
         self.wiring.transports.forget_out_of_band();
         let copies = self.copies.take();
         drop(copies);

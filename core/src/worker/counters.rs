@@ -3,7 +3,7 @@
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages with an id that has no handler: dropped.
+    /// Messages with an id that has no handler, and notifications where nothing handles any: dropped.
     pub unknown_ids: u64,
     /// Malformed messages of the library's own protocols: dropped.
     pub malformed: u64,

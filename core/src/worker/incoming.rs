@@ -10,10 +10,16 @@ use crate::proto::{Origin, id};
 use std::rc::Rc;
 
 impl Inner {
-    /// Handles one of the core's own messages.
-    pub(super) fn handle(self: &Rc<Self>, message: u16, token: u64, from: Origin, data: &[u8]) {
-        let peer = from.peer;
-        if matches!(message, id::PUT | id::GET | id::ATOMIC) {
+    /// Handles one of the core's own messages. Returns what the application is to be told of it, when its payload is given back.
+    pub(super) fn handle(
+        self: &Rc<Self>,
+        message: u16,
+        token: u64,
+        from: Origin,
+        data: &[u8],
+    ) -> Option<u32> {
+        let (peer, mut told) = (from.peer, None);
+        if matches!(message, id::PUT | id::PUT_NOTIFY | id::GET | id::ATOMIC) {
             self.bump(|c| c.emulated += 1);
         }
         let regions = &self.shared.core.memory.regions;
@@ -21,6 +27,14 @@ impl Inner {
             id::REPLY => self.on_reply(token, from, data).map(|()| None),
             id::GET_DATA => self.on_get_data(token, from, data).map(|()| None),
             id::PUT => emulate::on_put(regions, token, data),
+            id::PUT_NOTIFY => emulate::on_put_notify(regions, token, data).map(|(answer, word)| {
+                told = word;
+                answer
+            }),
+            id::NOTIFY => u32::try_from(token).map_err(|_| Status::BadData).map(|word| {
+                told = Some(word);
+                None
+            }),
             id::GET => emulate::on_get(regions, token, data).map(Some),
             id::ATOMIC => emulate::on_atomic(regions, token, data).map(Some),
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
@@ -34,6 +48,7 @@ impl Inner {
             Ok(None) => {}
             Err(status) => self.count_bad(peer, status),
         }
+        told
     }
 
     /// A datagram that came as a message: whose connection that was is known.

@@ -23,6 +23,7 @@ use tieline_plugin_api::{caps, event, event_flags};
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
 type LeftHandler = Rc<dyn Fn(PeerId)>;
+pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
 /// A cell is borrowed for a look or a change, and no function of the application's runs meanwhile, nor the drop of what it handed
 /// over: both may come back here. The exception is `handlers`, which stays borrowed while message handlers run, so whoever changes it
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
     pub(super) on_failure: RefCell<Option<FailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
+    pub(super) on_notification: RefCell<Option<NotificationHandler>>,
     /// Peers that have failed, or left, of whom the handlers are to be told by the next progress call.
     pub(super) news: RefCell<VecDeque<(PeerId, Option<Error>)>>,
     pub(super) peers: RefCell<peers::Peers>,
@@ -128,6 +130,7 @@ impl Inner {
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
             on_left: RefCell::default(),
+            on_notification: RefCell::default(),
             news: RefCell::default(),
             peers: RefCell::default(),
             fast: polled(false),

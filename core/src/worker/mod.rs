@@ -68,10 +68,11 @@ use std::sync::Arc;
 /// There are four kinds.
 ///
 /// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
+///   [`on_notification`](Worker::on_notification),
 ///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
 ///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before; only a service that is
-///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped,
-///   and counted ([`Counters::unknown_ids`]).
+///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped, and
+///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
 /// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band), and
 ///   everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
@@ -96,8 +97,8 @@ use std::sync::Arc;
 /// # Order
 ///
 /// Handlers run for the messages of one endpoint in the order in which these were posted. Nothing else is ordered by itself:
-/// neither what two endpoints post, nor messages and what reaches memory, nor two puts. [`Endpoint::fence`] orders what reaches
-/// memory; after [`Endpoint::flush`] everything before is complete.
+/// neither what two endpoints post, nor messages and what reaches memory, nor two puts. A notification comes behind the bytes of its
+/// put and of those before ([`Endpoint::put_notify`]); [`Endpoint::fence`] orders what reaches memory; after [`Endpoint::flush`] everything before is complete.
 ///
 /// # Panics
 ///
@@ -169,6 +170,18 @@ impl Worker {
             self.inner.late_handlers.borrow_mut().push((id, Box::new(handler)));
             self.inner.shared.note_work();
         }
+        Ok(())
+    }
+
+    /// Registers what to do when a peer's [`Endpoint::put_notify`] has come: its word, behind all bytes of the put. The handler runs
+    /// inside [`Worker::progress`], on its thread, as message handlers do. One that is registered in a handler is in force at once.
+    ///
+    /// # Errors
+    /// `Closed` when the worker is.
+    pub fn on_notification(&self, handler: impl Fn(PeerId, u32) + 'static) -> Result<(), Error> {
+        self.inner.check_open()?;
+        let before = self.inner.on_notification.replace(Some(Rc::new(handler)));
+        drop(before);
         Ok(())
     }
 

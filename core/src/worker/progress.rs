@@ -4,7 +4,7 @@ use super::inner::set_handler;
 use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, Inner};
 use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
-use crate::interface::InterfaceSlot;
+use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::{Message, abi::release};
 use crate::proto::Origin;
 use crate::proto::id::FIRST;
@@ -208,14 +208,24 @@ impl Inner {
                         peer: slot.peer(event.peer).0,
                         circuit: slot.to_endpoint.then_some(event.peer),
                     };
-                    self.handle(id, event.header, from, payload(event));
-                } else {
-                    self.bump(|c| c.unknown_ids += 1);
+                    let word = self.handle(id, event.header, from, payload(event));
+                    if lent {
+                        release(slot, event);
+                    }
+                    if let Some(word) = word {
+                        self.tell_notification(PeerId(from.peer), word);
+                    }
+                    return;
                 }
+                self.bump(|c| c.unknown_ids += 1);
                 if lent {
                     release(slot, event);
                 }
             }
+            event::NOTIFIED => match u32::try_from(event.header) {
+                Ok(word) => self.tell_notification(slot.peer(event.peer), word),
+                Err(_) => self.bump(|c| c.malformed += 1),
+            },
             event::COMPLETION => {
                 let result = match event.status {
                     0 => Ok(event.header),
@@ -248,6 +258,16 @@ impl Inner {
                 }
             }
             _ => self.bump(|c| c.malformed += 1),
+        }
+    }
+
+    /// What a peer has put is there, and it said so with this word.
+    fn tell_notification(&self, peer: PeerId, word: u32) {
+        // Not borrowed while it runs: it may register another.
+        let handler = self.on_notification.borrow().clone();
+        match handler {
+            Some(handler) => handler(peer, word),
+            None => self.bump(|c| c.unknown_ids += 1),
         }
     }
 

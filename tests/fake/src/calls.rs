@@ -11,6 +11,8 @@ pub enum Slot {
     Packed,
     /// `put`
     Put,
+    /// `put_notify`
+    PutNotify,
     /// `get`
     Get,
     /// `atomic`
@@ -75,10 +77,11 @@ pub enum Slot {
 
 impl Slot {
     /// The slots of the data path that may say that there is no room.
-    pub const POSTING: [Slot; 9] = [
+    pub const POSTING: [Slot; 10] = [
         Slot::Short,
         Slot::Packed,
         Slot::Put,
+        Slot::PutNotify,
         Slot::Get,
         Slot::Atomic,
         Slot::Flush,

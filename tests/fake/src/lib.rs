@@ -36,10 +36,11 @@ pub const FAILED_CODE: u64 = 0x5ad;
 
 /// A checksum of what both sides must agree on.
 const STAMP: u64 = {
-    let sources: [&[u8]; 6] = [
+    let sources: [&[u8]; 7] = [
         include_bytes!("calls.rs"),
         include_bytes!("connector.rs"),
         include_bytes!("network.rs"),
+        include_bytes!("network/operations.rs"),
         include_bytes!("provider.rs"),
         include_bytes!("sys.rs"),
         include_bytes!("world.rs"),

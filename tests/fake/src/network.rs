@@ -161,7 +161,7 @@ impl State {
             verdict = Verdict::Act(Act::Refuse(Status::Again));
         }
         let lane = &self.lanes[lane];
-        if verdict == Verdict::Go && matches!(call.slot, Slot::Put | Slot::Get) {
+        if verdict == Verdict::Go && matches!(call.slot, Slot::Put | Slot::PutNotify | Slot::Get) {
             let (declines, from) = (lane.declines, lane.declines_from);
             if call.len >= from || (declines > 0 && self.chance.of_a_thousand(declines)) {
                 verdict = Verdict::Act(Act::Refuse(Status::Declined));

@@ -143,6 +143,7 @@ impl Domain for FakeDomain {
             max_packed: lane.max_packed,
             max_put: lane.max_put,
             max_get: lane.max_get,
+            notify_bits: lane.notify_bits,
             atomic_post32,
             atomic_post64,
             atomic_fetch32,
@@ -371,7 +372,7 @@ impl FakeEndpoint {
         state.post(self.number, op, verdict, out)
     }
 
-    fn rma(&self, slot: Slot, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
+    fn rma(&self, slot: Slot, key: &FakeKey, op: &RmaOp<'_>, word: Option<u32>) -> Posted {
         let verdict = self.call(slot, op.cookie, 0, op.len, op.flags)?;
         let pieces: Vec<Piece> = op.iov.iter().map(Piece::local).collect();
         let mut state = self.world.state();
@@ -380,22 +381,26 @@ impl FakeEndpoint {
         }
         let lane = &state.lanes[self.lane];
         let many = pieces.len() > lane.max_iov as usize;
-        let most = if slot == Slot::Put { lane.max_put } else { lane.max_get };
+        let wide = word.is_some_and(|word| u64::from(word) >> lane.notify_bits != 0);
+        let most = if slot == Slot::Get { lane.max_get } else { lane.max_put };
         if most != 0 && op.len > most {
             return Err(Status::TooLarge);
         }
         if many {
             state.fault("an operation has more pieces than max_iov");
         }
+        if wide {
+            state.fault("a word has more bits than notify_bits");
+        }
         if pieces.iter().map(|piece| piece.len()).sum::<usize>() != op.len {
             state.fault("the pieces of an operation are not as long as it");
         }
         let kind = match slot {
-            Slot::Put => {
+            Slot::Get => Kind::Get { to: pieces },
+            _ => {
                 let bytes = pieces.iter().flat_map(|piece| piece.read()).collect();
-                Kind::Put { from: pieces, bytes }
+                Kind::Put { from: pieces, bytes, word }
             }
-            _ => Kind::Get { to: pieces },
         };
         let op = Op::new(kind, op.cookie, (key.region, op.offset, op.len), op.flags);
         self.post(&mut state, key, op, verdict, &mut 0)
@@ -445,11 +450,15 @@ impl Endpoint for FakeEndpoint {
     }
 
     fn put(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
-        self.rma(Slot::Put, key, op)
+        self.rma(Slot::Put, key, op, None)
+    }
+
+    fn put_notify(&self, key: &FakeKey, op: &RmaOp<'_>, word: u32) -> Posted {
+        self.rma(Slot::PutNotify, key, op, Some(word))
     }
 
     fn get(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
-        self.rma(Slot::Get, key, op)
+        self.rma(Slot::Get, key, op, None)
     }
 
     fn atomic(&self, key: &FakeKey, op: &Atomic, result: &mut u64) -> Posted {

@@ -30,6 +30,8 @@ pub struct Lane {
     pub max_put: usize,
     /// Longest get; 0: no limit.
     pub max_get: usize,
+    /// How many bits of a word `put_notify` carries.
+    pub notify_bits: u32,
     /// Masks: 32 and 64 bits without a result, 32 and 64 bits with one.
     pub atomics: [u32; 4],
     /// Of a thousand calls that post something, so many find no room.
@@ -71,6 +73,7 @@ impl Lane {
             max_iov: 4,
             max_put: 0,
             max_get: 0,
+            notify_bits: 0,
             atomics: [0; 4],
             again: 0,
             declines: 0,
@@ -136,6 +139,12 @@ impl Lane {
     #[must_use]
     pub fn synchronous(self) -> Lane {
         Lane { caps: self.caps | caps::SYNCHRONOUS, ..self }
+    }
+
+    /// Its puts tell the target, by words of so many bits.
+    #[must_use]
+    pub fn telling(self, notify_bits: u32) -> Lane {
+        Lane { caps: self.caps | caps::PUT_NOTIFY, notify_bits, ..self }
     }
 
     /// It connects to an endpoint.
@@ -318,7 +327,12 @@ impl World {
         }
     }
 
-    /// The same from a peer whose number nobody has.
+    /// A put_notify arrives at an interface from a peer whose number nobody has, with this word.
+    pub fn notify_from_nobody(&self, at: usize, word: u64) {
+        self.state().inject(at, event::NOTIFIED, 0, 0, 1 << 40, word, 0, &[]);
+    }
+
+    /// [`World::forge`] from a peer whose number nobody has.
     pub fn forge_from_nobody(&self, at: usize, id: u32, header: u64, payload: &[u8]) {
         self.state().inject(at, event::MESSAGE, id, 0, 1 << 40, header, 0, payload);
     }

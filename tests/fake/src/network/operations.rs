@@ -1,15 +1,26 @@
 //! Memory operations and flushes: taken, carried out when they are due, told as completed.
 
-use super::State;
+use super::{Parcel, State};
 use crate::calls::{Act, Verdict};
 use crate::sys::Piece;
-use tieline_plugin_api::{Posted, Posting, Status, caps, op_flags};
+use tieline_plugin_api::{Posted, Posting, Status, caps, event, op_flags};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    Put { from: Vec<Piece>, bytes: Vec<u8> },
-    Get { to: Vec<Piece> },
-    Atomic { op: u32, operand: u64, compare: u64 },
+    /// And what it tells the target.
+    Put {
+        from: Vec<Piece>,
+        bytes: Vec<u8>,
+        word: Option<u32>,
+    },
+    Get {
+        to: Vec<Piece>,
+    },
+    Atomic {
+        op: u32,
+        operand: u64,
+        compare: u64,
+    },
     Flush,
 }
 
@@ -75,7 +86,7 @@ impl State {
                     true => {
                         self.endpoints[endpoint].ops.iter().all(|earlier| earlier.ended.is_some())
                     }
-                    false => self.may_run(endpoint, &op),
+                    false => self.may_run(endpoint, &op, self.endpoints[endpoint].ops.len()),
                 };
                 let now = caps & caps::SYNCHRONOUS != 0
                     || verdict == Verdict::Act(Act::AtOnce)
@@ -104,10 +115,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether everything that a fence put before it has been carried out.
-    fn may_run(&self, endpoint: usize, op: &Op) -> bool {
+    /// Whether everything has been carried out that a fence put before it, and every put that was posted before one that tells.
+    fn may_run(&self, endpoint: usize, op: &Op, earlier: usize) -> bool {
         let ops = &self.endpoints[endpoint].ops;
+        let tells = matches!(op.kind, Kind::Put { word: Some(_), .. });
+        let put = |earlier: &Op| matches!(earlier.kind, Kind::Put { .. });
         ops.iter().all(|earlier| earlier.epoch >= op.epoch || earlier.ended.is_some())
+            && (!tells || ops[..earlier].iter().all(|op| !put(op) || op.ended.is_some()))
     }
 
     /// Does what an operation asks for, at the target.
@@ -129,7 +143,7 @@ impl State {
         }
         let target = memory.piece.part(offset, len)?;
         match &op.kind {
-            Kind::Put { from, bytes } => {
+            Kind::Put { from, bytes, word } => {
                 if !op.told {
                     let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
                     if now != *bytes {
@@ -137,6 +151,9 @@ impl State {
                     }
                 }
                 target.write(bytes);
+                if let Some(word) = word {
+                    self.notify(endpoint, *word);
+                }
                 Ok(0)
             }
             Kind::Get { to } => {
@@ -154,6 +171,18 @@ impl State {
             }
             Kind::Flush => Ok(0),
         }
+    }
+
+    /// A put has told its target. That overtakes messages, or is overtaken, and comes behind what was told before.
+    fn notify(&mut self, endpoint: usize, word: u32) {
+        self.send(endpoint, event::NOTIFIED, 0, u64::from(word), &[]);
+        let message = |parcel: &Parcel| parcel.kind == event::MESSAGE;
+        let wire = &self.endpoints[endpoint].wire;
+        let told = wire.len() - 1;
+        let overtakes = wire.iter().take(told).rev().take_while(|parcel| message(parcel)).count();
+        let steps = self.chance.below(overtakes as u64 + 1) as usize;
+        let wire = &mut self.endpoints[endpoint].wire;
+        (told - steps..told).rev().for_each(|at| wire.swap(at, at + 1));
     }
 
     pub(crate) fn release_held(&mut self) {
@@ -176,7 +205,7 @@ impl State {
                     let earlier = &endpoint.ops[..place];
                     let free = match op.kind {
                         Kind::Flush => earlier.iter().all(|earlier| earlier.ended.is_some()),
-                        _ => self.may_run(at, op),
+                        _ => self.may_run(at, op, place),
                     };
                     if op.ended.is_none() && !op.held && op.due <= self.tick && free {
                         ready.push((at, place));

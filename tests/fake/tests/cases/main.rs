@@ -10,6 +10,7 @@ mod contract;
 mod declined;
 mod forged;
 mod lanes;
+mod notify;
 mod order;
 mod panics;
 mod pieces;
@@ -52,6 +53,7 @@ fn every_known_case_is_a_case() {
         include_str!("declined.rs"),
         include_str!("forged.rs"),
         include_str!("lanes.rs"),
+        include_str!("notify.rs"),
         include_str!("order.rs"),
         include_str!("panics.rs"),
         include_str!("pieces.rs"),

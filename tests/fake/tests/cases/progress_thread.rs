@@ -16,7 +16,7 @@ fn with_threads() -> Stage {
 }
 
 /// Whether it comes to that while other threads run.
-fn comes(mut happens: impl FnMut() -> bool) -> bool {
+pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         if happens() {
@@ -28,7 +28,7 @@ fn comes(mut happens: impl FnMut() -> bool) -> bool {
 }
 
 /// Whether what `a` has posted ends well while other threads run.
-fn is_done(stage: &Stage, outcome: Outcome) -> bool {
+pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done(_) => true,
         Outcome::Pending(put) => comes(|| {

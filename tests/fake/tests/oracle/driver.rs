@@ -3,18 +3,19 @@
 mod closing;
 mod ends;
 mod lies;
+mod puts;
 mod sys;
 
 use crate::model::{Kind, Model, place_of};
-use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Put, Send, Step, TARGET};
+use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Send, Step, TARGET};
 use closing::{Closing, Own};
 use lies::Prey;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
 use tieline::{
-    Access, AtomicOp, Completion, CompletionError, ConnectError, Context, Endpoint, Error, Outcome,
-    PostError, Region, RemoteKey, Request, Status, Width, Worker,
+    Access, AtomicOp, CompletionError, ConnectError, Context, Endpoint, Error, Outcome, PostError,
+    Region, RemoteKey, Request, Status, Width, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
 
@@ -96,6 +97,8 @@ struct Heard {
     /// Headers, in order, whoever sent them.
     headers: Vec<u64>,
     trouble: Option<String>,
+    /// Words that puts told, and what the target's memory held then.
+    told: Vec<(u32, Vec<u8>)>,
     /// Answers that were taken, by the number of the end's worker.
     answered: [Vec<u64>; ENDS],
 }
@@ -199,6 +202,11 @@ impl Run {
                 }
             })?;
         }
+        let (log, memory) = (heard.clone(), target.clone());
+        b.on_notification(move |_, word| {
+            let bytes = memory.to_vec(0..TARGET).unwrap_or_default();
+            log.borrow_mut().told.push((word, bytes));
+        })?;
         let mut workers = Vec::new();
         for end in 0..ENDS {
             let worker = at_a.worker()?;
@@ -365,6 +373,7 @@ impl Run {
 
     /// Asks after everything that is pending.
     fn ask(&mut self) -> Result<(), String> {
+        self.hear()?;
         for end in 0..ENDS {
             let open = std::mem::take(&mut self.end(end).open);
             for operation in open {
@@ -441,7 +450,7 @@ impl Run {
     fn step(&mut self, step: Step) -> Result<(), String> {
         let words = |error: Error| error.to_string();
         match step {
-            Step::Put { end, how, cell, len } => self.put(end, how, cell, len),
+            Step::Put { end, how, cell, len, tells } => self.put(end, how, (cell, len), tells),
             Step::Get { end, cell, len, pieces } => {
                 if self.model.len() >= MOST {
                     return Ok(());
@@ -491,6 +500,7 @@ impl Run {
                 WAITING.set(true);
                 let flushed = self.workers[end].flush();
                 WAITING.set(false);
+                self.hear()?;
                 let broken = self.end(end).broken;
                 match flushed {
                     Ok(()) if !broken => self.model.flushed(number, posted),
@@ -538,32 +548,6 @@ impl Run {
                 Ok(())
             }
         }
-    }
-
-    fn put(&mut self, end: usize, how: Put, cell: usize, len: usize) -> Result<(), String> {
-        if self.model.len() >= MOST {
-            return Ok(());
-        }
-        let number = self.end(end).number;
-        let op = self.model.post(number, Kind::Put { cell, len, local: how == Put::Local });
-        let at = (FIRST_CELL + cell * CELL) as u64;
-        let bytes = vec![op as u8 + 1; len];
-        if how == Put::Bytes {
-            let own = self.end(end);
-            let put = own.endpoint.put_bytes(&bytes, &own.keys[op % 2], at);
-            return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
-        }
-        let source = Own::new(&self.at_a, &bytes).map_err(|error| error.to_string())?;
-        let own = self.end(end);
-        let completion = if how == Put::Local { Completion::Local } else { Completion::Remote };
-        let key = &own.keys[op % 2];
-        let put = match how {
-            Put::Pieces => own.endpoint.put_pieces(&source.pieces(0, len), key, at),
-            _ => own.endpoint.put_with(&source.region, 0..len, key, at, completion),
-        };
-        // Every third one is given up at once: the library keeps it as long as it needs it.
-        let kept = (op % 3 != 0).then_some(source);
-        self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
     }
 
     fn send(&mut self, end: usize, how: Send, len: usize, handler: Handler) -> Result<(), String> {

@@ -4,6 +4,8 @@
 //! * `Done` of a put with remote completion, of an atomic and of a get: it has been carried out.
 //! * `Done` of a put with local completion: only that its bytes were read.
 //! * A flush that has ended well: everything posted on that endpoint before it has been carried out.
+//! * A notification: its put has been carried out, and every put that was posted on that endpoint before; it comes once, and in any
+//!   case where the put ended well.
 //! * A fence: what was posted before it is carried out before what is posted after it.
 //! * An operation that failed, or whose endpoint was dropped or broke: it may have been carried out or not, once.
 
@@ -14,7 +16,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Fills the first `len` bytes of a cell with its own number.
-    Put { cell: usize, len: usize, local: bool },
+    Put { cell: usize, len: usize, local: bool, tells: bool },
     /// Reads the first `len` bytes of a cell.
     Get { cell: usize, len: usize },
     /// Sets a bit of its own in a word.
@@ -36,6 +38,10 @@ struct Op {
     implied: bool,
     /// The provider said that there was no room: it must never be seen.
     refused: bool,
+    /// It ended well, so that its notification has to come; nobody knows whether it does where the end broke.
+    owes: bool,
+    /// Its notification has come.
+    told: bool,
 }
 
 /// The oracle of one program.
@@ -92,6 +98,8 @@ impl Model {
             unknown: false,
             implied: false,
             refused: false,
+            owes: false,
+            told: false,
         });
         self.ops.len() - 1
     }
@@ -111,6 +119,7 @@ impl Model {
         if !matches!(this.kind, Kind::Put { local: true, .. }) {
             this.complete = Some(now);
         }
+        this.owes = matches!(this.kind, Kind::Put { tells: true, .. });
         match this.kind {
             Kind::Atomic { word, bit, fetch: true } => self.check_fetched(op, word, bit, value),
             _ if value != 0 && self.values => {
@@ -152,6 +161,36 @@ impl Model {
         // What had ended locally may never arrive.
         let local = |op: &&mut Op| op.end == end && op.complete.is_none() && !op.refused;
         self.ops.iter_mut().filter(local).for_each(|op| op.unknown = true);
+    }
+
+    /// The others have broken, those among them that are gone and had something queued: what they were to tell may never come.
+    pub(crate) fn silence_all_but(&mut self, stands: usize) {
+        self.ops.iter_mut().filter(|op| op.end != stands).for_each(|op| op.owes = false);
+    }
+
+    /// The target was told of an operation, when its memory held this.
+    pub(crate) fn notified(&mut self, op: usize, memory: &[u8]) -> Result<(), String> {
+        let now = self.now();
+        let Some(this) = self.ops.get_mut(op) else { return Err(format!("{op} tells nothing")) };
+        if !matches!(this.kind, Kind::Put { tells: true, .. }) || this.refused {
+            return Err(format!("operation {op} was told, which tells nothing or was not taken"));
+        }
+        if std::mem::replace(&mut this.told, true) {
+            return Err(format!("operation {op} was told twice"));
+        }
+        let (end, posted) = (this.end, this.posted);
+        for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted <= posted) {
+            let put = matches!(op.kind, Kind::Put { .. });
+            if put && !op.refused && !op.unknown && op.complete.is_none() {
+                op.complete = Some(now);
+            }
+        }
+        self.look(memory).map_err(|why| format!("when operation {op} was told: {why}"))
+    }
+
+    /// An operation whose notification did not come.
+    pub(crate) fn untold(&self) -> Option<usize> {
+        self.ops.iter().position(|op| op.owes && !op.told && !op.unknown)
     }
 
     /// Whether `x` was certainly carried out before `y`, if both are.

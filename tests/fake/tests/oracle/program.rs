@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use tieline_fake::Lane;
+use tieline_plugin_api::caps;
 
 /// Words for atomics, each of its own width, and cells for puts and gets behind them.
 pub(crate) const WORDS: usize = 4;
@@ -95,6 +96,8 @@ pub(crate) enum Step {
         how: Put,
         cell: usize,
         len: usize,
+        /// It tells the target its number.
+        tells: bool,
     },
     Get {
         end: usize,
@@ -167,7 +170,7 @@ impl Step {
     /// The same memory operation of this end.
     fn of(self, end: usize) -> Step {
         match self {
-            Step::Put { how, cell, len, .. } => Step::Put { end, how, cell, len },
+            Step::Put { how, cell, len, tells, .. } => Step::Put { end, how, cell, len, tells },
             Step::Get { cell, len, pieces, .. } => Step::Get { end, cell, len, pieces },
             Step::Atomic { word, fetch, how, .. } => Step::Atomic { end, word, fetch, how },
             other => other,
@@ -190,11 +193,15 @@ pub(crate) struct Manner {
     pub(crate) max_get: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
+    /// How many bits of a word a lane to memory tells; 0: none does.
+    pub(crate) notify_bits: u32,
 }
 
 impl Manner {
     fn of(self, lane: Lane) -> Lane {
         let messages = lane.max_packed > 0;
+        let tells = lane.caps & caps::PUT != 0 && self.notify_bits > 0;
+        let lane = if tells { lane.telling(self.notify_bits) } else { lane };
         Lane {
             again: self.again,
             declines: self.declines,
@@ -291,6 +298,7 @@ fn manner() -> impl Strategy<Value = Manner> {
         prop_oneof![Just(1u32), Just(2), Just(16)],
         prop_oneof![Just(8usize), Just(64)],
         prop_oneof![Just(200usize), Just(2048)],
+        prop_oneof![Just(0u32), Just(8), Just(16), Just(32)],
     );
     let times = (chance(), chance(), chance(), polls(), polls());
     (times, prop_oneof![Just(1usize), Just(16)], any::<bool>(), sizes).prop_map(
@@ -298,7 +306,7 @@ fn manner() -> impl Strategy<Value = Manner> {
             (again, declines, at_once, delay, report),
             batch,
             lends,
-            (max_put, max_get, max_iov, max_short, max_packed),
+            (max_put, max_get, max_iov, max_short, max_packed, notify_bits),
         )| {
             Manner {
                 again,
@@ -313,6 +321,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 max_get,
                 max_short,
                 max_packed,
+                notify_bits,
             }
         },
     )
@@ -380,7 +389,8 @@ fn memory_step() -> impl Strategy<Value = Step> {
     let len = || prop_oneof![1 => Just(0usize), 3 => 1..9usize, 3 => 9..CELL];
     let put = prop_oneof![Just(Put::Region), Just(Put::Local), Just(Put::Bytes), Just(Put::Pieces)];
     prop_oneof![
-        6 => (end(), put, 0..CELLS, len()).prop_map(|(end, how, cell, len)| Step::Put { end, how, cell, len }),
+        6 => (end(), put, 0..CELLS, len(), prop::bool::weighted(0.4))
+            .prop_map(|(end, how, cell, len, tells)| Step::Put { end, how, cell, len, tells }),
         3 => (end(), 0..CELLS, len(), any::<bool>())
             .prop_map(|(end, cell, len, pieces)| Step::Get { end, cell, len, pieces }),
         5 => (end(), 0..WORDS, any::<bool>(), 0..3usize)

@@ -42,6 +42,8 @@ impl Run {
         let own = self.end(end);
         own.broken = own.endpoint.error().is_some();
         let (broken, number) = (own.broken, own.number);
+        let other = self.end((end + 1) % ENDS).number;
+        self.model.silence_all_but(other);
         if broken {
             self.model.lose_end(number);
         }
@@ -110,6 +112,17 @@ impl Run {
             }
         }
         drop(heard);
+        // What a put tells may come long after its end.
+        for _ in 0..NEVER {
+            if self.model.untold().is_none() {
+                break;
+            }
+            let _ = progress(&self.b);
+            self.hear()?;
+        }
+        if let Some(op) = self.model.untold() {
+            return Err(format!("operation {op} was not told"));
+        }
         self.close_all()
     }
 

@@ -1,0 +1,329 @@
+//! Puts that tell the target's worker when they are there.
+//!
+//! A lane that does so itself is used where it carries the word and all of the put, and where nothing was put over another way that
+//! has not arrived: the provider keeps the order on its own lane. A put over messages bears its word. Otherwise the word follows in a
+//! message of its own, when this put and those before it are complete at the target; what is posted behind it waits for that.
+
+use super::key::ImportedKey;
+use super::order::way;
+use super::post::{Local, Transfer};
+use super::queued::{Failed, NativeOp, QueuedOp};
+use super::rails::SHARED_FROM;
+use super::record::{Completion, rma_op};
+use super::{Endpoint, Inner, RemoteKey};
+use crate::address::NOTIFICATIONS;
+use crate::op::{Id, Kind};
+use crate::proto::id;
+use crate::region::{Access, Region};
+use crate::request::Outcome;
+use crate::{Error, PostError, Status};
+use std::ops::Range;
+use std::rc::Rc;
+use tieline_plugin_api::OK;
+use tieline_plugin_api::abi::Iov;
+
+impl Endpoint {
+    /// [`Endpoint::put`], and then tells the peer: the handler that its worker has for notifications
+    /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`, when all bytes of this put are in its
+    /// memory, and those of every put that was posted on this endpoint before and has not failed. A range of no bytes tells alone,
+    /// and nobody need look at the key then.
+    ///
+    /// The operation is complete when the bytes are visible at the target and the notification is on its way: like a message that
+    /// said `Done`, it reaches a peer that lives and makes progress, also when this endpoint is dropped or its worker is closed.
+    /// Whether the handler has run by then is not said. Where the put fails, nobody is told, and where a put before it fails while
+    /// this waits for it, this may fail as well; where the connection was lost meanwhile, nobody knows whether somebody was told.
+    /// Nothing is said of the order of notifications among each other, nor of theirs towards messages: each of them says by itself
+    /// that what was put before is there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// let worker = context.worker()?;
+    /// worker.on_notification(|peer, word| println!("{peer} has put what {word} stands for"))?;
+    /// let (here, there) = (context.alloc(8)?, context.alloc(8)?);
+    /// let me = worker.connect(&worker.address()?)?; // a worker may write to itself
+    /// let key = me.import_key(&there.remote_key()?)?;
+    /// let put = me.put_notify(&here, 0..8, &key, 0, 7)?;
+    /// worker.finish(put)?;
+    /// worker.wait(None)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Endpoint::put`]; [`PostError::Correct`] also for a peer whose version knows no notifications.
+    #[inline]
+    pub fn put_notify(
+        &self,
+        local: &Region,
+        range: Range<usize>,
+        key: &RemoteKey,
+        offset: u64,
+        word: u32,
+    ) -> Result<Outcome, PostError> {
+        self.put_notify_with(local, range, key, offset, word, Completion::Remote)
+    }
+
+    /// [`Endpoint::put_notify`] with a choice of completion.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_notify`].
+    #[inline]
+    pub fn put_notify_with(
+        &self,
+        local: &Region,
+        range: Range<usize>,
+        key: &RemoteKey,
+        offset: u64,
+        word: u32,
+        completion: Completion,
+    ) -> Result<Outcome, PostError> {
+        // Of a range that ends before it begins this is more than any region has.
+        let len = range.end.wrapping_sub(range.start);
+        let from = local.inner.span.range(range.start, len)?;
+        let code = self.put_notify_now(from, len, key, offset, word);
+        if code == OK {
+            return Ok(Outcome::Done(0));
+        }
+        let (at, local) = (range.start, Local::Region(local));
+        let transfer = Transfer { put: true, local, at, len, key, offset, completion };
+        self.inner.post_notify(&transfer, word, code)
+    }
+
+    /// [`Endpoint::put_notify`] for bytes that lie anywhere; they are free again when the call returns.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_notify`]; [`PostError::Retry`] also when they would have to be queued and the queue is full.
+    #[inline]
+    pub fn put_bytes_notify(
+        &self,
+        data: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+        word: u32,
+    ) -> Result<Outcome, PostError> {
+        let len = data.len();
+        let code = self.put_notify_now(data.as_ptr().cast_mut(), len, key, offset, word);
+        if code == OK {
+            return Ok(Outcome::Done(0));
+        }
+        let (local, completion) = (Local::Bytes(data), Completion::Remote);
+        let transfer = Transfer { put: true, local, at: 0, len, key, offset, completion };
+        self.inner.post_notify(&transfer, word, code)
+    }
+
+    /// The fast path: a module that is through when the call returns, on an endpoint that has nothing under way. What is not `OK`
+    /// did nothing.
+    #[inline]
+    fn put_notify_now(
+        &self,
+        from: *mut u8,
+        len: usize,
+        key: &RemoteKey,
+        offset: u64,
+        word: u32,
+    ) -> i32 {
+        let fast = &key.inner.fast;
+        if len < fast.put_below.get()
+            && u64::from(word) < fast.words.get()
+            && self.may_take_fast_path(key)
+            && !self.inner.has_under_way()
+        {
+            let iov = Iov::new(from, len);
+            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
+            return fast.put_notify(&op, word);
+        }
+        Status::Again as i32
+    }
+}
+
+impl Inner {
+    /// Whether something was posted here that may not have arrived.
+    #[inline]
+    fn has_under_way(&self) -> bool {
+        self.order.local.get() != 0 || self.has_pending()
+    }
+
+    /// Posts a put that tells the target and did not take the fast path, or found no end there: `code`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_notify(
+        self: &Rc<Self>,
+        transfer: &Transfer<'_>,
+        word: u32,
+        code: i32,
+    ) -> Result<Outcome, PostError> {
+        let &Transfer { key, offset, len, .. } = transfer;
+        self.check_fast_path(key, code)?;
+        if let Local::Region(local) = transfer.local {
+            self.check_local(local)?;
+        }
+        self.prepare(key, offset, len, Access::WRITE)?;
+        if let Some(native) = self.telling_lane(transfer, word) {
+            let memory = self.hold_memory(transfer)?;
+            let _ = self.may_go(native.bit());
+            let request = self.open_native(None, memory.clone(), transfer.at, len)?;
+            let part = transfer.part(memory, request, native.rank, 0..len);
+            self.post_native_op(NativeOp { notify: Some(word), ..part });
+            return Ok(self.outcome(request)?);
+        }
+        self.check_notifications()?;
+        let by_messages = key.inner.best.get().is_none() && key.inner.forming(0).is_none();
+        if by_messages && self.goes_alone(way::EMULATED) {
+            let control = self.emulating()?;
+            if Rc::ptr_eq(&control, self) {
+                return Ok(self.emulate_over(&control, transfer, Some(word))?);
+            }
+        }
+        self.put_and_notify(transfer, word)
+    }
+
+    /// The lane that does the put and tells the target, both by itself.
+    fn telling_lane(&self, transfer: &Transfer<'_>, word: u32) -> Option<ImportedKey> {
+        let &Transfer { key, offset, len, .. } = transfer;
+        let native = key.inner.best.get().filter(|native| native.tells(word, len))?;
+        let one_call = match transfer.local {
+            Local::Pieces(pieces) => pieces.within(transfer.at, len, native.max_iov) == len,
+            Local::Region(_) | Local::Bytes(_) => true,
+        };
+        let one_rail = || native.synchronous || key.inner.rails(&native, offset, len).len() == 1;
+        (one_call && (len < SHARED_FROM || one_rail())).then_some(native)
+    }
+
+    /// Whether everything that was put here, and may not have arrived, went this way.
+    fn goes_alone(&self, way: u64) -> bool {
+        let order = &self.order;
+        let ways = [&order.posted, &order.fenced, &order.local, &order.covered];
+        !self.has_under_way() || ways.iter().all(|ways| ways.get() & !way == 0)
+    }
+
+    /// Whether a put from the queue may tell the target by the lane that it is about to leave over.
+    pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
+        let completed_elsewhere = self.order.local.get() | self.order.covered.get();
+        let there = (!native.synchronous).then_some(native.interface);
+        native.tells(word, op.len)
+            && op.memory.within(op.at, op.len, native.max_iov) == op.len
+            && completed_elsewhere & !native.bit() == 0
+            && !self.control_has_under_way()
+            && (there.is_some() && self.goes_alone(native.bit())
+                || !self.shared.ops.borrow().other_puts_before(op.request, there))
+    }
+
+    fn control_has_under_way(&self) -> bool {
+        let control = self.open_control();
+        control.is_some_and(|control| self.shared.ops.borrow().open_of(control.index) > 0)
+    }
+
+    /// The put by whatever way leads there, and then a message.
+    fn put_and_notify(
+        self: &Rc<Self>,
+        transfer: &Transfer<'_>,
+        word: u32,
+    ) -> Result<Outcome, PostError> {
+        if !self.has_room(0) {
+            return Err(Status::Again.into());
+        }
+        let put = match transfer.len {
+            0 => Outcome::Done(0),
+            _ => {
+                let completion = Completion::Remote;
+                self.post_transfer(&Transfer { completion, ..*transfer }, Status::Again as i32)?
+            }
+        };
+        // Opened behind the put: a fence that the put makes strong waits for all that is open.
+        let request = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Send)?;
+        if let Outcome::Pending(put) = put {
+            // How it ends is told by what waits for it.
+            self.shared.ops.borrow_mut().then(put.id, request);
+        }
+        self.wait_for_control(request);
+        self.post(QueuedOp::Notify { word, request, lanes: None });
+        Ok(self.outcome(request)?)
+    }
+
+    /// A put from the queue goes without telling the target; a message does that, from its place at the head of the queue.
+    pub(super) fn notify_behind_put(&self, op: &NativeOp) -> Result<bool, Status> {
+        let Some(word) = op.notify else { return Ok(false) };
+        self.check_notifications().map_err(|error| error.status())?;
+        let part = self.open_native(Some(op.request), op.memory.clone(), op.at, op.len)?;
+        self.wait_for_control(op.request);
+        self.put_first(QueuedOp::Notify { word, request: op.request, lanes: None });
+        self.put_first(QueuedOp::Native(NativeOp {
+            memory: op.memory.clone(),
+            key: op.key.clone(),
+            completion: Completion::Remote,
+            request: part,
+            notify: None,
+            ..*op
+        }));
+        Ok(true)
+    }
+
+    /// What went to the peer's service worker ends before this operation does.
+    fn wait_for_control(&self, request: Id) {
+        let Some(control) = self.open_control() else { return };
+        self.shared.with_ops(|ops| {
+            if ops.open_of(control.index) == 0 {
+                return;
+            }
+            match ops.open_part(request, control.index, Kind::Flush) {
+                Ok(part) => ops.start_flush(part, false, None),
+                Err(status) => ops.spoil(request, status.into()),
+            }
+        });
+    }
+
+    /// Whether nothing that it waits for stands before a notification.
+    pub(super) fn is_next(&self, request: Id) -> bool {
+        let ops = self.shared.ops.borrow();
+        ops.parts(request) <= 1 && !ops.other_puts_before(request, None)
+    }
+
+    /// Tells the peer's worker, once everything that was put before is there. `Ok(false)`: it is not.
+    pub(super) fn attempt_notify(
+        &self,
+        word: u32,
+        request: Id,
+        lanes: &mut Option<u64>,
+    ) -> Result<bool, Failed> {
+        if !self.is_next(request) {
+            return Ok(false);
+        }
+        let order = &self.order;
+        let lanes = lanes.get_or_insert_with(|| order.local.replace(0) | order.covered.get());
+        if !self.flush_lanes(request, lanes) || !self.is_next(request) {
+            return Ok(false);
+        }
+        let trouble = self.shared.ops.borrow_mut().trouble(request);
+        if trouble.is_some() {
+            // It ends with that.
+            return Ok(true);
+        }
+        match self.message_now(id::NOTIFY, u64::from(word), &[]) {
+            Ok(()) => Ok(true),
+            Err(Status::Again) => Ok(false),
+            Err(status) => Err(self.by_message_lane(status)),
+        }
+    }
+
+    fn check_notifications(&self) -> Result<(), Error> {
+        let (major, minor) = self.address.messages;
+        if minor >= NOTIFICATIONS {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Unsupported,
+            format!("a notification to {}", self.address.label()),
+            format!(
+                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} has the first of them"
+            ),
+            "send it a message after the put",
+        ))
+    }
+}
+
+impl ImportedKey {
+    /// Whether it does a put of this length at once and tells the peer's worker this word.
+    fn tells(&self, word: u32, len: usize) -> bool {
+        u64::from(word) < self.words && len <= self.most(true)
+    }
+}

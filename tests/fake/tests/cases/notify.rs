@@ -1,0 +1,422 @@
+//! Puts that tell the target: by the lane itself, in the message that brings the last bytes, or in one of their own.
+
+use crate::cases;
+use crate::progress_thread::{comes, is_done};
+use crate::stage::{Stage, pending};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use tieline::{Completion, PeerId, PostError, Region, Status};
+use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_plugin_api::caps;
+
+/// What the target's handler was told, and what its memory held then.
+type Told = Rc<RefCell<Vec<(PeerId, u32, Vec<u8>)>>>;
+
+fn told_at_b(stage: &Stage, target: &Region) -> Told {
+    let told = Told::default();
+    let (log, region) = (told.clone(), target.clone());
+    let handler = move |peer, word| {
+        let bytes = region.to_vec(0..region.len()).unwrap();
+        log.borrow_mut().push((peer, word, bytes));
+    };
+    stage.b.on_notification(handler).unwrap();
+    told
+}
+
+fn words(told: &Told) -> Vec<u32> {
+    told.borrow().iter().map(|(_, word, _)| *word).collect()
+}
+
+/// Ways that a put and its notification go.
+fn ways() -> Vec<(&'static str, Vec<Lane>)> {
+    let messages = || Lane::messages("am");
+    let rail = |name, telling: bool| {
+        let lane = Lane { module: "rail", ..Lane::memory(name).late(7) };
+        if telling { lane.telling(32) } else { lane }
+    };
+    let two = |telling| vec![messages(), rail("a", telling), rail("b", telling)];
+    vec![
+        ("the lane", vec![Lane::whole("all").late(5).telling(32)]),
+        ("the lane, at once", vec![Lane::whole("all").synchronous().telling(32)]),
+        ("a circuit", vec![Lane::whole("all").telling(32).over_circuits()]),
+        ("a lane that tells nobody", vec![messages(), Lane::memory("rma").late(5)]),
+        ("the same, at once", vec![messages(), Lane::memory("rma").synchronous()]),
+        ("pieces", vec![messages(), Lane { max_put: 100, ..Lane::memory("rma").telling(32) }]),
+        ("too few bits", vec![Lane::whole("all").telling(8)]),
+        ("rails", two(false)),
+        ("rails that tell", two(true)),
+        ("messages", vec![Lane { max_packed: 200, ..messages().late(3) }]),
+        ("messages of circuits", vec![messages().over_circuits()]),
+    ]
+}
+
+/// The address of a worker that speaks this minor of the library's own messages.
+fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
+    let (place, end) = (5 + 16 + 1, address.len() - 4);
+    address[place] = minor;
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let checksum = address[..end].iter().fold(0x811c_9dc5, step);
+    address[end..].copy_from_slice(&checksum.to_le_bytes());
+    address
+}
+
+cases! {
+    fn a_notification_comes_once_and_behind_its_bytes_whatever_way_the_put_goes() {
+        const LEN: usize = 300 << 10;
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; LEN]);
+            let told = told_at_b(&stage, &target);
+            let local = stage.local(vec![7; LEN]);
+            for (word, len) in [(0, 8), (0xdead_beef, 3000), (300, LEN), (301, 0)] {
+                let put = stage.ab.put_notify(&local, 0..len, &key, 0, word);
+                assert_eq!(stage.ended(put), Ok(0), "{way}");
+                assert!(stage.until(|| !told.borrow().is_empty()), "{way}: nobody was told {word}");
+                stage.settle();
+                let told = told.take();
+                assert_eq!(told.len(), 1, "{way}: {word} was told more than once");
+                let (peer, heard, bytes) = &told[0];
+                assert_eq!(*heard, word, "{way}");
+                assert!(bytes[..len].iter().all(|byte| *byte == 7), "{way}: {word} came early");
+                assert!(stage.b.endpoint_to(*peer).is_ok(), "{way}: nobody knows who told it");
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    fn bytes_that_lie_anywhere_and_puts_that_complete_locally_tell_as_well() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 512]);
+            let told = told_at_b(&stage, &target);
+            let local = stage.local(vec![6; 256]);
+            let anywhere = stage.ab.put_bytes_notify(&[5; 256], &key, 0, 1);
+            assert_eq!(stage.ended(anywhere), Ok(0), "{way}");
+            let local = stage.ab.put_notify_with(&local, 0..256, &key, 256, 2, Completion::Local);
+            assert_eq!(stage.ended(local), Ok(0), "{way}");
+            assert!(stage.until(|| told.borrow().len() == 2), "{way}: {:?}", words(&told));
+            let told = told.take();
+            assert_eq!((told[0].1, &told[0].2[..256]), (1, &[5; 256][..]), "{way}");
+            assert_eq!((told[1].1, &told[1].2[256..]), (2, &[6; 256][..]), "{way}");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// Those before went another way, completed locally, or not at all yet.
+    fn every_put_before_it_is_there() {
+        for telling in [true, false] {
+            for completion in [Completion::Local, Completion::Remote] {
+                let a = Lane { priority: 9, ..Lane::memory("a") };
+                let a = if telling { a.telling(32) } else { a };
+                let b = Lane::memory("b").late(30);
+                let stage = Stage::new(vec![Lane::messages("am"), a, b]);
+                let (target, key) = stage.target(vec![0; 64]);
+                stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
+                let other = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+                let told = told_at_b(&stage, &target);
+                let local = stage.local(vec![3; 64]);
+                let before = stage.ab.put_with(&local, 0..8, &other, 0, completion).unwrap();
+                let behind = stage.ab.put_notify(&local, 0..8, &key, 8, 1);
+                let last = stage.ab.put_notify(&local, 0..8, &key, 16, 2);
+                for put in [Ok(before), behind, last] {
+                    assert_eq!(stage.ended(put), Ok(0));
+                }
+                assert!(stage.until(|| told.borrow().len() == 2));
+                let told = told.take();
+                for (_, word, bytes) in told {
+                    // The second need not be told behind the first, which went another way.
+                    assert_eq!(bytes[..8 + 8 * word as usize], [3; 24][..8 + 8 * word as usize]);
+                }
+                stage.assert_no_faults();
+            }
+        }
+    }
+
+    /// What the fence waits for is what stood before it, and not the notification.
+    fn a_put_that_tells_behind_a_fence_ends() {
+        for telling in [true, false] {
+            let a = Lane { priority: 9, ..Lane::memory("a") };
+            let b = if telling { Lane::memory("b").telling(32) } else { Lane::memory("b") };
+            let stage = Stage::new(vec![Lane::messages("am"), a, b.late(9)]);
+            let (target, key) = stage.target(vec![0; 64]);
+            stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
+            let other = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+            let told = told_at_b(&stage, &target);
+            let local = stage.local(vec![3; 64]);
+            let first = pending(stage.ab.put(&local, 0..8, &key, 0));
+            stage.ab.fence().unwrap();
+            let second = pending(stage.ab.put_notify(&local, 0..8, &other, 8, 1));
+            assert_eq!(stage.end_of(&first), Some(Ok(0)));
+            assert_eq!(stage.end_of(&second), Some(Ok(0)));
+            assert!(stage.until(|| words(&told) == [1]));
+            assert_eq!(told.borrow()[0].2[..16], [3; 16]);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn pieces_tell_as_well_however_many_a_lane_takes() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 64]);
+            let told = told_at_b(&stage, &target);
+            let local = stage.local((0..64).collect());
+            for (word, count) in [(1, 3), (2, 9), (3, 0)] {
+                let pieces: Vec<_> = (0..count).map(|n| (&local, 7 * n..7 * n + 6)).collect();
+                let put = stage.ab.put_pieces_notify(&pieces, &key, 0, word);
+                assert_eq!(stage.ended(put), Ok(0), "{way}");
+                assert!(stage.until(|| !told.borrow().is_empty()), "{way}");
+                let (_, heard, bytes) = told.take().remove(0);
+                let put: Vec<u8> = (0..64).filter(|byte| byte % 7 != 6).take(6 * count).collect();
+                assert_eq!((heard, &bytes[..put.len()]), (word, &*put), "{way}");
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    /// What the queue holds when the lane breaks goes by another one, which tells nobody itself.
+    fn a_notification_whose_lane_is_lost_comes_another_way() {
+        let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
+        let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let told = told_at_b(&stage, &target);
+        let local = stage.local(vec![3; 64]);
+        stage.world.rule(Rule::next(Slot::PutNotify, Act::Refuse(Status::Again)).on("a"));
+        stage.world.rule(Rule::every(Slot::PutNotify, Act::Refuse(Status::PeerFailed)).on("a"));
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)).on("a"));
+        let first = pending(stage.ab.put_notify(&local, 0..8, &key, 0, 1));
+        let second = pending(stage.ab.put_notify(&local, 0..8, &key, 8, 2));
+        assert_eq!(stage.end_of(&first), Some(Ok(0)));
+        assert_eq!(stage.end_of(&second), Some(Ok(0)));
+        assert!(stage.until(|| told.borrow().len() == 2));
+        let told = told.take();
+        assert_eq!((told[0].1, &told[0].2[..8]), (1, &[3; 8][..]));
+        assert_eq!((told[1].1, &told[1].2[..16]), (2, &[3; 16][..]));
+        assert_eq!(&*key.path(), "fake:b/b");
+        stage.assert_no_faults();
+    }
+
+    fn a_put_that_fails_tells_nobody() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 64]);
+            let told = told_at_b(&stage, &target);
+            let local = stage.local(vec![3; 64]);
+            for slot in [Slot::Put, Slot::PutNotify] {
+                stage.world.rule(Rule::every(slot, Act::FailLater(Status::KeyRejected)));
+            }
+            // Over messages the target refuses: the region is another one by then.
+            drop(target);
+            stage.b.on_notification({
+                let told = told.clone();
+                move |peer, word| told.borrow_mut().push((peer, word, Vec::new()))
+            }).unwrap();
+            let put = stage.ab.put_notify(&local, 0..8, &key, 0, 1);
+            assert!(stage.ended(put).is_err(), "{way}");
+            stage.settle();
+            assert!(told.borrow().is_empty(), "{way}: {:?}", words(&told));
+            stage.assert_no_faults();
+        }
+    }
+
+    /// It goes on its own way, and lasts longer than its endpoint.
+    fn what_said_done_is_told_also_when_its_endpoint_is_dropped() {
+        for (way, lanes) in ways() {
+            let mut stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 64]);
+            let told = told_at_b(&stage, &target);
+            let other = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            let put = stage.ab.put_bytes_notify(&[4; 8], &key, 0, 1);
+            assert_eq!(stage.ended(put), Ok(0), "{way}");
+            drop((std::mem::replace(&mut stage.ab, other), key));
+            assert!(stage.until(|| words(&told) == [1]), "{way}");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// Also where there is no room at times.
+    fn many_notifications_come_once_each_and_no_byte_is_late() {
+        for (way, lanes) in ways() {
+            let slow = lanes.into_iter().map(|lane| Lane { again: 400, ..lane }.late(6)).collect();
+            let stage = Stage::new(slow);
+            let (target, key) = stage.target(vec![0; 256]);
+            let told = told_at_b(&stage, &target);
+            let mut puts = Vec::new();
+            for word in 0..100u32 {
+                puts.push(loop {
+                    let value = [word as u8 + 1];
+                    match stage.ab.put_bytes_notify(&value, &key, u64::from(word), word) {
+                        Ok(put) => break put,
+                        Err(PostError::Retry(_)) => stage.settle(),
+                        Err(error) => panic!("{way}: {error}"),
+                    }
+                });
+            }
+            for put in puts {
+                assert_eq!(stage.finish(put), Ok(0), "{way}");
+            }
+            assert!(stage.until(|| told.borrow().len() == 100), "{way}: {:?}", words(&told));
+            let mut told = told.take();
+            told.sort_by_key(|(_, word, _)| *word);
+            for (place, (_, word, bytes)) in told.into_iter().enumerate() {
+                assert_eq!(word as usize, place, "{way}");
+                assert!((0..=place).all(|at| bytes[at] == at as u8 + 1), "{way}: {word} came early");
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    fn who_handles_no_notifications_drops_and_counts_them() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 64]);
+            assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[1; 8], &key, 0, 1)), Ok(0), "{way}");
+            assert!(stage.until(|| stage.b.counters().unknown_ids == 1), "{way}");
+            let told = told_at_b(&stage, &target);
+            assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[1; 8], &key, 0, 2)), Ok(0), "{way}");
+            assert!(stage.until(|| words(&told) == [2]), "{way}");
+            assert_eq!(stage.b.counters().unknown_ids, 1, "{way}");
+        }
+    }
+
+    /// As messages of such a peer: they are handed on, and nobody is at the other end of the answer.
+    fn a_notification_of_nobody_comes_from_nobody_and_a_word_that_is_none_is_dropped() {
+        let stage = Stage::new(vec![Lane::whole("all").telling(32)]);
+        let (target, _key) = stage.target(vec![0; 8]);
+        let told = told_at_b(&stage, &target);
+        let at = stage.world.interface(1, "all");
+        stage.world.notify_from_nobody(at, 1 << 32);
+        stage.world.notify_from_nobody(at, 5);
+        assert!(stage.until(|| words(&told) == [5]));
+        let peer = told.borrow()[0].0;
+        assert!(stage.b.endpoint_to(peer).is_err());
+        assert_eq!(stage.b.counters().malformed, 1);
+    }
+
+    /// The target answers before its handler runs.
+    fn a_handler_that_panics_loses_nothing() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let told: Rc<RefCell<Vec<u32>>> = Rc::default();
+            let log = told.clone();
+            stage.b.on_notification(move |_, word| {
+                log.borrow_mut().push(word);
+                resume_unwind(Box::new("as the test wants it"));
+            }).unwrap();
+            let puts: Vec<_> = (0..3)
+                .map(|word| pending_or_done(stage.ab.put_bytes_notify(&[1; 8], &key, 0, word)))
+                .collect();
+            for _ in 0..500 {
+                let _ = catch_unwind(AssertUnwindSafe(|| stage.turn()));
+            }
+            for put in puts.into_iter().flatten() {
+                assert_eq!(stage.a.test(&put), Some(Ok(0)), "{way}");
+            }
+            assert_eq!(*told.borrow(), [0, 1, 2], "{way}");
+        }
+    }
+
+    fn a_handler_may_put_and_tell_back() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (_target, key) = stage.target(vec![0; 64]);
+            let home = stage.at_a.register_with(vec![0; 64], tieline::Access::ALL).unwrap();
+            let back = stage.ba.import_key(&home.remote_key().unwrap()).unwrap();
+            let ba = stage.ba.clone();
+            stage.b.on_notification(move |_, word| {
+                let _ = ba.put_bytes_notify(&[9; 8], &back, 0, word + 1).unwrap();
+            }).unwrap();
+            let told: Rc<RefCell<Vec<u32>>> = Rc::default();
+            let log = told.clone();
+            stage.a.on_notification(move |_, word| log.borrow_mut().push(word)).unwrap();
+            assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[1; 8], &key, 0, 1)), Ok(0), "{way}");
+            assert!(stage.until(|| *told.borrow() == [2]), "{way}");
+            assert_eq!(home.to_vec(0..8).unwrap(), [9; 8], "{way}");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// It would drop what it does not know, and nobody would be told.
+    fn a_peer_that_knows_no_notifications_is_told_none_over_messages() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, _key) = stage.target(vec![0; 512]);
+            let told = told_at_b(&stage, &target);
+            let older = of_minor(stage.b.address().unwrap(), 0);
+            let endpoint = stage.a.connect(&older).unwrap();
+            let key = endpoint.import_key(&target.remote_key().unwrap()).unwrap();
+            let local = stage.local(vec![7; 512]);
+            // Over circuits the first put would only form one, and know no lane yet.
+            assert_eq!(stage.ended(endpoint.put(&local, 0..8, &key, 0)), Ok(0), "{way}");
+            let before = stage.world.calls(Slot::PutNotify).len();
+            match endpoint.put_notify(&local, 0..512, &key, 0, 300) {
+                Err(PostError::Correct(error)) => {
+                    assert_eq!(error.status(), Status::Unsupported, "{way}");
+                    assert_eq!(stage.world.calls(Slot::PutNotify).len(), before, "{way}");
+                    stage.settle();
+                    assert!(told.borrow().is_empty(), "{way}: {:?}", words(&told));
+                }
+                put => {
+                    assert_eq!(stage.ended(put), Ok(0), "{way}");
+                    assert!(stage.until(|| words(&told) == [300]), "{way}");
+                    assert!(stage.world.calls(Slot::PutNotify).len() > before, "{way}");
+                }
+            }
+        }
+    }
+
+    fn a_worker_that_is_closed_tells_what_said_done() {
+        for (way, lanes) in ways() {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 64]);
+            let told = told_at_b(&stage, &target);
+            assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[4; 8], &key, 0, 1)), Ok(0), "{way}");
+            let Stage { ab, ba, a, b, world, .. } = stage;
+            drop((ab, key, a));
+            for _ in 0..500 {
+                let _ = b.progress();
+            }
+            assert_eq!(words(&told), [1], "{way}");
+            assert_eq!(world.faults(), Vec::<String>::new(), "{way}");
+            drop(ba);
+        }
+    }
+
+    /// It has a lane of its own to memory, whose words come to the worker that serves there.
+    fn a_lane_to_the_service_worker_tells_nobody() {
+        let rma = Lane::memory("rma").telling(32);
+        let served = Lane { caps: rma.caps & !caps::PASSIVE_TARGET, ..rma };
+        for lanes in [vec![Lane::messages("am"), served], vec![Lane::messages("am")]] {
+            let on = [("TIELINE_PROGRESS_THREAD", "on")];
+            let stage = Stage::with(lanes, &on);
+            let (target, key) = stage.target(vec![0; 64]);
+            let told = told_at_b(&stage, &target);
+            let local = stage.local(vec![3; 64]);
+            let mut word = 0;
+            for completion in [Completion::Local, Completion::Remote] {
+                word += 1;
+                let at = u64::from(word) * 8;
+                let first = stage.ab.put_with(&local, 0..8, &key, 0, completion);
+                let put = stage.ab.put_notify(&local, 0..8, &key, at, word);
+                assert!(is_done(&stage, first.unwrap()) && is_done(&stage, put.unwrap()));
+                let told_now = || {
+                    let _ = stage.turn();
+                    told.borrow().len() == word as usize
+                };
+                assert!(comes(told_now), "nobody was told {word}");
+                let (_, heard, bytes) = told.borrow().last().cloned().unwrap();
+                assert_eq!((heard, &bytes[..8], bytes[at as usize]), (word, &[3; 8][..], 3));
+            }
+            assert_eq!(stage.world.calls(Slot::PutNotify).len(), 0);
+            stage.assert_no_faults();
+        }
+    }
+}
+
+fn pending_or_done(put: Result<tieline::Outcome, PostError>) -> Option<tieline::Request> {
+    match put.unwrap() {
+        tieline::Outcome::Done(_) => None,
+        tieline::Outcome::Pending(request) => Some(request),
+    }
+}

@@ -1,0 +1,71 @@
+//! Puts, and what they tell the target.
+
+use super::{MOST, Own, Run, What};
+use crate::model::Kind;
+use crate::program::{CELL, FIRST_CELL, Put};
+use tieline::Completion;
+
+const WORDS: u32 = 0x2000;
+const LONG: u32 = 1 << 16;
+
+impl Run {
+    pub(super) fn put(
+        &mut self,
+        end: usize,
+        how: Put,
+        (cell, len): (usize, usize),
+        tells: bool,
+    ) -> Result<(), String> {
+        if self.model.len() >= MOST {
+            return Ok(());
+        }
+        let number = self.end(end).number;
+        let local = how == Put::Local;
+        let op = self.model.post(number, Kind::Put { cell, len, local, tells });
+        let (at, word) = ((FIRST_CELL + cell * CELL) as u64, word_of(op));
+        let bytes = vec![op as u8 + 1; len];
+        if how == Put::Bytes {
+            let own = self.end(end);
+            let key = &own.keys[op % 2];
+            let put = match tells {
+                true => own.endpoint.put_bytes_notify(&bytes, key, at, word),
+                false => own.endpoint.put_bytes(&bytes, key, at),
+            };
+            return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
+        }
+        let source = Own::new(&self.at_a, &bytes).map_err(|error| error.to_string())?;
+        let own = self.end(end);
+        let (key, region) = (&own.keys[op % 2], &source.region);
+        let completion = if local { Completion::Local } else { Completion::Remote };
+        let to = &own.endpoint;
+        let put = match (how, tells) {
+            (Put::Pieces, true) => to.put_pieces_notify(&source.pieces(0, len), key, at, word),
+            (Put::Pieces, false) => to.put_pieces(&source.pieces(0, len), key, at),
+            (_, true) => to.put_notify_with(region, 0..len, key, at, word, completion),
+            (_, false) => to.put_with(region, 0..len, key, at, completion),
+        };
+        // Every third one is given up at once: the library keeps it as long as it needs it.
+        let kept = (op % 3 != 0).then_some(source);
+        self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
+    }
+
+    /// Takes what the target was told, before anything else is known to have ended.
+    pub(super) fn hear(&mut self) -> Result<(), String> {
+        let told = std::mem::take(&mut self.heard.borrow_mut().told);
+        let own = told.iter().filter_map(|(word, memory)| Some((op_of(*word)?, memory)));
+        for (op, memory) in own {
+            self.model.notified(op, memory)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a put tells: a number that no lie has; every third one is longer than some lanes carry.
+fn word_of(op: usize) -> u32 {
+    WORDS | op as u32 | if op % 3 == 0 { LONG } else { 0 }
+}
+
+/// Which put it was that told this, if it was one.
+fn op_of(word: u32) -> Option<usize> {
+    (word & !(LONG | 0xff) == WORDS).then_some((word & 0xff) as usize)
+}
