@@ -263,6 +263,25 @@ impl Inner {
         self.block(0);
     }
 
+    /// Sends a put that is copied and what it tells the target, both or none.
+    pub(crate) fn submit_both(
+        &mut self,
+        mut put: Head,
+        key: &KeyPart,
+        payload: &[u8],
+        mut notified: Head,
+    ) -> Result<(), Status> {
+        if !self.outbox.has_room(2 * LONG_HEAD + payload.len()) {
+            return Err(Status::Again);
+        }
+        self.unflushed = true;
+        put.ack = self.acknowledge();
+        notified.ack = put.ack;
+        self.outbox.push(put, Some(key), payload);
+        self.outbox.push(notified, None, &[]);
+        Ok(())
+    }
+
     fn submit_later(
         &mut self,
         mut head: Head,

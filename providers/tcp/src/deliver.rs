@@ -54,6 +54,12 @@ impl Inner {
                         shared.handed_out.borrow_mut().push(data);
                     }
                 }
+                Some(Item::Control(Head { kind: Kind::Notified, .. }, _))
+                    if shared.tells_enough() =>
+                {
+                    self.queue_up();
+                    return Ok(false);
+                }
                 Some(_) => {
                     if let Some(item) = self.window.take_ready() {
                         self.deliver(item)?;
@@ -98,6 +104,7 @@ impl Inner {
                 let result = known.map_or(result, |(_, status)| Err(status));
                 ops.failing = result.err().map(|status| (number, status));
                 if last {
+                    ops.refused = ops.failing.map(|(failing, _)| failing);
                     if let Some(failure) = ops.failing.take() {
                         if ops.failures.len() > 2 * MAX_PUTS {
                             return Err("more puts than may be under way");
@@ -176,6 +183,11 @@ impl Inner {
                 }
                 shared.completed(get.cookie, result.map(|()| 0));
                 self.end_flushes(shared);
+            }
+            Kind::Notified => {
+                if self.ops().refused != Some(number) {
+                    shared.notified(self.cookie, head.word);
+                }
             }
             Kind::Flush => self.ops().flush_asked = Some(number),
             Kind::FlushDone => {

@@ -61,6 +61,7 @@ impl Domain for TcpDomain {
                 | caps::AM_PACKED
                 | caps::AM_ZCOPY
                 | caps::PUT
+                | caps::PUT_NOTIFY
                 | caps::GET
                 | caps::REMOTE_COMPLETION
                 | caps::PEER_FAILURE
@@ -68,6 +69,7 @@ impl Domain for TcpDomain {
                 | caps::NEEDS_POLL
                 | caps::CHECKS_KEYS
                 | caps::SLOW_POLL,
+            notify_bits: 32,
             priority: 10,
             max_iov: 64,
             max_short: MAX_MESSAGE,

@@ -52,14 +52,63 @@ impl StreamEndpoint {
         (streams, self.shared.settings.retains(streams))
     }
 
-    fn put_small(inner: &mut Inner, head: Head, key: &Key, op: &RmaOp<'_>) -> Result<(), Status> {
+    /// Posts a put, and what it tells the target.
+    fn post_put(&self, key: &Key, op: &RmaOp<'_>, word: Option<u32>) -> Posted {
+        let mut inner = self.conn.inner.borrow_mut();
+        inner.ready()?;
+        check_len(op)?;
+        if op.offset.checked_add(op.len as u64).is_none() {
+            return Err(Status::OutOfRange);
+        }
+        let ops = inner.ops();
+        if ops.puts.len() >= MAX_PUTS {
+            return Err(Status::Again);
+        }
+        let number = ops.last_put.wrapping_add(1);
+        let bulk = op.len > SMALL || !ops.bulk.is_empty();
+        if !bulk {
+            let mut head = Head::bare(Kind::Put, number, op.offset);
+            head.last = true;
+            StreamEndpoint::put_small(&mut inner, head, key, op, word)?;
+        } else {
+            ops.bulk.push_back(BulkOp::Put {
+                number,
+                key: key.part(op.len as u64),
+                offset: op.offset,
+                pieces: sys::pieces(op.iov),
+                len: op.len,
+                cut: 0,
+                word,
+            });
+        }
+        let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
+        // What was copied is the caller's again; what is sent from where it lies, when the kernel has it.
+        let cookie = (bulk || !local).then_some(op.cookie);
+        let ops = inner.ops();
+        ops.last_put = number;
+        ops.puts.push_back(PutOp { number, cookie, bulk, local });
+        inner.flush();
+        Ok(if cookie.is_some() { Posting::Pending } else { Posting::Done })
+    }
+
+    fn put_small(
+        inner: &mut Inner,
+        head: Head,
+        key: &Key,
+        op: &RmaOp<'_>,
+        word: Option<u32>,
+    ) -> Result<(), Status> {
         let mut bytes = [0u8; SMALL];
         let mut at = 0;
         for &piece in op.iov {
             sys::read_piece(piece.into(), &mut bytes[at..op.len]);
             at += piece.len;
         }
-        inner.submit(head, Some(&key.part(op.len as u64)), &bytes[..op.len])
+        let (key, bytes) = (key.part(op.len as u64), &bytes[..op.len]);
+        match word {
+            None => inner.submit(head, Some(&key), bytes),
+            Some(word) => inner.submit_both(head, &key, bytes, Head::notified(head.number, word)),
+        }
     }
 }
 
@@ -128,40 +177,11 @@ impl Endpoint for StreamEndpoint {
     }
 
     fn put(&self, key: &Key, op: &RmaOp<'_>) -> Posted {
-        let mut inner = self.conn.inner.borrow_mut();
-        inner.ready()?;
-        check_len(op)?;
-        if op.offset.checked_add(op.len as u64).is_none() {
-            return Err(Status::OutOfRange);
-        }
-        let ops = inner.ops();
-        if ops.puts.len() >= MAX_PUTS {
-            return Err(Status::Again);
-        }
-        let number = ops.last_put.wrapping_add(1);
-        let bulk = op.len > SMALL || !ops.bulk.is_empty();
-        if !bulk {
-            let mut head = Head::bare(Kind::Put, number, op.offset);
-            head.last = true;
-            StreamEndpoint::put_small(&mut inner, head, key, op)?;
-        } else {
-            ops.bulk.push_back(BulkOp::Put {
-                number,
-                key: key.part(op.len as u64),
-                offset: op.offset,
-                pieces: sys::pieces(op.iov),
-                len: op.len,
-                cut: 0,
-            });
-        }
-        let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
-        // What was copied is the caller's again; what is sent from where it lies, when the kernel has it.
-        let cookie = (bulk || !local).then_some(op.cookie);
-        let ops = inner.ops();
-        ops.last_put = number;
-        ops.puts.push_back(PutOp { number, cookie, bulk, local });
-        inner.flush();
-        Ok(if cookie.is_some() { Posting::Pending } else { Posting::Done })
+        self.post_put(key, op, None)
+    }
+
+    fn put_notify(&self, key: &Key, op: &RmaOp<'_>, word: u32) -> Posted {
+        self.post_put(key, op, Some(word))
     }
 
     fn get(&self, key: &Key, op: &RmaOp<'_>) -> Posted {

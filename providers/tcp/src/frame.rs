@@ -23,7 +23,8 @@ pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// The longest payload of a piece of a put or get.
 pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
 
-const MAGIC: u16 = 0x7e1c;
+/// Another one with every change that a peer without it would misunderstand.
+const MAGIC: u16 = 0x7e1d;
 const FLAG_LAST: u8 = 1;
 
 macro_rules! kinds {
@@ -72,6 +73,8 @@ kinds! {
     Start = 12;
     /// Instead of `Start`: there is no such endpoint here any more. Has no sequence number.
     Gone = 13;
+    /// Put `number`, whose last piece came right before, tells the target `word`; nobody, if it was refused.
+    Notified = 14;
 }
 
 impl Kind {
@@ -125,6 +128,11 @@ impl Head {
     /// A frame without payload.
     pub(crate) fn bare(kind: Kind, number: u32, word: u64) -> Head {
         Head { kind, last: false, len: 0, seq: 0, ack: 0, number, word }
+    }
+
+    /// What a put tells the target.
+    pub(crate) fn notified(number: u32, word: u32) -> Head {
+        Head::bare(Kind::Notified, number, u64::from(word))
     }
 
     #[inline]

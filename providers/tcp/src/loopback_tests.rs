@@ -5,6 +5,7 @@ mod breaking;
 mod connecting;
 mod hostile;
 mod moving;
+mod notifying;
 mod sharing;
 mod timing;
 mod waiting;
@@ -47,6 +48,7 @@ struct Side {
     interface: StreamInterface,
     messages: VecDeque<(u32, u64, Vec<u8>)>,
     completions: Vec<(u64, i32)>,
+    notified: Vec<u64>,
     failed: Option<(Status, String)>,
     until: Instant,
 }
@@ -60,6 +62,7 @@ impl Side {
             interface,
             messages: VecDeque::new(),
             completions: Vec::new(),
+            notified: Vec::new(),
             failed: None,
             until: Instant::now() + TIMEOUT,
         }
@@ -78,6 +81,10 @@ impl Side {
                 event::MESSAGE => {
                     assert_eq!(peer, 1);
                     self.messages.push_back((id, header, data));
+                }
+                event::NOTIFIED => {
+                    assert_eq!(peer, 1);
+                    self.notified.push(header);
                 }
                 event::COMPLETION => self.completions.push((cookie, status)),
                 event::ENDPOINT_FAILED => {

@@ -52,8 +52,19 @@ pub(crate) struct FlushOp {
 /// What waits to be cut into frames, in the order it was posted.
 #[derive(Debug)]
 pub(crate) enum BulkOp {
-    Put { number: u32, key: KeyPart, offset: u64, pieces: Box<[Piece]>, len: usize, cut: usize },
-    Flush { number: u32 },
+    /// `word`: what it tells the target behind its last piece.
+    Put {
+        number: u32,
+        key: KeyPart,
+        offset: u64,
+        pieces: Box<[Piece]>,
+        len: usize,
+        cut: usize,
+        word: Option<u32>,
+    },
+    Flush {
+        number: u32,
+    },
 }
 
 /// What the peer gets from here.
@@ -99,6 +110,8 @@ pub(crate) struct Ops {
     /// The last put and the last flush that the peer has said to have ended.
     ended_put: u32,
     ended_flush: u32,
+    /// The last put of the peer that has arrived, if it was refused.
+    pub(crate) refused: Option<u32>,
     /// The put of the peer that is arriving and was refused.
     pub(crate) failing: Option<(u32, Status)>,
     /// Puts of the peer that were refused, not told yet.

@@ -19,7 +19,7 @@ fn flush(number: u32, last_put: u32, last_get: u32) -> FlushOp {
 /// A put of which nothing was sent yet.
 fn uncut(number: u32) -> BulkOp {
     let key = KeyPart { domain: 1, tag: 2, index: 3, total: 4 };
-    BulkOp::Put { number, key, offset: 0, pieces: Box::default(), len: 4, cut: 0 }
+    BulkOp::Put { number, key, offset: 0, pieces: Box::default(), len: 4, cut: 0, word: None }
 }
 
 fn serve(region: Result<Arc<Region>, Status>, len: usize) -> Serve {

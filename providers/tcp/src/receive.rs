@@ -383,6 +383,9 @@ impl Inner {
                 }
                 continue;
             }
+            if head.kind == Kind::Notified && shared.tells_enough() {
+                return Ok(Parsed::Full);
+            }
             self.require_retaining_order(&head)?;
             let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut())
             else {

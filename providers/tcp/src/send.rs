@@ -167,13 +167,21 @@ impl Inner {
                     self.outbox.push(Head::bare(Kind::Flush, *number, 0), None, &[]);
                     let _ = ops.bulk.pop_front();
                 }
-                Some(BulkOp::Put { number, key, offset, pieces, len, cut }) => {
+                Some(BulkOp::Put { number, key, offset, pieces, len, cut, word }) => {
                     let part = fragment.min(*len - *cut);
+                    let word = word.filter(|_| *cut + part == *len);
+                    // The last piece and what it tells go together.
+                    if word.is_some() && !self.outbox.has_room(2 * LONG_HEAD) {
+                        return;
+                    }
                     let mut head = Head::bare(Kind::Put, *number, *offset + *cut as u64);
                     head.last = *cut + part == *len;
                     let mut fragment = Vec::new();
                     sys::cut(pieces, *cut, part, &mut fragment);
                     let _ = self.outbox.push_bulk(head, Some(key), fragment, None);
+                    if let Some(word) = word {
+                        self.outbox.push(Head::notified(*number, word), None, &[]);
+                    }
                     *cut += part;
                     if head.last {
                         let _ = ops.bulk.pop_front();

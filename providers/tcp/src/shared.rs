@@ -34,6 +34,9 @@ fn token(index: u32, number: usize, what: Watched) -> u64 {
     LINK | u64::from(index) << 16 | (number as u64) << 8 | what
 }
 
+/// Events that wait for room before no more notifications are taken in.
+const MOST_NOTICES: usize = 64;
+
 /// An event that waits for room, and the words that it points to.
 pub(crate) struct Notice {
     pub(crate) event: Event,
@@ -102,6 +105,16 @@ impl Shared {
     pub(crate) fn completed(&self, cookie: u64, result: Result<u64, Status>) {
         let status = result.err().map_or(0, |status| status as i32);
         self.notify(Event { kind: event::COMPLETION, status, cookie, ..Event::empty() }, &[]);
+    }
+
+    /// A put of the peer's tells this side a word.
+    pub(crate) fn notified(&self, peer: u64, header: u64) {
+        self.notify(Event { kind: event::NOTIFIED, peer, header, ..Event::empty() }, &[]);
+    }
+
+    /// Whether what is to be told already is enough for a while: a peer may tell without end.
+    pub(crate) fn tells_enough(&self) -> bool {
+        self.notices.borrow().len() >= MOST_NOTICES
     }
 
     pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
