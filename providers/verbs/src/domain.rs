@@ -41,6 +41,7 @@ impl VerbsDomain {
             | caps::AM_PACKED
             | caps::AM_ZCOPY
             | caps::PUT
+            | caps::PUT_NOTIFY
             | caps::GET
             | caps::REMOTE_COMPLETION
             | caps::PASSIVE_TARGET
@@ -65,6 +66,7 @@ impl VerbsDomain {
             role: role::DATA,
             connects: connects::TO_ENDPOINT,
             caps,
+            notify_bits: 32,
             priority: 60,
             max_iov: self.state.max_iov as u32,
             max_short: segment,

@@ -56,6 +56,10 @@ impl Endpoint for VerbsEndpoint {
         self.rc()?.put(&key.0, op)
     }
 
+    fn put_notify(&self, key: &RemoteKey, op: &RmaOp<'_>, word: u32) -> Posted {
+        self.rc()?.put_notify(&key.0, op, word)
+    }
+
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         self.rc()?.get(&key.0, op)
     }

@@ -21,6 +21,8 @@ pub(crate) struct Told {
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
     /// Cookie of each operation that ended, and how: the value from before.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
+    /// Words that puts of peers told.
+    pub(crate) notified: Vec<u64>,
     /// What peers that arrived said of themselves.
     pub(crate) arrived: Vec<Vec<u8>>,
     /// Peers that left.
@@ -48,6 +50,7 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
                 let words = String::from_utf8(sys::payload(&event)).unwrap();
                 told.failed.push((event.cookie, Status::from_code(event.status), words));
             }
+            event::NOTIFIED => told.notified.push(event.header),
             event::PEER_ARRIVED => told.arrived.push(sys::payload(&event)),
             event::PEER_LEFT => told.left += 1,
             other => panic!("an event of kind {other}"),

@@ -351,9 +351,9 @@ impl World {
                 let Some(payload) = self.gather(send) else {
                     return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
                 };
-                self.arrive(peer, qpn, &payload, send.imm, IBV_WC_WITH_IMM)
+                self.arrive(peer, qpn, &payload, with_imm(send, 0))
             }
-            IBV_WR_RDMA_WRITE => {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => {
                 let Some(payload) = self.gather(send) else {
                     return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
                 };
@@ -361,8 +361,17 @@ impl World {
                 if len > 0 && !self.admits(rkey, address, len, IBV_ACCESS_REMOTE_WRITE) {
                     return self.refused(peer);
                 }
-                write_at(address, &payload);
-                Outcome::Done
+                if send.opcode == IBV_WR_RDMA_WRITE {
+                    write_at(address, &payload);
+                    return Outcome::Done;
+                }
+                // A receive is taken, and nothing written there.
+                let opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+                let arrived = self.arrive(peer, qpn, &[], with_imm(send, opcode));
+                if matches!(arrived, Outcome::Done) {
+                    write_at(address, &payload);
+                }
+                arrived
             }
             IBV_WR_RDMA_READ => {
                 let len: u32 = send.pieces.iter().map(|piece| piece.length).sum();
@@ -425,7 +434,8 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, at: u32, from: u32, payload: &[u8], imm: u32, flags: c_uint) -> Outcome {
+    /// A receive of a queue pair is taken, and told with what `wc` says of it.
+    fn arrive(&mut self, at: u32, from: u32, payload: &[u8], wc: ibv_wc) -> Outcome {
         let pair = &self.pairs[&at];
         let (cq, queue) = (pair.cq, pair.receives);
         let Some((id, piece)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
@@ -439,15 +449,7 @@ impl World {
         }
         write_at(piece.addr, payload);
         let byte_len = payload.len() as u32;
-        let wc = ibv_wc {
-            wr_id: id,
-            byte_len,
-            imm_data: imm,
-            src_qp: from,
-            wc_flags: flags,
-            ..ibv_wc::default()
-        };
-        self.complete(at, cq, wc);
+        self.complete(at, cq, ibv_wc { wr_id: id, byte_len, src_qp: from, ..wc });
         Outcome::Done
     }
 
@@ -461,8 +463,13 @@ impl World {
         let there = self.pairs.get(&peer).is_some_and(|pair| pair.datagrams);
         if there && !self.faults.cut {
             let payload = [&[0; 40], payload.as_slice()].concat();
-            let _ = self.arrive(peer, qpn, &payload, 0, 0);
+            let _ = self.arrive(peer, qpn, &payload, ibv_wc::default());
         }
         Outcome::Done
     }
+}
+
+/// What is told of a receive that a send with an immediate number takes.
+fn with_imm(send: &Send, opcode: c_uint) -> ibv_wc {
+    ibv_wc { imm_data: send.imm, wc_flags: IBV_WC_WITH_IMM, opcode, ..ibv_wc::default() }
 }

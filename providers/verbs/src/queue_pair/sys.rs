@@ -134,6 +134,7 @@ pub(crate) enum Work<'a> {
     Send { imm: u32 },
     Datagram { to: &'a AddressHandle, qpn: u32, qkey: u32 },
     Write { address: u64, rkey: u32 },
+    WriteNotify { address: u64, rkey: u32, word: u32 },
     Read { address: u64, rkey: u32 },
     FetchAdd { address: u64, rkey: u32, add: u64 },
     CompareSwap { address: u64, rkey: u32, compare: u64, swap: u64 },
@@ -201,6 +202,9 @@ impl Qp {
                 (IBV_WR_SEND, 0, wr_target { ud })
             }
             Work::Write { address, rkey } => (IBV_WR_RDMA_WRITE, 0, rdma(address, rkey)),
+            Work::WriteNotify { address, rkey, word } => {
+                (IBV_WR_RDMA_WRITE_WITH_IMM, word.to_be(), rdma(address, rkey))
+            }
             Work::Read { address, rkey } => (IBV_WR_RDMA_READ, 0, rdma(address, rkey)),
             Work::FetchAdd { address, rkey, add } => {
                 let atomic = wr_atomic { remote_addr: address, compare_add: add, swap: 0, rkey };

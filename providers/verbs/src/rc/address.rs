@@ -9,8 +9,8 @@ pub(crate) const INTERFACE_ADDRESS_LEN: usize = 8 + PORT_LEN;
 /// Length of an endpoint address.
 pub(crate) const ENDPOINT_ADDRESS_LEN: usize = 40 + PORT_LEN;
 
-const INTERFACE: [u8; 4] = *b"vrc\x01";
-const ENDPOINT: [u8; 4] = *b"vre\x01";
+const INTERFACE: [u8; 4] = *b"vrc\x02";
+const ENDPOINT: [u8; 4] = *b"vre\x02";
 
 /// What lets a peer judge whether it can reach this interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

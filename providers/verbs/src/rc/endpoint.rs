@@ -191,7 +191,32 @@ impl RcEndpoint {
         if op.len == 0 {
             return Ok(Posting::Done);
         }
-        let work = Work::Write { address: target, rkey: key.rkey };
+        self.write(state, Work::Write { address: target, rkey: key.rkey }, op)
+    }
+
+    /// A write that takes a receive at the target, as a message does.
+    pub(crate) fn put_notify(&self, key: &PackedKey, op: &RmaOp<'_>, word: u32) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        let address = admit(state, key, op, access::REMOTE_WRITE)?;
+        connection!(state, self.slot).may_send()?;
+        let work = Work::WriteNotify { address, rkey: key.rkey, word };
+        let posted = match op.len {
+            0 => {
+                let ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
+                self.start(state, work, &[], ends, 0)
+            }
+            _ => self.write(state, work, op),
+        };
+        if posted.is_ok() {
+            connection!(state, self.slot).credits.sent();
+        }
+        posted
+    }
+
+    /// Posts a write of some bytes.
+    #[inline(always)]
+    fn write(&self, state: &mut State, work: Work<'_>, op: &RmaOp<'_>) -> Posted {
+        let connection = connection!(state, self.slot);
         let mut ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
         if let [piece] = op.iov {
             if op.len <= connection.inline() {

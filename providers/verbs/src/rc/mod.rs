@@ -16,6 +16,8 @@ mod late_tests;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
+mod notify_tests;
+#[cfg(test)]
 mod posting_tests;
 mod queue;
 mod state;

@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) unposted: Vec<u32>,
     /// Connections that are closed and found no room for their goodbye, each with its generation.
     goodbyes: Vec<(u32, u8)>,
+    /// Whose put told something last.
+    notified_last: u32,
     countdown: u32,
     clock_every: u32,
     slow_progress_at: Instant,
@@ -108,6 +110,7 @@ impl State {
             credits_due: Vec::new(),
             unposted: Vec::new(),
             goodbyes: Vec::new(),
+            notified_last: 0,
             countdown: 1,
             clock_every: 1,
             slow_progress_at: now,

@@ -218,6 +218,9 @@ impl State {
         if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
             return self.to_post.push(again);
         }
+        if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            return self.notified(buffer, wc, events);
+        }
         let slot = u32::from_be(wc.imm_data);
         let head = Header::unpack(self.receives.bytes(buffer, wc.byte_len as usize));
         // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
@@ -279,6 +282,43 @@ impl State {
             let text = "the first message of a connection cannot be posted";
             self.fail_connection(slot, &Failure::new(Status::Io, text), events);
         }
+    }
+
+    /// A put of a peer's has arrived that tells a word. It has taken a receive, as a message would, and nothing lies in that.
+    #[inline(never)] // messages need not pay for it
+    fn notified(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
+        let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
+        // The immediate number is the word: the queue pair says whose it is.
+        let is_it = |c: &Connection| {
+            c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
+        };
+        let known = self.connections.get(self.notified_last as usize).and_then(Option::as_deref);
+        let slot = match known.filter(|c| is_it(c)) {
+            Some(connection) => connection.own.slot,
+            None => match self.connections.iter().flatten().find(|c| is_it(c)) {
+                Some(connection) => connection.own.slot,
+                None => return self.to_post.push(again),
+            },
+        };
+        self.notified_last = slot;
+        let Some(connection) = self.connection(slot) else { return self.to_post.push(again) };
+        connection.active = true;
+        if connection.phase == Phase::Connecting {
+            connection.phase = Phase::Established;
+        }
+        if connection.credits.arrived().is_err() {
+            self.to_post.push(again);
+            let why = "the peer sent more messages than it was granted";
+            return self.fail_connection(slot, &Failure::new(Status::BadData, why), events);
+        }
+        if connection.closing {
+            return self.to_post.push(again);
+        }
+        let (peer, generation) = (connection.cookie, connection.generation);
+        let header = u64::from(u32::from_be(wc.imm_data));
+        let event = Event { kind: event::NOTIFIED, peer, header, ..Event::empty() };
+        let taken = Attached::Message(Delivered { buffer, slot, generation });
+        self.notices.push(event, taken, events);
     }
 
     /// What is not the completion queue: asynchronous events, timeouts, goodbyes and credits that found no room.
