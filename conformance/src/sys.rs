@@ -331,6 +331,15 @@ impl Memory {
         self.domain.provider.check(code).map(|_| ())
     }
 
+    /// Lets keys of it be refused; the registration stays.
+    pub(crate) fn refuse_keys(&self) -> Result<(), Failure> {
+        let _call = call("revoke");
+        let f = self.domain.provider.domain.revoke.ok_or(Status::Unsupported)?;
+        // SAFETY: an open domain and a live region of it.
+        let code = unsafe { f(self.domain.handle, self.region.handle) };
+        self.domain.provider.check(code).map(|_| ())
+    }
+
     pub(crate) fn key(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         self.key_to(KeyParams::empty(), capacity)
     }

@@ -12,8 +12,8 @@ use crate::sys::Provider;
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr;
-use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::*;
+use tieline_plugin_api::{Status, access, caps, memory_caps};
 
 /// A record of a newer minor: ours and a tail that an older side does not know.
 #[repr(C)]
@@ -346,6 +346,72 @@ pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Ch
         equal(what, Status::UnsupportedParam as i32, code)?;
     }
     Ok(())
+}
+
+pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
+    let (domain, ops) = (case.domain.handle, &case.provider.domain);
+    // The memory outlives what registers it.
+    let mut words = vec![0u64; 512];
+    let (base, len) = (words.as_mut_ptr().cast::<u8>(), 4096);
+    let end = |code: i32, region: MemoryRegion| {
+        let end = move || {
+            if let Some(f) = ops.deregister {
+                // SAFETY: a region that was made a moment ago, and that nobody uses.
+                let _ = unsafe { f(domain, region.handle) };
+            }
+        };
+        (code, (code == 0).then(|| Box::new(end) as Box<dyn FnOnce()>))
+    };
+    let rights = access::REMOTE_READ;
+    if let (Some(alloc), true) = (ops.alloc, case.domain_attr.caps & memory_caps::ALLOC != 0) {
+        let record = AllocParams::new(len, rights);
+        params("alloc", record, offset_of!(AllocParams, flags), |params| {
+            let mut region = MemoryRegion::empty();
+            // SAFETY: an open domain and records of the sizes that they state.
+            end(unsafe { alloc(domain, params, &mut region) }, region)
+        })?;
+    }
+    let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
+    if let (Some(register), true) = (ops.register, registers && !case.has(caps::OWN_MEMORY_ONLY)) {
+        let record = RegisterParams::new(base, len, rights);
+        params("register", record, offset_of!(RegisterParams, flags), |params| {
+            let mut region = MemoryRegion::empty();
+            // SAFETY: an open domain and records of the sizes that they state.
+            end(unsafe { register(domain, params, &mut region) }, region)
+        })?;
+    }
+    let memory = case.memory(64, rights)?;
+    let pack = ops.pack_key.ok_or_else(|| fail("slot pack_key", "a function", "none"))?;
+    let record = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
+    let mut room = vec![0; case.domain_attr.max_key_len as usize];
+    params("pack_key", record, offset_of!(KeyParams, offset), |params| {
+        // SAFETY: an open domain, a record of the size that it states, a buffer of that capacity.
+        let len = unsafe { pack(domain, params, room.as_mut_ptr(), room.len()) };
+        (i32::try_from(len.min(0)).unwrap_or(i32::MIN), None)
+    })?;
+    let mut desk = case.desk()?;
+    let packed = case.key_of(&memory)?;
+    drop(succeeds("import_key", desk.import(&packed)?)?);
+    let (endpoint, ops) = (desk.endpoint(), &case.provider.endpoint);
+    let import = ops.import_key.ok_or_else(|| fail("slot import_key", "a function", "none"))?;
+    let record =
+        ImportParams { bytes: packed.as_ptr(), len: packed.len(), ..ImportParams::empty() };
+    params("import_key", record, offset_of!(ImportParams, flags), |params| {
+        let mut key = ptr::null_mut();
+        let mut code = Status::Again as i32;
+        while code == Status::Again as i32 {
+            // SAFETY: an open endpoint, a record of the size that it states, a place for the handle.
+            code = unsafe { import(endpoint.handle(), params, &mut key) };
+        }
+        let (drop_key, endpoint) = (ops.drop_key, endpoint.clone());
+        let end = move || {
+            if let Some(f) = drop_key {
+                // SAFETY: a key of that endpoint, imported a moment ago.
+                unsafe { f(endpoint.handle(), key) }
+            }
+        };
+        (code, (code == 0).then(|| Box::new(end) as Box<dyn FnOnce()>))
+    })
 }
 
 /// A provider of this minor knows no field behind the records of this minor.

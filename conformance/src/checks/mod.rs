@@ -4,6 +4,7 @@ mod abi;
 mod atomics;
 mod attributes;
 mod bounds;
+mod connecting;
 mod connectors;
 mod deaths;
 mod ends;
@@ -18,6 +19,7 @@ mod processes;
 mod resources;
 mod rma;
 mod settings;
+mod taking;
 mod threads;
 mod waiting;
 mod waking;
@@ -400,5 +402,19 @@ checks! {
             "Whoever waits for an operation towards a peer that dies hears how it ended.";
         the_death_of_a_peer_raises_no_signal: messages::SHORT | caps::PEER_FAILURE,
             "A program in C does not end because its peer has.";
+    }
+    connecting for DATA => {
+        a_crowd_at_an_endpoint_keeps_its_peer_not_away: messages::SHORT,
+            "Whoever knows an endpoint's address cannot keep its peer from it.";
+        an_endpoint_that_leads_to_nobody_wakes_its_worker: waiting::WAITS | caps::PEER_FAILURE,
+            "A worker that sleeps hears that a peer was gone before it was connected to.";
+    }
+    taking for DATA => {
+        a_key_is_refused_after_revoke: rma::CHECKED,
+            "Memory that was asked back is not given away while its owner still uses it.";
+    }
+    abi for DATA => {
+        memory_and_keys_follow_the_tail_rule: caps::PUT,
+            "What a newer core asks of memory and keys is done or refused, and never silently left out.";
     }
 }

@@ -1,0 +1,103 @@
+//! Modules that connect to an endpoint: a crowd at its address, and nobody there while its worker sleeps.
+
+use super::messages::check;
+use super::waiting::{address_of, connect};
+use crate::case::{Case, Mailbox};
+use crate::endpoint::Endpoint;
+use crate::interface::readable;
+use crate::report::{Checked, Stop, equal, fail, succeeds};
+use crate::watch::Patience;
+use tieline_plugin_api::Status;
+
+/// The cookie of the endpoints here.
+const COOKIE: u64 = 1;
+
+fn only_to_endpoints(case: &Case) -> Checked {
+    match case.connects_to_endpoint() {
+        true => Ok(()),
+        false => Err(Stop::Skip("the module connects to interfaces".to_string())),
+    }
+}
+
+/// An interface with an endpoint that is not connected, and that endpoint's address.
+fn fresh(case: &Case) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
+    let mut mailbox = Mailbox::new(case.interface()?);
+    mailbox.cookies.push(COOKIE);
+    let endpoint = connect(case, &mailbox.interface, &[], &mut [])?;
+    let address = address_of(case, &endpoint)?;
+    Ok((mailbox, endpoint, address))
+}
+
+pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> Checked {
+    only_to_endpoints(case)?;
+    let (mut near, endpoint, _) = fresh(case)?;
+    let (mut far, gone, address) = fresh(case)?;
+    drop(gone);
+    if endpoint.connect(&address).is_err() {
+        return Ok(()); // that says it
+    }
+    // A device finds out when it has something to send.
+    let _ = endpoint.am_short(1, 1, b"is anybody there");
+    let fd = succeeds("event_fd", near.interface.event_fd())?;
+    let patience = Patience::new();
+    while near.failed.is_empty() {
+        let sleeps = succeeds("arm", near.interface.arm())?;
+        while sleeps && !readable(fd, 1) {
+            let _ = far.turn()?; // it may be its worker that has to say so
+            let what = "the descriptor of a sleeper whose endpoint was connected to a closed one";
+            patience.still(what, "readable: what a call has found out is an event", "silent")?;
+        }
+        let _ = (near.turn()?, far.turn()?);
+        let what = "an endpoint that was connected to a closed one";
+        patience.still(what, "ENDPOINT_FAILED, if connect does not refuse it", "nothing")?;
+    }
+    Ok(())
+}
+
+/// More than wait for any one endpoint.
+const STRANGERS: u64 = 12;
+
+pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Checked {
+    only_to_endpoints(case)?;
+    let (mut near, endpoint, here) = fresh(case)?;
+    let mut others = Vec::new();
+    for n in 0..STRANGERS {
+        let (mut mailbox, stranger, _) = fresh(case)?;
+        // A provider may refuse a stranger whenever it finds out.
+        if stranger.connect(&here).is_ok() {
+            let _ = stranger.am_short(1, 1000 + n, b"a stranger");
+        }
+        let _ = mailbox.turn()?;
+        others.push((mailbox, stranger));
+    }
+    let (mut far, back, there) = fresh(case)?;
+    succeeds("connecting to the endpoint", back.connect(&here))?;
+    let _ = far.turn()?;
+    succeeds("connecting to the endpoint", endpoint.connect(&there))?;
+    let patience = Patience::new();
+    let (mut sent, mut heard) = (0, 0);
+    while heard < 20 {
+        if sent < 20 {
+            match back.am_short(2, sent, b"the peer") {
+                Ok(_) => sent += 1,
+                Err(status) => equal("am_short of the peer", Status::Again, status)?,
+            }
+        }
+        let _ = (near.turn()?, far.turn()?);
+        for (mailbox, stranger) in &mut others {
+            let _ = mailbox.turn()?;
+            let _ = stranger.am_short(1, 1000, b"a stranger");
+        }
+        while let Some(message) = near.messages.pop_front() {
+            check(&message, 2, heard, b"the peer")?;
+            heard += 1;
+        }
+        let what = format!("messages of a peer, beside {STRANGERS} that nobody has asked for");
+        if let Some(event) = near.failed.first().or(far.failed.first()) {
+            let why = format!("ENDPOINT_FAILED: {}", String::from_utf8_lossy(&event.data));
+            return Err(fail(what, "that they come", why));
+        }
+        patience.still(&what, "that they come", &format!("{heard} of {sent}"))?;
+    }
+    Ok(())
+}
