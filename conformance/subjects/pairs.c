@@ -874,7 +874,7 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     struct tieline_key *k;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if (e->phase == FRESH) return fail(TIELINE_NOT_CONNECTED, "the endpoint is not connected: whose key this should be is not known");
+    if (e->phase == FRESH) return fail(TIELINE_AGAIN, "the endpoint is not connected: whose key this should be is not known");
     if (params.len != sizeof *k) return fail(TIELINE_KEY_REJECTED, "a key of pairs has 40 bytes");
     if (memcmp(params.bytes, e->peer.domain, sizeof e->peer.domain) && !MUTATED(FOREIGN_KEY_TAKEN))
         return fail(TIELINE_KEY_REJECTED, "the key is none of the peer's domain");
