@@ -39,6 +39,8 @@ pub(crate) mod kind {
     pub(crate) const WANT_FAST: u8 = 4;
     /// The sender goes on in the fast box.
     pub(crate) const SWITCH: u8 = 5;
+    /// A put has been written before this; the header is its word.
+    pub(crate) const NOTIFIED: u8 = 6;
 }
 
 /// The verdict's words: `request << 2 | answer`.

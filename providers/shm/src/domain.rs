@@ -72,6 +72,7 @@ impl Domain for ShmDomain {
                 | caps::AM_PACKED
                 | caps::AM_ZCOPY
                 | caps::PUT
+                | caps::PUT_NOTIFY
                 | caps::GET
                 | caps::ATOMICS
                 | caps::REMOTE_COMPLETION
@@ -84,6 +85,7 @@ impl Domain for ShmDomain {
                 | caps::CHECKS_KEYS
                 | caps::SYNCHRONOUS
                 | caps::CONNECTED_SEND,
+            notify_bits: 32,
             priority: 50,
             max_iov: 16,
             max_short: MAX_SHORT,

@@ -63,6 +63,11 @@ impl Endpoint for RingEndpoint {
     }
 
     #[inline]
+    fn put_notify(&self, key: &ImportedKey, op: &RmaOp<'_>, word: u32) -> Posted {
+        self.channel.put_notify(word, || key.put(op))
+    }
+
+    #[inline]
     fn get(&self, key: &ImportedKey, op: &RmaOp<'_>) -> Posted {
         self.channel.status()?;
         key.get(op)

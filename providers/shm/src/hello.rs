@@ -6,7 +6,7 @@
 use tieline_plugin_api::{Failure, Status};
 
 /// Raised whenever a record or the layout of a channel changes.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// The longest identity that a connection carries.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// Room for the longest record.

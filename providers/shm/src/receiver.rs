@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use tieline_plugin_api::{Events, Status};
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Events, Status, event};
 
 use crate::channel::{self, kind};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
@@ -185,6 +186,15 @@ impl RecvChannel {
                     }
                     _ => Some(Drained::Broken),
                 }
+            }
+            kind::NOTIFIED => {
+                let (peer, header) = (self.number, self.ring.header());
+                let event = Event { kind: event::NOTIFIED, peer, header, ..Event::empty() };
+                if !events.push(event) {
+                    return Some(Drained::Full);
+                }
+                self.ring.advance();
+                None
             }
             kind::BELL_ON => {
                 self.ring.advance();

@@ -177,6 +177,21 @@ impl SendChannel {
         Ok(Posting::Done)
     }
 
+    /// Writes a put and publishes its word behind it; where there is no room for the word, nothing is written.
+    #[inline]
+    pub(crate) fn put_notify(&self, word: u32, put: impl FnOnce() -> Posted) -> Posted {
+        self.status()?;
+        if !self.ring.has_room() {
+            self.make_room()?;
+        }
+        let posting = put()?;
+        self.ring.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
+        if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+            self.after_send();
+        }
+        Ok(posting)
+    }
+
     /// Sends what a callback packs.
     #[inline]
     pub(crate) fn send_packed(

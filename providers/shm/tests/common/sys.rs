@@ -386,6 +386,18 @@ impl Endpoint<'_> {
         status(i64::from(unsafe { self.ops.put.unwrap()(self.handle, &rma) }))
     }
 
+    pub fn put_notify(
+        &self,
+        key: &Key,
+        offset: u64,
+        bytes: &[u8],
+        word: u32,
+    ) -> Result<u64, Status> {
+        let (rma, _iov) = self.rma(key, bytes.as_ptr().cast_mut(), bytes.len(), offset);
+        // SAFETY: the pieces are borrowed for the call.
+        status(i64::from(unsafe { self.ops.put_notify.unwrap()(self.handle, &rma, word) }))
+    }
+
     pub fn get(&self, key: &Key, offset: u64, bytes: &mut [u8]) -> Result<u64, Status> {
         let (rma, _iov) = self.rma(key, bytes.as_mut_ptr(), bytes.len(), offset);
         // SAFETY: the pieces are borrowed for the call.

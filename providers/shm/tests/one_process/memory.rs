@@ -48,6 +48,48 @@ fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
     }
 }
 
+/// Through the small ring and the fast box, of bytes and of none.
+#[test]
+fn a_word_comes_behind_the_bytes_of_its_put_and_a_put_without_room_for_its_word_writes_nothing() {
+    let provider = Provider::open(&[]).unwrap();
+    let (here, there) = (provider.domain(), provider.domain());
+    let (a, b) = (here.interface().unwrap(), there.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    let memory = there.alloc(4096, all_rights()).unwrap();
+    let key = import(&endpoint, &a, &b, &there.key(&memory)).unwrap();
+    let told = || poll_until(&b, |seen| seen.kind == event::NOTIFIED);
+    for round in 0..100u32 {
+        let word = if round == 0 { u32::MAX } else { round };
+        let bytes = pattern(1000 * (round as usize % 4), round as usize);
+        assert_eq!(endpoint.put_notify(&key, 8, &bytes, word), Ok(0));
+        assert_eq!(told().header, u64::from(word));
+        assert_eq!(memory.bytes()[8..8 + bytes.len()], bytes);
+        let _ = poll(&a);
+    }
+    // Until nothing more fits.
+    let mut sent = 0u32;
+    while endpoint.put_notify(&key, 0, &sent.to_ne_bytes(), sent) == Ok(0) {
+        sent += 1;
+    }
+    assert!(sent > 16, "{sent}");
+    assert_eq!(endpoint.put_notify(&key, 0, b"none", 7), Err(Status::Again));
+    assert_eq!(memory.bytes()[..4], (sent - 1).to_ne_bytes());
+    let mut heard = Vec::new();
+    while heard.len() < sent as usize {
+        heard.extend(poll(&b).iter().filter(|seen| seen.kind == event::NOTIFIED).map(|s| s.header));
+    }
+    assert_eq!(heard, (0..u64::from(sent)).collect::<Vec<_>>());
+    while endpoint.put_notify(&key, 0, b"more", 8) == Err(Status::Again) {
+        let _ = (poll(&a), poll(&b));
+    }
+    assert_eq!((told().header, &memory.bytes()[..4]), (8, &b"more"[..]));
+    assert_eq!(endpoint.put_notify(&key, 4000, &[1; 97], 9), Err(Status::OutOfRange));
+    there.deregister(memory);
+    assert_eq!(endpoint.put_notify(&key, 0, b"late", 9), Err(Status::KeyRejected));
+    assert_eq!(poll(&b), [], "a put that is refused tells nobody");
+    endpoint.drop_key(key);
+}
+
 /// Puts `new` where `old` stands.
 fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
