@@ -7,6 +7,7 @@ use crate::checks::count_remotely;
 use crate::connector;
 use crate::report::{Stop, succeeds};
 use crate::sys::Memory;
+use crate::watch;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -25,6 +26,7 @@ pub(crate) const FILL: u8 = 0x6c;
 /// # Errors
 /// What went wrong; it was also the answer to the command.
 pub(crate) fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
+    watch::endless();
     let case = Case::open(path, module, program)?;
     let (lines, commands) = channel();
     let _ = std::thread::spawn(move || {

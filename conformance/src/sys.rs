@@ -57,7 +57,16 @@ impl Provider {
     /// Calls the entry function. The provider lives as long as the process.
     pub(crate) fn enter(entry: EntryFn) -> Result<&'static Provider, Failure> {
         let host: &'static Host = Box::leak(Box::new(load::host()));
+        Provider::enter_with(entry, host)
+    }
+
+    /// The same with this table, which is as long as it says and lives for ever.
+    pub(crate) fn enter_with(
+        entry: EntryFn,
+        host: *const Host,
+    ) -> Result<&'static Provider, Failure> {
         let mut ops = ProviderOps::empty();
+        let _call = call("the entry function");
         // SAFETY: a host table that lives for ever and a record whose size is set.
         let code = unsafe { entry(host, &mut ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;

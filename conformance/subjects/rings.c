@@ -2,7 +2,7 @@
  * A complete Tieline provider in C: rings in shared memory, between processes of one host and within one.
  *
  *     cc -std=c11 -Wall -Wextra -Werror -O2 -shared -fPIC -I include -o libtieline_rings.so conformance/subjects/rings.c
- *     tieline-conformance ./libtieline_rings.so
+ *     tieline check ./libtieline_rings.so
  *
  * An endpoint makes a memory file and hands it to its peer, with a greeting, over a SEQPACKET socket. The file has slots for
  * messages and two rings of slot numbers: `full` brings them to the receiver, `empty` brings them back, in whatever order

@@ -32,12 +32,18 @@ fn entry(case: &Case) -> Result<EntryFn, Stop> {
 pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> Checked {
     let len = offset_of!(Host, async_event);
     let host = Guarded::new(&Host { size: len, ..load::host() }, len);
-    let mut ops = ProviderOps::empty();
-    // SAFETY: a host table of the length that it states, and a record whose size is set.
-    let code = unsafe { entry(case)?(host.as_ptr(), &mut ops) };
+    let at = host.as_ptr();
     host.leak();
-    equal("the entry function with a shorter host table", 0, code)?;
-    count_of_domains(&ops).map(|_| ())
+    let older = Provider::enter_with(entry(case)?, at);
+    let older = succeeds("the entry function with a shorter host table", older)?;
+    let _ = count_of_domains(&older.ops)?;
+    let name = fixed_str(&case.domain_attr.name).unwrap_or("");
+    let domain = succeeds("open_domain with a shorter host table", older.open_domain(name))?;
+    let module = fixed_str(&case.attr.name).unwrap_or("");
+    match case.is_connector() {
+        true => succeeds("open_connector", Connector::open(&domain, module)).map(drop),
+        false => succeeds("open_interface", domain.open_interface(module)).map(drop),
+    }
 }
 
 fn count_of_domains(ops: &ProviderOps) -> Result<usize, Stop> {

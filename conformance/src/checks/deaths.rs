@@ -6,7 +6,7 @@ use crate::case::{ALL_RIGHTS, Case, Desk, NEAR_COOKIE};
 use crate::endpoint::{Endpoint, Target};
 use crate::peer::{REGION, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use crate::watch::{Patience, limit, waits_for};
+use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
 use tieline_plugin_api::{Status, caps, op_flags};
 
@@ -21,7 +21,7 @@ fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
 /// Polls for a while, to see what comes that should not: until another process has answered so often.
 fn look_on(desk: &mut Desk) -> Checked {
     let began = Instant::now();
-    while began.elapsed() < limit() / 20 {
+    while began.elapsed() < share(20) {
         desk.turn()?;
     }
     Ok(())
@@ -109,7 +109,7 @@ pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Che
     let mut answers = 0;
     waits_for("a process that sends some messages and flushes");
     while answers < 2 {
-        let polls = alone.elapsed() > limit() / 4;
+        let polls = alone.elapsed() > share(4);
         match partner.try_answer()? {
             Some(_) => answers += 1,
             None if polls => desk.turn()?,

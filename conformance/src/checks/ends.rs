@@ -5,7 +5,7 @@ use super::waiting::{address_of, connect};
 use crate::case::{Case, Mailbox};
 use crate::interface::readable;
 use crate::load;
-use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
+use crate::report::{Checked, Stop, equal, holds, succeeds};
 use crate::watch::{Patience, patience_ms, waits_for};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Status;
@@ -191,40 +191,4 @@ pub(super) fn closing_does_not_wait_for_a_peer_that_does_nothing(case: &Case) ->
     let took = began.elapsed();
     let what = format!("close of an interface whose peer does not poll, with {TIMEOUT}=300ms");
     holds(took < Duration::from_secs(3), what, "an end about then", format!("{took:?}"))
-}
-
-pub(super) fn what_was_packed_last_arrives_though_its_sender_leaves(case: &Case) -> Checked {
-    let mut desk = case.desk()?;
-    if desk.boxes.len() < 2 {
-        return Err(Stop::Skip("the module connects only to itself".to_string()));
-    }
-    desk.send(1, 0, b"")?;
-    let _ = desk.receive()?;
-    let endpoint = desk.endpoint();
-    let data = vec![5; case.attr.max_packed.min(4096)];
-    let mut sent = 0;
-    while sent < 1 << 16 {
-        let code = endpoint.am_packed(1, sent, data.len(), |room| {
-            room[..data.len()].copy_from_slice(&data);
-            data.len() as i64
-        });
-        match code {
-            Ok(_) => sent += 1,
-            Err(Status::Again) => break,
-            Err(status) => return Err(fail("am_packed", "success or AGAIN", status)),
-        }
-    }
-    drop(endpoint);
-    desk.endpoint = None;
-    let what = format!("{sent} packed messages whose endpoint was closed behind them");
-    let patience = Patience::new();
-    for n in 0..sent {
-        while desk.far().messages.is_empty() {
-            desk.turn()?;
-            patience.still(&what, "all of them", &format!("{n}"))?;
-        }
-        let message = desk.far().messages.pop_front();
-        equal("the header of a packed message", Some(n), message.map(|message| message.header))?;
-    }
-    Ok(())
 }

@@ -244,6 +244,8 @@ checks! {
             "What a data call has taken arrives although its sender closes right behind it.";
         what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread: messages::SHORT,
             "It arrives also where the sender leaves things unread.";
+        what_was_packed_arrives_though_its_sender_leaves_at_once: messages::PACKED,
+            "A packed message that was taken arrives although its sender closes right behind it.";
         what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others: messages::SHORT,
             "Buffers are used again only when they have been read.";
     }
@@ -344,6 +346,8 @@ checks! {
     threads for DATA => {
         threads_that_register_and_pack_keys_at_once_get_right_ones: rma::BOTH,
             "Regions and keys of several threads do not get mixed up.";
+        regions_that_threads_make_at_the_same_moment_are_different: caps::PUT,
+            "Two threads are never given the same region.";
         packers_of_several_threads_do_not_meet: messages::PACKED,
             "What one thread packs is not in another one's message.";
     }
@@ -386,8 +390,6 @@ checks! {
             "Nobody waits for ever for a peer that is gone.";
         a_stranger_is_not_taken_for_the_peer: messages::SHORT,
             "A connection leads to whom it was made for, whoever knows the address.";
-        what_was_packed_last_arrives_though_its_sender_leaves: messages::PACKED,
-            "A packed message that was taken arrives although its endpoint is closed.";
         closing_does_not_wait_for_a_peer_that_does_nothing: messages::SHORT,
             "The end of a worker takes the time that was set, whatever its peers do.";
         the_end_of_a_peer_wakes_also_when_a_call_has_found_it: messages::SHORT | caps::PEER_FAILURE | caps::EVENT_FD,

@@ -5,7 +5,7 @@ use crate::case::{ALL_RIGHTS, Case};
 use crate::hub::Hub;
 use crate::measure::{Held, files_of};
 use crate::report::{Checked, Stop, holds, succeeds};
-use crate::watch::limit;
+use crate::watch::share;
 use std::time::Instant;
 use tieline_plugin_api::{caps, memory_caps};
 
@@ -15,7 +15,7 @@ fn repeated(
     least: usize,
     mut work: impl FnMut(usize) -> Checked,
 ) -> Result<usize, Stop> {
-    let end = Instant::now() + limit() / 10;
+    let end = Instant::now() + share(10);
     for n in 0..times {
         if n >= least && Instant::now() > end {
             return Ok(n);

@@ -137,8 +137,10 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
             load::forget();
             case.map_err(Stop::Skip)
         };
-        let (small, large) = (enter("8k"), enter("512k"));
-        let (Ok(small), Ok(large)) = (small, large) else { continue };
+        let both = [("2k", "4k"), ("8k", "512k")]
+            .into_iter()
+            .find_map(|(small, large)| Some((enter(small).ok()?, enter(large).ok()?)));
+        let Some((small, large)) = both else { continue };
         let seen = [observed(&small)?, observed(&large)?];
         if seen[0] == seen[1] {
             continue;

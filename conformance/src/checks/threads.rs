@@ -4,10 +4,12 @@ use crate::case::{ALL_RIGHTS, Case};
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
 use crate::sys::Memory;
-use crate::watch::limit;
+use crate::watch::share;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
+use std::sync::{Barrier, Mutex};
 use std::time::Instant;
+use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::fixed_str;
 
 const THREADS: usize = 4;
@@ -32,7 +34,7 @@ struct Kept {
 
 pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &Case) -> Checked {
     const CALLS: usize = 100_000;
-    let (calls, end) = (AtomicUsize::new(0), Instant::now() + limit() / 4);
+    let (calls, end) = (AtomicUsize::new(0), Instant::now() + share(4));
     let work = |thread: usize| -> Checked {
         let mut desk = case.desk()?;
         let local = case.memory(4096, ALL_RIGHTS)?;
@@ -80,11 +82,53 @@ pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &
     all(work)
 }
 
+/// Many at the same moment, with nothing else to do.
+pub(super) fn regions_that_threads_make_at_the_same_moment_are_different(case: &Case) -> Checked {
+    const EACH: usize = 24;
+    let (start, end) = (Barrier::new(THREADS), Instant::now() + share(5));
+    let (made, rounds) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    all(|thread| {
+        loop {
+            // All of them see the same number, which one of them changes between two barriers.
+            let _ = start.wait();
+            if rounds.load(Relaxed) > 300
+                || Instant::now() > end && rounds.load(Relaxed) > 1_000_000
+            {
+                return Ok(());
+            }
+            let regions: Vec<Result<Memory, Stop>> =
+                (0..EACH).map(|_| case.memory(4096, ALL_RIGHTS)).collect();
+            if let Ok(mut made) = made.lock() {
+                made.extend(regions.iter().flatten().map(|region| region.region.handle.addr()));
+            }
+            let _ = start.wait();
+            let failed = regions.into_iter().find_map(Result::err);
+            if thread == 0 {
+                let mut made = made.lock().map_err(|_| Stop::Fail("a thread panicked".into()))?;
+                let all = made.len();
+                made.sort_unstable();
+                made.dedup();
+                let twice = all - made.len();
+                made.clear();
+                let next = rounds.load(Relaxed) + 1;
+                let late = Instant::now() > end;
+                rounds.store(if twice > 0 || late { usize::MAX } else { next }, Relaxed);
+                equal("regions that two threads were given at the same moment", 0, twice)?;
+            }
+            if let Some(stop) = failed {
+                rounds.store(usize::MAX, Relaxed);
+                let _ = start.wait();
+                return Err(stop);
+            }
+        }
+    })
+}
+
 pub(super) fn packers_of_several_threads_do_not_meet(case: &Case) -> Checked {
     let work = |thread: usize| -> Checked {
         let mut desk = case.desk()?;
         let mut random = Random(thread as u64 + 50);
-        let end = Instant::now() + limit() / 8;
+        let end = Instant::now() + share(8);
         for n in 0..400u64 {
             let (data, endpoint) = (random.bytes(case.attr.max_packed.min(1500)), desk.endpoint());
             let sent = desk.retry(|| {
@@ -136,10 +180,9 @@ pub(super) fn each_thread_hears_the_words_of_its_own_error(case: &Case) -> Check
     if alone[0] == alone[1] || alone[0] != fails(0)? || alone[1] != fails(1)? {
         return Err(Stop::Skip("two errors have the same words, or never the same".to_string()));
     }
-    all(|thread| {
-        (0..2000).try_for_each(|_| {
-            let what = "last_error while another thread fails otherwise";
-            equal(what, alone[thread % 2].clone(), fails(thread)?)
-        })
-    })
+    let _ = fails(0)?;
+    let other = std::thread::scope(|scope| scope.spawn(|| fails(1)).join());
+    let _ = other.map_err(|_| Stop::Fail("a thread panicked".to_string()))??;
+    let what = "last_error after a call of another thread's has failed";
+    equal(what, alone[0].as_str(), &case.provider.failure(Status::Invalid).text)
 }

@@ -6,7 +6,7 @@ use crate::endpoint::{Endpoint, Target};
 use crate::interface::readable;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use crate::watch::{Patience, limit, patience_ms, waits_for};
+use crate::watch::{Patience, patience_ms, share, waits_for};
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -53,7 +53,7 @@ pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
 const RACES: u64 = 200_000;
 
 fn sleep(race: &Race, mailbox: &mut Mailbox) -> Checked {
-    let (fd, end) = (fall_asleep(mailbox)?, Instant::now() + limit() / 4);
+    let (fd, end) = (fall_asleep(mailbox)?, Instant::now() + share(4));
     for n in 1..=RACES {
         if Instant::now() > end && n > 1000 {
             break;

@@ -31,6 +31,16 @@ pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
 
+/// The limit is somebody else's: of whom this process is the peer.
+pub(crate) fn endless() {
+    LIMIT_MS.store(1 << 31, Ordering::Relaxed);
+}
+
+/// So long may one part of a check go on that could go on for ever: a share of the limit, of the usual one at most.
+pub(crate) fn share(of: u32) -> Duration {
+    limit().min(LIMIT) / of
+}
+
 /// Milliseconds in which an event has to show on a descriptor: only a lost wake-up takes this long.
 pub(crate) fn patience_ms() -> i32 {
     i32::try_from(limit().as_millis() / 3).unwrap_or(i32::MAX)
