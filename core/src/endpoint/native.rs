@@ -77,7 +77,7 @@ impl Inner {
             op.memory.within(op.at + op.posted, len, native.max_iov)
         };
         if op.posted == 0 && next(op) == op.len {
-            return match self.post_piece(op, native, op.request, op.len)? {
+            return match self.post_piece(op, native, op.request, op.len, false)? {
                 Posted::Done(_) => {
                     self.shared.part(op.request, Ok(0));
                     Ok(true)
@@ -87,14 +87,17 @@ impl Inner {
             };
         }
         while op.posted < op.len {
-            if self.shared.ops.borrow().parts(op.request) > PIECES_AT_ONCE {
+            let parts = self.shared.ops.borrow().parts(op.request);
+            if parts > PIECES_AT_ONCE {
                 return Ok(false);
             }
             let len = next(op);
+            // Nothing follows at once behind the last one that the provider may have.
+            let more = op.posted + len < op.len && parts < PIECES_AT_ONCE;
             let memory = op.memory.clone();
             let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
             let piece = piece.map_err(Failed::by_nobody)?;
-            let posted = self.post_piece(op, native, piece, len);
+            let posted = self.post_piece(op, native, piece, len, more);
             match self.or_withdrawn(piece, posted)? {
                 Posted::Done(_) | Posted::Pending => op.posted += len,
                 Posted::NoRoom => return Ok(false),
@@ -104,19 +107,21 @@ impl Inner {
         Ok(true)
     }
 
-    /// Posts the next `len` bytes as the operation `id`.
+    /// Posts the next `len` bytes as the operation `id`; `more` of it follow at once.
     fn post_piece(
         &self,
         op: &NativeOp,
         native: &ImportedKey,
         id: Id,
         len: usize,
+        more: bool,
     ) -> Result<Posted, Failed> {
         let (at, offset) = (op.at + op.posted, op.offset + op.posted as u64);
         if let Memory::Pieces(pieces) = &op.memory {
             let mut iov = self.shared.iov.take();
             let listed = self.list(native, pieces, at, len, &mut iov);
             let record = rma_list_op(&iov, len, native.key, offset, id.raw(), op.completion);
+            let record = record.followed(more);
             let posted = listed
                 .map_err(Failed::by_nobody)
                 .and_then(|()| self.post_record(native, id, &record, native.post_op(op, &record)));
@@ -126,6 +131,7 @@ impl Inner {
         let iov = self.piece(native, &op.memory, at, len);
         let iov = iov.map_err(Failed::by_nobody)?;
         let record = rma_op(&iov, native.key, offset, id.raw(), op.completion);
+        let record = record.followed(more);
         self.post_record(native, id, &record, native.post_op(op, &record))
     }
 

@@ -61,6 +61,15 @@ impl Deref for RmaRecord<'_> {
     }
 }
 
+impl RmaRecord<'_> {
+    /// Another one of the same lane follows at once, if so: the device need not be told yet.
+    #[inline]
+    pub(super) fn followed(mut self, more: bool) -> Self {
+        self.raw.flags |= if more { op_flags::MORE } else { 0 };
+        self
+    }
+}
+
 #[inline]
 pub(super) fn rma_op(
     iov: &Iov,

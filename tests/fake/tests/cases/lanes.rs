@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tieline::{AtomicOp, Completion, Outcome, PeerId, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
-use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
+use tieline_plugin_api::op_flags::{MORE, REMOTE_COMPLETION};
 
 cases! {
     fn a_message_arrives_and_a_put_that_ends_late_is_there_when_it_is_done() {
@@ -147,6 +147,31 @@ cases! {
         let _ = stage.finish(get).expect("a get of any size");
         assert_eq!(back.to_vec(0..1000).unwrap(), target.to_vec(0..1000).unwrap());
         stage.assert_no_faults();
+    }
+
+    /// The device may be told of all of them together; that nothing follows is never left to be guessed.
+    fn all_but_the_last_piece_of_a_cut_transfer_say_that_more_follows() {
+        for (len, many) in [(10, 1), (100, 1), (101, 2), (1000, 10), (6_600, 66)] {
+            for slot in [Slot::Put, Slot::Get] {
+                let lane = Lane { max_put: 100, max_get: 100, ..Lane::whole("all").late(5) };
+                let stage = Stage::new(vec![lane]);
+                let (target, key) = stage.target((0..6_600).map(|i| (i % 251) as u8).collect());
+                let local = stage.local(vec![1; 6_600]);
+                let moved = match slot {
+                    Slot::Put => stage.ab.put(&local, 0..len, &key, 0),
+                    _ => stage.ab.get(&local, 0..len, &key, 0),
+                };
+                assert_eq!(stage.ended(moved), Ok(0));
+                assert_eq!(target.to_vec(0..len).unwrap(), local.to_vec(0..len).unwrap());
+                let calls = stage.world.calls(slot);
+                let said: Vec<bool> = calls.iter().map(|call| call.flags & MORE != 0).collect();
+                // Behind the 64th of them the others wait until some have ended.
+                let follows = |n: usize| n + 1 != many && n != 63;
+                assert_eq!(said[..many.min(64)], (0..many.min(64)).map(follows).collect::<Vec<_>>());
+                assert_eq!((said.len(), said.last()), (many, Some(&false)));
+                stage.assert_no_faults();
+            }
+        }
     }
 
     /// A piece of a cut transfer that fails fails the whole, once all pieces have ended.
