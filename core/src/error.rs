@@ -63,8 +63,8 @@ pub enum CompletionError {
     /// The connection or the provider was lost with it: it may have happened, or not, or may happen still. Connect as this says,
     /// and repeat only what may happen twice. Any other status, and any at all of what ended with its connection.
     Unknown(ConnectError),
-    /// This process gave it up, by dropping its endpoint or closing its worker: it may have happened. `Canceled`, and `Closed`
-    /// once the worker is.
+    /// This process gave it up: by [`Worker::cancel`](crate::Worker::cancel), and nothing of it has happened, or by dropping its endpoint
+    /// or closing its worker, and it may have happened. `Canceled`, and `Closed` once the worker is.
     Canceled(Error),
     /// Nothing was looked at: this call could not wait. It was made in a handler, in a forked child or on another worker, or the
     /// system refused. The operation goes on, if it has not ended; a flush waits for it, and tells of its failure.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub enum Outcome {
     /// It is complete.
     Done(u64),
-    /// It completes later; dropping the request does not cancel it. Should it fail then, the endpoint's next flush
+    /// It completes later; dropping the request does not cancel it ([`Worker::cancel`](crate::Worker::cancel) does). Should it fail then, the endpoint's next flush
     /// says so.
     Pending(Request),
 }

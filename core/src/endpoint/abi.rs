@@ -4,7 +4,7 @@
 //! it; keys and operations hold their endpoint.
 //!
 //! *The key is its own.* A `ImportedKey`, and the fast path, are made of what was imported together; their `KeyInner` takes one
-//! out of its lanes before it lets the key go, once.
+//! out of its lanes before it lets the key go, once, and not while a pointer leads to what it has mapped.
 //!
 //! *The memory stays.* What may end later stands in the table of operations with its memory (`LocalBuffer`) before it is
 //! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
@@ -15,6 +15,7 @@
 use super::Lane;
 use super::key::{FastPath, ImportedKey};
 use super::record::RmaRecord;
+use crate::sys::Span;
 use tieline_plugin_api::abi::Atomic;
 
 impl ImportedKey {
@@ -39,7 +40,15 @@ impl ImportedKey {
         unsafe { self.raw.atomic(op) }
     }
 
-    /// Lets go of the key; this was taken out of the key's lanes before.
+    /// Where the first `len` bytes are mapped here, while the provider has the key: who has a pointer keeps it from being let go.
+    pub(super) fn map(&self, len: usize) -> Result<Span, i32> {
+        // SAFETY: see above.
+        let base = unsafe { self.raw.key_pointer(self.key, 0, len as u64) }?;
+        // SAFETY: by the ABI the range stays mapped, for loads and stores, until the key is let go.
+        Ok(unsafe { Span::new(base, len) })
+    }
+
+    /// Lets go of a key of its endpoint's; this was taken out of the key's lanes before.
     pub(super) fn let_go(self) {
         // SAFETY: see above.
         unsafe { self.raw.drop_key(self.key) }
@@ -79,7 +88,7 @@ impl FastPath {
 impl Lane {
     /// Closes a lane that its endpoint owns: nothing of the endpoint's is left that would use it.
     pub(super) fn close(self) {
-        // SAFETY: taken out of the endpoint's lanes as it is dropped; keys would have kept it.
+        // SAFETY: taken out of the endpoint's lanes as it is dropped, when keys would have kept it, or never among them.
         unsafe { self.raw.close() }
     }
 }

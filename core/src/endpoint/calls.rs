@@ -4,15 +4,20 @@ use super::inner::Inner;
 use super::queued::{SharedCopy, Waiting};
 use super::route::ModulePair;
 use crate::address::WorkerAddress;
+use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
 
 /// Connections of modules that connect to an endpoint: they belong to the worker.
 pub(crate) trait Circuits {
-    /// The provider endpoint of a circuit for `endpoint` over `pair`; forms it when there is none. `Again`: it is
-    /// being formed, and the endpoint will be worked on when it is there.
-    fn wire(self: Rc<Self>, endpoint: &Inner, pair: ModulePair) -> Result<RawEndpoint, Error>;
+    /// The provider endpoint of a circuit for `endpoint` over `pair`, and what it carries; forms it when there is none. `Again`: it
+    /// is being formed, and the endpoint will be worked on when it is there.
+    fn wire(
+        self: Rc<Self>,
+        endpoint: &Inner,
+        pair: ModulePair,
+    ) -> Result<(RawEndpoint, LaneLimits), Error>;
 
     /// Whether this endpoint's circuit over an interface is being formed.
     fn circuit_forms(&self, endpoint: &Inner, interface: usize) -> bool;

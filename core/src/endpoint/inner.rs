@@ -7,6 +7,7 @@ use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
 use super::route::Route;
 use crate::address::WorkerAddress;
+use crate::interface::LaneLimits;
 use crate::op::{Id, Kind};
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Outcome, Request};
@@ -39,9 +40,11 @@ pub(crate) enum Owner {
 }
 
 /// An opened lane of this endpoint.
+#[derive(Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) interface: usize,
     pub(crate) raw: RawEndpoint,
+    pub(crate) limits: LaneLimits,
     /// Closed with this endpoint; a circuit of the worker's is not.
     pub(super) owned: bool,
 }
@@ -179,6 +182,11 @@ impl Inner {
         self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
     }
 
+    /// The longest message.
+    pub(super) fn most(&self) -> usize {
+        self.max_packed.get().max(self.max_short.get())
+    }
+
     /// How much one packed message carries behind a head of the library's own. What is registered as a module of
     /// packed messages has room for more than any head; one without them carries nothing in pieces.
     pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
@@ -227,6 +235,13 @@ impl Inner {
     /// What the message lane answered.
     pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
         Failed { status, interface: self.route.message().map(|pair| pair.interface) }
+    }
+
+    /// Its lanes over an interface, of which there is one at most.
+    pub(super) fn raws_over(&self, interface: usize) -> impl Iterator<Item = RawEndpoint> + use<> {
+        let lanes = self.lanes.borrow();
+        let raw = lanes.iter().find(|lane| lane.interface == interface).map(|lane| lane.raw);
+        raw.into_iter()
     }
 
     /// Whether a lane over this interface is open.

@@ -22,6 +22,8 @@ pub(crate) struct ImportedKey {
     pub(crate) interface: usize,
     /// The part of the key that it imported.
     part: usize,
+    /// It serves other endpoints of its interface too.
+    shared: bool,
     /// Its rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
@@ -129,9 +131,12 @@ pub(crate) struct KeyInner {
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<ImportedKey>>,
     /// Imported provider keys, with the interface that each belongs to.
-    imported: RefCell<Vec<ImportedKey>>,
+    pub(super) imported: RefCell<Vec<ImportedKey>>,
     /// Lanes whose provider said "ask again", by rank.
-    unresolved: RefCell<Vec<usize>>,
+    pub(super) unresolved: RefCell<Vec<usize>>,
+    /// Pointers that there are, and keys of lanes out of use that stay mapped until the last of them is dropped.
+    pub(super) pointers: Cell<usize>,
+    pub(super) kept: RefCell<Vec<ImportedKey>>,
     /// Operations until providers are asked again, and how many there were before the last time.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
@@ -156,6 +161,8 @@ impl RemoteKey {
             best: Cell::new(None),
             imported: RefCell::default(),
             unresolved: RefCell::default(),
+            pointers: Cell::new(0),
+            kept: RefCell::default(),
             ask_in: Cell::new(0),
             asked_after: Cell::new(0),
         };
@@ -266,12 +273,17 @@ impl KeyInner {
             });
         let Some((part, (_, _, bytes))) = found else { return };
         let retry = || self.unresolved.borrow_mut().push(rank);
-        let raw = match ep.memory_lane(pair) {
-            Ok(raw) => raw,
+        let (raw, limits) = match ep.memory_lane(pair) {
+            Ok(lane) => (lane.raw, lane.limits),
             Err(error) if error.status() == Status::Again => return retry(),
             Err(_) => return,
         };
-        match raw.import_key(bytes) {
+        let shared = slot.attr.caps & caps::INTERFACE_KEYS != 0;
+        let imported = match shared {
+            true => slot.import_shared(self.record.context, bytes),
+            false => raw.import_key(bytes),
+        };
+        match imported {
             Ok(key) => {
                 let a = &slot.attr;
                 // The key says who executes atomics: processors, or one device alone.
@@ -288,13 +300,14 @@ impl KeyInner {
                     key,
                     interface: pair.interface,
                     part,
+                    shared,
                     rank,
                     caps: a.caps,
                     synchronous: a.caps & caps::SYNCHRONOUS != 0,
                     settled: false,
                     post: masks([a.atomic_post32, a.atomic_post64]),
                     fetch: masks([a.atomic_fetch32, a.atomic_fetch64]),
-                    max: [a.max_put, a.max_get],
+                    max: [limits.max_put, limits.max_get],
                     max_iov: a.max_iov as usize,
                     words: if tells { 1 << a.notify_bits.min(32) } else { 0 },
                 };
@@ -395,6 +408,15 @@ impl KeyInner {
         if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 
+    /// Gives back what was imported, of which nothing is used any more.
+    pub(super) fn give_back(&self, native: ImportedKey) {
+        if !native.shared {
+            return native.let_go();
+        }
+        let slot = &self.endpoint.shared.interfaces[native.interface];
+        slot.drop_shared(self.record.context, &self.record.parts[native.part].2);
+    }
+
     /// The interface of the best lane.
     pub(crate) fn interface(&self) -> Option<usize> {
         self.best.get().map(|native| native.interface)
@@ -404,10 +426,13 @@ impl KeyInner {
     pub(super) fn retire(&self, interface: usize, broken: bool) {
         let mut imported = self.imported.borrow_mut();
         for native in imported.iter().filter(|native| native.interface == interface && !broken) {
-            native.let_go();
+            self.let_go(native);
         }
         imported.retain(|native| native.interface != interface);
         drop(imported);
+        if broken {
+            self.kept.borrow_mut().retain(|native| native.interface != interface);
+        }
         let ways = &self.endpoint.route.memory;
         self.unresolved.borrow_mut().retain(|rank| ways[*rank].interface != interface);
         let best = self.imported.borrow().iter().copied().min_by_key(|native| native.rank);
@@ -452,7 +477,7 @@ impl KeyInner {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);
         if known && status != Status::ProviderFailed {
-            native.let_go();
+            self.let_go(native);
         }
         let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
         self.best.set(best);
@@ -473,7 +498,7 @@ impl Drop for KeyInner {
     fn drop(&mut self) {
         for native in self.imported.borrow_mut().drain(..) {
             if self.endpoint.shared.same_process() {
-                native.let_go();
+                self.give_back(native);
             }
         }
     }
@@ -489,6 +514,7 @@ mod tests {
             key: std::ptr::null_mut(),
             interface: 0,
             part: 0,
+            shared: false,
             rank: 0,
             caps,
             synchronous,

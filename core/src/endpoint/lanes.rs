@@ -1,6 +1,7 @@
 //! The lanes of an endpoint: opened on first use, and left when what they go over ends.
 
 use super::{Inner, Lane, ModulePair, State};
+use crate::interface::LaneLimits;
 use crate::op::held::{Through, Unfinished};
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
@@ -10,13 +11,13 @@ use tieline_plugin_api::caps;
 impl Inner {
     /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
-        let (pair, raw) = loop {
+        let lane = loop {
             let pair = self
                 .route
                 .message()
                 .ok_or_else(|| self.route.unreachable(&self.shared.core, &self.address))?;
             match self.lane(pair) {
-                Ok(raw) => break (pair, raw),
+                Ok(lane) => break lane,
                 Err(error) if error.status() == Status::Again => return Err(error),
                 Err(error) => {
                     // Nothing was sent yet: what is queued may take the next lane.
@@ -33,10 +34,9 @@ impl Inner {
             // Whoever carries datagrams may have made progress meanwhile.
             return self.check_alive();
         }
-        let attr = &self.shared.interfaces[pair.interface].attr;
-        self.message.set(raw);
-        self.max_short.set(attr.max_short);
-        self.max_packed.set(attr.max_packed);
+        self.message.set(lane.raw);
+        self.max_short.set(lane.limits.max_short);
+        self.max_packed.set(lane.limits.max_packed);
         // What was queued while the lane could not be opened goes first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { State::Ready });
@@ -60,9 +60,9 @@ impl Inner {
     }
 
     /// The lane over an interface, opened on first use.
-    pub(crate) fn lane(&self, pair: ModulePair) -> Result<RawEndpoint, Error> {
+    pub(crate) fn lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == pair.interface) {
-            return Ok(lane.raw);
+            return Ok(*lane);
         }
         self.check_alive()?;
         let slot = &self.shared.interfaces[pair.interface];
@@ -70,21 +70,35 @@ impl Inner {
             return Err(error.clone());
         }
         if slot.to_endpoint {
-            let raw = self.worker.clone().wire(self, pair)?;
-            self.lanes.borrow_mut().push(Lane { interface: pair.interface, raw, owned: false });
-            return Ok(raw);
+            let (raw, limits) = self.worker.clone().wire(self, pair)?;
+            let lane = Lane { interface: pair.interface, raw, limits, owned: false };
+            self.lanes.borrow_mut().push(lane);
+            return Ok(lane);
         }
         let address = &self.address.entry.candidates[pair.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.id.raw())?;
         let raw = slot.interface.endpoint(handle);
-        self.lanes.borrow_mut().push(Lane { interface: pair.interface, raw, owned: true });
-        Ok(raw)
+        let mut lane = Lane {
+            interface: pair.interface,
+            raw,
+            limits: LaneLimits::of_module(&slot.attr),
+            owned: true,
+        };
+        match slot.limits(&raw) {
+            Ok(limits) => lane.limits = limits,
+            Err(error) => {
+                lane.close();
+                return Err(error);
+            }
+        }
+        self.lanes.borrow_mut().push(lane);
+        Ok(lane)
     }
 
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
     /// peer's service worker, when it has one.
-    pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<RawEndpoint, Error> {
+    pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
                 if let Some(pair) = self.pair_of(&control, &pair) {
@@ -132,12 +146,13 @@ impl Inner {
     }
 
     /// Lets go of what this endpoint has of a circuit over an interface; false where it is alive, where keys of other
-    /// endpoints go through it, or while it packs.
+    /// endpoints go through it, while pointers lead to what it has mapped, or while it packs.
     pub(crate) fn leave_circuit(&self, interface: usize) -> bool {
-        if self.is_alive() || self.reaches_memory.get() || self.packs() {
+        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        let points = keys.iter().any(|key| key.points_into(interface));
+        if self.is_alive() || self.reaches_memory.get() || points || self.packs() {
             return false;
         }
-        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
         for key in keys {
             key.retire(interface, false);
         }
@@ -146,7 +161,7 @@ impl Inner {
     }
 
     /// Keeps the memory of operations that have ended here and that providers still have.
-    pub(super) fn hold(&self, unfinished: Vec<Unfinished>) {
+    pub(crate) fn hold(&self, unfinished: Vec<Unfinished>) {
         for op in unfinished {
             let through = self.through(op.interface());
             self.shared.hold(op, through);

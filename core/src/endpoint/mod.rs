@@ -7,6 +7,7 @@ mod abi;
 mod answer;
 mod atomic;
 mod calls;
+mod cancel;
 mod emulated;
 mod end;
 pub(crate) mod flush;
@@ -18,6 +19,7 @@ mod notify;
 mod order;
 mod packing;
 mod pieces;
+mod pointer;
 mod post;
 mod queue;
 pub(crate) mod queued;
@@ -31,6 +33,7 @@ mod unreachable;
 pub(crate) use calls::{Circuits, WorkerCalls};
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
+pub use pointer::RemotePointer;
 pub(crate) use post::Posted;
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
@@ -202,7 +205,7 @@ impl Endpoint {
     pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
         let _ = ep.ready_or_opened()?;
-        Ok(ep.max_packed.get().max(ep.max_short.get()))
+        Ok(ep.most())
     }
 
     /// Completes when every put, get and atomic posted before is complete at the target, and every message
@@ -360,7 +363,7 @@ impl Inner {
             ));
         }
         let _ = self.ready_or_opened()?;
-        let max = self.max_packed.get().max(self.max_short.get());
+        let max = self.most();
         if len > max {
             return Err(Error::new(
                 Status::TooLarge,

@@ -22,6 +22,11 @@ impl Inner {
     /// Does as much of `op` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
     pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match op {
+            // Queued for a lane that carried more.
+            QueuedOp::Message { payload, .. } if payload.len() > self.most() => {
+                Err(Status::TooLarge)
+            }
+            QueuedOp::Gather { len, .. } if *len > self.most() => Err(Status::TooLarge),
             QueuedOp::Message { id, header, payload, .. } => {
                 self.message_now(*id, *header, payload)
             }
@@ -305,7 +310,7 @@ impl Inner {
         (done, left || !self.answers.borrow().is_empty())
     }
 
-    fn uncount(&self, op: &QueuedOp) {
+    pub(super) fn uncount(&self, op: &QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get().saturating_sub(op.copied()));
     }
 }

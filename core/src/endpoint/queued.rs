@@ -97,6 +97,14 @@ impl QueuedOp {
         }
     }
 
+    /// What is to be done in the end.
+    pub(super) fn not_forwarded(self) -> QueuedOp {
+        match self {
+            QueuedOp::Forward { op: Some(op), .. } => op.not_forwarded(),
+            op => op,
+        }
+    }
+
     /// The operation that ends when it has been sent.
     pub(super) fn ends_when_sent(&self) -> Option<Id> {
         match self {

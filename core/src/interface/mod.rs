@@ -1,8 +1,11 @@
 //! Interfaces: modules that are open on a worker, each with its provider's numbers of peers.
 
+mod abi;
+mod limits;
 mod numbers;
 mod said;
 
+pub(crate) use limits::LaneLimits;
 pub(crate) use said::Said;
 
 use crate::mem::DomainSlot;
@@ -49,6 +52,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) to_endpoint: bool,
     /// The provider's number of a peer -> the worker's.
     peers: RefCell<numbers::Numbers>,
+    /// Keys that serve all of its endpoints.
+    keys: abi::SharedKeys,
 }
 
 impl InterfaceSlot {
@@ -76,6 +81,7 @@ impl InterfaceSlot {
             out_of_use: RefCell::default(),
             watched,
             peers: RefCell::default(),
+            keys: abi::SharedKeys::default(),
         };
         Ok((slot, said))
     }

@@ -1,7 +1,7 @@
 //! Memory of operations that have ended for whoever posted them while a provider may still touch it: their endpoint
-//! failed, was dropped, or lost the interface that they were posted to.
+//! failed, was dropped, or lost the interface that they were posted to; or the provider itself said that nobody knows how they ended.
 //!
-//! It is let go when the provider says how the operation ended, or when everything is closed that the operation may have
+//! It is let go when the provider says how the operation ended, but for that it does not know, or when everything is closed that the operation may have
 //! gone through: from then on, by the binary interface, the provider touches nothing of it.
 
 use super::{Id, LocalBuffer};
@@ -22,6 +22,11 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
+    /// Its number.
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
     /// Where it was posted.
     pub(crate) fn interface(&self) -> usize {
         self.interface
@@ -66,6 +71,12 @@ impl Held {
             |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == narrow(interface);
         let at = self.all.iter().position(ended)?;
         Some(self.all.swap_remove(at).0)
+    }
+
+    /// Whether it has something of that number, posted to this interface.
+    pub(crate) fn has(&self, cookie: u64, interface: usize) -> bool {
+        let posted = |op: &Unfinished| op.id.raw() == cookie && op.interface == narrow(interface);
+        self.all.iter().any(|(op, _)| posted(op))
     }
 
     /// This is closed. What comes back is free, to be let go when nothing is borrowed.

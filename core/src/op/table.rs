@@ -443,6 +443,10 @@ impl Table {
         let theirs = |hot: &&mut Hot| hot.kind == Kind::Native && hot.is_posted_to(interface);
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
         hot.flags &= !POSTED;
+        if result.as_ref().is_err_and(|error| error.status() == Status::Canceled) {
+            // Who asked for that knows it.
+            hot.flags |= TOLD;
+        }
         let bare = result.is_err();
         self.todo.push(Part { id, result, bare });
         self.run();
@@ -492,7 +496,9 @@ impl Table {
         // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
         let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
         let told = match &error {
-            Some(error) if tells && !heard => self.tell_flushes(&hot, error, unheard),
+            Some(error) if tells && !heard && !hot.is(TOLD) => {
+                self.tell_flushes(&hot, error, unheard)
+            }
             _ => false,
         };
         let head = self.unlink(hot);

@@ -33,7 +33,7 @@ use tieline_plugin_api::{Status, caps, connects, role};
 
 /// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
 /// its head make progress.
-const LEAST_PACKED: usize = 64;
+pub(crate) const LEAST_PACKED: usize = 64;
 
 /// A configuration variable that a provider declares.
 #[derive(Clone, Debug, PartialEq, Eq)]

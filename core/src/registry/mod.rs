@@ -21,7 +21,7 @@ mod tests;
 mod trust;
 
 pub(crate) use identity::Origin;
-pub(crate) use load::{LoadedProvider, REFUSED_VALUE};
+pub(crate) use load::{LEAST_PACKED, LoadedProvider, REFUSED_VALUE};
 pub(crate) use search::SearchPath;
 pub(crate) use settings::Settings;
 

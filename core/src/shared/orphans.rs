@@ -4,7 +4,7 @@
 use super::Shared;
 use crate::Error;
 use crate::op::Id;
-use crate::op::held::Through;
+use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -74,6 +74,14 @@ impl Shared {
                 self.hold(op, through.clone());
             }
         }
+    }
+
+    /// The provider may still touch what one of them used that has ended.
+    pub(crate) fn hold_orphan(&self, op: Unfinished) {
+        let orphans = self.orphans.0.borrow();
+        let through = orphans.iter().find(|orphan| orphan.id == op.id()).map(|o| o.through.clone());
+        drop(orphans);
+        self.hold(op, through.unwrap_or_else(|| vec![Through::Interface]));
     }
 
     /// How many there are, by where they go.

@@ -5,9 +5,11 @@ mod answering;
 mod arrivals;
 mod backoff;
 mod calls;
+mod cancel;
 mod close;
 mod counters;
 mod endpoints;
+mod flush;
 mod help;
 mod identity;
 mod incoming;
@@ -37,7 +39,6 @@ use crate::setup::Core;
 use crate::shared::Lease;
 use crate::{CompletionError, ConnectError, Error, Status};
 use inner::set_handler;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,8 +75,8 @@ use std::sync::Arc;
 ///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped, and
 ///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
 /// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
-///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band), and
-///   everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
+///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
+///   [`cancel`](Worker::cancel), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
 /// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`finish`](Worker::finish),
 ///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
@@ -257,44 +258,6 @@ impl Worker {
         }
         let result = self.inner.shared.ops.borrow_mut().result(request.id)?;
         Some(result.map_err(CompletionError::from))
-    }
-
-    /// Waits until everything that is posted on every endpoint now is complete; see [`Endpoint::flush`]. All of them are
-    /// flushed at once. An endpoint that has failed before is left out: its operations have ended, and what had
-    /// completed locally there may be lost, as its own error says.
-    ///
-    /// # Errors
-    /// The first failure of what it waited for; [`CompletionError::Pending`] as of [`Worker::finish`].
-    pub fn flush(&self) -> Result<(), CompletionError> {
-        self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
-        self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;
-        let mut first = Ok(());
-        let mut posted = VecDeque::new();
-        for inner in self.inner.all_endpoints() {
-            if !inner.is_alive() {
-                continue;
-            }
-            // While it has as many operations as it may, some must end first.
-            let flush = || match inner.flush() {
-                Err(error) if error.status() == Status::Again => None,
-                result => Some(result),
-            };
-            match self.inner.wait_for(None, false, flush).map_err(CompletionError::Pending)? {
-                // One that was dropped while something waited for room is held, or it would end with its last operation.
-                Some(Ok(outcome @ Outcome::Pending(_))) => {
-                    posted.push_back((inner.clone(), outcome))
-                }
-                Some(Err(error)) => first = first.and(Err(error.into())),
-                Some(Ok(Outcome::Done(_))) | None => {}
-            }
-        }
-        for (inner, outcome) in posted {
-            if let Err(error) = self.finish(outcome) {
-                first = first.and(Err(error));
-            }
-            drop(inner);
-        }
-        first
     }
 
     /// Memory that the worker's interfaces hold, by module.

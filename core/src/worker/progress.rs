@@ -24,6 +24,7 @@ const HOT: u32 = 2048;
 const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
+const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
 const TURN: usize = 16;
 
@@ -229,6 +230,7 @@ impl Inner {
             event::COMPLETION => {
                 let result = match event.status {
                     0 => Ok(event.header),
+                    OUTCOME_UNKNOWN => return self.outcome_unknown(index, event),
                     _ => Err(slot.failed_completion(event)),
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
@@ -268,6 +270,21 @@ impl Inner {
         match handler {
             Some(handler) => handler(peer, word),
             None => self.bump(|c| c.unknown_ids += 1),
+        }
+    }
+
+    /// An operation ended, and its provider may touch its memory until what it went through is closed.
+    fn outcome_unknown(&self, index: usize, event: &Event) {
+        let error = self.shared.interfaces[index].failed_completion(event);
+        let ended = self.shared.with_ops(|ops| ops.completed_unknown(event.cookie, index, error));
+        match ended {
+            Some((owner, op)) => match self.endpoint_at(owner) {
+                Some(endpoint) => endpoint.hold(vec![op]),
+                None => self.shared.hold_orphan(op),
+            },
+            // What ended before with its endpoint is held as it was.
+            None if self.shared.held.borrow().has(event.cookie, index) => {}
+            None => self.bump(|c| c.malformed += 1),
         }
     }
 

@@ -219,8 +219,8 @@ impl Inner {
                 let key = (*interface, *candidate, peer.entry.worker);
                 let slot = &self.shared.interfaces[*interface];
                 let known = transports.messages.borrow().get(&key);
-                let raw = match known {
-                    Some(raw) => raw,
+                let (raw, max_short) = match known {
+                    Some(known) => known,
                     None => {
                         if let Some(error) = &*slot.out_of_use.borrow() {
                             return Err(error.status());
@@ -233,16 +233,18 @@ impl Inner {
                             .connect(address, &identity, cookie)
                             .map_err(|e| e.status())?;
                         let raw = slot.interface.endpoint(handle);
-                        let gone = transports.messages.borrow_mut().insert(key, cookie, raw);
-                        if let Some(gone) = gone {
+                        let own = slot.limits(&raw).map_or(0, |limits| limits.max_short);
+                        let made = (raw, own);
+                        let gone = transports.messages.borrow_mut().insert(key, cookie, made);
+                        if let Some((gone, _)) = gone {
                             abi::close(gone);
                         }
-                        raw
+                        made
                     }
                 };
                 let pack = &mut |out: &mut PackBuffer<'_>| out.put(datagram);
                 let id = u32::from(id::WIREUP);
-                let sent = match slot.attr.max_short >= datagram.len() {
+                let sent = match max_short >= datagram.len() {
                     true => match raw.am_short(id, 0, datagram) {
                         code if code < 0 => Err(Status::from_code(code)),
                         _ => Ok(()),
@@ -257,7 +259,7 @@ impl Inner {
                 if sent.is_err_and(|status| status != Status::Again) {
                     // The next datagram gets a new one.
                     let broken = transports.messages.borrow_mut().remove(&key);
-                    if let Some(broken) = broken {
+                    if let Some((broken, _)) = broken {
                         abi::close(broken);
                     }
                 }
@@ -269,7 +271,7 @@ impl Inner {
     /// An endpoint that carries datagrams has failed: the next datagram gets a new one.
     pub(super) fn transport_failed(&self, cookie: u64) {
         let broken = self.wiring.transports.messages.borrow_mut().remove_by_cookie(cookie);
-        if let Some(broken) = broken {
+        if let Some((broken, _)) = broken {
             abi::close(broken);
         }
     }

@@ -57,8 +57,8 @@ pub(super) struct WireupTransports {
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// What that has panicked with, until a progress call has ended with it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
-    /// Endpoints over modules of a domain; closed with the worker.
-    pub(super) messages: RefCell<Carried<ModulePair, RawEndpoint>>,
+    /// Endpoints over modules of a domain, with their longest short message; closed with the worker.
+    pub(super) messages: RefCell<Carried<ModulePair, (RawEndpoint, usize)>>,
 }
 
 /// The way of one circuit's datagrams.
@@ -119,14 +119,14 @@ impl WireupTransports {
     /// Closes the endpoints that carry datagrams. Connectors close when they are dropped.
     pub(super) fn close(&self) {
         let open = self.messages.borrow_mut().take();
-        for raw in open {
+        for (raw, _) in open {
             abi::close(raw);
         }
     }
 
     /// The provider of this interface broke: nothing of it is called again.
     pub(super) fn fail(&self, interface: usize) {
-        self.messages.borrow_mut().change(|(over, ..), raw| {
+        self.messages.borrow_mut().change(|(over, ..), (raw, _)| {
             if *over == interface {
                 raw.fail();
             }

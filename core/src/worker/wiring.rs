@@ -19,10 +19,11 @@ use super::wireup_transports::{WireupTransport, WireupTransports};
 use super::{Counters, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, ModulePair};
+use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
 use crate::{Error, Status};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ struct Circuit {
     key: Option<ConnectionKey>,
     pair: ModulePair,
     raw: RawEndpoint,
+    /// What it carries, asked when it stands.
+    limits: OnceCell<Result<LaneLimits, Error>>,
     peer: Rc<WorkerAddress>,
     state: State,
     transport: Option<WireupTransport>,

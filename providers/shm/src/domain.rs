@@ -84,6 +84,7 @@ impl Domain for ShmDomain {
                 | caps::OWN_MEMORY_ONLY
                 | caps::CHECKS_KEYS
                 | caps::SYNCHRONOUS
+                | caps::KEY_POINTER
                 | caps::CONNECTED_SEND,
             notify_bits: 32,
             priority: 50,

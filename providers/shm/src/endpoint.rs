@@ -79,6 +79,11 @@ impl Endpoint for RingEndpoint {
         key.atomic(op, result)
     }
 
+    fn key_pointer(&self, key: &ImportedKey, offset: u64, len: u64) -> Result<*mut u8, Failure> {
+        self.channel.status()?;
+        key.pointer(offset, len)
+    }
+
     fn import_key(&self, bytes: &[u8]) -> Result<ImportedKey, Failure> {
         let Some(key) = Key::parse(bytes) else {
             return Err(Failure::new(Status::KeyRejected, "a malformed shm key"));

@@ -147,7 +147,7 @@ impl ImportedKey {
     }
 
     /// The checks of every operation: rights, revocation, range.
-    #[inline]
+    #[inline(always)] // it is the short path of put and get
     fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
         if self.key.access & right == 0 {
             return Err(Status::KeyRejected);
@@ -160,6 +160,19 @@ impl ImportedKey {
             Some(end) if end <= self.key.len => Ok(()),
             _ => Err(Status::OutOfRange),
         }
+    }
+
+    /// Where a range is mapped here, for as long as the key is there. Nobody can check loads and stores one by one, so the key
+    /// has to grant both.
+    pub(crate) fn pointer(&self, offset: u64, len: u64) -> Result<*mut u8, Failure> {
+        let map = &self.import.map;
+        let both = access::REMOTE_READ | access::REMOTE_WRITE;
+        if self.key.access & both != both || !map.is_writable() {
+            let text = "a pointer needs a key that grants reading and writing";
+            return Err(Failure::new(Status::KeyRejected, text));
+        }
+        self.check(offset, len, both)?;
+        Ok(map.as_ptr().wrapping_add(offset as usize))
     }
 
     #[inline]

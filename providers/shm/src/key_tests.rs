@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Status, access};
 
 use crate::config::Settings;
+use crate::endpoint::RingEndpoint;
 use crate::hang_up_tests::look;
 use crate::hello::{MAX_RECORD, Record};
 use crate::hostile_tests::{domain, greet, open};
+use crate::imports::ImportedKey;
 use crate::interface::RingInterface;
 use crate::keys::Region;
 use crate::shared::DomainState;
@@ -122,4 +124,50 @@ fn who_has_no_descriptors_for_a_region_hears_so_after_a_while_and_not_that_the_k
     assert_eq!(failure.status, Status::NoMemory);
     assert!(failure.text.contains("ulimit -n"), "{}", failure.text);
     assert!(asked > 1, "the descriptors may have come back meanwhile");
+}
+
+/// A key that was imported, of a region that its owner gives these rights to.
+fn imported(
+    asker: &RingInterface,
+    owner: &Owner,
+    rights: u64,
+) -> (RingEndpoint, ImportedKey, Region) {
+    let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
+    let region = owner.domain.exports.alloc(owner.domain.id, 4096, rights).unwrap();
+    let packed = region.key().pack();
+    let key = loop {
+        match to.import_key(&packed) {
+            Ok(key) => break key,
+            Err(failure) => assert_eq!(failure.status, Status::Again, "{failure}"),
+        }
+        let _ = (look(&owner.interface), look(asker));
+    };
+    (to, key, region)
+}
+
+#[test]
+fn a_pointer_leads_to_the_owners_memory_inside_its_range_and_until_it_is_revoked() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let both = access::REMOTE_READ | access::REMOTE_WRITE;
+    let (to, key, region) = imported(&asker, &owner, both);
+    let refused = |offset, len| to.key_pointer(&key, offset, len).map_err(|failure| failure.status);
+    let first = refused(0, 4096).unwrap();
+    assert_eq!(refused(100, 3996), Ok(first.wrapping_add(100)));
+    assert_ne!(first, region.base(), "it is mapped a second time");
+    for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        assert_eq!(refused(offset, len), Err(Status::OutOfRange), "{offset} {len}");
+    }
+    owner.domain.exports.free(&region);
+    assert_eq!(refused(0, 4096), Err(Status::KeyRejected));
+}
+
+#[test]
+fn a_key_that_does_not_grant_reading_and_writing_gives_no_pointer() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    for rights in [access::REMOTE_READ, access::REMOTE_WRITE | access::REMOTE_ATOMIC] {
+        let (to, key, _region) = imported(&asker, &owner, rights);
+        let failure = to.key_pointer(&key, 0, 8).unwrap_err();
+        assert_eq!(failure.status, Status::KeyRejected);
+        assert!(failure.text.contains("reading and writing"), "{}", failure.text);
+    }
 }

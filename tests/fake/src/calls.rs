@@ -25,6 +25,18 @@ pub enum Slot {
     Connect,
     /// `import_key`
     ImportKey,
+    /// `import_key` of an interface
+    ImportShared,
+    /// `drop_key` of an interface
+    DropShared,
+    /// `key_pointer`
+    Pointer,
+    /// `cancel`
+    Cancel,
+    /// `limits`
+    Limits,
+    /// `flush` of an interface
+    FlushAll,
     /// `poll`
     Poll,
     /// `reachable`
@@ -77,7 +89,7 @@ pub enum Slot {
 
 impl Slot {
     /// The slots of the data path that may say that there is no room.
-    pub const POSTING: [Slot; 10] = [
+    pub const POSTING: [Slot; 12] = [
         Slot::Short,
         Slot::Packed,
         Slot::Put,
@@ -88,6 +100,8 @@ impl Slot {
         Slot::Fence,
         Slot::Connect,
         Slot::ImportKey,
+        Slot::ImportShared,
+        Slot::FlushAll,
     ];
 }
 

@@ -9,7 +9,7 @@ use crate::connector::Post;
 use crate::sys::Piece;
 use crate::world::Lane;
 use std::collections::{BTreeMap, VecDeque};
-use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::abi::{EndpointLimits, Event};
 use tieline_plugin_api::caps::{SYNCHRONOUS, TAKES_REGIONS};
 use tieline_plugin_api::{Events, Status, event, event_flags};
 
@@ -39,6 +39,8 @@ pub(crate) struct Interface {
     /// What the events of the last poll point to, and of the one before, overwritten.
     handed: Vec<Box<[u8]>>,
     grave: Vec<Box<[u8]>>,
+    /// Flushes of all of its endpoints.
+    flushes: Vec<operations::FlushAll>,
 }
 
 /// Something that `poll` will hand out.
@@ -62,6 +64,8 @@ pub(crate) struct Endpoint {
     pub(crate) peer: u64,
     cookie: u64,
     pub(crate) open: bool,
+    /// What it has said that it carries.
+    pub(crate) limits: EndpointLimits,
     /// Messages that are being packed.
     pub(crate) packing: usize,
     failed: Option<Status>,
@@ -185,6 +189,17 @@ impl State {
         &self.lanes[self.interfaces[self.endpoints[endpoint].interface].lane]
     }
 
+    /// The least of what a lane and one of its endpoints carry, 0 where neither has a limit.
+    pub(crate) fn most(
+        &self,
+        endpoint: usize,
+        of_lane: fn(&Lane) -> usize,
+        of_endpoint: fn(&EndpointLimits) -> usize,
+    ) -> usize {
+        let both = [of_lane(self.lane_of(endpoint)), of_endpoint(&self.endpoints[endpoint].limits)];
+        both.into_iter().filter(|most| *most != 0).min().unwrap_or(0)
+    }
+
     fn soon(&mut self, most: u64) -> u64 {
         self.tick + self.chance.below(most + 1)
     }
@@ -200,6 +215,7 @@ impl State {
             injected: VecDeque::new(),
             handed: Vec::new(),
             grave: Vec::new(),
+            flushes: Vec::new(),
         });
         self.interfaces.len() - 1
     }
@@ -243,6 +259,7 @@ impl State {
             peer,
             cookie,
             open: true,
+            limits: EndpointLimits::empty(),
             packing: 0,
             failed: None,
             epoch: 0,

@@ -5,11 +5,13 @@ use crate::connector::FakeConnector;
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
-use tieline_plugin_api::abi::{Atomic, Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
+use tieline_plugin_api::abi::{
+    Atomic, Cost, EndpointLimits, KeyParams, ModuleAttr, RegisterParams, fixed,
+};
 use tieline_plugin_api::{
     Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
-    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, connects, cost_class,
-    event, memory_caps, role,
+    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, caps, connects,
+    cost_class, event, memory_caps, role,
 };
 
 /// The provider `fake` (0) or `other` (1).
@@ -136,7 +138,7 @@ impl Domain for FakeDomain {
             name: fixed(lane.module),
             role: role::DATA,
             connects: if lane.to_endpoint { connects::TO_ENDPOINT } else { connects::TO_INTERFACE },
-            caps: lane.caps | if lane.lends { tieline_plugin_api::caps::LENDS_BUFFERS } else { 0 },
+            caps: lane.caps | if lane.lends { caps::LENDS_BUFFERS } else { 0 },
             priority: lane.priority,
             max_iov: lane.max_iov,
             max_short: lane.max_short,
@@ -280,6 +282,20 @@ impl Interface for FakeInterface {
         Ok(())
     }
 
+    fn import_key(&self, bytes: &[u8]) -> Result<FakeKey, Failure> {
+        ask(self.world, self.lane, self.number, Slot::ImportShared)?;
+        FakeKey::new(self.world, self.lane, self.number, None, bytes)
+    }
+
+    fn flush(&self, cookie: u64) -> Posted {
+        let interface = self.number;
+        let slot = Slot::FlushAll;
+        let call = Call { slot, interface, cookie, id: 0, len: 0, flags: 0, refused: false };
+        let verdict = self.world.state().call(self.lane, call);
+        let verdict = settled(self.world, verdict)?;
+        self.world.state().flush_all(self.number, cookie, verdict)
+    }
+
     /// There is nothing to sleep on.
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
@@ -318,8 +334,30 @@ pub struct FakeKey {
     world: &'static World,
     lane: usize,
     interface: usize,
-    endpoint: usize,
+    /// None: it serves all of the interface's.
+    endpoint: Option<usize>,
     region: u64,
+}
+
+impl FakeKey {
+    fn new(
+        world: &'static World,
+        lane: usize,
+        interface: usize,
+        endpoint: Option<usize>,
+        bytes: &[u8],
+    ) -> Result<FakeKey, Failure> {
+        let region = u64::from_le_bytes(bytes.try_into().map_err(|_| Status::KeyRejected)?);
+        let mut state = world.state();
+        if state.memory.get(&region).is_none_or(|memory| memory.lane != lane) {
+            return Err(Failure::new(Status::KeyRejected, "there is no such registration"));
+        }
+        if endpoint.is_some() == (state.lanes[lane].caps & caps::INTERFACE_KEYS != 0) {
+            state.fault("a key was imported where the module does not want it");
+        }
+        state.keys += 1;
+        Ok(FakeKey { world, lane, interface, endpoint, region })
+    }
 }
 
 impl Drop for FakeKey {
@@ -327,11 +365,15 @@ impl Drop for FakeKey {
         {
             let mut state = self.world.state();
             state.keys -= 1;
-            if !state.endpoints[self.endpoint].open {
+            if self.endpoint.is_some_and(|endpoint| !state.endpoints[endpoint].open) {
                 state.fault("a key was dropped after its endpoint");
             }
+            if !state.interfaces[self.interface].open {
+                state.fault("a key was dropped after its interface");
+            }
         }
-        let _ = ask(self.world, self.lane, self.interface, Slot::DropKey);
+        let slot = if self.endpoint.is_some() { Slot::DropKey } else { Slot::DropShared };
+        let _ = ask(self.world, self.lane, self.interface, slot);
     }
 }
 
@@ -365,7 +407,7 @@ impl FakeEndpoint {
         verdict: Verdict,
         out: &mut u64,
     ) -> Posted {
-        if key.endpoint != self.number {
+        if key.endpoint.is_some_and(|own| own != self.number) || key.interface != self.interface {
             state.fault("a key was used on another endpoint than its own");
             return Err(Status::KeyRejected);
         }
@@ -382,7 +424,10 @@ impl FakeEndpoint {
         let lane = &state.lanes[self.lane];
         let many = pieces.len() > lane.max_iov as usize;
         let wide = word.is_some_and(|word| u64::from(word) >> lane.notify_bits != 0);
-        let most = if slot == Slot::Get { lane.max_get } else { lane.max_put };
+        let most = match slot {
+            Slot::Get => state.most(self.number, |lane| lane.max_get, |own| own.max_get),
+            _ => state.most(self.number, |lane| lane.max_put, |own| own.max_put),
+        };
         if most != 0 && op.len > most {
             return Err(Status::TooLarge);
         }
@@ -414,7 +459,7 @@ impl Endpoint for FakeEndpoint {
         let _ = self.call(Slot::Short, header, id, payload.len(), 0)?;
         let mut state = self.world.state();
         state.connected(self.number)?;
-        if payload.len() > state.lanes[self.lane].max_short {
+        if payload.len() > state.most(self.number, |lane| lane.max_short, |own| own.max_short) {
             state.fault("a short message was longer than max_short");
             return Err(Status::TooLarge);
         }
@@ -433,7 +478,7 @@ impl Endpoint for FakeEndpoint {
         let most = {
             let mut state = self.world.state();
             state.connected(self.number)?;
-            state.lanes[self.lane].max_packed
+            state.most(self.number, |lane| lane.max_packed, |own| own.max_packed)
         };
         if max > most {
             self.world.state().fault("a packed message was longer than max_packed");
@@ -486,16 +531,27 @@ impl Endpoint for FakeEndpoint {
 
     fn import_key(&self, bytes: &[u8]) -> Result<FakeKey, Failure> {
         let _ = self.call(Slot::ImportKey, 0, 0, bytes.len(), 0)?;
-        let region = u64::from_le_bytes(bytes.try_into().map_err(|_| Status::KeyRejected)?);
-        let (world, lane, interface, endpoint) =
-            (self.world, self.lane, self.interface, self.number);
-        let mut state = world.state();
-        let known = state.memory.get(&region).is_some_and(|memory| memory.lane == self.lane);
-        if !known {
-            return Err(Failure::new(Status::KeyRejected, "there is no such registration"));
-        }
-        state.keys += 1;
-        Ok(FakeKey { world, lane, interface, endpoint, region })
+        FakeKey::new(self.world, self.lane, self.interface, Some(self.number), bytes)
+    }
+
+    fn key_pointer(&self, key: &FakeKey, offset: u64, len: u64) -> Result<*mut u8, Failure> {
+        let _ = self.call(Slot::Pointer, 0, 0, len as usize, 0)?;
+        let state = self.world.state();
+        let memory = state.memory.get(&key.region).ok_or(Status::KeyRejected)?;
+        Ok(memory.piece.part(offset, len as usize)?.address())
+    }
+
+    fn cancel(&self, cookie: u64) -> Result<(), Status> {
+        let _ = self.call(Slot::Cancel, cookie, 0, 0, 0)?;
+        self.world.state().cancel(self.number, cookie)
+    }
+
+    fn limits(&self) -> EndpointLimits {
+        let _ = self.call(Slot::Limits, 0, 0, 0, 0);
+        let mut state = self.world.state();
+        let limits = state.lanes[self.lane].limits;
+        state.endpoints[self.number].limits = limits;
+        limits
     }
 
     fn address(&self) -> Vec<u8> {

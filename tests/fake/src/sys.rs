@@ -54,6 +54,11 @@ impl Piece {
         Piece { base: base as usize, len }
     }
 
+    /// Its first byte.
+    pub(crate) fn address(self) -> *mut u8 {
+        self.base as *mut u8
+    }
+
     pub(crate) fn len(self) -> usize {
         self.len
     }

@@ -5,6 +5,7 @@ use crate::network::State;
 use crate::{files, sys};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::{Status, caps, event};
 
 /// One domain with one module, and how it behaves.
@@ -32,6 +33,8 @@ pub struct Lane {
     pub max_get: usize,
     /// How many bits of a word `put_notify` carries.
     pub notify_bits: u32,
+    /// What an endpoint says that it carries, where that is less.
+    pub limits: EndpointLimits,
     /// Masks: 32 and 64 bits without a result, 32 and 64 bits with one.
     pub atomics: [u32; 4],
     /// Of a thousand calls that post something, so many find no room.
@@ -74,6 +77,7 @@ impl Lane {
             max_put: 0,
             max_get: 0,
             notify_bits: 0,
+            limits: EndpointLimits::empty(),
             atomics: [0; 4],
             again: 0,
             declines: 0,
@@ -133,6 +137,12 @@ impl Lane {
     #[must_use]
     pub fn without_atomics(self) -> Lane {
         Lane { caps: self.caps & !caps::ATOMICS, atomics: [0; 4], ..self }
+    }
+
+    /// With more that it can do.
+    #[must_use]
+    pub fn with(self, caps: u64) -> Lane {
+        Lane { caps: self.caps | caps, ..self }
     }
 
     /// Puts, gets and atomics end with the call.

@@ -6,6 +6,9 @@ use tieline_processes::{Node, Test, Verdict, named};
 pub(crate) const TESTS: &[Test] = named![
     memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued,
     closing_ends_what_peers_may_do,
+    two_processes_take_turns_by_loads_and_stores,
+    a_pointer_outlives_key_endpoint_region_and_owner,
+    what_no_module_maps_has_no_pointer,
     a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through,
     memory_that_peers_cannot_map_is_given_where_memory_files_are_forbidden,
     a_limit_on_the_size_of_files_ends_nobody,
@@ -56,6 +59,78 @@ fn closing_ends_what_peers_may_do() -> Verdict {
         assert_eq!(caller.must("error target"), "alive");
         caller.end();
         target.end();
+    }
+    Verdict::Passed
+}
+
+fn two_processes_take_turns_by_loads_and_stores() -> Verdict {
+    let (mut caller, mut owner) = (Node::start("caller"), Node::start("owner"));
+    caller.connect(&mut owner);
+    let _ = owner.must("alloc memory 4096");
+    let _ = caller.import(&mut owner, "memory");
+    let _ = caller.must("point there owner.memory");
+    caller.peer.tell("rally there 1000 first");
+    let _ = owner.must("rally-own memory 1000 second");
+    if let Err(failed) = caller.answer() {
+        panic!("{failed:?}");
+    }
+    assert_eq!([caller.must("load there 0"), owner.must("word memory 0")], ["2000", "2000"]);
+    let _ = caller.must("store there 4088 7");
+    assert_eq!(owner.must("word memory 4088"), "7");
+    caller.end();
+    owner.end();
+    Verdict::Passed
+}
+
+/// One thing after another goes, and what is mapped stays.
+fn a_pointer_outlives_key_endpoint_region_and_owner() -> Verdict {
+    let (mut caller, mut owner) = (Node::start("caller"), Node::start("owner"));
+    caller.connect(&mut owner);
+    for name in ["first", "second"] {
+        let _ = owner.must(&format!("alloc {name} 8192"));
+        let _ = caller.import(&mut owner, name);
+        let _ = caller.must(&format!("point {name} owner.{name}"));
+        let _ = caller.must(&format!("store {name} 8184 {}", name.len()));
+    }
+    let _ = owner.must("close first");
+    let failed = caller.ask("put-bytes owner.first 8 1 0").expect_err("it is closed");
+    assert_eq!(failed.status, "KeyRejected");
+    assert_eq!(
+        caller.ask("point again owner.first").expect_err("it is closed").status,
+        "KeyRejected"
+    );
+    let _ = caller.must("store first 0 9");
+    assert_eq!(caller.must("load first 0"), "9", "nobody's memory, and mapped");
+    let _ = caller.must("forget-key owner.second");
+    let _ = caller.must("disconnect owner");
+    let _ = caller.must("store second 0 11");
+    assert_eq!(owner.must("word second 0"), "11");
+    let _ = owner.kill();
+    for (name, value) in [("first", "9"), ("second", "11")] {
+        assert_eq!(caller.must(&format!("load {name} 0")), value);
+        assert_eq!(caller.must(&format!("load {name} 8184")), name.len().to_string());
+        let _ = caller.must(&format!("forget-pointer {name}"));
+    }
+    caller.end();
+    Verdict::Passed
+}
+
+fn what_no_module_maps_has_no_pointer() -> Verdict {
+    for (settings, make) in [
+        (&[][..], "register"),
+        (&["TIELINE_PROVIDERS=^shm-cma"][..], "register"),
+        (&["TIELINE_PROVIDERS=tcp,tcp-connect"][..], "alloc"),
+    ] {
+        let (mut caller, mut owner) =
+            (Node::with("caller", settings), Node::with("owner", settings));
+        caller.connect(&mut owner);
+        let _ = owner.must(&format!("{make} memory 4096"));
+        let path = caller.import(&mut owner, "memory");
+        let failed = caller.ask("point there owner.memory").expect_err("nothing is mapped");
+        assert_eq!(failed.status, "Unsupported", "{failed:?}");
+        assert!(failed.text.contains(&path), "{failed:?} does not name {path}");
+        caller.end();
+        owner.end();
     }
     Verdict::Passed
 }

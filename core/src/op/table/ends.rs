@@ -156,6 +156,50 @@ impl Table {
         ids
     }
 
+    /// Who posted it has taken it back, and nothing of it has happened: it ends with this, and no flush tells it.
+    pub(crate) fn cancel(&mut self, id: Id, error: Error) {
+        self.note_error(id, error.clone());
+        let Some(hot) = self.open_hot(id) else { return };
+        hot.flags |= TOLD;
+        self.end(id, 0, false, false);
+        self.run();
+    }
+
+    /// The operations that this one waits for, where it stands for several.
+    pub(crate) fn parts_of(&self, whole: Id) -> Vec<Id> {
+        let Some(hot) = self.slab.get(whole) else { return Vec::new() };
+        let is_part = |id: &Id| self.slab.cold(*id).is_some_and(|cold| cold.then.contains(&whole));
+        let mut parts = self.ids_of(hot.owner() as usize, |_| true);
+        parts.retain(is_part);
+        parts
+    }
+
+    /// The interface that an operation is posted to.
+    pub(crate) fn posted_at(&self, id: Id) -> Option<usize> {
+        let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.is(POSTED))?;
+        Some(usize::from(hot.interface()))
+    }
+
+    /// A provider says that nobody knows how something ended that was posted to this interface, and that a device may touch its
+    /// memory still: it ends, and that memory is to be kept. Returns whose it was; `None`: there is nothing of that number.
+    pub(crate) fn completed_unknown(
+        &mut self,
+        cookie: u64,
+        interface: usize,
+        error: Error,
+    ) -> Option<(usize, Unfinished)> {
+        let id = Id::from_raw(cookie)?;
+        let (owner, interface) = (self.owner(id)?, narrow(interface));
+        let kept = self.slab.cold_mut(id).and_then(|cold| cold.local_buffer.take());
+        if !self.completed(cookie, interface, Err(error)) {
+            if let Some(local_buffer) = kept {
+                self.set_local_buffer(id, local_buffer);
+            }
+            return None;
+        }
+        Some((owner, Unfinished { id, interface, local_buffer: kept }))
+    }
+
     /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
     /// kept, see [`crate::op::held`].
     #[must_use]

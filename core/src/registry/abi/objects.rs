@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use tieline_plugin_api::abi::{
-    AllocParams, DomainParams, EndpointParams, Event, InterfaceParams, KeyParams, MemoryRegion,
-    MemoryUse, ModuleAttr, RegisterParams, fixed_str,
+    AllocParams, DomainParams, EndpointParams, Event, ImportParams, InterfaceParams, KeyParams,
+    MemoryRegion, MemoryUse, ModuleAttr, RegisterParams, fixed_str,
 };
 use tieline_plugin_api::{Armed, Failure, Status};
 
@@ -377,6 +377,31 @@ impl OpenInterface {
     pub(crate) unsafe fn release(&self, token: u64) {
         // SAFETY: an open interface on its thread, and the caller's promise.
         unsafe { (self.table.release)(self.handle, token) }
+    }
+
+    /// Makes a packed key usable on its endpoints to the key's owner, or the negative status.
+    pub(crate) fn import_key(&self, bytes: &[u8]) -> Result<*mut c_void, i32> {
+        let mut out = std::ptr::null_mut();
+        let params =
+            ImportParams { bytes: bytes.as_ptr(), len: bytes.len(), ..ImportParams::empty() };
+        // SAFETY: an open interface on its thread; the record and the bytes are borrowed for the call.
+        let code = unsafe { (self.table.import_key)(self.handle, &params, &mut out) };
+        if code < 0 { Err(code) } else { Ok(out) }
+    }
+
+    /// Lets go of such a key.
+    ///
+    /// # Safety
+    /// The key is from [`OpenInterface::import_key`] of this interface, and nobody uses it afterwards.
+    pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
+        // SAFETY: an open interface on its thread, and the caller's promise.
+        unsafe { (self.table.drop_key)(self.handle, key) }
+    }
+
+    /// Completes when all that was posted before on any endpoint of it is complete at its target.
+    pub(crate) fn flush(&self, cookie: u64) -> i32 {
+        // SAFETY: an open interface on its thread.
+        unsafe { (self.table.flush)(self.handle, cookie) }
     }
 
     /// What memory it holds; `None` when the provider does not say.

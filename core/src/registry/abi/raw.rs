@@ -5,7 +5,7 @@ use super::{EndpointTable, FAILED_ENDPOINT, grown};
 use std::ffi::c_void;
 use std::panic::resume_unwind;
 use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::{Atomic, ConnectParams, ImportParams, Rma};
+use tieline_plugin_api::abi::{Atomic, ConnectParams, EndpointLimits, ImportParams, Rma};
 
 /// An open endpoint: the provider's handle and its functions. Not `Send`: it belongs to its interface's thread.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +142,40 @@ impl RawEndpoint {
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
         // SAFETY: the caller's promise.
         unsafe { (self.table.drop_key)(self.handle, key) }
+    }
+
+    /// Where a range of what a key leads to is mapped here, or the negative status.
+    ///
+    /// # Safety
+    /// As [`RawEndpoint::put`] for the key.
+    pub(crate) unsafe fn key_pointer(
+        &self,
+        key: *mut c_void,
+        offset: u64,
+        len: u64,
+    ) -> Result<*mut u8, i32> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: the caller's promise; the place lives for the call.
+        let code = unsafe { (self.table.key_pointer)(self.handle, key, offset, len, &mut out) };
+        match code {
+            code if code < 0 => Err(code),
+            _ if out.is_null() => Err(Status::ProviderFailed as i32),
+            _ => Ok(out),
+        }
+    }
+
+    /// Asks that a pending operation end soon: 0, or a negative status.
+    pub(crate) fn cancel(&self, cookie: u64) -> i32 {
+        // SAFETY: the handle is open and this is its thread.
+        unsafe { (self.table.cancel)(self.handle, cookie) }
+    }
+
+    /// What it says that it carries, where that is less than its module does.
+    pub(crate) fn limits(&self) -> Result<EndpointLimits, i32> {
+        let mut limits = EndpointLimits::empty();
+        // SAFETY: the handle is open and this is its thread; the record lives for the call.
+        let code = unsafe { (self.table.limits)(self.handle, &mut limits) };
+        if code < 0 { Err(code) } else { Ok(limits) }
     }
 
     /// Connect-to-endpoint modules: this endpoint's address.

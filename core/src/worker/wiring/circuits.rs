@@ -3,7 +3,7 @@
 use super::{Circuit, State, end};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Circuits, Inner as EndpointInner, ModulePair, Owner};
-use crate::interface::InterfaceSlot;
+use crate::interface::{InterfaceSlot, LaneLimits};
 use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::events::BATCH;
@@ -13,6 +13,7 @@ use crate::worker::arrivals::speaks_of_peer;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::worker::{Inner, abi};
 use crate::{Error, PeerId, Status};
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
@@ -46,7 +47,7 @@ impl Circuits for Inner {
         self: Rc<Self>,
         endpoint: &EndpointInner,
         pair: ModulePair,
-    ) -> Result<RawEndpoint, Error> {
+    ) -> Result<(RawEndpoint, LaneLimits), Error> {
         let peer = endpoint.address.entry.worker;
         let known = self.wiring.by_user.borrow().get(&(endpoint.index, pair.interface)).copied();
         if let Some(number) = known {
@@ -232,6 +233,7 @@ impl Inner {
             key,
             pair,
             raw,
+            limits: OnceCell::new(),
             peer,
             state: State::Forming,
             transport,
@@ -345,9 +347,13 @@ impl Inner {
         until.filter(|until| *until > self.wiring.now()).unwrap_or(0)
     }
 
-    fn circuit_state(&self, number: u64) -> Result<RawEndpoint, Error> {
+    fn circuit_state(&self, number: u64) -> Result<(RawEndpoint, LaneLimits), Error> {
         match self.wiring.circuits.borrow().get(&number) {
-            Some(Circuit { state: State::Ready, raw, .. }) => Ok(*raw),
+            Some(Circuit { state: State::Ready, raw, limits, pair, .. }) => {
+                let slot = &self.shared.interfaces[pair.interface];
+                let limits = limits.get_or_init(|| slot.limits(raw)).clone()?;
+                Ok((*raw, limits))
+            }
             Some(Circuit { state: State::Dead(error), .. }) => Err(error.clone()),
             Some(_) => Err(Error::from_status(Status::Again)),
             None => Err(Error::from_status(Status::Closed)),

@@ -89,6 +89,7 @@ mod tests {
     use crate::registry::abi::RawEndpoint;
     use crate::wireup::{Body, Header, ReasonKind, encode};
     use crate::worker::wiring::{Circuit, State};
+    use std::cell::OnceCell;
     use std::collections::VecDeque;
 
     /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
@@ -133,6 +134,7 @@ mod tests {
             key: Some(key.clone()),
             pair: ModulePair { interface: 0, candidate: 0 },
             raw: RawEndpoint::nowhere(),
+            limits: OnceCell::new(),
             peer: Rc::new(known.clone()),
             state: State::Forming,
             transport: None,

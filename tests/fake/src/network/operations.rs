@@ -40,12 +40,24 @@ pub(crate) struct Op {
     ended: Option<(Result<u64, Status>, u64)>,
     /// It was told to be done locally.
     told: bool,
+    /// It was told that nobody knows how it ended: its memory may be touched until the endpoint is closed.
+    unknown: bool,
+}
+
+/// A flush of all endpoints of an interface.
+pub(crate) struct FlushAll {
+    cookie: u64,
+    held: bool,
+    fails: Option<Status>,
+    /// What it waits for: endpoints and cookies.
+    before: Vec<(usize, u64)>,
 }
 
 impl Op {
     pub(crate) fn new(kind: Kind, cookie: u64, target: (u64, u64, usize), flags: u64) -> Op {
         let (epoch, due, held, told) = (0, 0, false, false);
-        Op { kind, cookie, target, flags, epoch, due, held, fails: None, ended: None, told }
+        let (fails, ended, unknown) = (None, None, false);
+        Op { kind, cookie, target, flags, epoch, due, held, fails, ended, told, unknown }
     }
 
     /// Complete once the bytes have been read: the application said that this is enough.
@@ -100,6 +112,55 @@ impl State {
         op.due = self.soon(delay);
         self.endpoints[endpoint].ops.push(op);
         Ok(Posting::Pending)
+    }
+
+    /// Takes a flush of everything that is under way on an interface.
+    pub(crate) fn flush_all(&mut self, interface: usize, cookie: u64, verdict: Verdict) -> Posted {
+        let under_way = |(at, endpoint): (usize, &super::Endpoint)| {
+            let ops: Vec<(usize, u64)> = match endpoint.interface == interface && endpoint.open {
+                true => endpoint.ops.iter().map(|op| (at, op.cookie)).collect(),
+                false => Vec::new(),
+            };
+            ops
+        };
+        let before = self.endpoints.iter().enumerate().flat_map(under_way).collect();
+        let held = verdict == Verdict::Act(Act::Hold);
+        let fails = match verdict {
+            Verdict::Act(Act::FailLater(status)) => Some(status),
+            _ => None,
+        };
+        self.interfaces[interface].flushes.push(FlushAll { cookie, held, fails, before });
+        Ok(Posting::Pending)
+    }
+
+    /// The next flush of all of an interface that has nothing to wait for.
+    fn flushed_all(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
+        let ends = |flush: &FlushAll| {
+            let goes_on = |&(at, cookie): &(usize, u64)| {
+                let endpoint = &self.endpoints[at];
+                let lives = endpoint.open && endpoint.failed.is_none();
+                lives && endpoint.ops.iter().any(|op| op.cookie == cookie && op.ended.is_none())
+            };
+            !flush.held && !flush.before.iter().any(goes_on)
+        };
+        let at = self.interfaces[interface].flushes.iter().position(ends)?;
+        let flush = self.interfaces[interface].flushes.remove(at);
+        let of_it = self.endpoints.iter_mut().filter(|e| e.open && e.interface == interface);
+        let late = of_it.filter_map(|endpoint| endpoint.late.take()).last();
+        Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
+    }
+
+    /// An operation that has not begun to be carried out ends as cancelled.
+    pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
+        self.usable(endpoint)?;
+        let told_at = self.soon(self.lane_of(endpoint).report);
+        let ops = &mut self.endpoints[endpoint].ops;
+        let op = ops.iter_mut().find(|op| op.cookie == cookie && !op.told && !op.unknown);
+        let op = op.ok_or(Status::Invalid)?;
+        if op.ended.is_none() {
+            op.ended = Some((Err(Status::Canceled), told_at));
+        }
+        Ok(())
     }
 
     /// Whether a flush has nothing to wait for, and no failure to tell.
@@ -189,6 +250,9 @@ impl State {
         for op in self.endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.ops) {
             op.held = false;
         }
+        for flush in self.interfaces.iter_mut().flat_map(|interface| &mut interface.flushes) {
+            flush.held = false;
+        }
     }
 
     /// Time goes on by one poll: what is due is carried out, in any order that fences and flushes leave open.
@@ -228,14 +292,22 @@ impl State {
 
     /// The next completion of an interface, of those that are due.
     pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
+        if let Some(flushed) = self.flushed_all(interface) {
+            return Some(flushed);
+        }
         let tick = self.tick;
         for at in 0..self.endpoints.len() {
             let endpoint = &mut self.endpoints[at];
             // A flush may look at what ended before it and was not told.
             let first = (0..endpoint.ops.len()).find(|&place| {
                 let op = &endpoint.ops[place];
-                op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick)
-                    || (op.ends_locally() && !op.told && !op.held && op.due <= tick)
+                let ended = op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick);
+                !op.unknown && ended
+                    || (op.ended.is_none()
+                        && op.ends_locally()
+                        && !op.told
+                        && !op.held
+                        && op.due <= tick)
             });
             let (true, Some(place)) =
                 (endpoint.interface == interface && endpoint.failed.is_none(), first)
@@ -244,9 +316,13 @@ impl State {
             };
             let op = &mut endpoint.ops[place];
             match op.ended {
+                Some((result @ Err(Status::OutcomeUnknown), _)) if !op.told => {
+                    op.unknown = true;
+                    return Some((op.cookie, result));
+                }
                 Some((result, _)) => {
                     let op = endpoint.ops.remove(place);
-                    if !op.told && !op.ends_locally() {
+                    if !op.told && (!op.ends_locally() || result == Err(Status::Canceled)) {
                         return Some((op.cookie, result));
                     }
                     if let Err(status) = result {

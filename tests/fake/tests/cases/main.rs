@@ -9,11 +9,15 @@ mod connectors;
 mod contract;
 mod declined;
 mod forged;
+mod giving_up;
+mod keys;
 mod lanes;
+mod limits;
 mod notify;
 mod order;
 mod panics;
 mod pieces;
+mod pointers;
 mod progress_thread;
 mod shared;
 mod stage;
@@ -52,11 +56,15 @@ fn every_known_case_is_a_case() {
         include_str!("contract.rs"),
         include_str!("declined.rs"),
         include_str!("forged.rs"),
+        include_str!("giving_up.rs"),
+        include_str!("keys.rs"),
         include_str!("lanes.rs"),
         include_str!("notify.rs"),
+        include_str!("limits.rs"),
         include_str!("order.rs"),
         include_str!("panics.rs"),
         include_str!("pieces.rs"),
+        include_str!("pointers.rs"),
         include_str!("progress_thread.rs"),
         include_str!("shared.rs"),
         include_str!("workers.rs"),

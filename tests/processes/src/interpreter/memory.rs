@@ -1,5 +1,6 @@
 //! Orders about memory of the node's own.
 
+use super::remote::rally;
 use super::{Node, find, hex, number, pattern};
 use crate::sys;
 use std::sync::atomic::Ordering;
@@ -69,6 +70,9 @@ impl Node {
             ["word", name, at] => {
                 let word = find(&self.regions, name).atomic_u64(number(at))?;
                 return Ok(word.load(Ordering::SeqCst).to_string());
+            }
+            ["rally-own", name, turns, side] => {
+                rally(find(&self.regions, name).atomic_u64(0)?, number(turns), side);
             }
             // Looks at a word until somebody changes it, with or without progress.
             ["watch", name, at, how] => {

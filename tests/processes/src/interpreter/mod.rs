@@ -19,7 +19,8 @@ use std::time::Duration;
 pub use streams::MIXED_REGION;
 use tieline::job::Job;
 use tieline::{
-    Context, Endpoint, Error, Outcome, PeerId, PostError, Region, RemoteKey, Status, Worker,
+    Context, Endpoint, Error, Outcome, PeerId, PostError, Region, RemoteKey, RemotePointer, Status,
+    Worker,
 };
 
 /// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
@@ -64,6 +65,7 @@ impl Seen {
 struct Node {
     regions: HashMap<String, Region>,
     keys: HashMap<String, RemoteKey>,
+    pointers: HashMap<String, RemotePointer>,
     endpoints: HashMap<String, Endpoint>,
     seen: Rc<Seen>,
     worker: Option<Rc<Worker>>,
@@ -80,6 +82,7 @@ pub fn node(parent: Parent) {
     let mut node = Node {
         regions: HashMap::new(),
         keys: HashMap::new(),
+        pointers: HashMap::new(),
         endpoints: HashMap::new(),
         seen: Rc::default(),
         worker: None,
@@ -230,6 +233,7 @@ impl Node {
             | ["fill", ..]
             | ["check", ..]
             | ["word", ..]
+            | ["rally-own", ..]
             | ["watch", ..] => self.memory(words),
             ["import", ..]
             | ["path", _]
@@ -239,7 +243,13 @@ impl Node {
             | ["repeat", ..]
             | ["put-bytes", ..]
             | ["atomic", ..]
-            | ["swap", ..] => self.remote(words),
+            | ["swap", ..]
+            | ["point", ..]
+            | ["load", ..]
+            | ["store", ..]
+            | ["rally", ..]
+            | ["forget-key", _]
+            | ["forget-pointer", _] => self.remote(words),
             ["send", ..]
             | ["stream", ..]
             | ["ping", _]

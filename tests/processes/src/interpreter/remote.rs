@@ -1,6 +1,7 @@
 //! Orders about a peer's memory.
 
 use super::{Node, find, number, unhex};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tieline::{AtomicOp, Error, Status, Width};
 
 impl Node {
@@ -19,6 +20,33 @@ impl Node {
             ["path", key] => Ok(find(&self.keys, key).path()),
             ["reaches-passive", key] => {
                 Ok(find(&self.keys, key).reaches_passive_target().to_string())
+            }
+            // A pointer to a peer's memory, kept under this name.
+            ["point", name, key] => {
+                let pointer = find(&self.keys, key).pointer()?;
+                let _ = self.pointers.insert((*name).to_string(), pointer);
+                Ok(String::new())
+            }
+            ["load", name, at] => {
+                let word = find(&self.pointers, name).atomic_u64(number(at))?;
+                Ok(word.load(Ordering::SeqCst).to_string())
+            }
+            ["store", name, at, value] => {
+                let word = find(&self.pointers, name).atomic_u64(number(at))?;
+                word.store(number(value) as u64, Ordering::SeqCst);
+                Ok(String::new())
+            }
+            ["rally", name, turns, side] => {
+                rally(find(&self.pointers, name).atomic_u64(0)?, number(turns), side);
+                Ok(String::new())
+            }
+            ["forget-key", key] => {
+                drop(self.keys.remove(*key));
+                Ok(String::new())
+            }
+            ["forget-pointer", name] => {
+                drop(self.pointers.remove(*name));
+                Ok(String::new())
             }
             ["put" | "get", key, local, at, len, offset] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
@@ -87,5 +115,16 @@ impl Node {
             }
             _ => panic!("{words:?} is no order"),
         }
+    }
+}
+
+/// Adds 1 whenever it is this side's turn: the first one's while the word is even.
+pub(super) fn rally(word: &AtomicU64, turns: usize, side: &str) {
+    let other = u64::from(side != "first");
+    for _ in 0..turns {
+        while word.load(Ordering::Acquire) % 2 != other {
+            std::thread::yield_now();
+        }
+        let _ = word.fetch_add(1, Ordering::AcqRel);
     }
 }

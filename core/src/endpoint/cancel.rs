@@ -1,0 +1,72 @@
+//! Taking back what was posted: what nothing of has begun leaves the queue, what a provider has the provider is asked for.
+
+use super::Inner;
+use super::queued::QueuedOp;
+use crate::op::Id;
+use crate::{Error, Status};
+
+impl QueuedOp {
+    /// Whether it is that operation, and nothing of it has begun.
+    fn could_be_left_out(&self, id: Id) -> bool {
+        match self {
+            QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
+            QueuedOp::FlushLanes { .. } => false,
+            QueuedOp::Put(op) => op.request == id && op.sent == 0,
+            QueuedOp::Native(op) => op.request == id && op.posted == 0,
+            QueuedOp::Atomic(op) => op.request == id && op.posted_swap.is_none(),
+            op => op.request() == Some(id),
+        }
+    }
+}
+
+impl Inner {
+    /// Whether an operation waits in this queue and nothing of it has begun.
+    pub(crate) fn could_leave_out(&self, id: Id) -> bool {
+        self.queue.borrow().iter().any(|op| op.could_be_left_out(id))
+    }
+
+    /// Takes it out; it ends as cancelled.
+    pub(crate) fn leave_out(&self, id: Id) {
+        let mut queue = self.queue.borrow_mut();
+        let at = queue.iter().position(|op| op.could_be_left_out(id));
+        let Some(op) = at.and_then(|at| queue.remove(at)) else { return };
+        drop(queue);
+        self.uncount(&op);
+        let (op, error) = (
+            op.not_forwarded(),
+            Error::new(
+                Status::Canceled,
+                format!("an operation for {}", self.name()),
+                "it was taken out of the queue before anything of it was done",
+                "",
+            ),
+        );
+        self.shared.with_ops(|ops| {
+            if let QueuedOp::Put(put) = &op {
+                if put.answer != put.request {
+                    // Nobody is asked for it.
+                    ops.withdraw(put.answer);
+                }
+            }
+            ops.cancel(id, error);
+        });
+    }
+
+    /// Asks the provider of this interface, wherever the operation went over it. `Invalid`: it has no such operation any more.
+    pub(crate) fn ask_to_cancel(&self, id: Id, interface: usize) -> Result<(), Status> {
+        let mut raws: Vec<_> = self.raws_over(interface).collect();
+        for control in self.open_control().iter().chain(self.past_controls.borrow().iter()) {
+            raws.extend(control.raws_over(interface));
+        }
+        let mut result = Err(Status::Invalid);
+        for raw in raws {
+            let code = raw.cancel(id.raw());
+            self.shared.interfaces[interface].provider.heard(code);
+            result = if code < 0 { Err(Status::from_code(code)) } else { Ok(()) };
+            if result != Err(Status::Invalid) {
+                break;
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,83 @@
+//! What one endpoint of a provider carries: the lesser of what its module says and what it says itself.
+
+use super::InterfaceSlot;
+use crate::registry::LEAST_PACKED;
+use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
+use tieline_plugin_api::abi::{EndpointLimits, ModuleAttr};
+use tieline_plugin_api::caps;
+
+/// See above. Of puts and gets 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneLimits {
+    pub(crate) max_short: usize,
+    pub(crate) max_packed: usize,
+    pub(crate) max_put: usize,
+    pub(crate) max_get: usize,
+}
+
+impl LaneLimits {
+    /// What every endpoint of a module carries that says nothing else.
+    pub(crate) fn of_module(attr: &ModuleAttr) -> LaneLimits {
+        let (max_short, max_packed) = (attr.max_short, attr.max_packed);
+        LaneLimits { max_short, max_packed, max_put: attr.max_put, max_get: attr.max_get }
+    }
+
+    /// The same where this endpoint carries no more than that.
+    fn and(self, own: &EndpointLimits) -> LaneLimits {
+        let message = |module: usize, own: usize| if own == 0 { module } else { module.min(own) };
+        let memory =
+            |module: usize, own: usize| if module == 0 { own } else { message(module, own) };
+        LaneLimits {
+            max_short: message(self.max_short, own.max_short),
+            max_packed: message(self.max_packed, own.max_packed),
+            max_put: memory(self.max_put, own.max_put),
+            max_get: memory(self.max_get, own.max_get),
+        }
+    }
+}
+
+impl InterfaceSlot {
+    /// Asks an endpoint that has just been connected. One that cannot carry the library's own messages is not used.
+    pub(crate) fn limits(&self, raw: &RawEndpoint) -> Result<LaneLimits, Error> {
+        let own = raw.limits().unwrap_or_else(|code| {
+            self.provider.heard(code);
+            EndpointLimits::empty()
+        });
+        let limits = LaneLimits::of_module(&self.attr).and(&own);
+        if self.attr.caps & caps::AM_PACKED != 0 && limits.max_packed < LEAST_PACKED {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!(
+                    "an endpoint of {} carries messages of {} bytes",
+                    self.path, limits.max_packed
+                ),
+                format!("the library needs {LEAST_PACKED}"),
+                "",
+            ));
+        }
+        Ok(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lesser_counts_and_0_is_what_the_module_says() {
+        let module = LaneLimits { max_short: 64, max_packed: 2048, max_put: 0, max_get: 1000 };
+        assert_eq!(module.and(&EndpointLimits::empty()), module);
+        let own = EndpointLimits {
+            max_short: 8,
+            max_packed: 4096,
+            max_put: 10,
+            max_get: 2000,
+            ..EndpointLimits::empty()
+        };
+        let least = LaneLimits { max_short: 8, max_packed: 2048, max_put: 10, max_get: 1000 };
+        assert_eq!(module.and(&own), least);
+        let without = LaneLimits { max_short: 0, ..module };
+        assert_eq!(without.and(&own).max_short, 0, "what the module does not do no endpoint does");
+    }
+}

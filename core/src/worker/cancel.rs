@@ -1,0 +1,60 @@
+//! Operations that who posted them does not want any more.
+
+use super::Worker;
+use crate::request::Request;
+use crate::{Error, PostError, Status};
+use tieline_plugin_api::caps;
+
+impl Worker {
+    /// Takes an operation back. `Ok`: it has ended, or progress ends it soon: as `Canceled` where nothing of it has happened, else as
+    /// it would have. A message or operation that still waits in its endpoint's queue has ended when this returns, and its
+    /// memory is free; one that a transport has is the transport's to take back. No flush tells of what was taken back.
+    ///
+    /// # Errors
+    /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it is done, it is with the
+    /// peer, or its module never gives anything back. It goes on as if nothing had been asked.
+    pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
+        self.inner.check_owner(&request.shared)?;
+        let (shared, id) = (&self.inner.shared, request.id);
+        let Some(owner) = shared.ops.borrow().owner(id) else { return Ok(()) };
+        let (parts, posted) = {
+            let ops = shared.ops.borrow();
+            (ops.parts_of(id), ops.posted_at(id))
+        };
+        // What goes over several lanes is taken back as a whole.
+        let ids = if parts.is_empty() { vec![id] } else { parts };
+        let all = self.inner.all_endpoints();
+        let queued = |id| all.iter().find(|endpoint| endpoint.could_leave_out(id));
+        let waiting: Option<Vec<_>> = ids.iter().map(|id| Some((queued(*id)?, *id))).collect();
+        if let Some(waiting) = waiting {
+            waiting.into_iter().for_each(|(endpoint, id)| endpoint.leave_out(id));
+            return Ok(());
+        }
+        let Some(interface) = posted.filter(|at| *at < shared.interfaces.len()) else {
+            return Err(goes_on("it has begun, and is with the peer or waits for what is").into());
+        };
+        let slot = &shared.interfaces[interface];
+        if slot.attr.caps & caps::CANCEL == 0 {
+            return Err(goes_on(&format!("{} has it, and gives nothing back", slot.path)).into());
+        }
+        let endpoint = all.iter().find(|endpoint| endpoint.index == owner);
+        let Some(endpoint) = endpoint else {
+            return Err(goes_on("its endpoint was dropped, and it goes on without").into());
+        };
+        match endpoint.ask_to_cancel(id, interface) {
+            // Its end is on the way here.
+            Ok(()) | Err(Status::Invalid) => Ok(()),
+            Err(status) => Err(goes_on(&format!("{} says: {}", slot.path, status.text())).into()),
+        }
+    }
+}
+
+#[cold]
+fn goes_on(why: &str) -> Error {
+    Error::new(
+        Status::Unsupported,
+        "an operation cannot be taken back any more",
+        why,
+        "wait for it",
+    )
+}

@@ -1,0 +1,106 @@
+//! What one endpoint carries, where that is less than its module does.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use tieline::{PostError, Status};
+use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_plugin_api::abi::EndpointLimits;
+
+const LESS: EndpointLimits = EndpointLimits {
+    max_short: 16,
+    max_packed: 100,
+    max_put: 10,
+    max_get: 7,
+    ..EndpointLimits::empty()
+};
+
+fn narrow() -> Lane {
+    Lane { limits: LESS, ..Lane::whole("all") }
+}
+
+/// Messages of all lengths up to the longest, puts and gets of more than one piece; the fake says what was too long.
+#[track_caller]
+fn everything_fits(stage: &Stage) {
+    assert_eq!(stage.ab.max_message().unwrap(), 100);
+    let seen = stage.log_at_b(5);
+    for len in 0..=100 {
+        let _ = stage.ended(stage.ab.send(5, len as u64, &vec![1; len])).unwrap();
+    }
+    let error = stage.ab.send(5, 0, &[1; 101]).unwrap_err();
+    assert!(matches!(error, PostError::Correct(_)));
+    assert_eq!(error.status(), Status::TooLarge);
+    assert_eq!(
+        stage.ab.send_packed(5, 0, 101, |out| out.len()).unwrap_err().status(),
+        Status::TooLarge
+    );
+    assert!(stage.until(|| seen.borrow().len() == 101));
+    let (target, key) = stage.target(vec![0; 64]);
+    let local = stage.local((0..64).collect());
+    let before = [Slot::Put, Slot::Get].map(|slot| stage.world.calls(slot).len());
+    let _ = stage.ended(stage.ab.put(&local, 0..64, &key, 0)).unwrap();
+    assert_eq!(target.to_vec(0..64).unwrap(), local.to_vec(0..64).unwrap());
+    let back = stage.local(vec![0; 64]);
+    let _ = stage.ended(stage.ab.get(&back, 0..64, &key, 0)).unwrap();
+    assert_eq!(back.to_vec(0..64).unwrap(), local.to_vec(0..64).unwrap());
+    let pieces = [Slot::Put, Slot::Get].map(|slot| stage.world.calls(slot).len());
+    assert_eq!([pieces[0] - before[0], pieces[1] - before[1]], [7, 10]);
+    stage.assert_no_faults();
+}
+
+cases! {
+    fn the_lesser_of_module_and_endpoint_counts_for_everything() {
+        for lane in [narrow(), narrow().synchronous(), narrow().over_circuits()] {
+            everything_fits(&Stage::new(vec![lane]));
+        }
+    }
+
+    fn an_endpoint_is_asked_once_behind_its_connect() {
+        for lane in [narrow(), narrow().over_circuits()] {
+            let stage = Stage::new(vec![lane]);
+            let asked = |stage: &Stage| {
+                let at = stage.world.interface(0, "all");
+                stage.world.calls(Slot::Limits).iter().filter(|call| call.interface == at).count()
+            };
+            let before = asked(&stage);
+            let (_target, key) = stage.target(vec![0; 64]);
+            for _ in 0..10 {
+                let _ = stage.ended(stage.ab.put_bytes(&[1; 64], &key, 0)).unwrap();
+                let _ = stage.ended(stage.ab.send(5, 0, &[1; 50])).unwrap();
+            }
+            assert_eq!((before, asked(&stage)), (1, 1));
+        }
+    }
+
+    fn one_that_says_nothing_carries_what_its_module_does() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        assert_eq!(stage.ab.max_message().unwrap(), 2048);
+        let _ = stage.ended(stage.ab.send(5, 0, &[1; 2048])).unwrap();
+        stage.assert_no_faults();
+    }
+
+    /// What waits for a connection was measured by what the module says.
+    fn a_message_that_was_queued_and_is_too_long_for_the_endpoint_ends_as_such() {
+        let stage = Stage::new(vec![narrow()]);
+        let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::Again)));
+        let long = pending(ab.send(5, 0, &[1; 500]));
+        let short = pending(ab.send(5, 1, &[1; 100]));
+        stage.world.forget_rules();
+        let ended = stage.end_of(&long).unwrap().unwrap_err();
+        assert_eq!(ended.status(), Status::TooLarge);
+        assert_eq!(stage.end_of(&short), Some(Ok(0)), "the endpoint goes on");
+        assert!(ab.error().is_none());
+        stage.assert_no_faults();
+    }
+
+    fn an_endpoint_that_cannot_carry_the_librarys_own_messages_is_not_used() {
+        let limits = EndpointLimits { max_packed: 63, ..EndpointLimits::empty() };
+        let narrow = Lane { priority: 9, limits, ..Lane::messages("narrow") };
+        let stage = Stage::new(vec![narrow, Lane::messages("wide")]);
+        assert_eq!(stage.ab.message_path(), "fake:wide/wide");
+        let open = stage.world.interface(0, "narrow");
+        let count = |slot| stage.world.calls(slot).iter().filter(|call| call.interface == open).count();
+        assert_eq!(count(Slot::Connect), count(Slot::CloseEndpoint), "what was made is closed");
+        stage.assert_no_faults();
+    }
+}
