@@ -440,3 +440,46 @@ fn cannot_listen(error: &std::io::Error) -> Error {
         "check the limit of open files (ulimit -n)",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    /// A server whose listener cannot take anybody in, as where no descriptor is left.
+    fn without_descriptors() -> Server {
+        let mut server = Server::new(2, "j");
+        let (socket, _) = UnixStream::pair().expect("a socket that does not listen");
+        server.listeners.push(Listener::Unix(UnixListener::from(OwnedFd::from(socket))));
+        server
+    }
+
+    #[test]
+    fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tried_again() {
+        let mut server = without_descriptors();
+        let before = Instant::now();
+        assert!(server.accepts(before));
+        assert_eq!(server.next_due(true), None, "there is nothing to wake up for");
+        server.accept(0);
+        let after = Instant::now();
+        assert!(!server.accepts(before), "the listener would be asked without end");
+        assert!(server.next_due(false).is_some_and(|due| due <= PAUSE), "it wakes up for it");
+        assert!(server.accepts(after + PAUSE));
+        assert_eq!((server.next_due(true), server.connections.len()), (None, 0));
+        server.accept(0);
+        assert!(!server.accepts(after), "and again");
+    }
+
+    #[test]
+    fn a_listener_without_a_caller_is_no_trouble() {
+        let mut server = Server::new(2, "j");
+        let _ = server.listen_unix().expect("a name of its own");
+        match &server.listeners[0] {
+            Listener::Unix(listener) => listener.set_nonblocking(true).expect("a flag"),
+            Listener::Tcp(..) => panic!("it was asked for another"),
+        }
+        server.accept(0);
+        assert!(server.accepts(Instant::now()) && server.connections.is_empty());
+        assert_eq!(server.turned_away, 0);
+    }
+}

@@ -417,3 +417,65 @@ pub(crate) fn limit_descriptors(most: u64) {
     // SAFETY: reads one record.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Timer {
+        /// The time until it rings; zero: it is quiet, or has rung.
+        fn left(&self) -> Duration {
+            // SAFETY: a plain record for which zeros are a value.
+            let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
+            // SAFETY: an open timerfd and a record for the length of the call.
+            let got = unsafe { libc::timerfd_gettime(self.fd.as_raw_fd(), &mut spec) };
+            assert_eq!(got, 0);
+            let seconds = u64::try_from(spec.it_value.tv_sec).expect("no time before now");
+            Duration::new(
+                seconds,
+                u32::try_from(spec.it_value.tv_nsec).expect("a part of a second"),
+            )
+        }
+
+        fn has_rung(&self) -> bool {
+            let poller = Poller::new().expect("epoll");
+            poller.watch(self.fd.as_raw_fd(), Interest::READ, 0).expect("watched");
+            let mut ready = Vec::new();
+            poller.wait(&mut ready, Some(Duration::ZERO)).expect("epoll");
+            !ready.is_empty()
+        }
+    }
+
+    #[test]
+    fn a_timer_is_set_to_the_second_and_to_the_part_of_one() {
+        let timer = Timer::new().expect("a timer");
+        for wanted in [Duration::from_secs(3600), Duration::from_millis(7_200_500)] {
+            let before = Instant::now();
+            timer.set(Some(before + wanted));
+            let left = timer.left();
+            assert!(left <= wanted && left + before.elapsed() >= wanted, "{left:?} of {wanted:?}");
+            assert!(!timer.has_rung());
+        }
+    }
+
+    #[test]
+    fn a_timer_that_is_set_to_the_past_rings_at_once_until_it_is_set_again() {
+        let timer = Timer::new().expect("a timer");
+        assert!(!timer.has_rung(), "it is not set");
+        let now = Instant::now();
+        timer.set(Some(now.checked_sub(Duration::from_secs(1)).unwrap_or(now)));
+        while timer.left() != Duration::ZERO {}
+        assert!(timer.has_rung() && timer.has_rung(), "it rings on");
+        timer.set(Some(now + Duration::from_secs(3600)));
+        assert!(!timer.has_rung());
+    }
+
+    #[test]
+    fn a_timer_that_is_quieted_does_not_ring() {
+        let timer = Timer::new().expect("a timer");
+        timer.set(Some(Instant::now() + Duration::from_secs(3600)));
+        timer.set(None);
+        assert_eq!(timer.left(), Duration::ZERO);
+        assert!(!timer.has_rung());
+    }
+}

@@ -580,3 +580,7 @@ impl<'a> Packer<'a> {
         if written > capacity { Err(Status::Invalid) } else { Ok(written) }
     }
 }
+
+#[cfg(test)]
+#[path = "provider_tests.rs"]
+mod tests;

@@ -9,6 +9,8 @@ mod domain;
 mod endpoint;
 mod interface;
 mod provider;
+#[cfg(test)]
+mod tests;
 
 pub use provider::entry;
 

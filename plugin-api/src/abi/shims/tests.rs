@@ -1,0 +1,182 @@
+//! The entry of a provider and its end, as the core calls them.
+
+use super::super::host::HostHandle;
+use super::super::{Host, ProviderOps};
+use super::*;
+use crate::abi::ModuleAttr;
+use crate::provider::{Absent, Domain, DomainInfo, Provider};
+use crate::{Failure, Status};
+
+thread_local! {
+    /// What became of the provider of this thread's test.
+    static STORY: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note(what: impl Into<String>) {
+    STORY.with_borrow_mut(|story| story.push(what.into()));
+}
+
+fn story() -> Vec<String> {
+    STORY.take()
+}
+
+const GOOD: u8 = 0;
+const REFUSES: u8 = 1;
+const PANICS_AT_THE_END: u8 = 2;
+
+struct Plain<const MANNER: u8>;
+
+impl<const MANNER: u8> Drop for Plain<MANNER> {
+    fn drop(&mut self) {
+        note("dropped");
+    }
+}
+
+impl<const MANNER: u8> Provider for Plain<MANNER> {
+    type Domain = Nothing;
+
+    fn open(_: HostHandle) -> Result<Self, Failure> {
+        match MANNER {
+            REFUSES => Err(Failure::new(Status::NoDevice, "no such device")),
+            _ => Ok(Plain),
+        }
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        panic!("it lists nothing")
+    }
+
+    fn open_domain(&self, name: &str, _: [u8; 16]) -> Result<Nothing, Failure> {
+        Err(Failure::new(Status::Invalid, format!("there is no `{name}`")))
+    }
+
+    fn quiesce(&self) {
+        note("quiesced");
+        assert!(MANNER != PANICS_AT_THE_END, "a thread of its own is gone");
+    }
+}
+
+struct Nothing;
+
+impl Domain for Nothing {
+    type Interface = Absent;
+    type Connector = Absent;
+    type Region = ();
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        Vec::new()
+    }
+
+    fn open_interface(&self, _: &str, _: [u8; 16]) -> Result<Absent, Failure> {
+        Err(Status::Unsupported.into())
+    }
+}
+
+unsafe extern "C" fn told(_: *mut c_void, status: i32, text: *const u8, len: usize) {
+    // SAFETY: a text that is borrowed for the call.
+    let text = unsafe { core::slice::from_raw_parts(text, len) };
+    note(format!("{status}: {}", String::from_utf8_lossy(text)));
+}
+
+/// A host that only listens.
+fn host() -> &'static Host {
+    Box::leak(Box::new(Host {
+        size: size_of::<Host>(),
+        abi_major: 1,
+        abi_minor: 0,
+        context: ptr::null_mut(),
+        log: None,
+        config_get: None,
+        clock_ns: None,
+        async_event: Some(told),
+        pages_alloc: None,
+        pages_free: None,
+    }))
+}
+
+fn empty_ops() -> ProviderOps {
+    // SAFETY: a record of numbers, pointers and absent functions, for all of which zeros are a value.
+    let zeros: ProviderOps = unsafe { core::mem::zeroed() };
+    ProviderOps { size: size_of::<ProviderOps>(), ..zeros }
+}
+
+/// Opens a provider: its table, or the status.
+fn open<const MANNER: u8>() -> Result<ProviderOps, i32> {
+    let mut ops = empty_ops();
+    // SAFETY: a table that is never freed, and a record whose size is set.
+    let status = unsafe { entry::<Plain<MANNER>>(host(), &mut ops) };
+    if status == OK { Ok(ops) } else { Err(status) }
+}
+
+fn end(ops: &ProviderOps) {
+    let quiesce = ops.quiesce.expect("a slot");
+    // SAFETY: the state of this table, once.
+    unsafe { quiesce(ops.state) }
+}
+
+fn list(ops: &ProviderOps) -> i32 {
+    let (list, mut count) = (ops.query_domains.expect("a slot"), 0);
+    // SAFETY: the state of this table, which has not ended; there is room for none.
+    unsafe { list(ops.state, ptr::null_mut(), 0, &mut count) }
+}
+
+fn last_error(ops: &ProviderOps) -> String {
+    let (last_error, mut text) = (ops.last_error.expect("a slot"), [0; 200]);
+    // SAFETY: room for as many bytes as are said.
+    let len = unsafe { last_error(ops.state, text.as_mut_ptr(), text.len()) };
+    String::from_utf8(text[..len as usize].to_vec()).expect("words")
+}
+
+#[test]
+fn a_provider_is_asked_to_come_to_rest_before_it_goes() {
+    let ops = open::<GOOD>().expect("it opens");
+    assert_eq!(story(), Vec::<String>::new());
+    end(&ops);
+    assert_eq!(story(), ["quiesced", "dropped"]);
+}
+
+#[test]
+fn a_provider_that_panicked_is_asked_nothing_more_and_does_not_go() {
+    let ops = open::<GOOD>().expect("it opens");
+    assert_eq!(list(&ops), Status::ProviderFailed as i32);
+    assert_eq!(last_error(&ops), "the provider panicked: it lists nothing");
+    assert_eq!(list(&ops), Status::ProviderFailed as i32);
+    assert_eq!(last_error(&ops), "the provider panicked earlier and is not used any more");
+    end(&ops);
+    assert_eq!(story(), Vec::<String>::new(), "nobody knows what state it is in");
+}
+
+#[test]
+fn a_panic_at_the_end_stays_on_its_side() {
+    let ops = open::<PANICS_AT_THE_END>().expect("it opens");
+    end(&ops);
+    assert_eq!(story(), ["quiesced", "dropped"]);
+    assert!(last_error(&ops).ends_with("a thread of its own is gone"), "{}", last_error(&ops));
+}
+
+#[test]
+fn a_provider_that_cannot_be_used_says_why_to_the_host() {
+    assert_eq!(open::<REFUSES>().err(), Some(Status::NoDevice as i32));
+    assert_eq!(story(), [format!("{}: no such device", Status::NoDevice as i32)]);
+}
+
+#[test]
+fn an_entry_without_a_host_or_a_place_for_its_table_is_refused() {
+    let mut ops = empty_ops();
+    // SAFETY: no host is what is tried.
+    let without_host = unsafe { entry::<Plain<GOOD>>(ptr::null(), &mut ops) };
+    // SAFETY: no place is what is tried.
+    let without_place = unsafe { entry::<Plain<GOOD>>(host(), ptr::null_mut()) };
+    assert_eq!([without_host, without_place], [Status::Invalid as i32; 2]);
+    assert!(ops.quiesce.is_none(), "nothing was opened");
+    assert_eq!(story(), Vec::<String>::new());
+}
+
+#[test]
+fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
+    let ops = open::<GOOD>().expect("it opens");
+    assert!(!ops.domain.is_null());
+    assert!(ops.interface.is_null() && ops.endpoint.is_null() && ops.connector.is_null());
+    assert_eq!(ops.size, size_of::<ProviderOps>());
+    end(&ops);
+}
