@@ -139,13 +139,95 @@ fn a_peer_that_keeps_asking_takes_one_fast_box_and_gives_it_back() {
         strike(&hostile, &Attack::Slot(slot, channel::kind::WANT_FAST, 0, [slot as u64 + 1, 0, 0]));
     }
     let answered = || hostile.memory.word(channel::VERDICT).unwrap().load(Ordering::Acquire);
-    while answered() != 20 << 2 | channel::GRANTED {
+    // A poll looks no further than one such slot.
+    for _ in 0..40 {
         assert!(poll(&interface).is_empty());
     }
+    assert_eq!(answered(), 20 << 2 | channel::GRANTED, "it is told which request is answered");
     assert_eq!(interface.fast_boxes(), 1);
     drop(hostile.socket);
     while poll(&interface).is_empty() {}
     assert_eq!(interface.fast_boxes(), 0);
+}
+
+#[test]
+fn who_asks_for_a_fast_box_where_there_is_none_left_is_refused_by_the_number_of_its_request() {
+    let interface = open(Settings { fastbox_max: 0, ..Settings::defaults() });
+    let hostile = greet(&interface);
+    while poll(&interface).is_empty() {}
+    let answered = || hostile.memory.word(channel::VERDICT).unwrap().load(Ordering::Acquire);
+    for (slot, request) in [1, 2, 77].into_iter().enumerate() {
+        strike(&hostile, &Attack::Slot(slot, channel::kind::WANT_FAST, 0, [request, 0, 0]));
+        for _ in 0..3 {
+            assert!(poll(&interface).is_empty());
+        }
+        assert_eq!(answered(), request << 2 | channel::REFUSED);
+    }
+    assert_eq!(interface.fast_boxes(), 0);
+}
+
+#[test]
+fn a_message_behind_the_note_that_the_bell_will_ring_needs_no_bell() {
+    let interface = interface();
+    let hostile = greet(&interface);
+    while poll(&interface).is_empty() {}
+    assert_eq!(interface.looked_at(), 1);
+    strike(&hostile, &Attack::Slot(0, channel::kind::BELL_ON, 0, [0, 0, 0]));
+    strike(&hostile, &Attack::Slot(1, channel::kind::INLINE, 8, [1, 0, 0]));
+    let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
+    assert_eq!((came, interface.looked_at()), (vec![event::MESSAGE], 0));
+    // From here on it does.
+    strike(&hostile, &Attack::Slot(2, channel::kind::INLINE, 8, [1, 0, 0]));
+    interface.ring_all_bells(0);
+    let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
+    assert_eq!(came, [event::MESSAGE]);
+}
+
+#[test]
+fn a_segment_that_came_on_the_socket_is_there_for_the_message_that_names_it() {
+    let interface = interface();
+    let hostile = greet(&interface);
+    while poll(&interface).is_empty() {}
+    // No look at the sockets is due.
+    for _ in 0..3 {
+        assert!(poll(&interface).is_empty());
+    }
+    assert!(!interface.attends());
+    strike(&hostile, &Attack::Segment(0, 8192));
+    strike(&hostile, &Attack::Slot(0, channel::kind::POOLED, 16, [0, 100 << 32, 64]));
+    let came: Vec<u32> = poll(&interface).iter().map(|seen| seen.0).collect();
+    assert_eq!(came, [event::MESSAGE]);
+}
+
+/// A descriptor and the slot that needs it go two ways.
+#[test]
+fn a_message_whose_segment_is_still_on_its_way_waits_and_is_not_taken_for_nonsense() {
+    let interface = interface();
+    let hostile = greet(&interface);
+    while poll(&interface).is_empty() {}
+    // As many records before it as a look at the socket takes.
+    let none = Record::Wake.pack();
+    for _ in 0..2 * crate::receiver::MOST_IN_TURN {
+        sys::send(hostile.socket.as_ref().unwrap(), &none, &[]).unwrap();
+    }
+    strike(&hostile, &Attack::Segment(0, 8192));
+    strike(&hostile, &Attack::Slot(0, channel::kind::POOLED, 16, [0, 100 << 32, 64]));
+    let came: Vec<u32> = (0..4).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
+    assert_eq!(came, [event::MESSAGE]);
+}
+
+#[test]
+fn a_message_in_a_segment_that_does_not_come_or_beyond_its_end_is_nonsense() {
+    for (segment, at) in [(1, 64), (0, 8192 - 99), (0, u64::MAX - 50)] {
+        let interface = interface();
+        let hostile = greet(&interface);
+        while poll(&interface).is_empty() {}
+        strike(&hostile, &Attack::Segment(0, 8192));
+        let slot = [0, segment | 100 << 32, at];
+        strike(&hostile, &Attack::Slot(0, channel::kind::POOLED, 16, slot));
+        let seen: Vec<_> = (0..4).flat_map(|_| poll(&interface)).collect();
+        assert_eq!(seen, [(event::PEER_LEFT, 0, Status::BadData as i32)], "{segment} {at}");
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tieline_plugin_api::{Endpoint, Interface, Status, access};
+use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::{Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op};
 
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
@@ -170,4 +171,102 @@ fn a_key_that_does_not_grant_reading_and_writing_gives_no_pointer() {
         assert_eq!(failure.status, Status::KeyRejected);
         assert!(failure.text.contains("reading and writing"), "{}", failure.text);
     }
+}
+
+/// A key of a region of somebody else's, whose bytes are 0 to 255 again and again, and whom to keep for it.
+fn filled() -> (Owner, RingInterface, RingEndpoint, ImportedKey, Region) {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+    let (to, key, region) = imported(&asker, &owner, rights);
+    let mut bytes: Vec<u8> = (0..4096).map(|n| n as u8).collect();
+    let all = [Iov::new(bytes.as_mut_ptr(), bytes.len())];
+    assert_eq!(to.put(&key, &op(&all, 4096, 0)), Ok(Posting::Done));
+    (owner, asker, to, key, region)
+}
+
+fn op(iov: &[Iov], len: usize, offset: u64) -> RmaOp<'_> {
+    RmaOp { iov, len, offset, cookie: 0, flags: 0 }
+}
+
+#[test]
+fn pieces_are_read_and_written_one_behind_the_other() {
+    let (_owner, _asker, to, key, _region) = filled();
+    let (mut first, mut none, mut second) = ([1u8; 3], [0u8; 0], [2u8; 5]);
+    let pieces = [
+        Iov::new(first.as_mut_ptr(), 3),
+        Iov::new(none.as_mut_ptr(), 0),
+        Iov::new(second.as_mut_ptr(), 5),
+    ];
+    assert_eq!(to.put(&key, &op(&pieces, 8, 100)), Ok(Posting::Done));
+    assert_eq!(to.get(&key, &op(&pieces, 8, 99)), Ok(Posting::Done));
+    assert_eq!((first, second), ([99, 1, 1], [1, 2, 2, 2, 2]));
+}
+
+#[test]
+fn pieces_that_are_longer_than_their_operation_are_refused_and_go_no_further() {
+    let (_owner, _asker, to, key, _region) = filled();
+    let (mut first, mut second) = ([7u8; 4], [7u8; 4]);
+    let pieces = [Iov::new(first.as_mut_ptr(), 4), Iov::new(second.as_mut_ptr(), 4)];
+    for len in [0, 3, 4, 7] {
+        assert_eq!(to.get(&key, &op(&pieces, len, 4088)), Err(Status::Invalid), "{len}");
+        assert_eq!(second, [7; 4], "nothing is read beyond the length of {len}");
+        assert_eq!(to.put(&key, &op(&pieces, len, 0)), Err(Status::Invalid), "{len}");
+    }
+    let (mut back, zero) = ([0u8; 8], 0);
+    let whole = [Iov::new(back.as_mut_ptr(), 8)];
+    assert_eq!(to.get(&key, &op(&whole, 8, zero)), Ok(Posting::Done));
+    assert_eq!(back[4..], [4, 5, 6, 7], "nothing is written beyond the length");
+}
+
+#[test]
+fn an_operation_ends_at_the_end_of_its_key_and_no_byte_later() {
+    let (owner, _asker, to, key, region) = filled();
+    let mut byte = [0u8; 1];
+    let one = [Iov::new(byte.as_mut_ptr(), 1)];
+    assert_eq!(to.get(&key, &op(&one, 1, 4095)), Ok(Posting::Done));
+    assert_eq!(byte, [255]);
+    for offset in [4096, u64::MAX] {
+        assert_eq!(to.get(&key, &op(&one, 1, offset)), Err(Status::OutOfRange), "{offset}");
+        assert_eq!(to.put(&key, &op(&one, 1, offset)), Err(Status::OutOfRange), "{offset}");
+    }
+    assert_eq!(to.get(&key, &op(&[], 0, 4096)), Ok(Posting::Done), "nothing is read there");
+    owner.domain.exports.free(&region);
+    assert_eq!(to.get(&key, &op(&one, 1, 0)), Err(Status::KeyRejected));
+    assert_eq!(to.put(&key, &op(&one, 1, 0)), Err(Status::KeyRejected));
+}
+
+#[test]
+fn an_atomic_is_refused_where_it_does_not_lie_or_is_none() {
+    let (_owner, _asker, to, key, _region) = filled();
+    let atomic = |op: u32, width: u32, offset: u64| {
+        let record = Atomic {
+            op,
+            width,
+            key: std::ptr::null_mut(),
+            offset,
+            operand: 1,
+            compare: 0,
+            result: std::ptr::null_mut(),
+            cookie: 0,
+            flags: 0,
+        };
+        let mut before = 0;
+        to.atomic(&key, &record, &mut before).map(|_| before)
+    };
+    assert_eq!(atomic(atomic_op::ADD, 4, 4), Ok(0x0706_0504));
+    assert_eq!(atomic(atomic_op::ADD, 4, 4), Ok(0x0706_0505));
+    assert_eq!(
+        atomic(atomic_op::ADD, 8, 4088),
+        Ok(u64::from_le_bytes([248, 249, 250, 251, 252, 253, 254, 255]))
+    );
+    for (width, offset, why) in [
+        (4, 6, Status::Misaligned),
+        (8, 4, Status::Misaligned),
+        (8, 4092, Status::OutOfRange),
+        (4, 4096, Status::OutOfRange),
+        (2, 0, Status::Unsupported),
+    ] {
+        assert_eq!(atomic(atomic_op::ADD, width, offset), Err(why), "{width} at {offset}");
+    }
+    assert_eq!(atomic(atomic_op::MAX + 1, 8, 0), Err(Status::Unsupported));
 }
