@@ -21,7 +21,6 @@ pub(crate) struct Crossing {
     lower: bool,
     /// How many connections this stream has had: said in every greeting, so that old ones are told apart.
     round: u32,
-    up: bool,
     dialling: bool,
     reserve: bool,
 }
@@ -89,19 +88,12 @@ impl Crossing {
         let newer = !self.lower && round > self.round;
         if newer {
             self.round = round;
-            self.up = true;
         }
         newer
     }
 
-    /// The connection in use is gone.
-    pub(crate) fn broke(&mut self) {
-        self.up = false;
-    }
-
     fn start(&mut self) {
         self.round += 1;
-        self.up = true;
         self.reserve = false;
     }
 }

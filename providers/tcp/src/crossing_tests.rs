@@ -33,25 +33,24 @@ struct World {
 /// A side: the state machine, what it uses, what it keeps, what it dials. 0 is the lower one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Model {
-    crossing: (u32, bool, bool, bool),
+    crossing: (u32, bool, bool),
     using: Option<usize>,
     kept: Vec<usize>,
     dialling: Option<usize>,
 }
 
 fn machine(side: usize, model: &Model) -> Crossing {
-    let (round, up, dialling, reserve) = model.crossing;
-    Crossing { lower: side == 0, round, up, dialling, reserve }
+    let (round, dialling, reserve) = model.crossing;
+    Crossing { lower: side == 0, round, dialling, reserve }
 }
 
-fn facts(crossing: &Crossing) -> (u32, bool, bool, bool) {
-    (crossing.round, crossing.up, crossing.dialling, crossing.reserve)
+fn facts(crossing: &Crossing) -> (u32, bool, bool) {
+    (crossing.round, crossing.dialling, crossing.reserve)
 }
 
 impl World {
     fn new() -> World {
-        let side =
-            Model { crossing: (0, false, false, false), using: None, kept: vec![], dialling: None };
+        let side = Model { crossing: (0, false, false), using: None, kept: vec![], dialling: None };
         World {
             sides: [side.clone(), side],
             connections: vec![],
@@ -245,7 +244,6 @@ impl World {
             let mut crossing = machine(side, &world.sides[side]);
             if model.using == Some(n) {
                 world.sides[side].using = None;
-                crossing.broke();
             } else {
                 world.sides[side].kept.retain(|&kept| kept != n);
                 if side == 0 && world.sides[0].kept.is_empty() {

@@ -109,7 +109,6 @@ impl Link {
 
     /// The stream is gone: when to dial.
     pub(crate) fn broke(&mut self, now: Instant) {
-        self.crossing.broke();
         self.failures = 0;
         self.dial_at = Some(if self.crossing.is_lower() { now } else { now + DIAL_DELAY });
     }
@@ -391,7 +390,7 @@ impl Inner {
         let waits =
             link.reserve_since.is_some_and(|since| now.duration_since(since) > RESERVE_TIMEOUT);
         if waits && link.dial.is_some() && !link.standbys.is_empty() {
-            link.dial = None;
+            // Whatever is used instead ends the dial.
             if link.crossing.dial_failed() {
                 if let Some(standby) = link.standbys.pop() {
                     self.start(number, standby.socket, standby.peer);

@@ -106,6 +106,31 @@ fn a_stream_that_stalls_is_given_up_and_what_was_on_it_arrives_on_the_other() {
     assert!(sides.iter().all(|side| side.failed.is_none()));
 }
 
+/// Nothing more comes, and no end: whoever cannot write learns that from its own call alone.
+#[test]
+fn what_came_before_a_stream_could_not_be_written_to_is_read_and_then_it_has_failed() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    let fd = streams_of(&sides[0])[0];
+    assert_eq!(sides[1].endpoint().am_short(7, 41, b"the last word"), Ok(Posting::Done));
+    while !super::moving::readable(fd, 0) {
+        sides[1].turn();
+    }
+    sys::end_sending(fd);
+    let _ = sides[0].endpoint().am_short(7, 1, &[0; 600]);
+    for _ in 0..10_000 {
+        if sides[0].failed.is_some() {
+            break;
+        }
+        sides[0].turn();
+    }
+    let heard = sides[0].messages.pop_front();
+    assert_eq!(heard, Some((7, 41, b"the last word".to_vec())), "it was there before");
+    let (status, words) = sides[0].failed.clone().expect("it cannot be written to");
+    assert_eq!(status, Status::PeerFailed, "{words}");
+    assert!(sides[0].endpoint().am_short(7, 2, b"").is_err());
+}
+
 #[test]
 fn without_reconnecting_a_cut_fails_the_endpoint_in_words_and_everything_under_way() {
     let domain = domain(&[]);

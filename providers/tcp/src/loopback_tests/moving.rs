@@ -229,7 +229,7 @@ fn a_sleeping_interface_wakes_for_room_and_for_messages() {
     }
 }
 
-fn readable(fd: i32, millis: u64) -> bool {
+pub(super) fn readable(fd: i32, millis: u64) -> bool {
     let poller = tieline_net::Poller::new().unwrap();
     poller.watch(fd, tieline_net::Interest::READ, 0).unwrap();
     let mut ready = Vec::new();

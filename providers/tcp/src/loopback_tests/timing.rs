@@ -280,6 +280,31 @@ fn a_closed_endpoint_waits_for_a_goodbye_for_five_seconds_once_the_peers_kernel_
 }
 
 #[test]
+fn a_closed_endpoint_is_visited_until_nobody_answers_its_goodbye() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    let conn = Rc::clone(sides[0].endpoint().conn());
+    let phase = || conn.inner.borrow().phase;
+    // An open connection that has nothing to do is visited no more.
+    let mut visits = 0;
+    while conn.inner.borrow().timed.get() {
+        visits += 1;
+        sides[0].interface.tick(Instant::now());
+        assert!(visits < 100, "it is visited for nothing");
+    }
+    sides[0].endpoint = None;
+    assert_eq!(phase(), Phase::Closing);
+    while !conn.inner.borrow().has_handed_over() {
+        std::thread::yield_now();
+    }
+    let closed = conn.inner.borrow().since;
+    sides[0].interface.tick(closed + 5000 * MS);
+    assert_eq!(phase(), Phase::Closing, "the peer may be computing");
+    sides[0].interface.tick(closed + 5001 * MS);
+    assert_eq!(phase(), Phase::Failed(Status::Closed));
+}
+
+#[test]
 fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledged() {
     let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on"), BRIEF]);
     await_streams(&mut sides, 1);
