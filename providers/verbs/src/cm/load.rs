@@ -126,10 +126,31 @@ fn load(name: &CStr) -> Result<Library, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::{Cell, RefCell};
 
-    pub(super) fn played() -> Library {
+    thread_local! {
+        static ASKED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+        static REFUSES: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// What this thread has asked of the manager for connections that are there, since this was last called.
+    pub(in crate::cm) fn asked() -> Vec<&'static str> {
+        ASKED.take()
+    }
+
+    /// From here on the manager does nothing of that for this thread, or does it again.
+    pub(in crate::cm) fn refuse(refuses: bool) {
+        REFUSES.set(refuses);
+    }
+
+    fn ask(what: &'static str) -> c_int {
+        ASKED.with_borrow_mut(|asked| asked.push(what));
+        if REFUSES.get() { -1 } else { 0 }
+    }
+
+    pub(in crate::cm) fn played() -> Library {
         unsafe extern "C" fn channel() -> *mut rdma_event_channel {
             Box::into_raw(Box::new(rdma_event_channel { fd: crate::double::sys::descriptor() }))
         }
@@ -152,7 +173,23 @@ mod tests {
             drop(unsafe { Box::from_raw(id) });
             0
         }
+        unsafe extern "C" fn connect(_: *mut rdma_cm_id, _: *mut rdma_conn_param) -> c_int {
+            ask("connect")
+        }
+        unsafe extern "C" fn accept(_: *mut rdma_cm_id, _: *mut rdma_conn_param) -> c_int {
+            ask("accept")
+        }
+        unsafe extern "C" fn establish(_: *mut rdma_cm_id) -> c_int {
+            ask("establish")
+        }
+        unsafe extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
+            ask("disconnect")
+        }
         Library {
+            rdma_connect: connect,
+            rdma_accept: accept,
+            rdma_establish: establish,
+            rdma_disconnect: disconnect,
             rdma_create_event_channel: channel,
             rdma_destroy_event_channel: end_channel,
             rdma_create_id: id,

@@ -241,6 +241,50 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
     assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 
+/// How many connections each of two has after these looked for idle ones at this time.
+fn after_a_look(world: &mut World, ms: u64, who: &[usize]) -> [usize; 2] {
+    for &me in who {
+        world.with(me, |peers, net| peers.close_idle(net, Duration::from_millis(ms)));
+    }
+    world.deliver_all();
+    [0, 1].map(|me| world.connectors[me].links.len())
+}
+
+#[test]
+fn a_connection_is_closed_when_it_was_not_used_for_as_long_as_the_setting_says() {
+    let mut world = World::new(2, 8);
+    world.send(0, 1);
+    world.deliver_all();
+    assert_eq!(after_a_look(&mut world, 999, &[0, 1]), [1, 1]);
+    world.send(0, 1);
+    world.deliver_all();
+    assert_eq!(after_a_look(&mut world, 1998, &[0, 1]), [1, 1], "it was used in between");
+    assert_eq!(after_a_look(&mut world, 1999, &[0, 1]), [0, 0]);
+    assert!(world.connectors.iter().all(|peers| !peers.has_links() && peers.peers() == 0));
+}
+
+#[test]
+fn who_was_dialled_waits_half_as_long_again_before_it_asks_to_close() {
+    let mut world = World::new(2, 8);
+    world.send(0, 1);
+    world.deliver_all();
+    assert_eq!(after_a_look(&mut world, 1499, &[1]), [1, 1]);
+    assert_eq!(after_a_look(&mut world, 1500, &[1]), [0, 0]);
+}
+
+/// What comes counts as use, too.
+#[test]
+fn who_only_receives_keeps_its_connection_as_long_as_something_comes() {
+    let mut world = World::new(2, 8);
+    world.send(0, 1);
+    world.deliver_all();
+    for step in 1..5 {
+        assert_eq!(after_a_look(&mut world, step * 900, &[1]), [1, 1]);
+        world.send(0, 1);
+        world.deliver_all();
+    }
+}
+
 fn left(peers: &mut Peers) -> Vec<(u64, Status)> {
     let notice = peers.notices.drain(..).map(|notice| match notice {
         Notice::Left { hash, status, .. } => (hash, status),

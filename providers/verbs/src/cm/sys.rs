@@ -344,4 +344,22 @@ mod tests {
         }
         assert_eq!(unpack(&sockaddr_room { bytes: [0; 128] }), None);
     }
+
+    #[test]
+    fn what_the_manager_refuses_is_not_taken_for_done() {
+        use crate::cm::load::tests::{asked, refuse};
+        let id = Id::new(&Channel::new().expect("it is played")).expect("it is played");
+        type Call<'a> = &'a dyn Fn() -> Result<(), Failure>;
+        let calls: [(&str, Call<'_>); 3] = [
+            ("connect", &|| id.connect(7, b"")),
+            ("accept", &|| id.accept(7, b"")),
+            ("establish", &|| id.establish()),
+        ];
+        for (name, call) in calls {
+            assert_eq!((call().is_ok(), asked()), (true, vec![name]));
+            refuse(true);
+            assert_eq!((call().is_ok(), asked()), (false, vec![name]));
+            refuse(false);
+        }
+    }
 }

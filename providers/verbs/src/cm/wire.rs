@@ -278,6 +278,51 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_closes_says_so_and_gives_its_buffers_back() {
+        use crate::cm::{BUFFER, load::tests::asked, sys::Channel};
+        let domain = crate::double::domain(&[]).expect("it is played");
+        let pool = || Pool::new(&domain.state.buffers, BUFFER, 2, 2);
+        let (mut sends, mut receives) = (pool(), pool());
+        let id = Id::new(&Channel::new().expect("it is played")).expect("it is played");
+        let mut wire = Wire::new(id, Phase::Up, Instant::now());
+        while let Ok(buffer) = sends.take() {
+            wire.outstanding.push(buffer);
+        }
+        while let Ok(buffer) = receives.take() {
+            wire.posted.push(buffer);
+        }
+        assert!(wire.has_outstanding() && !wire.is_quiet());
+        let _ = asked();
+        wire.close(&mut sends, &mut receives, &mut Cleanup::default());
+        assert_eq!(asked(), ["disconnect"], "the other side hears of it");
+        for pool in [&mut sends, &mut receives] {
+            assert!(pool.take().is_ok() && pool.take().is_ok() && pool.take().is_err());
+        }
+    }
+
+    #[test]
+    fn a_failed_request_says_whose_fault_it_is() {
+        assert_eq!(trouble(IBV_WC_RETRY_EXC_ERR).0, Status::PeerFailed);
+        assert_eq!(trouble(IBV_WC_WR_FLUSH_ERR).0, Status::Closed);
+        let (status, words) = trouble(9);
+        assert!(status == Status::Io && words.contains("status 9"), "{words}");
+    }
+
+    #[test]
+    fn a_reason_says_what_to_make_of_it() {
+        let status = |kind, status| reason(kind, status).0;
+        assert_eq!(status(RDMA_CM_EVENT_REJECTED, 8), Status::PeerFailed);
+        assert_eq!(status(RDMA_CM_EVENT_REJECTED, 10), Status::Busy, "it is tried again");
+        assert_eq!(status(RDMA_CM_EVENT_REJECTED, 28), Status::Unreachable);
+        assert_eq!(status(RDMA_CM_EVENT_REJECTED, 99), Status::Unreachable);
+        for kind in [RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_UNREACHABLE]
+        {
+            assert_eq!(status(kind, -libc::ETIMEDOUT), Status::Unreachable);
+        }
+        assert_eq!(status(RDMA_CM_EVENT_CONNECT_ERROR, -libc::ENOMEM), Status::Io);
+    }
+
+    #[test]
     fn reasons_are_words() {
         let words = |kind, status| reason(kind, status).1;
         assert!(words(RDMA_CM_EVENT_REJECTED, 8).contains("nobody listens"));

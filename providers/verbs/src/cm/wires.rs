@@ -347,7 +347,7 @@ impl Wires {
     }
 
     /// Who has come says who it is and proves it.
-    fn prove(&mut self, number: u64, mut bytes: &[u8]) {
+    pub(super) fn prove(&mut self, number: u64, mut bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let Phase::Accepting(acceptor) = &mut wire.phase else { return };
         wire.silent_since = Some(Instant::now());

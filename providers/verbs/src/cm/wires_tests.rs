@@ -1,5 +1,6 @@
 //! Connections over a device that this process plays, and a connection manager that says nothing.
 
+use super::PURPOSE;
 use super::address::{self, tests::contact};
 use super::connector::RdmaCm;
 use super::peers::{Event, Net};
@@ -11,7 +12,7 @@ use crate::double::world::{announce, fault, pairs};
 use crate::double::{domain, sys};
 use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
-use tieline_net::LocalAddress;
+use tieline_net::{Acceptor, Dialler, Hello, Key, LocalAddress};
 use tieline_plugin_api::{Connector, Events, Status, address_hash, event};
 
 /// An address next to one of the contact's.
@@ -113,4 +114,116 @@ fn who_waits_for_a_peer_hears_it_when_the_connector_cannot_go_on() {
     let words = String::from_utf8(sys::payload(left)).unwrap();
     assert_eq!(Status::from_code(left.status), Status::NoDevice, "{words}");
     assert!(words.ends_with("the completion queue cannot be polled any more"), "{words}");
+}
+
+/// A connector with one address for each of the contact's.
+fn wires() -> Wires {
+    let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
+    let here = vec![local("10.77.0.2"), local("fd00::2")];
+    Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap()
+}
+
+/// Fails whatever route is tried until the dial is given up: how often, and what is said then.
+fn fail_all_routes(status: Status) -> (usize, Status, String) {
+    let mut wires = wires();
+    let dial = wires.dial(&address::pack(&contact(1)));
+    for times in 1..20 {
+        wires.failed(dial, status, &format!("trouble {times}"));
+        match wires.events.pop_front() {
+            None => assert_eq!(wires.dials.len(), 1, "it goes on"),
+            Some(Event::DialFailed { dial: of, status, words }) => {
+                assert_eq!((of, wires.dials.len()), (dial, 0));
+                return (times, status, words);
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    panic!("it is never given up")
+}
+
+#[test]
+fn a_dial_that_is_given_up_says_what_became_of_every_route() {
+    let (times, status, words) = fail_all_routes(Status::TimedOut);
+    assert_eq!((times, status), (2, Status::TimedOut));
+    let routes: Vec<&str> = words.split("; ").collect();
+    assert_eq!(routes.len(), 2, "{words}");
+    for (route, trouble) in routes.iter().zip(["trouble 1", "trouble 2"]) {
+        assert!(route.ends_with(&format!(": {trouble}")), "{words}");
+    }
+    for remote in ["10.77.0.1:7001 (", "[fd00::1]:7001 ("] {
+        assert!(routes.iter().any(|route| route.starts_with(remote)), "{remote}: {words}");
+    }
+}
+
+#[test]
+fn a_route_whose_other_end_remembers_an_earlier_connection_is_tried_three_times_more() {
+    let (times, status, words) = fail_all_routes(Status::Busy);
+    assert_eq!((times, status), (5, Status::Busy));
+    assert_eq!(words.split("; ").count(), 2, "it is named once: {words}");
+}
+
+#[test]
+fn a_connection_in_which_nothing_waits_is_finished_at_once() {
+    let mut wires = wires();
+    let (link, id) = (wires.number(), Id::new(&wires.channel).unwrap());
+    let _ = wires.ids.insert(id.key(), link);
+    let _ = wires.wires.insert(link, Wire::new(id, Phase::Up, Instant::now()));
+    wires.finish(link);
+    match wires.events.pop_front() {
+        Some(Event::Finished { link: finished }) => assert_eq!(finished, link),
+        other => panic!("{other:?}"),
+    }
+    assert!(wires.wires.is_empty() && wires.ids.is_empty() && wires.events.is_empty());
+    wires.finish(link); // nobody is told of what is not there
+    assert!(wires.events.is_empty());
+}
+
+/// A connection to `wires` of somebody who proves to know its address, or another one's, and what proves it.
+fn newcomer(wires: &mut Wires, key: &Key, target: [u8; 16]) -> (u64, Vec<u8>) {
+    let hello = Hello::new(PURPOSE, target, &address::pack(&contact(1))).unwrap();
+    let mut dialler = Dialler::new(key.clone(), &hello, [1; 32]);
+    let mut acceptor = Acceptor::new(wires.key.clone(), [2; 32]);
+    let start = dialler.output().to_vec();
+    dialler.sent(start.len());
+    assert!(acceptor.receive(&start).unwrap().is_none());
+    let challenge = acceptor.output().to_vec();
+    acceptor.sent(challenge.len());
+    assert!(!dialler.receive(&challenge).unwrap());
+    let (link, id) = (wires.number(), Id::new(&wires.channel).unwrap());
+    let _ = wires.ids.insert(id.key(), link);
+    let _ = wires.wires.insert(link, Wire::new(id, Phase::Accepting(acceptor), Instant::now()));
+    (link, dialler.output().to_vec())
+}
+
+fn has_come(wires: &mut Wires, link: u64) -> bool {
+    let up = |event: Event| match event {
+        Event::Up { link: of, peer, dial } => {
+            assert_eq!((of, peer, dial), (link, address::pack(&contact(1)), None));
+            true
+        }
+        _ => false,
+    };
+    wires.events.drain(..).any(up)
+}
+
+#[test]
+fn a_proof_is_read_piece_by_piece_though_it_came_in_one_frame() {
+    let mut wires = wires();
+    let (key, target) = (wires.key.clone(), wires.contact.target);
+    let (link, proof) = newcomer(&mut wires, &key, target);
+    wires.prove(link, &proof);
+    assert_eq!((has_come(&mut wires, link), wires.unproven), (true, 0));
+}
+
+#[test]
+fn who_does_not_know_the_address_or_means_another_one_does_not_come_in() {
+    let mut wires = wires();
+    let (key, target) = (wires.key.clone(), wires.contact.target);
+    let stranger = Key::derive(b"", &[77; 16]);
+    let (link, proof) = newcomer(&mut wires, &stranger, target);
+    wires.prove(link, &proof);
+    assert_eq!((has_come(&mut wires, link), wires.unproven), (false, 1), "it proved nothing");
+    let (link, proof) = newcomer(&mut wires, &key, [77; 16]);
+    wires.prove(link, &proof);
+    assert_eq!((has_come(&mut wires, link), wires.unproven), (false, 1), "nobody lives there");
 }

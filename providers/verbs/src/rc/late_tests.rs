@@ -258,3 +258,23 @@ fn nobody_sleeps_while_something_is_there_that_was_not_handed_out() {
         assert_eq!(b.interface.arm(), Ok(Armed::Sleep), "{module}");
     }
 }
+
+/// The device had no memory for the credits when the messages were taken, and nothing more comes that could bring them along.
+#[test]
+fn room_that_could_not_be_told_of_is_told_of_before_anybody_sleeps() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut sent = 0;
+    while at_a.am_short(7, sent, b"x") == Ok(Posting::Done) {
+        sent += 1;
+    }
+    fault(|faults| faults.refuse_sends = libc::ENOMEM);
+    (0..100).for_each(|_| b.poll());
+    assert_eq!(b.told.messages.len() as u64, sent);
+    fault(|faults| faults.refuse_sends = 0);
+    a.poll();
+    assert_eq!(at_a.am_short(7, sent, b"x"), Err(Status::Again), "it was not told");
+    let _ = b.interface.arm().unwrap();
+    (0..4).for_each(|_| a.poll());
+    assert_eq!(at_a.am_short(7, sent, b"x"), Ok(Posting::Done));
+}

@@ -561,3 +561,24 @@ fn a_peer_that_takes_only_shorter_messages_is_not_reached_and_the_setting_is_nam
     let same = of_size("4k");
     same.interface.reachable(&short.interface.address()).unwrap();
 }
+
+#[test]
+fn the_modules_of_a_port_say_what_they_carry_out() {
+    use tieline_plugin_api::caps;
+    let domain = domain(&[]).unwrap();
+    let modules = Domain::modules(&domain);
+    let caps_of = |name: &str| {
+        let found = modules.iter().find(|attr| attr.name.starts_with(name.as_bytes()));
+        found.unwrap_or_else(|| panic!("no module {name}")).caps
+    };
+    let messages = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PEER_FAILURE;
+    let memory = caps::PUT | caps::GET | caps::REMOTE_COMPLETION | caps::PASSIVE_TARGET;
+    let how = caps::EVENT_FD | caps::NEEDS_POLL | caps::TAKES_REGIONS;
+    let all = messages | memory | how | caps::ATOMICS;
+    assert_eq!(caps_of("rc") & all, all);
+    let datagrams = caps::AM_SHORT | caps::EVENT_FD | caps::NEEDS_POLL;
+    assert_eq!(caps_of("ud") & datagrams, datagrams);
+    assert_eq!(caps_of("ud") & memory, 0, "datagrams reach no memory");
+    let data = (messages | memory) & !caps::PEER_FAILURE;
+    assert_eq!(caps_of("rdmacm") & data, 0, "it only connects");
+}
