@@ -14,6 +14,7 @@ mod case;
 pub mod checks;
 mod connector;
 mod endpoint;
+mod hold;
 mod hub;
 mod interface;
 mod load;

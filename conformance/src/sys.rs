@@ -293,6 +293,25 @@ impl Domain {
     }
 }
 
+impl Domain {
+    /// Memory of the check's own, which stays until the process ends.
+    pub(crate) fn register(
+        self: &Arc<Domain>,
+        base: *mut u8,
+        len: usize,
+        access: u64,
+    ) -> Result<Memory, Failure> {
+        let mut region = MemoryRegion::empty();
+        let _call = call("register");
+        let f = self.provider.domain.register.ok_or(Status::Unsupported)?;
+        // SAFETY: an open domain, and memory that stays.
+        let code = unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) };
+        let _ = self.provider.check(code)?;
+        let (domain, _owned) = (self.clone(), Vec::new());
+        Ok(Memory { domain, region, registered: true, named: false, _owned })
+    }
+}
+
 /// How memory is asked for.
 pub(crate) enum Asked {
     Alloc(AllocParams),

@@ -414,6 +414,8 @@ checks! {
     taking for DATA => {
         a_key_is_refused_after_revoke: rma::CHECKED,
             "Memory that was asked back is not given away while its owner still uses it.";
+        deregister_does_not_say_0_in_the_middle_of_an_access: rma::CHECKED,
+            "An access that has passed its check is waited for.";
     }
     abi for DATA => {
         memory_and_keys_follow_the_tail_rule: caps::PUT,

@@ -2,9 +2,12 @@
 
 use super::rma::{TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
-use crate::report::{Checked, Stop, refused, same_bytes, succeeds};
-use crate::watch::Patience;
-use tieline_plugin_api::{Status, caps};
+use crate::hold::Hold;
+use crate::report::{Checked, Stop, holds, refused, same_bytes, succeeds};
+use crate::watch::{Patience, limit, waits_for};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+use tieline_plugin_api::{Status, caps, memory_caps};
 
 pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     if case.has(caps::PASSIVE_TARGET) {
@@ -31,4 +34,56 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
         refused(what, done, &[Status::KeyRejected])?;
     }
     same_bytes("a region whose keys were revoked", &[0xee; TARGET], &bench.target.all())
+}
+
+/// Whoever carries out a put stops in the middle of it, and the memory is taken back there.
+pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) -> Checked {
+    let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
+    if case.has(caps::OWN_MEMORY_ONLY) || !registers {
+        return Err(Stop::Skip("the domain registers no memory of the application's".to_string()));
+    }
+    let hold = &Hold::new();
+    let memory = case.domain.register(hold.base(), Hold::LEN, ALL_RIGHTS);
+    let mut memory = succeeds("register", memory)?;
+    let packed = &case.key_of(&memory)?;
+    let done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let user = scope.spawn(move || -> Checked {
+            let mut bench = bench(case, ALL_RIGHTS)?;
+            let key = succeeds("import_key", bench.desk.import(packed)?)?;
+            hold.hold();
+            // How it ends is not asked: a system call that finds no memory there fails.
+            let _ = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0);
+            done.store(true, SeqCst);
+            Ok(())
+        });
+        waits_for("a put, or that whoever carries it out touches the memory");
+        while !hold.waits() && !done.load(SeqCst) && !user.is_finished() {
+            std::thread::yield_now();
+        }
+        let held = hold.waits();
+        let owner = scope.spawn(move || {
+            let said = if held { memory.revoke() } else { Ok(()) };
+            (memory, said)
+        });
+        // Who has no other way than to wait for the end of a copy of its own is not called wrong for that.
+        let began = Instant::now();
+        while !owner.is_finished() && began.elapsed() < limit() / 50 {
+            std::thread::yield_now();
+        }
+        let early = owner.is_finished();
+        hold.let_go();
+        let panicked = |_| Stop::Fail("a thread panicked".to_string());
+        let (mut memory, said) = owner.join().map_err(panicked)?;
+        user.join().map_err(panicked)??;
+        if !held {
+            return Err(Stop::Skip("no thread of this process carries out a put".to_string()));
+        }
+        if early {
+            let what = "deregister while somebody is in the middle of a put to the region";
+            let again = said.as_ref().is_err_and(|failure| failure.status == Status::Again);
+            holds(again, what, "AGAIN", format!("{said:?}: it is not free"))?;
+        }
+        succeeds("deregister when that is through", memory.revoke())
+    })
 }

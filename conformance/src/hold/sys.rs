@@ -1,0 +1,85 @@
+//! A mapping that cannot be touched, and the signal handler in which whoever does so waits.
+
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+/// Where the mapping lies; 0: nowhere.
+static AT: AtomicUsize = AtomicUsize::new(0);
+static WAITS: AtomicBool = AtomicBool::new(false);
+static GO: AtomicBool = AtomicBool::new(false);
+
+/// A page of its own: one in a process.
+pub(crate) struct Hold {
+    base: *mut c_void,
+}
+
+// SAFETY: the mapping belongs to the process and is only named here.
+unsafe impl Sync for Hold {}
+
+impl Hold {
+    pub(crate) const LEN: usize = 4096;
+
+    /// Readable and writable at first.
+    pub(crate) fn new() -> Hold {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: an anonymous mapping of its own.
+        let base = unsafe { libc::mmap(ptr::null_mut(), Hold::LEN, rights, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED, "no memory for a page");
+        // SAFETY: a handler that uses nothing but atomics, `mprotect`, `sched_yield` and `sigaction`.
+        let code = unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = touched as extern "C" fn(_, _, _) as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut())
+        };
+        assert_eq!(code, 0, "no handler for SIGSEGV");
+        AT.store(base.addr(), SeqCst);
+        Hold { base }
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.cast()
+    }
+
+    /// From now on whoever touches it waits.
+    pub(crate) fn hold(&self) {
+        // SAFETY: the mapping of `new`.
+        assert_eq!(unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_NONE) }, 0);
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn waits(&self) -> bool {
+        WAITS.load(SeqCst)
+    }
+
+    /// Whoever waits goes on.
+    pub(crate) fn let_go(&self) {
+        GO.store(true, SeqCst);
+        // SAFETY: the mapping of `new`.
+        let _ = unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_READ | libc::PROT_WRITE) };
+    }
+}
+
+extern "C" fn touched(_signal: i32, info: *const libc::siginfo_t, _context: *const c_void) {
+    // SAFETY: the kernel's record of this signal.
+    let at = unsafe { (*info).si_addr() }.addr();
+    let base = AT.load(SeqCst);
+    if base == 0 || !(base..base + Hold::LEN).contains(&at) {
+        // SAFETY: no pointers but to a record of this frame; the access is repeated, and ends the process.
+        unsafe {
+            let action: libc::sigaction = core::mem::zeroed();
+            let _ = libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut());
+        }
+        return;
+    }
+    WAITS.store(true, SeqCst);
+    while !GO.load(SeqCst) {
+        // SAFETY: takes nothing.
+        let _ = unsafe { libc::sched_yield() };
+    }
+    // Whoever lets it go on has made the page accessible, or is about to: the access is repeated until then.
+}
