@@ -5,7 +5,9 @@ use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::endpoint::Key;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, refused, succeeds};
+use crate::watch::share;
 use core::cell::RefCell;
+use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
@@ -181,16 +183,24 @@ pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> 
     equal("flush", Ok(()), desk.complete(code, 1)?.map(|_| ()))
 }
 
-/// As [`count`], with as many in flight as there is room for.
-fn count_at_once(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Checked {
+/// As [`count`], with as many in flight as there is room for: at least `least`, and up to `most` while there is time.
+fn count_at_once(
+    case: &Case,
+    desk: &mut Desk,
+    packed: &[u8],
+    (least, most): (u64, u64),
+) -> Result<u64, Stop> {
+    let end = Instant::now() + share(8);
     let (op, width, fetch) = add(case)?;
     let key = desk.import(packed)?;
     let key = succeeds("import_key", key)?;
     let (endpoint, result) = (desk.endpoint(), RefCell::new(0));
     let (mut posted, mut pending) = (0, 0);
     crate::watch::waits_for("the COMPLETION of one of many adds");
-    while posted < times || pending > 0 {
-        if posted < times {
+    let mut more = true;
+    while more || pending > 0 {
+        more = more && posted < most && (posted < least || Instant::now() < end);
+        if more {
             match endpoint.atomic(&key, operation(op, width, 8, 1, 0, fetch), &result) {
                 Err(Status::Again) => desk.turn()?,
                 code => {
@@ -199,7 +209,7 @@ fn count_at_once(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Che
                 }
             }
         }
-        if posted == times || pending >= 100 {
+        if !more || pending >= 100 {
             desk.turn()?;
         }
         for done in desk.boxes[0].completions.drain(..) {
@@ -208,28 +218,30 @@ fn count_at_once(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Che
         }
     }
     let code = desk.retry(|| endpoint.flush(1))?;
-    equal("flush", Ok(()), desk.complete(code, 1)?.map(|_| ()))
+    equal("flush", Ok(()), desk.complete(code, 1)?.map(|_| ()))?;
+    Ok(posted)
 }
 
 pub(super) fn two_threads_that_count_together_lose_nothing(case: &Case) -> Checked {
-    const EACH: u64 = 5_000;
+    const EACH: (u64, u64) = (5_000, 200_000);
     let width = add_width(case)?;
     let counter = case.memory(64, ALL_RIGHTS)?;
     counter.write(0, &[0; 64]);
     let packed = case.key_of(&counter)?;
-    let work = || -> Checked {
+    let work = || -> Result<u64, Stop> {
         // Each thread has interfaces of its own; the region belongs to the domain.
         count_at_once(case, &mut case.desk()?, &packed, EACH)
     };
-    std::thread::scope(|scope| {
+    let added = std::thread::scope(|scope| {
         let threads = [scope.spawn(work), scope.spawn(work)];
-        threads.into_iter().try_for_each(|thread| {
-            thread.join().map_err(|_| Stop::Fail("a counting thread panicked".to_string()))?
+        threads.into_iter().try_fold(0, |sum, thread| {
+            let panicked = |_| Stop::Fail("a counting thread panicked".to_string());
+            Ok(sum + thread.join().map_err(panicked)??)
         })
     })?;
     let mut sum = [0; 8];
     sum[..width].copy_from_slice(&counter.read(8..8 + width));
-    equal("the sum of two threads", 2 * EACH, u64::from_ne_bytes(sum))
+    equal("the sum of two threads", added, u64::from_ne_bytes(sum))
 }
 
 pub(super) const ATOMICS: u64 = caps::ATOMICS;

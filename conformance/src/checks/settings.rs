@@ -137,26 +137,32 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
             load::forget();
             case.map_err(Stop::Skip)
         };
-        let both = [("2k", "4k"), ("8k", "512k")]
-            .into_iter()
-            .find_map(|(small, large)| Some((enter(small).ok()?, enter(large).ok()?)));
-        let Some((small, large)) = both else { continue };
-        let seen = [observed(&small)?, observed(&large)?];
-        if seen[0] == seen[1] {
-            continue;
+        for (small, large) in [("2k", "4k"), ("8k", "512k")] {
+            let Ok(first) = enter(small) else { continue };
+            let before = observed(&first)?;
+            let Ok(second) = enter(large) else { continue };
+            if observed(&second)? == before {
+                continue;
+            }
+            // Asked anew after the other was opened: its own settings hold all the same.
+            let what = format!(
+                "a context with {}={small}, after another one was opened with {large}",
+                variable.name
+            );
+            return crate::report::equal(what, before, observed(&reopened(first)?)?);
         }
-        // Opened after the other: its own settings hold all the same.
-        let again = Case { domain: reopened(&small)?, ..small };
-        let what =
-            format!("a context with {}=8k, after another one was opened with 512k", variable.name);
-        return crate::report::equal(what, seen[0].clone(), observed(&again)?);
     }
     Err(Stop::Skip("no variable is a size that can be seen".to_string()))
 }
 
-fn reopened(case: &Case) -> Result<std::sync::Arc<crate::sys::Domain>, Stop> {
+/// The same module of the same context, as a domain that is opened now has it.
+fn reopened(case: Case) -> Result<Case, Stop> {
     let name = tieline_plugin_api::abi::fixed_str(&case.domain_attr.name).unwrap_or("");
-    succeeds("open_domain", case.provider.open_domain(name))
+    let domain = succeeds("open_domain", case.provider.open_domain(name))?;
+    let modules = succeeds("query_modules", domain.modules())?;
+    let attr = modules.into_iter().find(|module| module.name == case.attr.name);
+    let attr = attr.ok_or_else(|| fail("query_modules", "the module from before", "others"))?;
+    Ok(Case { domain, attr, ..case })
 }
 
 /// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report.
