@@ -138,7 +138,9 @@ pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> 
     leaves_nothing("endpoints that were closed at once", (900, 90), |_| {
         let endpoint = super::waiting::connect(case, &interface, &address, &mut [])?;
         drop(endpoint);
-        succeeds("poll", interface.poll(16)).map(drop)
+        // One poll may bring no more than one event.
+        while !succeeds("poll", interface.poll(16))?.is_empty() {}
+        Ok(())
     })
 }
 
