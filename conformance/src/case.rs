@@ -234,7 +234,7 @@ impl Mailbox {
         let any = !events.is_empty();
         for mut received in events {
             match received.kind {
-                event::MESSAGE => {
+                event::MESSAGE | event::NOTIFIED => {
                     let here = self.here.iter().find(|(peer, _)| *peer == received.peer);
                     if here.is_none() && !self.cookies.contains(&received.peer) {
                         return Err(fail(

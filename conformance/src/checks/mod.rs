@@ -11,6 +11,7 @@ mod ends;
 mod flight;
 mod leaving;
 mod messages;
+mod notifications;
 mod order;
 mod owning;
 mod payloads;
@@ -282,6 +283,10 @@ checks! {
             "A key to a part of a region gives that part away and nothing else.";
         a_passive_target_needs_no_poll: rma::PASSIVE,
             "A target that computes does not hold up those who use its memory.";
+    }
+    notifications for DATA => {
+        a_notification_comes_behind_its_bytes: caps::PUT_NOTIFY | caps::PUT,
+            "Who is told that bytes are there reads them, and those of every put before.";
     }
     flight for DATA => {
         many_operations_at_once_have_each_its_bytes_cookie_and_end: rma::BOTH,

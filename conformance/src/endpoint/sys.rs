@@ -186,6 +186,29 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, array.rma(op)) }.into())
     }
 
+    pub(crate) fn put_notify(
+        &self,
+        iov: &[Iov],
+        target: Target<'_>,
+        word: u32,
+    ) -> Result<i64, Status> {
+        let mut array = Borrowed::of(iov);
+        let op = Rma {
+            iov: array.iov(),
+            iov_count: iov.len(),
+            len: iov.iter().map(|piece| piece.len).sum(),
+            key: target.key.handle,
+            offset: target.offset,
+            cookie: target.cookie,
+            flags: target.flags,
+            reserved: 0,
+        };
+        let _call = call("put_notify");
+        let f = self.ops().put_notify.ok_or(Status::Unsupported)?;
+        // SAFETY: as in `rma`.
+        status(unsafe { f(self.0.handle, array.rma(op), word) }.into())
+    }
+
     /// `op.key` and `op.result` are filled in here; returns the code and the result.
     pub(crate) fn atomic(
         &self,
