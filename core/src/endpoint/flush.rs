@@ -84,25 +84,6 @@ impl Inner {
         self.order.local.set(self.order.local.get() | way::lane(rank));
     }
 
-    /// The lanes over an interface, a bit for each, on which something was posted that has completed locally.
-    pub(crate) fn local_over(&self, interface: usize) -> u64 {
-        let over = |rank: &usize| {
-            self.route.memory.get(*rank).is_some_and(|pair| pair.interface == interface)
-        };
-        let lanes = way::lanes(self.order.local.get()).filter(over);
-        lanes.fold(0, |lanes, rank| lanes | way::lane(rank))
-    }
-
-    /// Somebody else asks these lanes.
-    pub(crate) fn take_local(&self, lanes: u64) {
-        self.order.local.set(self.order.local.get() & !lanes);
-    }
-
-    /// Nobody has, or nobody knows what they would have said.
-    pub(crate) fn give_back_local(&self, lanes: u64) {
-        self.order.local.set(self.order.local.get() | lanes);
-    }
-
     pub(crate) fn flush(&self) -> Result<Outcome, Error> {
         self.check_alive()?;
         self.shared.check_no_handler("a flush")?;

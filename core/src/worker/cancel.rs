@@ -11,23 +11,23 @@ impl Worker {
     /// memory is free; one that a transport has is the transport's to take back. No flush tells of what was taken back.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it is done, it is with the
-    /// peer, or its module never gives anything back. It goes on as if nothing had been asked.
+    /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it may be done, it is with the
+    /// peer, or its module never gives anything back. So it is with what goes over several lanes, in parts, or with a notification
+    /// behind it, from the start. It goes on as if nothing had been asked.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
         let (shared, id) = (&self.inner.shared, request.id);
         let Some(owner) = shared.ops.borrow().owner(id) else { return Ok(()) };
-        let (parts, posted) = {
+        let (has_parts, posted) = {
             let ops = shared.ops.borrow();
-            (ops.parts_of(id), ops.posted_at(id))
+            (!ops.parts_of(id).is_empty(), ops.posted_at(id))
         };
-        // What goes over several lanes is taken back as a whole.
-        let ids = if parts.is_empty() { vec![id] } else { parts };
+        if has_parts {
+            return Err(goes_on("it goes over several lanes or in several parts").into());
+        }
         let all = self.inner.all_endpoints();
-        let queued = |id| all.iter().find(|endpoint| endpoint.could_leave_out(id));
-        let waiting: Option<Vec<_>> = ids.iter().map(|id| Some((queued(*id)?, *id))).collect();
-        if let Some(waiting) = waiting {
-            waiting.into_iter().for_each(|(endpoint, id)| endpoint.leave_out(id));
+        if let Some(endpoint) = all.iter().find(|endpoint| endpoint.could_leave_out(id)) {
+            endpoint.leave_out(id);
             return Ok(());
         }
         let Some(interface) = posted.filter(|at| *at < shared.interfaces.len()) else {

@@ -398,12 +398,6 @@ impl OpenInterface {
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
-    /// Completes when all that was posted before on any endpoint of it is complete at its target.
-    pub(crate) fn flush(&self, cookie: u64) -> i32 {
-        // SAFETY: an open interface on its thread.
-        unsafe { (self.table.flush)(self.handle, cookie) }
-    }
-
     /// What memory it holds; `None` when the provider does not say.
     pub(crate) fn memory(&self) -> Option<MemoryUse> {
         let mut memory = MemoryUse::empty();

@@ -1,12 +1,10 @@
-//! Operations that are taken back, whose end nobody knows, or that are flushed for all endpoints at once.
+//! Operations that are taken back, or whose end nobody knows.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{
-    Access, Completion, CompletionError, Endpoint, PostError, RemoteKey, Request, Status,
-};
+use tieline::{Access, Completion, CompletionError, PostError, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
-use tieline_plugin_api::caps::{CANCEL, FLUSH_ALL};
+use tieline_plugin_api::caps::CANCEL;
 
 /// How an operation of `a` stands right now.
 #[track_caller]
@@ -127,7 +125,7 @@ cases! {
         assert!(stage.b.cancel(&put).is_err(), "another worker's");
     }
 
-    fn a_transfer_over_two_lanes_is_taken_back_as_a_whole_or_not() {
+    fn what_may_be_partly_done_is_not_taken_back() {
         let rail = |name| Lane { module: "rail", ..Lane::memory(name) };
         let stage = Stage::new(vec![Lane::messages("talk"), rail("one"), rail("two")]);
         const LEN: usize = 512 << 10;
@@ -136,13 +134,15 @@ cases! {
         let refuse = Rule::every(Slot::Put, Act::Refuse(Status::Again));
         stage.world.rule(refuse);
         let none_has = pending(stage.ab.put(&local, 0..LEN, &key, 0));
-        stage.a.cancel(&none_has).unwrap();
-        canceled_now(&stage, &none_has);
+        goes_on(&stage, &none_has, "several lanes");
+        let told = pending(stage.ab.put_notify(&local, 0..8, &key, 0, 1));
+        assert!(stage.a.cancel(&told).is_err(), "what tells of it would stand behind it");
         stage.world.forget_rules();
-        stage.settle();
+        assert_eq!((stage.end_of(&none_has), stage.end_of(&told)), (Some(Ok(0)), Some(Ok(0))));
         stage.world.rule(refuse.on("two"));
         let one_has = pending(stage.ab.put(&local, 0..LEN, &key, 0));
-        goes_on(&stage, &one_has, "it has begun");
+        stage.settle();
+        goes_on(&stage, &one_has, "several lanes");
         stage.world.forget_rules();
         assert_eq!(stage.end_of(&one_has), Some(Ok(0)));
         assert_eq!(target.to_vec(0..LEN).unwrap(), vec![7; LEN]);
@@ -180,74 +180,5 @@ cases! {
             not.region.close().map_err(|not| not.error).expect("its endpoint is closed");
             stage.assert_no_faults();
         }
-    }
-
-    fn one_call_flushes_the_endpoints_of_an_interface() {
-        let stage = Stage::new(vec![Lane::whole("all").with(FLUSH_ALL)]);
-        let (target, _key) = stage.target(vec![0; 64]);
-        let (to, bytes) = (stage.b.address().unwrap(), target.remote_key().unwrap());
-        let make = |_| {
-            let endpoint = stage.a.connect(&to).unwrap();
-            let key = endpoint.import_key(&bytes).unwrap();
-            (endpoint, key)
-        };
-        let all: Vec<(Endpoint, RemoteKey)> = (0..6).map(make).collect();
-        stage.world.change("all", |lane| lane.delay = 100);
-        let local = stage.local(vec![7; 64]);
-        let put = |(at, (endpoint, key)): (usize, &(Endpoint, RemoteKey))| {
-            pending(endpoint.put_with(&local, 0..8, key, at as u64 * 8, Completion::Local))
-        };
-        let puts: Vec<Request> = all.iter().enumerate().map(put).collect();
-        assert_ne!(target.to_vec(0..48).unwrap(), [7; 48], "none is carried out at once");
-        stage.a.flush().unwrap();
-        assert!(puts.iter().all(|put| stage.a.test(put) == Some(Ok(0))));
-        assert_eq!(target.to_vec(0..48).unwrap(), [7; 48]);
-        assert_eq!([Slot::FlushAll, Slot::Flush].map(|slot| stage.world.calls(slot).len()), [1, 0]);
-        stage.a.flush().unwrap();
-        assert_eq!(stage.world.calls(Slot::FlushAll).len(), 1, "there is nothing left to ask for");
-        // One alone is asked itself.
-        let put = all[0].0.put_with(&local, 0..8, &all[0].1, 0, Completion::Local);
-        let _ = stage.ended(put).unwrap();
-        stage.a.flush().unwrap();
-        assert_eq!([Slot::FlushAll, Slot::Flush].map(|slot| stage.world.calls(slot).len()), [1, 1]);
-        stage.assert_no_faults();
-    }
-
-    fn where_the_call_fails_or_finds_no_room_each_endpoint_is_asked() {
-        for (act, fails) in [(Act::Refuse(Status::Again), false), (Act::FailLater(Status::Io), true)] {
-            let stage = Stage::new(vec![Lane::whole("all").with(FLUSH_ALL)]);
-            let (target, key) = stage.target(vec![0; 64]);
-            let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
-            let own = ab.import_key(&target.remote_key().unwrap()).unwrap();
-            let local = stage.local(vec![7; 64]);
-            stage.world.change("all", |lane| lane.delay = 20);
-            let _ = stage.ended(stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local)).unwrap();
-            let _ = stage.ended(ab.put_with(&local, 0..8, &own, 8, Completion::Local)).unwrap();
-            stage.world.rule(Rule::every(Slot::FlushAll, act));
-            assert_eq!(stage.a.flush().is_err(), fails);
-            assert_eq!(target.to_vec(0..16).unwrap(), [7; 16]);
-            assert_eq!(stage.world.calls(Slot::Flush).len(), 2);
-            stage.assert_no_faults();
-        }
-    }
-
-    /// What had completed locally there is lost, and the flush says so.
-    fn an_endpoint_that_fails_under_a_flush_of_all_fails_the_flush_and_not_the_others() {
-        let stage = Stage::new(vec![Lane::whole("all").with(FLUSH_ALL)]);
-        let (target, key) = stage.target(vec![0; 64]);
-        let third = stage.at_b.worker().unwrap();
-        let other = stage.a.connect(&third.address().unwrap()).unwrap();
-        let own = other.import_key(&target.remote_key().unwrap()).unwrap();
-        let local = stage.local(vec![7; 64]);
-        stage.world.change("all", |lane| lane.delay = 20);
-        let _ = stage.ended(stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local)).unwrap();
-        let _ = stage.ended(other.put_with(&local, 0..8, &own, 8, Completion::Local)).unwrap();
-        let (from, to) = (stage.world.interface(0, "all"), stage.world.interface(2, "all"));
-        stage.world.break_endpoints(from, to, Status::PeerFailed, "the cable is cut");
-        let error = stage.a.flush().unwrap_err();
-        assert_eq!(error.status(), Status::PeerFailed);
-        assert_eq!(target.to_vec(0..8).unwrap(), [7; 8]);
-        assert!(stage.ab.error().is_none());
-        stage.assert_no_faults();
     }
 }
