@@ -382,3 +382,24 @@ fn what_is_required_and_missing_is_an_error() {
     assert!(required(connect, &[shm(), tcp_connect()]).is_ok());
     assert!(required(connect, &[shm()]).is_err());
 }
+
+#[test]
+fn what_messages_have_to_do_instead_is_what_no_module_of_the_domain_does() {
+    let of = |caps: u64| data("net", "net:0", "all", caps, 50);
+    let rows = [
+        (MESSAGES, (true, true)),
+        (MESSAGES | RMA, (false, true)),
+        (MESSAGES | caps::ATOMICS | caps::REMOTE_COMPLETION, (true, false)),
+        (MESSAGES | RMA | caps::ATOMICS, (false, false)),
+        // Without messages there is nothing that could stand in.
+        (RMA, (false, false)),
+        (caps::ATOMICS | caps::REMOTE_COMPLETION, (false, false)),
+    ];
+    for (caps, emulated) in rows {
+        let candidate = of(caps);
+        let prefer = preferences(&[]);
+        let composition = compose(&[candidate], &prefer);
+        let found = composition.paths.first().map(|path| (path.emulated.rma, path.emulated.atomic));
+        assert_eq!(found, Some(emulated), "{caps:#x}");
+    }
+}

@@ -28,12 +28,14 @@ impl Spin {
         let allowed = sys::processors_allowed();
         // The affinity mask, and the quotas of the control groups around this process.
         let granted = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Spin {
-            asked,
-            processes: job::processes_on_this_host(),
-            processors: granted.min(allowed.unwrap_or(granted)),
-            by_quota: allowed.is_some_and(|allowed| granted < allowed),
-        })
+        Ok(Spin { asked, ..Spin::with(job::processes_on_this_host(), granted, allowed) })
+    }
+
+    /// As many processors as are `granted`, of those that the affinity mask has `allowed`, if that is known.
+    fn with(processes: usize, granted: usize, allowed: Option<usize>) -> Spin {
+        let processors = granted.min(allowed.unwrap_or(granted));
+        let by_quota = allowed.is_some_and(|allowed| granted < allowed);
+        Spin { asked: None, processes, processors, by_quota }
     }
 
     /// The time to spin. `shared`: whether this thread's processor turned out to be wanted by others.
@@ -75,6 +77,75 @@ impl Spin {
 
     #[cfg(test)]
     pub(crate) fn for_tests(processes: usize, processors: usize, by_quota: bool) -> Spin {
-        Spin { asked: None, processes, processors, by_quota }
+        Spin::with(processes, processors, by_quota.then_some(processors + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_named_where_it_grants_less_than_the_affinity_mask_and_nowhere_else() {
+        for (granted, allowed, processors, quota) in [
+            (4, Some(4), 4, false),
+            (3, Some(4), 3, true),
+            (4, Some(3), 3, false),
+            (4, None, 4, false),
+        ] {
+            let spin = Spin::with(8, granted, allowed);
+            assert_eq!((spin.processors, spin.by_quota), (processors, quota));
+            let text = spin.text();
+            assert!(text.contains(&format!("{processors} processors")), "{text}");
+            assert_eq!(text.ends_with(" by the quota of a control group"), quota, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_has_a_processor_each_spins_and_who_has_not_says_what_there_is_too_little_of() {
+        let spin = |processes| Spin::with(processes, 2, Some(2));
+        for processes in [1, 2] {
+            assert_eq!(spin(processes).budget(None), ENOUGH);
+            assert!(
+                spin(processes).text().starts_with("spin for 50µs"),
+                "{}",
+                spin(processes).text()
+            );
+        }
+        assert_eq!(spin(3).budget(None), Duration::ZERO);
+        let text = spin(3).text();
+        assert_eq!(
+            text,
+            "yield their processor at once, then sleep: 3 processes of the job on this host, 2 processors"
+        );
+        assert!(
+            Spin::with(1, 1, None)
+                .text()
+                .ends_with("1 process of the job on this host, 1 processor")
+        );
+    }
+
+    #[test]
+    fn what_yields_show_is_believed_unless_a_quota_is_what_there_is_too_little_of() {
+        let (crowded, by_quota) = (Spin::with(3, 2, Some(2)), Spin::with(3, 2, Some(4)));
+        assert_eq!(crowded.budget(Some(false)), ENOUGH);
+        assert_eq!(by_quota.budget(Some(false)), Duration::ZERO);
+        let roomy = Spin::with(2, 2, Some(4));
+        assert_eq!((roomy.budget(None), roomy.budget(Some(false))), (ENOUGH, ENOUGH));
+        assert_eq!(roomy.budget(Some(true)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_somebody_asked_for_holds_whatever_there_is_and_is_named() {
+        let config = Config::builder().set(vars::SPIN, "3us").build().unwrap();
+        let spin = Spin::new(&config).unwrap();
+        for shared in [None, Some(true), Some(false)] {
+            assert_eq!(spin.budget(shared), Duration::from_micros(3));
+        }
+        let text = spin.text();
+        assert!(
+            text.starts_with("spin for 3µs") && text.contains("TIELINE_SPIN was set"),
+            "{text}"
+        );
     }
 }

@@ -229,4 +229,99 @@ mod tests {
         assert!(peers.tell(number));
         assert!(!peers.tell(77), "nobody has that number");
     }
+
+    fn gone(words: &str) -> Error {
+        Error::new(crate::Status::PeerFailed, words, "", "")
+    }
+
+    /// A peer whose worker is known by this byte.
+    fn known(peers: &mut Peers, worker: u8) -> u32 {
+        let address = WorkerAddress {
+            context: [1; 16],
+            messages: crate::address::MESSAGES,
+            location: crate::address::Location::here(),
+            entry: crate::address::WorkerEntry {
+                worker: [worker; 16],
+                candidates: Vec::new(),
+                schemes: Vec::new(),
+            },
+            service: None,
+        };
+        peers.number(&address).0
+    }
+
+    #[test]
+    fn what_was_said_first_of_a_lost_peer_is_kept_until_the_application_is_told() {
+        let mut peers = Peers::default();
+        let number = known(&mut peers, 7);
+        assert!(peers.lost(&[7; 16]).is_none(), "nobody has said so");
+        assert_eq!(peers.lose(number, &gone("first")), Some([7; 16]));
+        assert_eq!(peers.lose(number, &gone("second")), Some([7; 16]));
+        let (who, error) = peers.lost(&[7; 16]).expect("it is lost");
+        assert_eq!((who, error.what()), (number, "first"));
+        assert!(peers.tell(number));
+        assert!(peers.lost(&[7; 16]).is_none(), "it has been told");
+    }
+
+    #[test]
+    fn a_peer_that_stands_again_is_not_lost_and_can_be_lost_and_leave_anew() {
+        let mut peers = Peers::default();
+        let number = known(&mut peers, 7);
+        let _ = peers.lose(number, &gone("before"));
+        assert!(peers.part(number));
+        assert!(!peers.part(number), "it leaves once");
+        peers.stands(number);
+        assert!(peers.lost(&[7; 16]).is_none());
+        assert!(peers.part(number));
+        let _ = peers.lose(number, &gone("after"));
+        assert_eq!(peers.lost(&[7; 16]).expect("it is lost").1.what(), "after");
+    }
+
+    #[test]
+    fn nobody_leaves_or_is_lost_by_a_number_that_nobody_has() {
+        let mut peers = Peers::default();
+        let stranger = stranger(&mut peers);
+        assert_eq!(peers.lose(stranger, &gone("here")), None, "its worker is not known");
+        assert_eq!(peers.lose(77, &gone("here")), None);
+        assert!(!peers.part(77));
+        assert!(peers.left(77).is_none());
+        assert_eq!((peers.ways(77), peers.known_number(&[7; 16])), (0, None));
+    }
+
+    #[test]
+    fn a_peer_rests_when_the_last_way_to_it_is_gone_and_not_before() {
+        let mut peers = Peers::default();
+        let number = stranger(&mut peers);
+        peers.arrived(number);
+        peers.arrived(number);
+        let _ = peers.left(number);
+        assert_eq!(peers.ways(number), 1);
+        for _ in 0..2 * REMEMBERED {
+            let _ = stranger(&mut peers);
+        }
+        assert!(peers.get(number).is_some(), "one leads to it still");
+        let _ = peers.left(number);
+        let _ = peers.left(number); // said once more than there were
+        assert_eq!(peers.ways(number), 0);
+    }
+
+    #[test]
+    fn a_worker_has_one_number_while_it_is_remembered_and_another_after_it_was_forgotten() {
+        let mut peers = Peers::default();
+        let first = known(&mut peers, 7);
+        assert_eq!((known(&mut peers, 7), peers.known_number(&[7; 16])), (first, Some(first)));
+        for _ in 0..2 * REMEMBERED {
+            let _ = stranger(&mut peers);
+        }
+        assert_eq!(peers.known_number(&[7; 16]), None);
+        assert_ne!(known(&mut peers, 7), first);
+    }
+
+    #[test]
+    fn a_number_is_never_one_that_is_in_use_nor_the_highest() {
+        let mut peers = Peers::default();
+        let first = stranger(&mut peers);
+        peers.next = u32::MAX;
+        assert_eq!((stranger(&mut peers), first), (1, 0));
+    }
 }

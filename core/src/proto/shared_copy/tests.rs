@@ -73,3 +73,54 @@ fn a_request_survives_its_bytes_and_nonsense_does_not() {
         assert!(parse_request(&bytes[..end]).is_err());
     }
 }
+
+#[test]
+fn every_slot_is_given_to_one_transfer_at_a_time() {
+    let slots = Slots::default();
+    let mut taken: Vec<u16> = (0..SLOTS).map_while(|_| slots.take()).collect();
+    assert_eq!(taken, (0..SLOTS as u16).collect::<Vec<_>>());
+    assert_eq!(slots.take(), None, "there are no more");
+    for back in [3, 0, SLOTS as u16 - 1] {
+        slots.give_back(back);
+        assert_eq!(slots.take(), Some(back), "the only free one");
+        assert_eq!(slots.take(), None);
+    }
+    taken.drain(..).for_each(|slot| slots.give_back(slot));
+    assert_eq!(slots.take(), Some(0));
+}
+
+#[test]
+fn a_slot_that_was_given_back_twice_is_no_others() {
+    let slots = Slots::default();
+    let (first, second) = (slots.take(), slots.take());
+    slots.give_back(first.unwrap());
+    slots.give_back(first.unwrap());
+    assert_eq!((slots.take(), slots.take()), (first, Some(2)));
+    assert_eq!(second, Some(1));
+}
+
+/// A slot of zeros is one that nobody has written.
+#[test]
+fn the_number_of_a_transfer_is_that_of_the_one_before_until_a_peer_was_asked_and_never_0() {
+    let slots = Slots::default();
+    assert_eq!((slots.next_sequence(), slots.next_sequence()), (1, 1));
+    slots.used(1);
+    assert_eq!(slots.next_sequence(), 2);
+    slots.used(u16::MAX);
+    assert_eq!(slots.next_sequence(), 1);
+}
+
+#[test]
+fn a_request_for_a_slot_or_a_length_that_there_is_not_is_refused() {
+    let target = Target { region: 1, generation: 2, offset: 3 };
+    let longest = MOST_CHUNKS * CHUNK as u64;
+    for (slot, len, taken) in [
+        (SLOTS as u16 - 1, longest, true),
+        (SLOTS as u16, longest, false),
+        (SLOTS as u16 - 1, longest + 1, false),
+    ] {
+        let plan = Plan { put: true, sequence: 4, slot, len, at: 7, target };
+        let bytes = request_bytes(&plan, b"control", b"memory").unwrap();
+        assert_eq!(parse_request(&bytes).is_ok(), taken, "{slot} {len}");
+    }
+}

@@ -2,6 +2,7 @@
 //! scenarios of `docs/wireup.md`.
 
 mod bounds;
+mod deadlines;
 mod explore;
 mod many;
 mod parsers;
