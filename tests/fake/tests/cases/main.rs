@@ -21,6 +21,7 @@ mod pointers;
 mod progress_thread;
 mod shared;
 mod stage;
+mod ways;
 mod workers;
 
 /// The cases that fail today, and what is wrong.
@@ -67,6 +68,7 @@ fn every_known_case_is_a_case() {
         include_str!("pointers.rs"),
         include_str!("progress_thread.rs"),
         include_str!("shared.rs"),
+        include_str!("ways.rs"),
         include_str!("workers.rs"),
     ];
     for (name, _) in KNOWN {

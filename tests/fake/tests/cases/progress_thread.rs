@@ -11,7 +11,7 @@ use tieline_plugin_api::caps;
 /// Nothing here takes that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn with_threads() -> Stage {
+pub(crate) fn with_threads() -> Stage {
     Stage::with(vec![Lane::messages("am")], &[("TIELINE_PROGRESS_THREAD", "on")])
 }
 
