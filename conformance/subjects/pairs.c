@@ -198,6 +198,7 @@ struct tieline_endpoint {
     struct address own, peer;
     int listener, out, in;
     int phase, refused, told, watched, bye; /* refused: only what the peer sent before is left; watched: for room in `out` */
+    int broken;                    /* nobody is at the other end of `out`: what is left is to read */
     int32_t status;                /* ENDED: why */
     const char *words;
     uint64_t serial, window, open, gets, fence; /* fence: gets that must be answered before anything else is posted */
@@ -652,6 +653,7 @@ static void outward(struct tieline_endpoint *e, uint32_t events)
     admit(e);
     if (e->in >= 0 && !MUTATED(END_OVERTAKES)) { /* what came before the end is read first */
         epoll_ctl(e->interface->epoll, EPOLL_CTL_DEL, e->out, NULL);
+        e->broken = 1;
         return;
     }
     for (int n = 0; n < 2; n++) /* the first may be the error that it was reset */
@@ -980,7 +982,7 @@ static void close_endpoint(struct tieline_endpoint *e)
     if (MUTATED(LISTENER_LEAKS) && e->phase == FRESH) e->listener = -1;
     drop_socket(e, &e->listener);
     drop_socket(e, &e->in);
-    if (e->phase == OPEN) {
+    if (e->phase == OPEN && !e->broken) {
         e->phase = LEAVING, e->bye = !MUTATED(CLOSES_WITHOUT_WORD);
         e->next = i->leaving, i->leaving = e;
         if (MUTATED(CLOSE_DROPS_PACKED)) e->stash = EMPTY;

@@ -7,6 +7,7 @@ use crate::case::{Case, Desk, Mailbox};
 use crate::endpoint::Endpoint;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, succeeds};
+use crate::watch::share;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
@@ -17,37 +18,47 @@ const LONGEST: usize = 32 << 10;
 const QUIET: u32 = 100_000;
 
 pub(super) fn what_was_sent_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
-    for most in [1, 5, 100, MOST] {
-        leave(case, most, 0, false)?;
-    }
-    Ok(())
+    leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
 /// Closing a socket with something unread in it, say, ends the connection at once, both ways.
 pub(super) fn what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread(
     case: &Case,
 ) -> Checked {
-    for most in [1, 100, MOST] {
-        leave(case, most, 200, false)?;
-    }
-    Ok(())
+    leave_all(case, &[1, 100, MOST], 200, false)
 }
 
 /// A packed message may have been taken although there is no room on the way yet.
 pub(super) fn what_was_packed_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
-    [1, 20, MOST].into_iter().filter(|_| fits).try_for_each(|most| leave(case, most, 0, true))
+    if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }
 }
 
-/// One thread sends `most` messages, or as many as there is room for, and leaves; the other one sends it `back` of its
-/// own, which it does not look at, and only then polls.
-fn leave(case: &Case, most: u64, back: u64, packed: bool) -> Checked {
+/// One thread sends some messages, or as many as there is room for, and leaves; the other one sends it some of its own, which
+/// it does not look at, and only then polls.
+#[derive(Clone, Copy)]
+struct Leaving {
+    most: u64,
+    back: u64,
+    packed: bool,
+    /// Polls when the sender is gone, if its end needs nobody's poll, and not while it leaves.
+    late: bool,
+}
+
+fn leave_all(case: &Case, numbers: &[u64], back: u64, packed: bool) -> Checked {
+    numbers.iter().try_for_each(|&most| {
+        [false, true]
+            .into_iter()
+            .try_for_each(|late| leave(case, Leaving { most, back, packed, late }))
+    })
+}
+
+fn leave(case: &Case, leaving: Leaving) -> Checked {
     let (to_sender, from_receiver) = channel();
     let (to_receiver, from_sender) = channel();
     std::thread::scope(|scope| {
-        let sender =
-            scope.spawn(move || send_and_leave(case, most, packed, to_receiver, from_receiver));
-        let receiver = scope.spawn(move || receive_all(case, back, to_sender, from_sender));
+        let sender = scope.spawn(move || send_and_leave(case, leaving, to_receiver, from_receiver));
+        let receiver = scope.spawn(move || receive_all(case, leaving, to_sender, from_sender));
         [receiver, sender].into_iter().try_for_each(|thread| {
             thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
         })
@@ -111,11 +122,11 @@ fn meet(
 
 fn send_and_leave(
     case: &Case,
-    most: u64,
-    packed: bool,
+    leaving: Leaving,
     mine: Sender<Word>,
     theirs: Receiver<Word>,
 ) -> Checked {
+    let Leaving { most, packed, .. } = leaving;
     let mut mailbox = Mailbox::new(case.interface()?);
     let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;
     if !matches!(theirs.recv(), Ok(Word::Go)) {
@@ -233,10 +244,15 @@ fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
     random.bytes(len.min(LONGEST))
 }
 
-fn receive_all(case: &Case, back: u64, mine: Sender<Word>, theirs: Receiver<Word>) -> Checked {
+fn receive_all(
+    case: &Case,
+    leaving: Leaving,
+    mine: Sender<Word>,
+    theirs: Receiver<Word>,
+) -> Checked {
     let mut mailbox = Mailbox::new(case.interface()?);
     let endpoint = meet(case, &mut mailbox, &mine, &theirs)?;
-    for n in 0..back {
+    for n in 0..leaving.back {
         if endpoint.am_short(1, n, &[n as u8; 16][..case.attr.max_short.min(16)]).is_err() {
             break;
         }
@@ -244,6 +260,9 @@ fn receive_all(case: &Case, back: u64, mine: Sender<Word>, theirs: Receiver<Word
     mine.send(Word::Go).map_err(|_| gave_up())?;
     let Ok(Word::Sent(sent)) = theirs.recv() else { return Err(gave_up()) };
     let (mut random, mut quiet, mut gone) = (Random(21), 0, false);
+    if leaving.late {
+        gone = matches!(theirs.recv_timeout(share(40)), Ok(Word::Gone));
+    }
     for n in 0..sent {
         let message = loop {
             if let Some(message) = mailbox.messages.pop_front() {
