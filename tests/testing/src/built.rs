@@ -33,7 +33,8 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     }
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let profile = profile(&program).ok_or("this program lies nowhere")?;
-    let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
+    // The one that runs this test, if one does.
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let _ = cargo
         .current_dir(source)
