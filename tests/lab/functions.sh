@@ -85,8 +85,10 @@ gives_up_soon() {
 conformance() {
     need tieline
     built libtieline_verbs.so
-    # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not.
+    # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not, and one that
+    # never comes before a check loses patience, which is half of its limit.
     export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s
+    export TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
     # One thread is both ends in most checks: who closes waits in vain for acknowledgements that the other's poll gives.
     export TIELINE_CLOSE_TIMEOUT=300ms
     tieline check "$TARGET/debug/libtieline_verbs.so" --module "$1" --limit $((60 * SLOWNESS))
