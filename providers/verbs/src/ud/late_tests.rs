@@ -139,3 +139,39 @@ fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
     assert_eq!(to_b.am_short(1, 5, b"x"), Ok(Posting::Done));
     close(to_b, &mut a, &mut b);
 }
+
+/// More than answer once they are closed.
+const MANY: u64 = 100;
+
+/// Its goodbye is heard, and that is not.
+fn close_unheard(channel: VerbsEndpoint, b: &mut Side) {
+    drop(channel);
+    fault(|faults| faults.cut = true);
+    (0..4).for_each(|_| b.poll());
+    fault(|faults| faults.cut = false);
+}
+
+#[test]
+fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let mut kept = Vec::new();
+    for n in 1..=MANY {
+        let to_b = channel(&mut a, &mut b);
+        b.told.arrived.clear();
+        close_unheard(to_b, &mut b);
+        // Another one comes before the goodbye is said again.
+        let another = channel(&mut a, &mut b);
+        b.told.arrived.clear();
+        drop(another);
+        // It is said again every second at least.
+        for _ in 0..100 {
+            pass(Duration::from_millis(10));
+            a.poll();
+            b.poll();
+        }
+        assert_eq!((a.interface.memory().peers, b.told.left as u64), (0, 2 * n));
+        kept.push(b.interface.memory().peer_bytes);
+    }
+    assert_eq!(kept[MANY as usize - 1], kept[MANY as usize / 2], "{kept:?}");
+    assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+}

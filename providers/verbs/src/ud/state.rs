@@ -18,7 +18,7 @@ use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(not(test))]
@@ -37,8 +37,11 @@ const SILENT: u64 = 3;
 const GRH: usize = 40;
 /// Channels that end here at most; anybody can open them.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
-/// Beyond this many the slots of closed ones are used again.
-const KEPT_INBOUND: usize = if cfg!(test) { 64 } else { 1 << 10 };
+/// Beyond this many the slots of those are used again whose peers are dead.
+const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
+/// Closed ones that still answer, should what was said to their peers be lost; beyond that another one takes the place of the
+/// oldest.
+const KEPT_CLOSED: usize = 64;
 /// Polls after which the clock is read, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
@@ -163,6 +166,8 @@ pub(crate) struct State {
     qp: Qp,
     outbound: Vec<Option<Outbound>>,
     inbound: Vec<Inbound>,
+    /// The slots of those that were closed, in that order.
+    closed: VecDeque<u32>,
     /// Which channel a hello opened: it may come again.
     known: HashMap<(Target, End), u32>,
     handles: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
@@ -249,6 +254,7 @@ impl State {
             qp,
             outbound: Vec::new(),
             inbound: Vec::new(),
+            closed: VecDeque::new(),
             known: HashMap::new(),
             handles: HashMap::new(),
             unresolved: HashMap::new(),

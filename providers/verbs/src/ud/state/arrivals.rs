@@ -137,6 +137,7 @@ impl State {
         }
         if packet.kind == Kind::Bye {
             inbound.left = true;
+            self.closed.push_back(number);
             let event = Event { kind: event::PEER_LEFT, peer, ..Event::empty() };
             self.notices.push(event, Attached::Nothing, events);
             return false;
@@ -178,10 +179,10 @@ impl State {
         let slot = match known {
             Some(slot) => slot,
             None => {
-                let Some(slot) = self.free_slot() else { return };
                 let (Ok(handle), Ok(token)) = (self.handle_back(&peer.port), number()) else {
                     return;
                 };
+                let Some(slot) = self.free_slot() else { return };
                 let number = self.next_peer;
                 self.next_peer += 1;
                 let inbound = Inbound {
@@ -224,20 +225,24 @@ impl State {
         transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &welcome.pack());
     }
 
-    /// The slot of a new channel: a new one while there are few; then that of one that was closed, which keeps
-    /// answering until then, or whose peer is silent though it owes something; last that of the longest silent one.
-    fn free_slot(&self) -> Option<usize> {
+    /// The slot of a new channel: that of the oldest closed one, once there are enough that still answer; then a new one while
+    /// there are few; then that of one whose peer is silent though it owes something; last that of the longest silent one.
+    fn free_slot(&mut self) -> Option<usize> {
         let (len, era) = (self.inbound.len(), self.era);
+        if self.closed.len() >= KEPT_CLOSED || len >= MAX_INBOUND {
+            if let Some(slot) = self.closed.pop_front() {
+                return Some(slot as usize);
+            }
+        }
         if len < KEPT_INBOUND {
             return Some(len);
         }
-        let closed = self.inbound.iter().position(|inbound| inbound.left);
-        let is_dead = |inbound: &Inbound| inbound.is_owed() && inbound.is_silent(era);
-        let free = closed.or_else(|| self.inbound.iter().position(is_dead));
+        let is_dead = |inbound: &Inbound| !inbound.left && inbound.is_owed();
+        let silent = self.inbound.iter().enumerate().filter(|(_, i)| i.is_silent(era));
+        let free = silent.clone().find(|(_, inbound)| is_dead(inbound)).map(|(slot, _)| slot);
         if free.is_some() || len < MAX_INBOUND {
             return free.or(Some(len));
         }
-        let silent = self.inbound.iter().enumerate().filter(|(_, inbound)| inbound.is_silent(era));
         silent.min_by_key(|(_, inbound)| inbound.era).map(|(slot, _)| slot)
     }
 
