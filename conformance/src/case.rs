@@ -1,18 +1,17 @@
 //! What a check gets: one module of one provider, opened.
 
+pub(crate) use crate::mailbox::Mailbox;
+
 use crate::endpoint::{Endpoint, Key, Target};
 use crate::interface::{Interface, Received};
-use crate::report::{Stop, fail, holds, succeeds};
+use crate::report::{Stop, fail, succeeds};
 use crate::sys::{Domain, Memory, Provider};
 use crate::watch::Patience;
 use crate::{load, note};
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tieline_plugin_api::abi::{DomainAttr, Iov, ModuleAttr, fixed_str};
-use tieline_plugin_api::{
-    Failure, Named, Status, access, caps, connects, event, event_flags, op_flags, role,
-};
+use tieline_plugin_api::abi::{DomainAttr, EndpointLimits, Iov, ModuleAttr, fixed_str};
+use tieline_plugin_api::{Failure, Named, Status, access, caps, connects, op_flags, role};
 
 /// Every right that a region can give.
 pub(crate) const ALL_RIGHTS: u64 =
@@ -81,8 +80,37 @@ impl Case {
             .into_iter()
             .find(|m| fixed_str(&m.name) == Some(module_name))
             .ok_or_else(|| format!("there is no module {module}"))?;
-        let peer_program = peer_program.to_path_buf();
-        Ok(Case { path: path.to_path_buf(), provider, domain_attr, attr, domain, peer_program })
+        let (path, peer_program) = (path.to_path_buf(), peer_program.to_path_buf());
+        Ok(Case { path, provider, domain_attr, attr, domain, peer_program }.limited())
+    }
+
+    /// With what its endpoints carry where that is less than the module states: the core sizes everything by the lesser of both.
+    pub(crate) fn limited(self) -> Case {
+        let attr = self.carried().unwrap_or(self.attr);
+        Case { attr, ..self }
+    }
+
+    fn carried(&self) -> Option<ModuleAttr> {
+        let _ = self.provider.endpoint.limits.filter(|_| !self.is_connector())?;
+        let mut desk = self.desk().ok()?;
+        let endpoint = desk.endpoint();
+        let (limits, _) = desk.retry(|| endpoint.limits(size_of::<EndpointLimits>())).ok()?.ok()?;
+        let lesser = |module: usize, endpoint: usize| match (module, endpoint) {
+            (module, 0) => module,
+            (0, endpoint) => endpoint,
+            (module, endpoint) => module.min(endpoint),
+        };
+        let mut attr = self.attr;
+        for (module, endpoint) in [
+            (&mut attr.max_short, limits.max_short),
+            (&mut attr.max_packed, limits.max_packed),
+            (&mut attr.max_zcopy, limits.max_zcopy),
+            (&mut attr.max_put, limits.max_put),
+            (&mut attr.max_get, limits.max_get),
+        ] {
+            *module = lesser(*module, endpoint);
+        }
+        Some(attr)
     }
 
     /// `domain/module`.
@@ -181,98 +209,6 @@ pub(crate) const NEAR_COOKIE: u64 = 0xe0;
 /// `put` for `TIELINE_CAP_PUT`.
 pub(crate) fn short_name(named: &Named) -> String {
     named.c_name.trim_start_matches("TIELINE_CAP_").to_lowercase()
-}
-
-/// An interface and what came in through it, sorted.
-pub(crate) struct Mailbox {
-    pub(crate) interface: Interface,
-    pub(crate) messages: VecDeque<Received>,
-    pub(crate) completions: Vec<Received>,
-    pub(crate) arrived: Vec<Received>,
-    pub(crate) left: Vec<Received>,
-    pub(crate) failed: Vec<Received>,
-    /// Numbers of peers that are here, and which of `arrived` they are.
-    here: Vec<(u64, usize)>,
-    /// Cookies of endpoints that were connected to an endpoint: they name the peers, which do not arrive.
-    pub(crate) cookies: Vec<u64>,
-    /// Events that one poll has room for.
-    pub(crate) at_once: usize,
-    /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
-    pub(crate) keeps_lent: bool,
-}
-
-impl Mailbox {
-    pub(crate) fn new(interface: Interface) -> Mailbox {
-        Mailbox {
-            interface,
-            messages: VecDeque::new(),
-            completions: Vec::new(),
-            arrived: Vec::new(),
-            left: Vec::new(),
-            failed: Vec::new(),
-            here: Vec::new(),
-            cookies: Vec::new(),
-            at_once: 16,
-            keeps_lent: false,
-        }
-    }
-
-    /// Forgets what came before; of peers the last ones are known still.
-    fn forget(&mut self) {
-        for list in [&mut self.completions, &mut self.arrived, &mut self.left, &mut self.failed] {
-            list.clear();
-        }
-        self.messages.clear();
-        self.cookies.dedup();
-        let known = self.here.len().min(8);
-        drop(self.here.drain(..self.here.len() - known));
-    }
-
-    /// One poll; `false` when it brought nothing.
-    pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
-        let events = succeeds("poll", self.interface.poll(self.at_once))?;
-        let any = !events.is_empty();
-        for mut received in events {
-            match received.kind {
-                event::MESSAGE | event::NOTIFIED => {
-                    let here = self.here.iter().find(|(peer, _)| *peer == received.peer);
-                    if here.is_none() && !self.cookies.contains(&received.peer) {
-                        return Err(fail(
-                            format!("a message from peer {}", received.peer),
-                            "PEER_ARRIVED with that number first, and no PEER_LEFT of it since",
-                            format!("{} arrivals", self.arrived.len()),
-                        ));
-                    }
-                    received.sender = here.map(|(_, arrival)| *arrival);
-                    if received.flags & event_flags::LENT != 0 && !self.keeps_lent {
-                        self.interface.release(received.cookie);
-                    }
-                    self.messages.push_back(received);
-                }
-                event::COMPLETION => {
-                    let words = std::str::from_utf8(&received.data).is_ok();
-                    holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
-                    self.completions.push(received);
-                }
-                event::PEER_ARRIVED => {
-                    self.here.retain(|(peer, _)| *peer != received.peer);
-                    self.here.push((received.peer, self.arrived.len()));
-                    self.arrived.push(received);
-                }
-                event::PEER_LEFT => {
-                    let before = self.here.len();
-                    self.here.retain(|(peer, _)| *peer != received.peer);
-                    let found = format!("one of {} more", received.peer);
-                    let expected = "one for each PEER_ARRIVED";
-                    holds(self.here.len() < before, "PEER_LEFT", expected, found)?;
-                    self.left.push(received);
-                }
-                event::ENDPOINT_FAILED => self.failed.push(received),
-                kind => return Err(fail("the kind of an event", "one that exists", kind)),
-            }
-        }
-        Ok(any)
-    }
 }
 
 /// Two ends (or one that is both) and the endpoint from the near to the far one.

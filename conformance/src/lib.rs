@@ -18,6 +18,7 @@ mod hold;
 mod hub;
 mod interface;
 mod load;
+mod mailbox;
 mod measure;
 mod note;
 mod page;

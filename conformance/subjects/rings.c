@@ -59,11 +59,33 @@
     M(FOREIGN_KERNEL_IS_REACHABLE, "an address from another host is said to be reachable") \
     M(SETTINGS_IGNORED, "settings are read and have no effect") \
     /* AGAIN */ \
-    M(AGAIN_FOR_EVER, "a sender that was told AGAIN once is told nothing else from then on")
+    M(AGAIN_FOR_EVER, "a sender that was told AGAIN once is told nothing else from then on") \
+    /* what a module may offer beyond the rest */ \
+    M(POINTER_FROM_START, "key_pointer leaves the offset out") \
+    M(POINTER_WITHOUT_RIGHTS, "key_pointer gives out memory that may not be written") \
+    M(FILES_USED_AGAIN, "alloc gives out again the file of a region that has ended, which others may have mapped") \
+    M(KEY_FREED_AT_ONCE, "drop_key unmaps what operations that have not ended use") \
+    M(KEY_OF_ONE_ENDPOINT, "a key works with the endpoint that has used it first, and no other of the interface") \
+    M(CANCEL_OF_ALL, "cancel ends whatever is pending on the endpoint") \
+    M(CANCELED_AND_DONE, "what was canceled is carried out, and ends as CANCELED") \
+    M(CANCELED_WITHOUT_END, "what was canceled has no completion") \
+    M(FLUSH_OF_NEWEST, "flush of the interface covers the endpoint that was made last alone") \
+    M(FLUSH_FAILS_WITH_ONE, "flush of the interface fails where one endpoint has failed") \
+    M(FAILURE_WITHOUT_EVENT, "an operation that makes no event makes none when it fails either") \
+    M(SILENT_ENDS_LATE, "an operation that makes no event ends behind those that follow it") \
+    M(DECLINED_AND_DONE, "a put or get that was declined is carried out") \
+    M(DECLINED_COMPLETES, "a put or get that was declined has a completion") \
+    M(NOTIFIED_EARLY, "the target is told when a put_notify is posted") \
+    M(WORD_CUT, "16 bits of the word of a put_notify arrive") \
+    M(LIMITS_OVERSTATED, "limits says more than the endpoint takes") \
+    M(LIMITS_WRITTEN_WHOLE, "limits writes all of its record, however little the caller has room for") \
+    M(ANY_KIND, "memory of whatever kind is asked for is the processor's")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "every second data call says AGAIN first") \
     M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
-    M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll")
+    M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll") \
+    M(DECLINES, "every third put or get is declined: what another lane would serve better") \
+    M(ENDPOINT_LIMITS, "endpoints carry a quarter of what the module states")
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -99,6 +121,9 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 #define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
 #define DEFAULT_PEERS "1024"
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
+#define DECLINING (ODDLY(DECLINES) || MUTATED(DECLINED_AND_DONE) || MUTATED(DECLINED_COMPLETES))
+#define LIMITED (ODDLY(ENDPOINT_LIMITS) || MUTATED(LIMITS_OVERSTATED) || MUTATED(LIMITS_WRITTEN_WHOLE))
+#define CARRIED(bytes) (LIMITED ? (bytes) / 4 : (bytes)) /* by an endpoint */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* a file that shrinks would kill whoever has it mapped */
 
 enum {
@@ -127,13 +152,18 @@ struct ring { /* numbers of slots: one side writes, the other reads; it never ov
     _Atomic uint32_t asleep; /* the reader wants the bell */
     _Atomic uint32_t number[MOST_SLOTS];
 };
-struct slot { uint32_t id, len; uint64_t header; uint8_t data[SLOT_BYTES]; };
+struct slot { uint32_t told, id, len, reserved; uint64_t header; uint8_t data[SLOT_BYTES]; }; /* told: of a put, by `header` */
 struct file { _Atomic uint32_t parting[2]; struct ring full, empty; struct slot slots[]; };
 struct greeting { char magic[8]; uint32_t slots, identity_len; uint8_t identity[IDENTITY]; };
 
 struct row { _Atomic uint64_t generation; uint64_t len, access; int32_t fd; uint32_t reserved; }; /* generation 0: no key */
 struct table { uint8_t domain[16]; struct row rows[REGIONS]; };
-struct packed_key { char magic[8]; uint8_t domain[16]; uint64_t row, generation; };
+struct packed_key {
+    char magic[8];
+    uint8_t domain[16];
+    uint64_t row, generation;
+    int32_t pid, table_fd; /* where the domain's table is: so the key alone says all that a put needs */
+};
 
 struct address {
     char magic[8], boot[40];     /* which kernel */
@@ -161,6 +191,7 @@ struct tieline_key {
     size_t len;
     uint32_t uses; /* by operations that have not ended */
     int dropped;
+    const struct tieline_endpoint *first; /* KEY_OF_ONE_ENDPOINT */
 };
 
 /* One end of a connection; it begins an endpoint or a peer. */
@@ -176,7 +207,7 @@ struct tieline_endpoint { /* the sender's end */
     struct address address;
     uint64_t cookie;
     int32_t failed;          /* what everything says from now on */
-    int told, wants_room, odd_calls, odd_again;
+    int told, wants_room, odd_calls, odd_again, odd_declines;
     uint32_t free_slots;     /* how many lie in `free` */
     uint32_t free[MOST_SLOTS];
     uint8_t out[MOST_SLOTS]; /* a slot that the receiver has */
@@ -190,15 +221,16 @@ struct peer { /* the receiver's end */
     uint8_t identity[IDENTITY];
 };
 
-enum kind { PUT, GET, ATOMIC, FLUSH, MESSAGE };
+enum kind { PUT, GET, ATOMIC, FLUSH, MESSAGE, NOTIFY, FLUSH_ALL };
 struct operation { /* one that has not ended */
-    struct tieline_endpoint *endpoint; /* null: it has, or its endpoint was closed */
+    struct tieline_endpoint *endpoint; /* null: it stands for all of the interface */
     struct tieline_key *key;
+    struct slot *slot;                 /* of a NOTIFY: what it is told in */
     enum kind kind;
-    int done;
+    int open, done, silent;            /* silent: makes an event only when it fails */
     int32_t status;
     uint64_t cookie, value, offset, due;
-    uint32_t pieces;
+    uint32_t pieces, word;
     const struct tieline_iov *iov; /* `own`, since the array is borrowed for the call */
     struct tieline_iov own[IOVS];
     struct tieline_atomic atomic;
@@ -343,7 +375,15 @@ static void give_up_slot(struct tieline_endpoint *e, const struct slot *s)
 static void send_slot(struct tieline_endpoint *e, struct slot *s, uint32_t id, uint64_t header, size_t len)
 {
     uint32_t slot = (uint32_t)(s - e->c.file->slots);
-    s->id = id, s->header = header, s->len = (uint32_t)len;
+    s->told = 0, s->id = id, s->header = header, s->len = (uint32_t)len;
+    e->out[slot] = 1;
+    push(&e->c, &e->c.file->full, slot);
+}
+
+static void send_word(struct tieline_endpoint *e, struct slot *s, uint32_t word)
+{
+    uint32_t slot = (uint32_t)(s - e->c.file->slots);
+    s->told = 1, s->id = 0, s->header = MUTATED(WORD_CUT) ? (uint16_t)word : word, s->len = 0;
     e->out[slot] = 1;
     push(&e->c, &e->c.file->full, slot);
 }
@@ -354,7 +394,7 @@ static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header
     int32_t status;
     if (MUTATED(SENT_TO_ANOTHER_ENDPOINT)) e = e->c.interface->endpoints;
     if ((status = refusal(e))) return status;
-    if (len > SHORT_BYTES) return TIELINE_TOO_LARGE;
+    if (len > CARRIED(SHORT_BYTES)) return TIELINE_TOO_LARGE;
     if (!(s = take_slot(e))) return TIELINE_AGAIN;
     if (MUTATED(ALLOCATION_PER_MESSAGE)) e->c.interface->leak = malloc(64);
     if (len) memcpy(s->data, payload, len);
@@ -371,7 +411,7 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     int32_t status;
     int64_t len;
     if ((status = refusal(e))) return status;
-    if (most > PACKED_BYTES) return TIELINE_TOO_LARGE;
+    if (most > CARRIED(PACKED_BYTES)) return TIELINE_TOO_LARGE;
     if (!(s = take_slot(e))) return TIELINE_AGAIN; /* before the application packs: it packs once */
     room = MUTATED(SCRATCH_OF_ALL_THREADS) ? scratch : s->data;
     len = pack(argument, room, most); /* it may send and poll meanwhile: the slot is in no list */
@@ -398,16 +438,16 @@ static int has_completions(const struct tieline_interface *i)
 static int is_full(const struct tieline_interface *i) { return i->tail - i->head == TABLE; }
 
 /* The place of an operation that was found good; null: the table is full. */
-static struct operation *post(struct tieline_endpoint *e, enum kind kind, uint64_t cookie, struct tieline_key *key)
+static struct operation *post(struct tieline_interface *i, struct tieline_endpoint *e, enum kind kind, uint64_t cookie,
+                              struct tieline_key *key)
 {
-    struct tieline_interface *i = e->c.interface;
     struct operation *o = operation_at(i, i->tail);
     if (is_full(i)) return NULL;
-    o->endpoint = e, o->key = key, o->kind = kind, o->cookie = cookie;
-    o->done = 0, o->status = TIELINE_OK, o->value = 0, o->pieces = 0;
+    o->endpoint = e, o->key = key, o->slot = NULL, o->kind = kind, o->cookie = cookie;
+    o->open = 1, o->done = o->silent = 0, o->status = TIELINE_OK, o->value = 0, o->pieces = 0;
     o->due = i->polls + (ODDLY(LATE_AND_OUT_OF_ORDER) ? 3 + i->tail * 7 % 5 : 0);
     if (key) key->uses++;
-    if (MUTATED(COOKIES_SWAPPED) && i->tail % 2 && i->head != i->tail && operation_at(i, i->tail - 1)->endpoint) {
+    if (MUTATED(COOKIES_SWAPPED) && i->tail % 2 && i->head != i->tail && operation_at(i, i->tail - 1)->open) {
         o->cookie = operation_at(i, i->tail - 1)->cookie;
         operation_at(i, i->tail - 1)->cookie = cookie;
     }
@@ -423,12 +463,11 @@ static void free_key(struct tieline_key *k)
     free(k);
 }
 
-static void let_go(struct operation *o)
+static void let_go(struct tieline_interface *i, struct operation *o)
 {
-    struct tieline_interface *i = o->endpoint->c.interface;
     if (o->key && !--o->key->uses && o->key->dropped) free_key(o->key);
-    o->endpoint = NULL, o->key = NULL;
-    while (i->head != i->tail && !operation_at(i, i->head)->endpoint) i->head++;
+    o->endpoint = NULL, o->key = NULL, o->open = 0;
+    while (i->head != i->tail && !operation_at(i, i->head)->open) i->head++;
 }
 
 /* May this key do that? At every operation, when it is posted and when it is carried out. */
@@ -439,41 +478,17 @@ static int32_t check_key(const struct tieline_key *k, uint64_t offset, uint64_t 
     return offset > k->len || len > k->len - offset ? TIELINE_OUT_OF_RANGE : TIELINE_OK;
 }
 
-static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enum kind kind)
-{
-    struct operation *o;
-    uint64_t len = 0, right = kind == PUT ? TIELINE_ACCESS_REMOTE_WRITE : TIELINE_ACCESS_REMOTE_READ;
-    int32_t status;
-    if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
-    if ((status = refusal(e))) return status;
-    if (op->iov_count > IOVS) return TIELINE_INVALID;
-    for (size_t n = 0; n < op->iov_count; n++) {
-        if (op->iov[n].len > RMA_BYTES - len) return TIELINE_TOO_LARGE;
-        len += op->iov[n].len;
-    }
-    if (len != op->len) return TIELINE_INVALID;
-    if ((status = check_key(op->key, op->offset, len, right))) return status;
-    if (!(o = post(e, kind, op->cookie, op->key))) return TIELINE_AGAIN;
-    o->offset = op->offset, o->pieces = (uint32_t)op->iov_count;
-    if (o->pieces) memcpy(o->own, op->iov, o->pieces * sizeof *op->iov);
-    o->iov = MUTATED(BORROWED_PIECES_KEPT) ? op->iov : o->own;
-    return TIELINE_PENDING;
-}
-
-static int32_t put(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, PUT); }
-static int32_t get(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, GET); }
-
 static int32_t atomic_operation(struct tieline_endpoint *e, const struct tieline_atomic *op)
 {
     struct operation *o;
     int32_t status;
-    if (tieline_not_understood(op->flags, TIELINE_OP_FETCH | TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
+    if (tieline_not_understood(op->flags, TIELINE_FLAGS_OF_ATOMIC)) return TIELINE_UNSUPPORTED_PARAM;
     if ((status = refusal(e))) return status;
     if (op->op > TIELINE_ATOMIC_MAX || (op->width != 4 && op->width != 8)) return TIELINE_INVALID;
     if (op->offset % op->width) return TIELINE_MISALIGNED;
     if ((status = check_key(op->key, op->offset, op->width, TIELINE_ACCESS_REMOTE_ATOMIC))) return status;
-    if (!(o = post(e, ATOMIC, op->cookie, op->key))) return TIELINE_AGAIN;
-    o->offset = op->offset, o->atomic = *op;
+    if (!(o = post(e->c.interface, e, ATOMIC, op->cookie, op->key))) return TIELINE_AGAIN;
+    o->offset = op->offset, o->atomic = *op, o->silent = (op->flags & TIELINE_OP_NO_EVENT) != 0;
     return TIELINE_PENDING;
 }
 
@@ -508,23 +523,74 @@ static uint64_t run_atomic(const struct tieline_atomic *op, void *at)
     return old;
 }
 
+static void run(struct operation *o);
+
+static void run_before(struct tieline_endpoint *e, const struct operation *last) /* null: all that was posted there */
+{
+    struct tieline_interface *i = e->c.interface;
+    for (uint64_t n = i->head; n != i->tail && operation_at(i, n) != last; n++)
+        if (operation_at(i, n)->endpoint == e) run(operation_at(i, n));
+}
+
 static void run(struct operation *o)
 {
     static const uint64_t rights[] = { [PUT] = TIELINE_ACCESS_REMOTE_WRITE, [GET] = TIELINE_ACCESS_REMOTE_READ,
-                                       [ATOMIC] = TIELINE_ACCESS_REMOTE_ATOMIC };
+                                       [ATOMIC] = TIELINE_ACCESS_REMOTE_ATOMIC, [NOTIFY] = TIELINE_ACCESS_REMOTE_WRITE };
     uint64_t len = o->kind == ATOMIC ? o->atomic.width : 0;
     if (o->done) return;
     o->done = 1;
-    if ((o->status = o->endpoint->failed) || !o->key) return;
+    if (!o->endpoint || (o->status = o->endpoint->failed) || !o->key) return;
+    if (o->kind == NOTIFY) run_before(o->endpoint, o); /* the bytes of every put before are there when the target is told */
     for (uint32_t n = 0; n < o->pieces; n++) len += o->iov[n].len;
-    if ((o->status = check_key(o->key, o->offset, len, rights[o->kind]))) return; /* it may have been revoked meanwhile */
+    o->status = check_key(o->key, o->offset, len, rights[o->kind]); /* it may have been revoked meanwhile */
+    if (o->status && o->slot) give_up_slot(o->endpoint, o->slot);
+    if (o->status) return;
     uint8_t *remote = o->key->base + o->offset;
     if (o->kind == ATOMIC) o->value = run_atomic(&o->atomic, remote);
     for (uint32_t n = 0; n < o->pieces; remote += o->iov[n++].len) {
         if (!o->iov[n].len) continue;
-        if (o->kind == PUT) memmove(remote, o->iov[n].base, o->iov[n].len);
-        else memmove(o->iov[n].base, remote, o->iov[n].len);
+        if (o->kind == GET) memmove(o->iov[n].base, remote, o->iov[n].len);
+        else memmove(remote, o->iov[n].base, o->iov[n].len);
     }
+    if (o->slot && !MUTATED(NOTIFIED_EARLY)) send_word(o->endpoint, o->slot, o->word);
+}
+
+static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enum kind kind, uint32_t word)
+{
+    struct operation *o;
+    struct slot *slot = NULL;
+    uint64_t len = 0, right = kind == GET ? TIELINE_ACCESS_REMOTE_READ : TIELINE_ACCESS_REMOTE_WRITE;
+    int declined = 0;
+    int32_t status;
+    if (tieline_not_understood(op->flags, TIELINE_FLAGS_OF_RMA)) return TIELINE_UNSUPPORTED_PARAM;
+    if ((status = refusal(e))) return status;
+    if (op->iov_count > IOVS) return TIELINE_INVALID;
+    for (size_t n = 0; n < op->iov_count; n++) {
+        if (op->iov[n].len > CARRIED(RMA_BYTES) - len) return TIELINE_TOO_LARGE;
+        len += op->iov[n].len;
+    }
+    if (len != op->len) return TIELINE_INVALID;
+    if (MUTATED(KEY_OF_ONE_ENDPOINT) && op->key->first && op->key->first != e) return TIELINE_KEY_REJECTED;
+    op->key->first = e;
+    if ((status = check_key(op->key, op->offset, len, right))) return status;
+    if (DECLINING && ++e->odd_declines % 3 == 0) declined = 1;
+    if (declined && ODDLY(DECLINES)) return TIELINE_DECLINED;
+    if (is_full(e->c.interface) || (kind == NOTIFY && !(slot = take_slot(e)))) return TIELINE_AGAIN;
+    o = post(e->c.interface, e, kind, op->cookie, op->key);
+    o->offset = op->offset, o->pieces = (uint32_t)op->iov_count;
+    o->slot = slot, o->word = word, o->silent = (op->flags & TIELINE_OP_NO_EVENT) != 0;
+    if (o->pieces) memcpy(o->own, op->iov, o->pieces * sizeof *op->iov);
+    o->iov = MUTATED(BORROWED_PIECES_KEPT) ? op->iov : o->own;
+    if (slot && MUTATED(NOTIFIED_EARLY)) send_word(e, slot, word);
+    if (declined && MUTATED(DECLINED_AND_DONE)) run(o), let_go(e->c.interface, o);
+    return declined ? TIELINE_DECLINED : TIELINE_PENDING;
+}
+
+static int32_t put(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, PUT, 0); }
+static int32_t get(struct tieline_endpoint *e, const struct tieline_rma *op) { return rma(e, op, GET, 0); }
+static int32_t put_notify(struct tieline_endpoint *e, const struct tieline_rma *op, uint32_t word)
+{
+    return rma(e, op, NOTIFY, word);
 }
 
 static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header, const struct tieline_iov *iov, size_t count,
@@ -536,7 +602,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
     if (status) return status;
     if (count > IOVS) return TIELINE_INVALID;
     for (size_t n = 0; n < count; n++) {
-        if (iov[n].len > PACKED_BYTES - len) return TIELINE_TOO_LARGE;
+        if (iov[n].len > CARRIED(PACKED_BYTES) - len) return TIELINE_TOO_LARGE;
         len += iov[n].len;
     }
     if (is_full(e->c.interface) || !(s = take_slot(e))) return TIELINE_AGAIN; /* nothing happened: neither message nor event */
@@ -546,7 +612,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
     if (MUTATED(ZCOPY_HEADER_OF_32_BITS)) header = (uint32_t)header;
     if (MUTATED(ZCOPY_ID_OF_16_BITS)) id = (uint16_t)id;
     send_slot(e, s, id, header, len);
-    post(e, MESSAGE, cookie, NULL);
+    post(e->c.interface, e, MESSAGE, cookie, NULL);
     return TIELINE_PENDING;
 }
 
@@ -562,7 +628,7 @@ static void drop_operations(struct tieline_endpoint *e) /* without an event */
 {
     struct tieline_interface *i = e->c.interface;
     for (uint64_t n = i->head; n != i->tail; n++)
-        if (operation_at(i, n)->endpoint == e) let_go(operation_at(i, n));
+        if (operation_at(i, n)->endpoint == e) let_go(i, operation_at(i, n));
 }
 
 /* A message is at its target once it is in the ring; for puts, gets and atomics an operation waits behind them. */
@@ -571,43 +637,81 @@ static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
     int32_t status = refusal(e);
     if (status) return status;
     if (MUTATED(FLUSH_AT_ONCE) || !has_operations(e)) return TIELINE_OK;
-    return post(e, FLUSH, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
+    return post(e->c.interface, e, FLUSH, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
+}
+
+static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* an endpoint that has failed says so itself */
+{
+    for (struct tieline_endpoint *e = i->endpoints; e && MUTATED(FLUSH_FAILS_WITH_ONE); e = e->next)
+        if (e->failed) return e->failed;
+    if (i->head == i->tail || (MUTATED(FLUSH_OF_NEWEST) && !has_operations(i->endpoints))) return TIELINE_OK;
+    return post(i, NULL, FLUSH_ALL, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
 }
 
 /* What follows, be it a message, comes behind what was posted: so that is carried out now. Its events come later. */
 static int32_t fence(struct tieline_endpoint *e)
 {
-    struct tieline_interface *i = e->c.interface;
     int32_t status = refusal(e);
-    if (status) return status;
-    for (uint64_t n = i->head; n != i->tail && !MUTATED(FENCE_ORDERS_NOTHING); n++)
-        if (operation_at(i, n)->endpoint == e) run(operation_at(i, n));
+    if (!status && !MUTATED(FENCE_ORDERS_NOTHING)) run_before(e, NULL);
+    return status;
+}
+
+/* What nothing was done of is taken back; the rest ends as it would have. */
+static int32_t cancel(struct tieline_endpoint *e, uint64_t cookie)
+{
+    struct tieline_interface *i = e->c.interface;
+    int32_t found = TIELINE_INVALID;
+    for (uint64_t n = i->head; n != i->tail; n++) {
+        struct operation *o = operation_at(i, n);
+        if (o->endpoint != e || (o->cookie != cookie && !MUTATED(CANCEL_OF_ALL))) continue;
+        found = TIELINE_OK;
+        if (o->done || o->kind == MESSAGE) continue;
+        if (MUTATED(CANCELED_AND_DONE)) run(o);
+        else if (o->slot) give_up_slot(e, o->slot);
+        o->done = 1, o->status = TIELINE_CANCELED;
+        if (MUTATED(CANCELED_WITHOUT_END)) let_go(i, o);
+    }
+    return found;
+}
+
+static int32_t limits(struct tieline_endpoint *e, struct tieline_endpoint_limits *out)
+{
+    struct tieline_endpoint_limits l = { .size = sizeof l }; /* 0: what the module says */
+    (void)e;
+    if (LIMITED)
+        l.max_short = CARRIED(SHORT_BYTES) + MUTATED(LIMITS_OVERSTATED), l.max_packed = l.max_zcopy = CARRIED(PACKED_BYTES),
+        l.max_put = l.max_get = CARRIED(RMA_BYTES);
+    if (MUTATED(LIMITS_WRITTEN_WHOLE)) l.size = out->size, *out = l;
+    tieline_write_record(out, &l, sizeof l);
     return TIELINE_OK;
 }
 
 /* ---- keys ---- */
 
-static int32_t import_key(struct tieline_endpoint *e, const struct tieline_import_params *in, struct tieline_key **out)
+/* For an endpoint whose peer is at `owner`; null: for all endpoints to whoever's key it is. */
+static int32_t import(const struct address *owner, const struct tieline_import_params *in, struct tieline_key **out)
 {
     struct tieline_import_params params;
     struct packed_key packed;
     struct tieline_key *k;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if (e->failed) return fail(e->failed, "the peer of this endpoint is gone");
     if (params.len != sizeof packed) return fail(TIELINE_KEY_REJECTED, "a key of rings has %zu bytes", sizeof packed);
     memcpy(&packed, params.bytes, sizeof packed); /* the bytes need not be aligned */
-    if (memcmp(packed.magic, "ringkey", 8) || memcmp(packed.domain, e->address.domain, 16) || packed.row >= REGIONS)
+    if (memcmp(packed.magic, "ringkey", 8) || packed.row >= REGIONS)
+        return fail(TIELINE_KEY_REJECTED, "that is no key of rings");
+    if (owner && (memcmp(packed.domain, owner->domain, 16) || packed.pid != owner->pid || packed.table_fd != owner->table_fd))
         return fail(TIELINE_KEY_REJECTED, "that is no key of this peer's domain");
     if (!(k = calloc(1, sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     k->row = packed.row, k->generation = packed.generation;
-    k->table = map_file_of(e->address.pid, e->address.table_fd, sizeof *k->table, PROT_READ);
+    k->table = map_file_of(packed.pid, packed.table_fd, sizeof *k->table, PROT_READ);
     if (!k->table) {
-        status = fail(TIELINE_UNREACHABLE, "the memory of process %d cannot be mapped: %s", e->address.pid, strerror(errno));
+        status = fail(owner ? TIELINE_UNREACHABLE : TIELINE_KEY_REJECTED, "the memory of process %d cannot be mapped: %s",
+                      packed.pid, strerror(errno));
     } else if (!memcmp(k->table->domain, packed.domain, 16) && packed.generation) {
         const struct row *row = &k->table->rows[packed.row];
         k->access = row->access, k->len = row->len;
-        if (!check_key(k, 0, 0, RIGHTS)) k->base = map_file_of(e->address.pid, row->fd, k->len, PROT_READ | PROT_WRITE);
+        if (!check_key(k, 0, 0, RIGHTS)) k->base = map_file_of(packed.pid, row->fd, k->len, PROT_READ | PROT_WRITE);
     }
     /* What was mapped is the region if the key still holds: a region's descriptor is closed after its key has ended. */
     if (k->base && !check_key(k, 0, 0, RIGHTS)) {
@@ -618,11 +722,35 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     return status ? status : fail(TIELINE_KEY_REJECTED, "no region has this key");
 }
 
-static void drop_key(struct tieline_endpoint *e, struct tieline_key *k)
+static int32_t import_key(struct tieline_endpoint *e, const struct tieline_import_params *in, struct tieline_key **out)
 {
-    (void)e;
+    return e->failed ? fail(e->failed, "the peer of this endpoint is gone") : import(&e->address, in, out);
+}
+
+static int32_t import_for_all(struct tieline_interface *i, const struct tieline_import_params *in, struct tieline_key **out)
+{
+    (void)i;
+    return import(NULL, in, out);
+}
+
+static void let_go_of_key(struct tieline_key *k)
+{
     k->dropped = 1; /* operations by it that have not ended keep it */
-    if (!k->uses) free_key(k);
+    if (!k->uses || MUTATED(KEY_FREED_AT_ONCE)) free_key(k);
+}
+
+static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)e; let_go_of_key(k); }
+static void drop_for_all(struct tieline_interface *i, struct tieline_key *k) { (void)i; let_go_of_key(k); }
+
+/* The key's own mapping, which stays until it is dropped: the file is nobody else's when its region has ended. */
+static int32_t key_pointer(struct tieline_endpoint *e, struct tieline_key *k, uint64_t offset, uint64_t len, uint8_t **out)
+{
+    int32_t status = e->failed;
+    if (!status) status = check_key(k, offset, len, TIELINE_ACCESS_REMOTE_READ);
+    if (!status && !MUTATED(POINTER_WITHOUT_RIGHTS)) status = check_key(k, offset, len, TIELINE_ACCESS_REMOTE_WRITE);
+    if (status) return fail(status, "loads and stores need a key that holds, grants both, and leads so far");
+    *out = k->base + (MUTATED(POINTER_FROM_START) ? 0 : offset);
+    return TIELINE_OK;
 }
 
 /* ---- the domain ---- */
@@ -644,16 +772,18 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     uint64_t generation = 0;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
-    if (params.kind != TIELINE_MEMORY_KIND_HOST) return fail(TIELINE_UNSUPPORTED, "rings has memory of the host only");
+    if (params.kind != TIELINE_MEMORY_KIND_HOST && !MUTATED(ANY_KIND)) return fail(TIELINE_UNSUPPORTED, "rings has memory of the host only");
     if (!params.len || params.len > SIZE_MAX / 2) return fail(TIELINE_NO_MEMORY, "no region has %zu bytes", params.len);
     while (!generation) /* nobody guesses it, and it is never given out twice */
         if (getrandom(&generation, sizeof generation, 0) != sizeof generation) return fail(TIELINE_IO, "no random bytes");
     lock(d);
     for (size_t n = 0; n < REGIONS && !r; n++)
         if (!d->regions[n].used) r = &d->regions[n];
+    int again = MUTATED(FILES_USED_AGAIN) && r && r->base && r->len == params.len;
+    if (again) memset(r->base, 0, r->len);
     if (!r) {
         status = fail(TIELINE_NO_MEMORY, "all %d regions are in use", REGIONS);
-    } else if (!(r->base = new_file(params.len, &r->fd))) {
+    } else if (!again && !(r->base = new_file(params.len, &r->fd))) {
         status = fail(TIELINE_NO_MEMORY, "no memory file of %zu bytes: %s", params.len, strerror(errno));
     } else {
         struct row *row = &d->table->rows[r - d->regions];
@@ -678,8 +808,7 @@ static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
 {
     lock(d);
     revoke_region(d, r);
-    munmap(r->base, r->len);
-    close(r->fd);
+    if (!MUTATED(FILES_USED_AGAIN)) munmap(r->base, r->len), close(r->fd);
     r->used = 0;
     unlock(d);
     return TIELINE_OK;
@@ -688,7 +817,7 @@ static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
 static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_params *in, uint8_t *out, size_t capacity)
 {
     struct tieline_key_params params;
-    struct packed_key k = { .magic = "ringkey" };
+    struct packed_key k = { .magic = "ringkey", .pid = getpid(), .table_fd = d->table_fd };
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
     if (params.offset || params.len || params.access)
@@ -708,9 +837,11 @@ static int32_t query_modules(struct tieline_domain *domain, struct tieline_modul
         .caps = TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED | TIELINE_CAP_AM_ZCOPY | TIELINE_CAP_PUT | TIELINE_CAP_GET |
                 TIELINE_CAP_ATOMICS | TIELINE_CAP_REMOTE_COMPLETION | TIELINE_CAP_PASSIVE_TARGET | TIELINE_CAP_PEER_FAILURE |
                 TIELINE_CAP_EVENT_FD | TIELINE_CAP_NEEDS_POLL | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_OWN_MEMORY_ONLY |
-                TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_LENDS_BUFFERS | TIELINE_CAP_CONNECTED_SEND,
+                TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_LENDS_BUFFERS | TIELINE_CAP_CONNECTED_SEND | TIELINE_CAP_KEY_POINTER |
+                TIELINE_CAP_PUT_NOTIFY | TIELINE_CAP_INTERFACE_KEYS | TIELINE_CAP_CANCEL | TIELINE_CAP_FLUSH_ALL |
+                TIELINE_CAP_NO_EVENT,
         .priority = 1, .max_iov = IOVS, .max_short = SHORT_BYTES, .max_packed = PACKED_BYTES, .max_zcopy = PACKED_BYTES,
-        .max_put = RMA_BYTES, .max_get = RMA_BYTES,
+        .max_put = RMA_BYTES, .max_get = RMA_BYTES, .notify_bits = 32,
         .atomic_post32 = all, .atomic_post64 = all, .atomic_fetch32 = all, .atomic_fetch64 = all,
         .cost = { small, bulk, small, bulk, small },
         .max_address_len = sizeof(struct address), .max_identity_len = IDENTITY,
@@ -900,7 +1031,8 @@ static struct tieline_event words(uint32_t kind, int32_t status)
     const char *text = status == TIELINE_OK ? "" : status == TIELINE_CLOSED ? "the peer has closed the connection" :
         status == TIELINE_NO_MEMORY ? "the peer has no room for this connection (TIELINE_RINGS_PEERS), or has hung up" :
         status == TIELINE_BAD_DATA ? "the peer has written what is no message" :
-        status == TIELINE_KEY_REJECTED ? "the key was revoked" : "the peer's process is gone";
+        status == TIELINE_KEY_REJECTED ? "the key was revoked" : status == TIELINE_CANCELED ? "it was taken back" :
+        "the peer's process is gone";
     return (struct tieline_event){ .kind = kind, .status = status, .data = (const uint8_t *)text, .len = strlen(text) };
 }
 
@@ -930,7 +1062,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
             end(&p->c);
             break;
         }
-        out[n] = (struct tieline_event){ .kind = TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
+        out[n] = (struct tieline_event){ .kind = s->told ? TIELINE_EVENT_NOTIFIED : TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
                                          .data = (const uint8_t *)s->data, .len = len };
         if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* who keeps many must not stop the others */
             out[n].flags = TIELINE_EVENT_FLAG_LENT;
@@ -967,13 +1099,18 @@ static uint32_t poll_peers(struct tieline_interface *i, struct tieline_event *ou
 static struct operation *next_operation(struct tieline_interface *i)
 {
     struct operation *next = NULL;
+    for (uint64_t n = i->head; n != i->tail && MUTATED(SILENT_ENDS_LATE); n++)
+        if (operation_at(i, n)->open && !operation_at(i, n)->silent) return operation_at(i, n);
     if (i->head != i->tail && !ODDLY(LATE_AND_OUT_OF_ORDER)) return operation_at(i, i->head);
     for (uint64_t n = i->head; n != i->tail; n++) {
         struct operation *o = operation_at(i, n);
-        int waits = 0; /* a flush waits for what was posted on its endpoint before */
-        for (uint64_t before = i->head; o->kind == FLUSH && before != n; before++)
-            waits |= operation_at(i, before)->endpoint == o->endpoint;
-        if (o->endpoint && o->due <= i->polls && !waits) next = o;
+        int waits = 0; /* a flush for all that was posted before, on its endpoint or all; who ends with an event for the silent */
+        for (uint64_t before = i->head; before != n; before++) {
+            const struct operation *b = operation_at(i, before);
+            if (b->open && (o->kind == FLUSH_ALL || b->endpoint == o->endpoint))
+                waits |= o->kind == FLUSH_ALL || o->kind == FLUSH || (b->silent && !o->silent);
+        }
+        if (o->open && o->due <= i->polls && !waits) next = o;
     }
     return next;
 }
@@ -983,10 +1120,12 @@ static uint32_t poll_operations(struct tieline_interface *i, struct tieline_even
     struct operation *o;
     for (int ran = 0; n < most && ran < OPERATIONS_AT_ONCE && (o = next_operation(i)); ran++) {
         run(o);
-        out[n] = words(TIELINE_EVENT_COMPLETION, o->status);
-        out[n].cookie = o->cookie;
-        out[n++].header = o->status ? 0 : o->value;
-        let_go(o);
+        if (!o->silent || (o->status && !MUTATED(FAILURE_WITHOUT_EVENT))) {
+            out[n] = words(TIELINE_EVENT_COMPLETION, o->status);
+            out[n].cookie = o->cookie;
+            out[n++].header = o->status ? 0 : o->value;
+        }
+        let_go(i, o);
     }
     return n;
 }
@@ -1242,11 +1381,12 @@ static const struct tieline_domain_ops domain_ops = {
 static const struct tieline_interface_ops interface_ops = {
     .size = sizeof interface_ops, .poll = poll_interface, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = connect_endpoint, .arm = arm, .event_fd = event_fd, .release = release,
-    .memory = memory_use, .hang_up = hang_up };
+    .memory = memory_use, .hang_up = hang_up, .import_key = import_for_all, .drop_key = drop_for_all,
+    .flush = flush_interface };
 static const struct tieline_endpoint_ops endpoint_ops = {
     .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put, .get = get,
     .atomic = atomic_operation, .flush = flush, .fence = fence, .close = close_endpoint, .import_key = import_key,
-    .drop_key = drop_key };
+    .drop_key = drop_key, .put_notify = put_notify, .key_pointer = key_pointer, .cancel = cancel, .limits = limits };
 
 /* ---- the provider ---- */
 

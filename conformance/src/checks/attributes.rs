@@ -64,6 +64,12 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
         (caps::LENDS_BUFFERS, "release", interface.release.is_some()),
         (caps::NEEDS_POLL, "poll", interface.poll.is_some()),
         (caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY, "poll", interface.poll.is_some()),
+        (caps::PUT_NOTIFY, "put_notify", endpoint.put_notify.is_some()),
+        (caps::KEY_POINTER, "key_pointer", endpoint.key_pointer.is_some()),
+        (caps::CANCEL, "cancel", endpoint.cancel.is_some()),
+        (caps::INTERFACE_KEYS, "import_key of the interface", interface.import_key.is_some()),
+        (caps::INTERFACE_KEYS, "drop_key of the interface", interface.drop_key.is_some()),
+        (caps::FLUSH_ALL, "flush of the interface", interface.flush.is_some()),
     ];
     for (capability, slot, present) in slots {
         if case.attr.caps & capability != 0 {

@@ -9,9 +9,11 @@ mod connectors;
 mod deaths;
 mod ends;
 mod flight;
+mod keys;
 mod leaving;
 mod messages;
 mod notifications;
+mod offers;
 mod order;
 mod owning;
 mod payloads;
@@ -425,5 +427,29 @@ checks! {
     abi for DATA => {
         memory_and_keys_follow_the_tail_rule: caps::PUT,
             "What a newer core asks of memory and keys is done or refused, and never silently left out.";
+    }
+    keys for DATA => {
+        a_pointer_leads_to_the_bytes_of_its_region: rma::BOTH | caps::KEY_POINTER,
+            "A load and a store at a pointer are of the region's bytes, and of no others.";
+        a_pointer_is_safe_when_its_region_has_ended: rma::CHECKED | caps::KEY_POINTER,
+            "Who has a pointer crashes by no end of somebody else's, and reaches nobody.";
+        a_pointer_is_safe_when_its_owner_is_dead: caps::KEY_POINTER,
+            "Who has a pointer to a process lives when that has died.";
+        a_key_of_the_interface_serves_all_its_endpoints: rma::BOTH | caps::INTERFACE_KEYS,
+            "A key is imported once for a thousand endpoints.";
+        operations_go_on_though_their_key_is_dropped: rma::BOTH,
+            "A program may let go of a key whose operations are under way.";
+    }
+    offers for DATA => {
+        what_is_canceled_ends_once_and_the_rest_goes_on: rma::BOTH | caps::CANCEL,
+            "What was taken back has not happened, and nothing else is lost by it.";
+        a_flush_of_the_interface_covers_all_its_endpoints: rma::BOTH | caps::FLUSH_ALL,
+            "One flush stands for that of every endpoint.";
+        an_operation_without_event_has_ended_with_the_next_one: rma::BOTH | caps::NO_EVENT,
+            "Who waits for the last of many has waited for all of them.";
+        what_was_declined_has_not_happened: rma::BOTH,
+            "What one lane declines another one does, and nobody does it twice.";
+        the_limits_of_an_endpoint_stay_and_respect_their_record: 0,
+            "What an endpoint carries can be believed.";
     }
 }

@@ -33,6 +33,12 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
         let offset = TARGET / 2;
         let told = || endpoint.put_notify(&iov, at(offset as u64, 2), word as u32);
         let second = desk.retry(told)?;
+        // The target goes on alone for a while: it must not be told before the bytes are there.
+        for _ in 0..20 {
+            if desk.far().messages.is_empty() {
+                let _ = desk.far().turn()?;
+            }
+        }
         let received = desk.receive()?;
         equal("the kind of an event behind a put_notify", event::NOTIFIED, received.kind)?;
         equal("the word of a put_notify", word, received.header)?;

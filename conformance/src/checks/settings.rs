@@ -162,7 +162,7 @@ fn reopened(case: Case) -> Result<Case, Stop> {
     let modules = succeeds("query_modules", domain.modules())?;
     let attr = modules.into_iter().find(|module| module.name == case.attr.name);
     let attr = attr.ok_or_else(|| fail("query_modules", "the module from before", "others"))?;
-    Ok(Case { domain, attr, ..case })
+    Ok(Case { domain, attr, ..case }.limited())
 }
 
 /// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report.

@@ -4,8 +4,9 @@
 
 use crate::abi::Guarded;
 use crate::interface::Interface;
-use crate::sys::{Provider, bytes, status};
-use crate::watch::call;
+use crate::report::Verdict;
+use crate::sys::{CANARY, Provider, bytes, status};
+use crate::watch::{call, end};
 use core::cell::RefCell;
 use core::ffi::c_void;
 use core::ptr;
@@ -98,6 +99,25 @@ pub(crate) struct Target<'a> {
     pub(crate) flags: u64,
 }
 
+impl Target<'_> {
+    /// The record; `at` is the array of these pieces.
+    fn with(&self, iov: &[Iov], at: *const Iov) -> Rma {
+        Rma {
+            iov: at,
+            iov_count: iov.len(),
+            len: iov.iter().map(|piece| piece.len).sum(),
+            key: self.key.handle,
+            offset: self.offset,
+            cookie: self.cookie,
+            flags: self.flags,
+            reserved: 0,
+        }
+    }
+}
+
+/// So often one operation is asked for that is declined.
+const DECLINES: usize = 100;
+
 impl Endpoint {
     /// What an interface has connected.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
@@ -167,18 +187,27 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) }.into())
     }
 
+    /// Posts a put or get. One that is declined is asked for again, as the only lane would be; a check whose operation is always
+    /// declined cannot be run.
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
+        let post = || self.rma_once(put, iov, target);
+        let answer = (0..DECLINES).map(|_| post()).find(|answer| *answer != Err(Status::Declined));
+        answer.unwrap_or_else(|| {
+            let why = "the module declines it each time, and leaves it to another lane";
+            end(&Verdict::Skipped(why.to_string()).to_string());
+            Err(Status::Declined)
+        })
+    }
+
+    /// The same, once.
+    pub(crate) fn rma_once(
+        &self,
+        put: bool,
+        iov: &[Iov],
+        target: Target<'_>,
+    ) -> Result<i64, Status> {
         let mut array = Borrowed::of(iov);
-        let op = Rma {
-            iov: array.iov(),
-            iov_count: iov.len(),
-            len: iov.iter().map(|piece| piece.len).sum(),
-            key: target.key.handle,
-            offset: target.offset,
-            cookie: target.cookie,
-            flags: target.flags,
-            reserved: 0,
-        };
+        let op = target.with(iov, array.iov());
         let _call = call(if put { "put" } else { "get" });
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
@@ -192,21 +221,16 @@ impl Endpoint {
         target: Target<'_>,
         word: u32,
     ) -> Result<i64, Status> {
-        let mut array = Borrowed::of(iov);
-        let op = Rma {
-            iov: array.iov(),
-            iov_count: iov.len(),
-            len: iov.iter().map(|piece| piece.len).sum(),
-            key: target.key.handle,
-            offset: target.offset,
-            cookie: target.cookie,
-            flags: target.flags,
-            reserved: 0,
-        };
         let _call = call("put_notify");
         let f = self.ops().put_notify.ok_or(Status::Unsupported)?;
-        // SAFETY: as in `rma`.
-        status(unsafe { f(self.0.handle, array.rma(op), word) }.into())
+        let post = || {
+            let mut array = Borrowed::of(iov);
+            let op = target.with(iov, array.iov());
+            // SAFETY: as in `rma`.
+            status(unsafe { f(self.0.handle, array.rma(op), word) }.into())
+        };
+        let answer = (0..DECLINES).map(|_| post()).find(|answer| *answer != Err(Status::Declined));
+        answer.unwrap_or(Err(Status::Declined))
     }
 
     /// `op.key` and `op.result` are filled in here; returns the code and the result.
@@ -248,7 +272,52 @@ impl Endpoint {
         // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
         let code = unsafe { f(self.0.handle, &params, &mut handle) };
         let _ = self.provider().check(code)?;
-        Ok(Key { endpoint: self.clone(), handle })
+        Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
+    }
+
+    /// Where `len` bytes of a peer's memory are mapped.
+    pub(crate) fn pointer<'a>(
+        &self,
+        key: &'a Key,
+        offset: u64,
+        len: u64,
+    ) -> Result<Mapped<'a>, Status> {
+        let _call = call("key_pointer");
+        let f = self.ops().key_pointer.ok_or(Status::Unsupported)?;
+        let mut base = ptr::null_mut();
+        // SAFETY: an open endpoint, a key of it and a place for the pointer.
+        let _ = status(unsafe { f(self.0.handle, key.handle, offset, len, &mut base) }.into())?;
+        Ok(Mapped { base, _key: key })
+    }
+
+    pub(crate) fn cancel(&self, cookie: u64) -> Result<i64, Status> {
+        let _call = call("cancel");
+        let f = self.ops().cancel.ok_or(Status::Unsupported)?;
+        // SAFETY: an open endpoint.
+        status(unsafe { f(self.0.handle, cookie) }.into())
+    }
+
+    /// What it says that it can carry, into a record of `size` bytes; what stands behind them is another one's.
+    pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
+        let _call = call("limits");
+        let f = self.ops().limits.ok_or(Status::Unsupported)?;
+        let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
+        let bytes = ptr::from_mut(&mut record).cast::<u8>();
+        // SAFETY: an open endpoint; the record has more room than it says, and `size` covers its first field at least.
+        let code = unsafe {
+            ptr::write_bytes(bytes, CANARY, size_of_val(&record));
+            bytes.cast::<usize>().write(size);
+            f(self.0.handle, bytes.cast())
+        };
+        let _ = status(code.into())?;
+        // SAFETY: plain bytes of the array above; any value is one of its fields'.
+        let (told, behind) = unsafe {
+            let all = core::slice::from_raw_parts_mut(bytes, size_of_val(&record));
+            let behind = all[size..].iter().any(|&byte| byte != CANARY);
+            all[size..].fill(0);
+            (bytes.cast::<EndpointLimits>().read(), behind)
+        };
+        Ok((told, behind))
     }
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
@@ -271,18 +340,65 @@ impl Endpoint {
     }
 }
 
+/// Memory of a peer's that is mapped here, until the key is dropped.
+pub(crate) struct Mapped<'a> {
+    base: *mut u8,
+    _key: &'a Key,
+}
+
+impl Mapped<'_> {
+    pub(crate) fn load(&self, len: usize) -> Vec<u8> {
+        // SAFETY: the provider says that so many bytes are mapped; bytes that others write are read one by one.
+        (0..len).map(|at| unsafe { self.base.add(at).read_volatile() }).collect()
+    }
+
+    pub(crate) fn store(&self, bytes: &[u8]) {
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `load`.
+            unsafe { self.base.add(at).write_volatile(*byte) }
+        }
+    }
+}
+
+/// What a key was imported on.
+enum Holder {
+    Endpoint(Endpoint),
+    Interface(Interface),
+}
+
 /// An imported key.
 pub(crate) struct Key {
-    endpoint: Endpoint,
+    holder: Holder,
     handle: *mut c_void,
+}
+
+impl Key {
+    /// One that serves all endpoints of an interface that lead to its owner.
+    pub(crate) fn of_all(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
+        let _call = call("import_key of the interface");
+        let provider = interface.provider();
+        let f = provider.interface.import_key.ok_or(Status::Unsupported)?;
+        let mut handle = ptr::null_mut();
+        let guarded = Guarded::bytes(packed);
+        let params =
+            ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
+        // SAFETY: an open interface; the record and the bytes are borrowed for the call.
+        let _ = provider.check(unsafe { f(interface.handle(), &params, &mut handle) })?;
+        Ok(Key { holder: Holder::Interface(interface.clone()), handle })
+    }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        if let Some(f) = self.endpoint.ops().drop_key {
-            let _call = call("drop_key");
-            // SAFETY: an open endpoint (the field holds it) and a key of it, dropped once.
-            unsafe { f(self.endpoint.0.handle, self.handle) }
-        }
+        let _call = call("drop_key");
+        // SAFETY: what it was imported on is open (the field holds it), and the key is dropped once.
+        let _ = unsafe {
+            match &self.holder {
+                Holder::Endpoint(of) => of.ops().drop_key.map(|f| f(of.0.handle, self.handle)),
+                Holder::Interface(of) => {
+                    of.provider().interface.drop_key.map(|f| f(of.handle(), self.handle))
+                }
+            }
+        };
     }
 }

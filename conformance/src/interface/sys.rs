@@ -131,6 +131,14 @@ impl Interface {
         Ok((received, changed))
     }
 
+    /// A flush of all its endpoints.
+    pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
+        let _call = call("flush of the interface");
+        let f = self.ops().flush.ok_or(Status::Unsupported)?;
+        // SAFETY: an open interface.
+        status(unsafe { f(self.0.handle, cookie) }.into())
+    }
+
     /// `true`: sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
