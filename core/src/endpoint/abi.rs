@@ -12,11 +12,12 @@
 
 #![allow(unsafe_code)]
 
-use super::Lane;
 use super::key::{FastPath, ImportedKey};
 use super::record::RmaRecord;
+use super::{Inner, Lane};
+use crate::op::Id;
 use crate::sys::Span;
-use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::abi::{Atomic, Iov};
 
 impl ImportedKey {
     /// Posts a put or get.
@@ -82,6 +83,14 @@ impl FastPath {
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
         // SAFETY: as `put`; the place for the result is the caller's.
         unsafe { self.raw.get().atomic(op) }
+    }
+}
+
+impl Inner {
+    /// Posts a message of pieces to the message lane, as this operation.
+    pub(super) fn gather_now(&self, id: u16, header: u64, iov: &[Iov], op: Id) -> i32 {
+        // SAFETY: see above; the pieces are those of the memory that the operation has.
+        unsafe { self.message.get().am_zcopy(u32::from(id), header, iov, op.raw()) }
     }
 }
 

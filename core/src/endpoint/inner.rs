@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) message: Cell<RawEndpoint>,
     pub(crate) max_short: Cell<usize>,
     pub(super) max_packed: Cell<usize>,
+    /// The longest message that the message lane, once it is open, gathers from where it lies.
+    pub(super) max_zcopy: Cell<usize>,
     pub(crate) shared: Rc<Shared>,
     pub(super) worker: Rc<dyn WorkerCalls>,
     /// Its number, which is also the cookie of its lanes.
@@ -120,6 +122,7 @@ impl Inner {
             message: Cell::new(RawEndpoint::nowhere()),
             max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
             max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
+            max_zcopy: Cell::new(0),
             shared,
             worker,
             id,

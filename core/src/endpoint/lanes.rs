@@ -37,6 +37,7 @@ impl Inner {
         self.message.set(lane.raw);
         self.max_short.set(lane.limits.max_short);
         self.max_packed.set(lane.limits.max_packed);
+        self.max_zcopy.set(lane.limits.max_zcopy);
         // What was queued while the lane could not be opened goes first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { State::Ready });

@@ -11,6 +11,7 @@ mod cancel;
 mod emulated;
 mod end;
 pub(crate) mod flush;
+mod gather;
 mod inner;
 pub(crate) mod key;
 mod lanes;
@@ -40,14 +41,14 @@ pub(crate) use route::{ModulePair, Route};
 
 use crate::explain::Record;
 use crate::mem::key::KeyRecord;
-use crate::op::Kind;
+use crate::op::{Kind, Pieces};
 use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
 use crate::{ConnectError, Error, PostError, Status};
 use packing::packed_too_much;
-use queued::QueuedOp;
+use queued::{GatheredMessage, QueuedOp};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -172,7 +173,8 @@ impl Endpoint {
         Ok(ep.queue_message(id, header, bytes.into())?)
     }
 
-    /// Sends a message gathered from pieces of regions, which must not change until it is done.
+    /// Sends a message gathered from pieces of regions, which must not change until it is done. A transport that can takes them
+    /// from where they lie.
     ///
     /// # Errors
     /// As [`Endpoint::send`]; [`PostError::Correct`] also for a range outside its region.
@@ -191,9 +193,10 @@ impl Endpoint {
             len = len.saturating_add(n);
         }
         ep.check_message(id, len)?;
-        let pieces = pieces.iter().map(|(region, range)| (region.hold(), range.clone()));
-        let request = ep.open(Kind::Send)?;
-        ep.post(QueuedOp::Gather { id, header, pieces: pieces.collect(), len, request });
+        let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
+        let pieces = Rc::new(Pieces::new(pieces));
+        let request = ep.open(Kind::Native)?;
+        ep.post(QueuedOp::Gather(GatheredMessage { id, header, pieces, len, request }));
         Ok(ep.outcome(request)?)
     }
 

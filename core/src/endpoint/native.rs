@@ -119,7 +119,8 @@ impl Inner {
         let (at, offset) = (op.at + op.posted, op.offset + op.posted as u64);
         if let Memory::Pieces(pieces) = &op.memory {
             let mut iov = self.shared.iov.take();
-            let listed = self.list(native, pieces, at, len, &mut iov);
+            let takes = (native.caps, native.interface);
+            let listed = self.list(takes, pieces, at, len, &mut iov);
             let record = rma_list_op(&iov, len, native.key, offset, id.raw(), op.completion);
             let record = record.followed(more);
             let posted = listed
@@ -146,27 +147,27 @@ impl Inner {
     ) -> Result<Iov, Status> {
         let mut piece = Iov::new(memory.at(at, len)?, len);
         if let Memory::Region(region) = memory {
-            piece.region = self.registration(native, region);
+            piece.region = self.registration(native.caps, native.interface, region);
         }
         Ok(piece)
     }
 
     /// The registration of a region that a provider wants to know, or null.
     #[inline]
-    fn registration(&self, native: &ImportedKey, region: &Region) -> *mut c_void {
-        if native.caps & caps::TAKES_REGIONS == 0 || native.synchronous {
+    fn registration(&self, caps: u64, interface: usize, region: &Region) -> *mut c_void {
+        if caps & (caps::TAKES_REGIONS | caps::SYNCHRONOUS) != caps::TAKES_REGIONS {
             return std::ptr::null_mut();
         }
-        let interface = &self.shared.interfaces[native.interface].interface;
+        let interface = &self.shared.interfaces[interface].interface;
         let mut known = region.inner.registrations.iter();
         let known = known.find_map(|registration| interface.region(&registration.memory));
         known.unwrap_or(std::ptr::null_mut())
     }
 
     /// The same of pieces: a list of those that a range is.
-    fn list(
+    pub(super) fn list(
         &self,
-        native: &ImportedKey,
+        (caps, interface): (u64, usize),
         pieces: &Pieces,
         at: usize,
         len: usize,
@@ -175,7 +176,7 @@ impl Inner {
         iov.clear();
         pieces.parts(at, len).try_for_each(|(region, at, len)| {
             let mut piece = Iov::new(region.inner.span.range(at, len)?, len);
-            piece.region = self.registration(native, region);
+            piece.region = self.registration(caps, interface, region);
             iov.push(piece);
             Ok(())
         })
@@ -194,7 +195,8 @@ impl Inner {
             let at = at + *done;
             let n = pieces.within(at, native.most(put).min(len - *done), native.max_iov);
             let mut iov = self.shared.iov.take();
-            let listed = self.list(native, pieces, at, n, &mut iov);
+            let takes = (native.caps, native.interface);
+            let listed = self.list(takes, pieces, at, n, &mut iov);
             let (offset, remote) = (offset + *done as u64, Completion::Remote);
             let op = rma_list_op(&iov, n, native.key, offset, 0, remote);
             let code = listed.map(|()| native.post(put, &op));

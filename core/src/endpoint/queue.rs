@@ -26,17 +26,10 @@ impl Inner {
             QueuedOp::Message { payload, .. } if payload.len() > self.most() => {
                 Err(Status::TooLarge)
             }
-            QueuedOp::Gather { len, .. } if *len > self.most() => Err(Status::TooLarge),
             QueuedOp::Message { id, header, payload, .. } => {
                 self.message_now(*id, *header, payload)
             }
-            QueuedOp::Gather { id, header, pieces, len, .. } => {
-                self.pack_now(*id, *header, *len, |out| {
-                    pieces.iter().try_for_each(|(region, range)| {
-                        out.put_span(&region.inner.span, range.start, range.end - range.start)
-                    })
-                })
-            }
+            QueuedOp::Gather(op) => return self.attempt_gather(op),
             QueuedOp::Put(op) => self.send_put(op),
             QueuedOp::Forward { to, op } => {
                 if let Some(op) = op.take() {

@@ -4,12 +4,11 @@ use super::Inner;
 use super::key::KeyInner;
 use super::record::Completion;
 use crate::Status;
-use crate::op::{Id, Memory};
+use crate::op::{Id, Memory, Pieces};
 use crate::proto::emulate::{Answer, AtomicCall, Target};
 use crate::proto::id;
 use crate::proto::shared_copy::Plan;
 use crate::region::Region;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// An answer that waits for room.
@@ -24,7 +23,7 @@ pub(crate) enum QueuedOp {
     /// A message whose payload was copied, or a question of the core's own.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message gathered from regions.
-    Gather { id: u16, header: u64, pieces: Vec<(Region, Range<usize>)>, len: usize, request: Id },
+    Gather(GatheredMessage),
     /// A put over messages.
     Put(EmulatedPut),
     /// Tells the peer's worker a word, once the puts before it are there. `lanes`: those that have yet to be asked whether what
@@ -57,13 +56,14 @@ impl QueuedOp {
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
-        matches!(self, Message { .. } | Gather { .. } | Put(_) | Notify { .. })
+        matches!(self, Message { .. } | Gather(_) | Put(_) | Notify { .. })
     }
 
     /// Bytes that were copied for it, or that a list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
             QueuedOp::Message { payload, .. } => payload.len(),
+            QueuedOp::Gather(op) => op.pieces.size(),
             QueuedOp::Put(op) => op.memory.room(op.len),
             QueuedOp::Native(op) => op.memory.room(op.len),
             _ => 0,
@@ -78,9 +78,10 @@ impl QueuedOp {
                 Id::from_raw(*header)
             }
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Gather { request, .. }
-            | QueuedOp::FlushLanes { request, .. }
-            | QueuedOp::Notify { request, .. } => Some(*request),
+            QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
+                Some(*request)
+            }
+            QueuedOp::Gather(op) => Some(op.request),
             QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
@@ -110,12 +111,21 @@ impl QueuedOp {
         match self {
             QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Gather { request, .. }
-            | QueuedOp::FlushLanes { request, .. }
-            | QueuedOp::Notify { request, .. } => Some(*request),
+            QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
+                Some(*request)
+            }
             _ => None,
         }
     }
+}
+
+/// A message of pieces of regions, as one range.
+pub(crate) struct GatheredMessage {
+    pub(super) id: u16,
+    pub(super) header: u64,
+    pub(super) pieces: Rc<Pieces>,
+    pub(super) len: usize,
+    pub(super) request: Id,
 }
 
 /// A put over messages. The target answers `answer`; when that is another one, `request` ends with the last piece sent.

@@ -12,6 +12,8 @@ use tieline_plugin_api::caps;
 pub(crate) struct LaneLimits {
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
+    /// Of messages that are gathered from where they lie; 0: none are.
+    pub(crate) max_zcopy: usize,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
 }
@@ -19,8 +21,13 @@ pub(crate) struct LaneLimits {
 impl LaneLimits {
     /// What every endpoint of a module carries that says nothing else.
     pub(crate) fn of_module(attr: &ModuleAttr) -> LaneLimits {
-        let (max_short, max_packed) = (attr.max_short, attr.max_packed);
-        LaneLimits { max_short, max_packed, max_put: attr.max_put, max_get: attr.max_get }
+        LaneLimits {
+            max_short: attr.max_short,
+            max_packed: attr.max_packed,
+            max_zcopy: if attr.caps & caps::AM_ZCOPY == 0 { 0 } else { attr.max_zcopy },
+            max_put: attr.max_put,
+            max_get: attr.max_get,
+        }
     }
 
     /// The same where this endpoint carries no more than that.
@@ -31,6 +38,7 @@ impl LaneLimits {
         LaneLimits {
             max_short: message(self.max_short, own.max_short),
             max_packed: message(self.max_packed, own.max_packed),
+            max_zcopy: message(self.max_zcopy, own.max_zcopy),
             max_put: memory(self.max_put, own.max_put),
             max_get: memory(self.max_get, own.max_get),
         }
@@ -66,18 +74,23 @@ mod tests {
 
     #[test]
     fn the_lesser_counts_and_0_is_what_the_module_says() {
-        let module = LaneLimits { max_short: 64, max_packed: 2048, max_put: 0, max_get: 1000 };
+        let (max_packed, max_zcopy) = (2048, 4096);
+        let module = LaneLimits { max_short: 64, max_packed, max_zcopy, max_put: 0, max_get: 1000 };
         assert_eq!(module.and(&EndpointLimits::empty()), module);
         let own = EndpointLimits {
             max_short: 8,
             max_packed: 4096,
+            max_zcopy: 100,
             max_put: 10,
             max_get: 2000,
             ..EndpointLimits::empty()
         };
-        let least = LaneLimits { max_short: 8, max_packed: 2048, max_put: 10, max_get: 1000 };
+        let least =
+            LaneLimits { max_short: 8, max_packed, max_zcopy: 100, max_put: 10, max_get: 1000 };
         assert_eq!(module.and(&own), least);
         let without = LaneLimits { max_short: 0, ..module };
         assert_eq!(without.and(&own).max_short, 0, "what the module does not do no endpoint does");
+        let attr = ModuleAttr { max_zcopy: 9, ..ModuleAttr::empty() };
+        assert_eq!(LaneLimits::of_module(&attr).max_zcopy, 0, "it does not say that it gathers");
     }
 }

@@ -55,9 +55,7 @@ impl Memory {
         match self {
             Memory::Region(region) => out.put_span(&region.inner.span, at, len),
             Memory::Bytes(bytes) => out.put(&bytes[at..at + len]),
-            Memory::Pieces(pieces) => pieces
-                .parts(at, len)
-                .try_for_each(|(region, at, len)| out.put_span(&region.inner.span, at, len)),
+            Memory::Pieces(pieces) => pieces.pack(at, len, out),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Pieces of regions that one operation takes as one range.
 
+use crate::Status;
 use crate::region::Region;
+use crate::registry::abi::PackBuffer;
 use std::ops::Range;
 
 /// A piece of a region.
@@ -47,6 +49,17 @@ impl Pieces {
             let (from, until) = (piece.bytes.start.max(at), piece.bytes.end.min(end));
             (&piece.region, piece.at + (from - piece.bytes.start), until - from)
         })
+    }
+
+    /// Appends a range of the whole to a message.
+    pub(crate) fn pack(
+        &self,
+        at: usize,
+        len: usize,
+        out: &mut PackBuffer<'_>,
+    ) -> Result<(), Status> {
+        let mut parts = self.parts(at, len);
+        parts.try_for_each(|(region, at, len)| out.put_span(&region.inner.span, at, len))
     }
 
     /// How much of a range of the whole lies in its first `most` pieces.

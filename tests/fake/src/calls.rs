@@ -9,6 +9,8 @@ pub enum Slot {
     Short,
     /// `am_packed`
     Packed,
+    /// `am_zcopy`
+    Zcopy,
     /// `put`
     Put,
     /// `put_notify`
@@ -89,9 +91,10 @@ pub enum Slot {
 
 impl Slot {
     /// The slots of the data path that may say that there is no room.
-    pub const POSTING: [Slot; 12] = [
+    pub const POSTING: [Slot; 13] = [
         Slot::Short,
         Slot::Packed,
+        Slot::Zcopy,
         Slot::Put,
         Slot::PutNotify,
         Slot::Get,

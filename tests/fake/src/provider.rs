@@ -6,12 +6,12 @@ use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{
-    Atomic, Cost, EndpointLimits, KeyParams, ModuleAttr, RegisterParams, fixed,
+    Atomic, Cost, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, fixed,
 };
 use tieline_plugin_api::{
     Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
     MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, caps, connects,
-    cost_class, event, memory_caps, role,
+    cost_class, event, memory_caps, op_flags, role,
 };
 
 /// The provider `fake` (0) or `other` (1).
@@ -138,11 +138,14 @@ impl Domain for FakeDomain {
             name: fixed(lane.module),
             role: role::DATA,
             connects: if lane.to_endpoint { connects::TO_ENDPOINT } else { connects::TO_INTERFACE },
-            caps: lane.caps | if lane.lends { caps::LENDS_BUFFERS } else { 0 },
+            caps: lane.caps
+                | if lane.lends { caps::LENDS_BUFFERS } else { 0 }
+                | if lane.max_zcopy > 0 { caps::AM_ZCOPY } else { 0 },
             priority: lane.priority,
             max_iov: lane.max_iov,
             max_short: lane.max_short,
             max_packed: lane.max_packed,
+            max_zcopy: lane.max_zcopy,
             max_put: lane.max_put,
             max_get: lane.max_get,
             notify_bits: lane.notify_bits,
@@ -492,6 +495,36 @@ impl Endpoint for FakeEndpoint {
         let len = packed?;
         self.world.state().send(self.number, event::MESSAGE, id, header, &buffer[..len]);
         Ok(len)
+    }
+
+    fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {
+        let from: Vec<Piece> = iov.iter().map(Piece::local).collect();
+        let bytes: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
+        let verdict = self.call(Slot::Zcopy, cookie, id, bytes.len(), 0)?;
+        let mut state = self.world.state();
+        for (iov, piece) in iov.iter().zip(&from) {
+            state.named_as(self.lane, sys::region(iov), *piece);
+        }
+        if iov.len() > state.lanes[self.lane].max_iov as usize {
+            state.fault("a message has more pieces than max_iov");
+        }
+        if bytes.len() > state.most(self.number, |lane| lane.max_zcopy, |own| own.max_zcopy) {
+            state.fault("a gathered message was longer than max_zcopy");
+            return Err(Status::TooLarge);
+        }
+        state.connected(self.number)?;
+        let sent = !matches!(verdict, Verdict::Act(Act::FailLater(_)));
+        let message = Op::new(
+            Kind::Message { from, bytes: bytes.clone() },
+            cookie,
+            (0, 0, bytes.len()),
+            op_flags::REMOTE_COMPLETION,
+        );
+        let posted = state.post(self.number, message, verdict, &mut 0)?;
+        if sent {
+            state.send(self.number, event::MESSAGE, id, header, &bytes);
+        }
+        Ok(posted)
     }
 
     fn put(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {

@@ -25,6 +25,8 @@ pub struct Lane {
     pub max_short: usize,
     /// Longest packed message.
     pub max_packed: usize,
+    /// Of gathered messages; 0: it has none.
+    pub max_zcopy: usize,
     /// Pieces that one call takes.
     pub max_iov: u32,
     /// Longest put; 0: no limit.
@@ -73,6 +75,7 @@ impl Lane {
             priority: 1,
             max_short: 64,
             max_packed: 2048,
+            max_zcopy: 0,
             max_iov: 4,
             max_put: 0,
             max_get: 0,

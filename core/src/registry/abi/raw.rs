@@ -5,7 +5,7 @@ use super::{EndpointTable, FAILED_ENDPOINT, grown};
 use std::ffi::c_void;
 use std::panic::resume_unwind;
 use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::{Atomic, ConnectParams, EndpointLimits, ImportParams, Rma};
+use tieline_plugin_api::abi::{Atomic, ConnectParams, EndpointLimits, ImportParams, Iov, Rma};
 
 /// An open endpoint: the provider's handle and its functions. Not `Send`: it belongs to its interface's thread.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,16 @@ impl RawEndpoint {
             resume_unwind(panic);
         }
         usize::try_from(written).map_err(|_| Status::from_code(written as i32))
+    }
+
+    /// Sends a message that lies in pieces.
+    ///
+    /// # Safety
+    /// The endpoint is open. The pieces are readable until the call returns; where it says PENDING, until the completion, or until
+    /// the endpoint is closed.
+    pub(crate) unsafe fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
+        // SAFETY: the caller's promise; the array is borrowed for the call.
+        unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
     }
 
     /// Writes remote memory.

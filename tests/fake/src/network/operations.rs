@@ -21,10 +21,15 @@ pub(crate) enum Kind {
         operand: u64,
         compare: u64,
     },
+    /// It is on its wire already, and its memory is in use.
+    Message {
+        from: Vec<Piece>,
+        bytes: Vec<u8>,
+    },
     Flush,
 }
 
-/// A memory operation, or a flush.
+/// A memory operation, a gathered message, or a flush.
 #[derive(Clone, Debug)]
 pub(crate) struct Op {
     pub(crate) kind: Kind,
@@ -68,7 +73,7 @@ impl Op {
     pub(super) fn pieces(&self) -> &[Piece] {
         match &self.kind {
             Kind::Put { .. } if self.told => &[],
-            Kind::Put { from, .. } => from,
+            Kind::Put { from, .. } | Kind::Message { from, .. } => from,
             Kind::Get { to } => to,
             Kind::Atomic { .. } | Kind::Flush => &[],
         }
@@ -190,6 +195,13 @@ impl State {
         if matches!(op.kind, Kind::Flush) {
             return self.endpoints[endpoint].late.take().map_or(Ok(0), Err);
         }
+        if let Kind::Message { from, bytes } = &op.kind {
+            let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
+            if now != *bytes {
+                self.fault("bytes of a message changed before it had ended");
+            }
+            return Ok(0);
+        }
         let lane = self.interfaces[self.endpoints[endpoint].interface].lane;
         let (region, offset, len) = op.target;
         let memory = self.memory.get(&region).filter(|memory| memory.lane == lane);
@@ -230,7 +242,7 @@ impl State {
                 let before = target.atomic(*which, *operand, *compare)?;
                 Ok(if op.flags & op_flags::FETCH != 0 { before } else { 0 })
             }
-            Kind::Flush => Ok(0),
+            Kind::Message { .. } | Kind::Flush => Ok(0),
         }
     }
 

@@ -21,7 +21,7 @@ type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>;
 const PUT_LOCALLY: Post = |ab, local, key| ab.put_with(local, 0..8, key, 0, Completion::Local);
 const COMPARE_SWAP: Post = |ab, _, key| ab.compare_swap(Width::Bits64, key, 0, 1, 2);
 
-const POSTS: [(&str, Slot, Post); 10] = [
+const POSTS: [(&str, Slot, Post); 11] = [
     ("put", Slot::Put, |ab, local, key| ab.put(local, 0..8, key, 0)),
     ("put that ends locally", Slot::Put, PUT_LOCALLY),
     ("put_bytes", Slot::Put, |ab, _, key| ab.put_bytes(&[1; 8], key, 0)),
@@ -31,6 +31,7 @@ const POSTS: [(&str, Slot, Post); 10] = [
     ("send", Slot::Short, |ab, _, _| ab.send(5, 0, b"12345678")),
     ("send_packed", Slot::Packed, |ab, _, _| ab.send_packed(5, 0, 200, |out| out.len())),
     ("send_regions", Slot::Packed, |ab, local, _| ab.send_regions(5, 0, &[(local, 0..8)])),
+    ("send_regions, gathered", Slot::Zcopy, |ab, local, _| ab.send_regions(5, 0, &[(local, 0..8)])),
     ("flush", Slot::Flush, |ab, _, _| ab.flush()),
 ];
 
@@ -40,7 +41,9 @@ fn again_at_the_bound(act: Act) {
         if act == Act::Hold && matches!(slot, Slot::Short | Slot::Packed) {
             continue;
         }
-        let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_QUEUE_BYTES", "16k")]);
+        let max_zcopy = if slot == Slot::Zcopy { 64 } else { 0 };
+        let lane = Lane { max_zcopy, ..Lane::whole("all") };
+        let stage = Stage::with(vec![lane], &[("TIELINE_QUEUE_BYTES", "16k")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         if slot == Slot::Flush {

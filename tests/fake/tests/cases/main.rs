@@ -9,6 +9,7 @@ mod connectors;
 mod contract;
 mod declined;
 mod forged;
+mod gathered;
 mod giving_up;
 mod keys;
 mod lanes;

@@ -193,6 +193,8 @@ pub(crate) struct Manner {
     pub(crate) max_get: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
+    /// Of messages that are gathered; 0: none are.
+    pub(crate) max_zcopy: usize,
     /// How many bits of a word a lane to memory tells; 0: none does.
     pub(crate) notify_bits: u32,
 }
@@ -215,6 +217,7 @@ impl Manner {
             max_get: self.max_get,
             max_short: if messages { self.max_short } else { 0 },
             max_packed: if messages { self.max_packed } else { 0 },
+            max_zcopy: if messages { self.max_zcopy } else { 0 },
             ..lane
         }
     }
@@ -298,6 +301,7 @@ fn manner() -> impl Strategy<Value = Manner> {
         prop_oneof![Just(1u32), Just(2), Just(16)],
         prop_oneof![Just(8usize), Just(64)],
         prop_oneof![Just(200usize), Just(2048)],
+        prop_oneof![Just(0usize), Just(120), Just(4096)],
         prop_oneof![Just(0u32), Just(8), Just(16), Just(32)],
     );
     let times = (chance(), chance(), chance(), polls(), polls());
@@ -306,7 +310,7 @@ fn manner() -> impl Strategy<Value = Manner> {
             (again, declines, at_once, delay, report),
             batch,
             lends,
-            (max_put, max_get, max_iov, max_short, max_packed, notify_bits),
+            (max_put, max_get, max_iov, max_short, max_packed, max_zcopy, notify_bits),
         )| {
             Manner {
                 again,
@@ -321,6 +325,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 max_get,
                 max_short,
                 max_packed,
+                max_zcopy,
                 notify_bits,
             }
         },

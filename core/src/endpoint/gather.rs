@@ -1,0 +1,44 @@
+//! Messages that are gathered from regions.
+
+use super::Inner;
+use super::post::Posted;
+use super::queued::{Failed, GatheredMessage};
+use crate::Status;
+use crate::op::{LocalBuffer, Memory};
+
+impl Inner {
+    /// Sends a message of pieces: from where they lie if its lane takes all of them at once, else packed.
+    pub(crate) fn attempt_gather(&self, op: &GatheredMessage) -> Result<bool, Failed> {
+        let &GatheredMessage { id, header, ref pieces, len, request } = op;
+        // Queued for a lane that carried more.
+        if len > self.most() {
+            return Err(self.by_message_lane(Status::TooLarge));
+        }
+        let done = || {
+            self.shared.part(request, Ok(0));
+            true
+        };
+        let pair = self.route.message().filter(|_| len <= self.max_zcopy.get());
+        let attr = pair.map(|pair| (pair.interface, &self.shared.interfaces[pair.interface].attr));
+        let gathers = |max_iov: u32| pieces.within(0, len, max_iov as usize) == len;
+        let Some((interface, attr)) = attr.filter(|(_, attr)| gathers(attr.max_iov)) else {
+            return match self.pack_now(id, header, len, |out| pieces.pack(0, len, out)) {
+                Ok(()) => Ok(done()),
+                Err(Status::Again) => Ok(false),
+                Err(status) => Err(self.by_message_lane(status)),
+            };
+        };
+        let mut iov = self.shared.iov.take();
+        let listed = self.list((attr.caps, interface), pieces, 0, len, &mut iov);
+        let memory = Memory::Pieces(pieces.clone());
+        self.shared.ops.borrow_mut().set_local_buffer(request, LocalBuffer::held(memory, 0, len));
+        let code = listed.map(|()| self.gather_now(id, header, &iov, request));
+        self.shared.iov.set(iov);
+        let posted = self.posted(request, interface, code.map_err(Failed::by_nobody)?, 0)?;
+        Ok(match posted {
+            Posted::Done(_) => done(),
+            Posted::Pending => true,
+            Posted::NoRoom => false,
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! Messages that a transport takes from where they lie.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::Status;
+use tieline_fake::{Act, Lane, Rule, Slot};
+
+/// A lane that gathers.
+fn lane() -> Lane {
+    Lane { max_zcopy: 1000, ..Lane::whole("all") }
+}
+
+/// The header and the payload of a message.
+type Came = (u64, Vec<u8>);
+
+/// What comes to B as message 5, with its header.
+fn told(stage: &Stage) -> Rc<RefCell<Vec<Came>>> {
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let seen = told.clone();
+    let note = move |message: &tieline::Message<'_>| {
+        seen.borrow_mut().push((message.header(), message.payload().to_vec()));
+    };
+    stage.b.on_message(5, note).unwrap();
+    told
+}
+
+cases! {
+    fn pieces_are_taken_from_where_they_lie_and_kept_until_the_message_has_ended() {
+        let stage = Stage::new(vec![lane()]);
+        let told = told(&stage);
+        let (one, two) = (stage.local(vec![1; 64]), stage.local(vec![2; 64]));
+        stage.world.hold(Slot::Zcopy);
+        let sent = pending(stage.ab.send_regions(5, 7, &[(&one, 4..10), (&two, 0..0), (&two, 8..64)]));
+        stage.settle();
+        assert_eq!(stage.world.calls(Slot::Packed).len(), 0);
+        let [call] = stage.world.calls(Slot::Zcopy)[..] else { panic!("one call") };
+        assert_eq!((call.id, call.len), (5, 62));
+        assert_eq!(told.borrow()[..], [(7, [&[1; 6][..], &[2; 56]].concat())]);
+        assert!(stage.a.test(&sent).is_none(), "its memory is in use");
+        let two = two.close().unwrap_err();
+        assert_eq!(two.error.status(), Status::Busy);
+        stage.world.release_held();
+        assert_eq!(stage.end_of(&sent), Some(Ok(0)));
+        two.region.close().unwrap();
+        stage.assert_no_faults();
+    }
+
+    fn messages_stay_in_order_whichever_way_each_of_them_goes() {
+        let stage = Stage::new(vec![lane().late(3)]);
+        let seen = stage.log_at_b(5);
+        let local = stage.local(vec![1; 1500]);
+        let piece = |at: usize| (&local, at..at + 9);
+        for n in 0..40 {
+            if n % 7 == 3 {
+                stage.world.rule(Rule::next(Slot::Zcopy, Act::Refuse(Status::Again)));
+            }
+            let posted = match n % 4 {
+                0 => stage.ab.send(5, n, &[0; 9]),
+                1 => stage.ab.send_regions(5, n, &[piece(0), piece(9), piece(100)]),
+                // More than it gathers, and more pieces than it takes.
+                2 => stage.ab.send_regions(5, n, &[(&local, 0..1500)]),
+                _ => stage.ab.send_regions(5, n, &[0, 20, 40, 60, 80].map(piece)),
+            };
+            let _ = posted.unwrap();
+        }
+        let flushed = pending(stage.ab.flush());
+        assert_eq!(stage.end_of(&flushed), Some(Ok(0)));
+        stage.settle();
+        assert_eq!(seen.borrow()[..], (0..40).collect::<Vec<u64>>());
+        assert_eq!(stage.world.calls(Slot::Packed).len(), 20);
+        stage.assert_no_faults();
+    }
+
+    fn one_that_fails_says_so_and_the_flush_that_covers_it_too() {
+        let stage = Stage::new(vec![lane()]);
+        let (seen, local) = (stage.log_at_b(5), stage.local(vec![1; 64]));
+        stage.world.rule(Rule::next(Slot::Zcopy, Act::FailLater(Status::Io)));
+        drop(pending(stage.ab.send_regions(5, 1, &[(&local, 0..64)])));
+        let flushed = pending(stage.ab.flush());
+        assert_eq!(stage.end_of(&flushed).unwrap().unwrap_err().status(), Status::Io);
+        assert_eq!(stage.ended(stage.ab.send_regions(5, 2, &[(&local, 0..64)])), Ok(0));
+        stage.settle();
+        assert_eq!(seen.borrow()[..], [2]);
+        stage.assert_no_faults();
+    }
+
+    fn what_its_endpoint_had_when_that_broke_stays_the_transports_until_it_is_closed() {
+        let stage = Stage::new(vec![lane()]);
+        let local = stage.local(vec![1; 64]);
+        stage.world.hold(Slot::Zcopy);
+        let sent = pending(stage.ab.send_regions(5, 1, &[(&local, 0..64)]));
+        stage.world.break_endpoints(0, 1, Status::PeerFailed, "gone");
+        let ended = stage.end_of(&sent).unwrap().unwrap_err();
+        assert_eq!(ended.status(), Status::PeerFailed);
+        stage.assert_no_faults();
+    }
+}
