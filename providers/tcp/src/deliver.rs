@@ -55,7 +55,7 @@ impl Inner {
                     }
                 }
                 Some(Item::Control(Head { kind: Kind::Notified, .. }, _))
-                    if shared.tells_enough() =>
+                    if !self.abandoned && shared.tells_enough() =>
                 {
                     self.queue_up();
                     return Ok(false);

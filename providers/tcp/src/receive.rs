@@ -383,7 +383,7 @@ impl Inner {
                 }
                 continue;
             }
-            if head.kind == Kind::Notified && shared.tells_enough() {
+            if head.kind == Kind::Notified && !self.abandoned && shared.tells_enough() {
                 return Ok(Parsed::Full);
             }
             self.require_retaining_order(&head)?;
