@@ -417,9 +417,13 @@ impl KeyInner {
         slot.drop_shared(self.record.context, &self.record.parts[native.part].2);
     }
 
-    /// The interface of the best lane.
-    pub(crate) fn interface(&self) -> Option<usize> {
-        self.best.get().map(|native| native.interface)
+    /// The lane of this rank, or the best, among those that are through when a call returns.
+    pub(super) fn at_once(&self, rank: Option<usize>) -> Option<ImportedKey> {
+        let imported = self.imported.borrow();
+        let fits = |native: &&ImportedKey| {
+            native.synchronous && rank.is_none_or(|rank| native.rank == rank)
+        };
+        imported.iter().filter(fits).min_by_key(|native| native.rank).copied()
     }
 
     /// This interface serves nobody any more. `broken`: nothing of its provider is called, also not to let a key go.
@@ -440,15 +444,16 @@ impl KeyInner {
         self.update_fast_path();
     }
 
-    /// Copies a piece over the best lane, alone.
+    /// Copies a piece over the lane of this rank, or the best that copies at once, alone.
     pub(crate) fn copy(
         &self,
+        rank: Option<usize>,
         put: bool,
         base: *mut u8,
         len: usize,
         offset: u64,
     ) -> Result<(), Status> {
-        let native = self.best.get().ok_or(Status::Unreachable)?;
+        let native = self.at_once(rank).ok_or(Status::Unreachable)?;
         self.endpoint.post_at_once(put, base, len, &native, offset, &mut 0)
     }
 

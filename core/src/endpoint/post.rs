@@ -307,7 +307,7 @@ impl Inner {
         while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
-                    match self.share_copy(transfer, local, &native) {
+                    match self.share_copy(transfer, local, &native, declined) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
                             key.inner.downgrade(&native, Status::Unreachable);
                             continue;

@@ -185,6 +185,9 @@ pub(crate) struct SharedCopy {
     pub(super) request: Option<Id>,
     pub(super) local: Region,
     pub(super) key: Rc<KeyInner>,
+    /// The lane that our own part takes, by rank, and those that had declined the transfer before.
+    pub(super) rank: usize,
+    pub(super) declined: u64,
     /// What our own part ended with.
     pub(super) copied: Result<(), Status>,
 }

@@ -30,6 +30,7 @@ impl Inner {
         transfer: &Transfer<'_>,
         local: &Region,
         native: &ImportedKey,
+        declined: u64,
     ) -> Option<Result<Outcome, Error>> {
         let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
@@ -77,8 +78,9 @@ impl Inner {
                 // No room, or none for so long a message: nobody helps.
                 Err(_) => return Ok(None),
             }
-            let (local, key) = (local.hold(), key.inner.clone());
-            let mut job = SharedCopy { plan, request: None, local, key, copied: Ok(()) };
+            let (local, key, rank) = (local.hold(), key.inner.clone(), native.rank);
+            let mut job =
+                SharedCopy { plan, request: None, local, key, rank, declined, copied: Ok(()) };
             job.copied = copy_front(&job, &region);
             let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
             self.unhelped.set(if now.back > 0 { 0 } else { self.unhelped.get().saturating_add(1) });
@@ -130,11 +132,10 @@ impl Inner {
     /// part of the operation that it is, before what is queued behind that.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
-        let SharedCopy { plan, local, key, .. } = job;
-        let mut declined = 0;
-        if let Some(native) = key.best.get().filter(ImportedKey::copies_between_processes) {
+        let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);
+        if let Some(native) = key.at_once(Some(job.rank)) {
             match why {
-                Status::Declined => declined = native.mark(),
+                Status::Declined => declined |= native.mark(),
                 why => key.downgrade(&native, why),
             }
         }
@@ -150,7 +151,7 @@ impl Inner {
             offset: plan.target.offset,
             completion: Completion::Remote,
             request: part,
-            rank: key.best.get().map_or(0, |native| native.rank),
+            rank: job.rank,
             fenced: 0,
             posted: 0,
             declined,
@@ -191,7 +192,7 @@ fn copy_front(job: &SharedCopy, region: &Region) -> Result<(), Status> {
 fn copy_run(job: &SharedCopy, run: Run) -> Result<(), Status> {
     let (from, n) = job.plan.piece(run);
     let base = job.local.inner.span.range((job.plan.at + from) as usize, n as usize)?;
-    job.key.copy(job.plan.put, base, n as usize, job.plan.target.offset + from)
+    job.key.copy(Some(job.rank), job.plan.put, base, n as usize, job.plan.target.offset + from)
 }
 
 enum Helper {
@@ -250,7 +251,7 @@ fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
 /// is left here that could ask the kernel.
 fn is_gone(job: &SharedCopy) -> bool {
     let endpoint = &job.key.endpoint;
-    match job.key.best.get().filter(ImportedKey::copies_between_processes) {
+    match job.key.at_once(Some(job.rank)) {
         Some(native) => {
             let at = std::ptr::NonNull::dangling().as_ptr();
             let offset = job.plan.target.offset;
@@ -287,8 +288,8 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
             shared.part(request, again.map(|()| 0));
             continue;
         }
-        let failed = |status| match job.key.interface() {
-            Some(interface) => endpoint.failed(Failed::by(interface, status)),
+        let failed = |status| match job.key.at_once(Some(job.rank)) {
+            Some(native) => endpoint.failed(Failed::by(native.interface, status)),
             None => endpoint.failed(Failed::by_nobody(status)),
         };
         shared.part(request, result.map(|()| 0).map_err(failed));

@@ -162,7 +162,7 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
             // A put of the peer's is a get of ours.
             let needed = if plan.put { Access::READ } else { Access::WRITE };
             help.memory.inner.check(at, n, needed).map_err(|error| error.status())?;
-            help.memory.inner.copy(!plan.put, base, n as usize, at)
+            help.memory.inner.copy(None, !plan.put, base, n as usize, at)
         });
         let (word, by) = if copied.is_ok() { (FINISHED, run.count) } else { (TROUBLE, 1) };
         let told = endpoint.fetch(AtomicOp::Add, Width::Bits64, &help.control, at(word), by);

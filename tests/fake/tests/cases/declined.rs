@@ -1,8 +1,9 @@
 //! A lane that declines a put or get: the next one to that memory is asked, for this operation alone.
 
 use crate::cases;
+use crate::shared::copying;
 use crate::stage::{Stage, pending};
-use tieline::{Outcome, PostError, Region, RemoteKey, Status};
+use tieline::{Access, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Call, Lane, Rule, Slot, World};
 
 const DECLINES: Act = Act::Refuse(Status::Declined);
@@ -177,6 +178,26 @@ cases! {
             assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
             stage.assert_no_faults();
         }
+    }
+
+    /// A peer may help to copy what the best lane has declined, and that lane sees nothing of it.
+    fn what_the_best_lane_declines_is_copied_by_the_one_that_copies() {
+        const LONG: usize = 200 << 10;
+        let a = Lane { priority: 9, declines_from: 1000, ..Lane::memory("a").late(3) };
+        let lanes = vec![Lane::messages("am"), a, copying().of_the_other()];
+        let stage = Stage::with(lanes, &[("TIELINE_PROVIDERS", "fake,shm,other")]);
+        let (target, key) = stage.target(vec![0; LONG]);
+        assert!(stage.until(|| !key.is_settling()));
+        assert_eq!(&*key.path(), "fake:a/a");
+        let bytes: Vec<u8> = (0..LONG).map(|i| (i % 251) as u8).collect();
+        let local = stage.at_a.register_with(bytes.clone(), Access::ALL).unwrap();
+        assert_eq!(stage.ended(stage.ab.put(&local, 0..LONG, &key, 0)), Ok(0));
+        assert!(target.to_vec(0..LONG).unwrap() == bytes);
+        assert_eq!(lens(stage.world, Slot::Put, "a"), [LONG]);
+        let copied = lens(stage.world, Slot::Put, "copy");
+        assert!(copied.len() > 1, "nobody was asked to help: {copied:?}");
+        assert_eq!(copied.iter().sum::<usize>(), LONG);
+        stage.assert_no_faults();
     }
 
     fn a_share_that_its_rail_declines_goes_over_the_next() {

@@ -42,7 +42,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 /// Copies between processes, as the kernel can: there is nothing to poll for.
-fn copying() -> Lane {
+pub(crate) fn copying() -> Lane {
     let lane = Lane::memory("copy").without_atomics().synchronous();
     let caps = (lane.caps | caps::LOCAL_ONLY) & !caps::NEEDS_POLL;
     Lane { caps, priority: 0, ..lane }
