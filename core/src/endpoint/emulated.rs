@@ -144,6 +144,7 @@ mod tests {
                 rank: 0,
                 fenced: 0,
                 posted: 0,
+                taken: 0,
                 declined: 0,
                 notify: None,
             }

@@ -88,7 +88,7 @@ impl Inner {
         self.check_alive()?;
         self.shared.check_no_handler("a flush")?;
         let late = self.take_late();
-        if late.is_none() && !self.has_pending() && self.order.local.get() == 0 {
+        if late.is_none() && !self.has_under_way() {
             return Ok(Outcome::Done(0));
         }
         let opened = self.shared.ops.borrow_mut().open(self.index, Kind::Flush);
@@ -185,7 +185,7 @@ impl Inner {
     pub(super) fn fence(&self) -> Result<(), Error> {
         self.check_alive()?;
         let order = &self.order;
-        if !self.has_pending() && order.local.get() == 0 {
+        if !self.has_under_way() {
             order.posted.set(0);
             order.fenced.set(0);
             return Ok(());
@@ -233,7 +233,8 @@ impl Inner {
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
-        self.order.local.set(0);
+        // What it ends before it has asked for is for a flush to ask again.
+        self.order.covered.set(self.order.covered.get() | self.order.local.replace(0));
     }
 
     /// Whether something was posted since that no table knows: a message, or a put that has completed locally. An answer to a peer
@@ -340,15 +341,24 @@ impl Inner {
             lanes.set(lanes.get() & !lost);
             lost != 0
         };
-        let (late, mut told) = (take(&self.order.local), take(&self.order.covered));
+        let (mut late, mut told) = (take(&self.order.local), take(&self.order.covered));
+        let mut ops = self.shared.ops.borrow_mut();
         for op in self.queue.borrow_mut().iter_mut() {
-            if let QueuedOp::FlushLanes { lanes, .. } = op {
-                let gone = lost(*lanes);
-                *lanes &= !gone;
-                told |= gone != 0;
+            let notifies = matches!(op, QueuedOp::Notify { .. });
+            let (QueuedOp::FlushLanes { lanes, request }
+            | QueuedOp::Notify { lanes: Some(lanes), request, .. }) = op
+            else {
+                continue;
+            };
+            let gone = lost(*lanes);
+            *lanes &= !gone;
+            if gone != 0 {
+                ops.spoil(*request, error.clone());
+                told = true;
+                // Nobody is told, and no flush but a later one would ask that lane.
+                late |= notifies;
             }
         }
-        let mut ops = self.shared.ops.borrow_mut();
         if late || told {
             ops.spoil_flushes(self.index, error);
         }

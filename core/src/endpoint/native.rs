@@ -3,10 +3,10 @@
 use super::Inner;
 use super::key::ImportedKey;
 use super::post::{Posted, Transfer};
-use super::queued::{Failed, NativeOp};
+use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, RmaRecord, rma_list_op, rma_op};
 use crate::Status;
-use crate::op::{Id, Memory, Pieces};
+use crate::op::{Id, Kind, Memory, Pieces};
 use crate::region::Region;
 use std::ffi::c_void;
 use tieline_plugin_api::abi::Iov;
@@ -25,7 +25,7 @@ impl Inner {
     /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
     /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
     /// here: its device, or the network, may still carry it out. A lane that declines gives way too, for what is not
-    /// posted of this operation, and serves the next one again.
+    /// posted of this operation, and serves the next one again. Who broke may have told the target, which nobody else does then.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {
@@ -48,12 +48,19 @@ impl Inner {
             match self.post_native(op, &native) {
                 Err(Failed { status: Status::Declined, .. }) => {
                     op.declined |= native.mark();
+                    op.taken = op.posted;
                     if op.posted == begun {
                         self.went_nowhere(ways);
                     }
+                    if self.asks_before_leaving(op).map_err(Failed::by_nobody)? {
+                        return Ok(true);
+                    }
                 }
                 Err(failed)
-                    if is_over(failed.status) && begun == 0 && op.key.has_another(&native) =>
+                    if is_over(failed.status)
+                        && begun == op.taken
+                        && op.key.has_another(&native)
+                        && !(op.notify.is_some() && failed.status == Status::ProviderFailed) =>
                 {
                     if failed.status == Status::ProviderFailed {
                         self.worker.provider_failed(native.interface);
@@ -67,6 +74,21 @@ impl Inner {
                 result => return result,
             }
         }
+    }
+
+    /// It is about to leave the lane that a fence before it relies on, and what has completed locally there stands in no table: it
+    /// goes on behind a flush of that lane. False: there is no such thing.
+    fn asks_before_leaving(&self, op: &NativeOp) -> Result<bool, Status> {
+        let lanes = op.fenced & (self.order.local.get() | self.order.covered.get());
+        if lanes == 0 {
+            return Ok(false);
+        }
+        let request = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush)?;
+        self.order.local.set(self.order.local.get() & !lanes);
+        self.put_first(QueuedOp::Native(op.again()));
+        self.put_first(QueuedOp::Barrier { request });
+        self.put_first(QueuedOp::FlushLanes { request, lanes });
+        Ok(true)
     }
 
     /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.

@@ -139,8 +139,8 @@ impl Endpoint {
 impl Inner {
     /// Whether something was posted here that may not have arrived.
     #[inline]
-    fn has_under_way(&self) -> bool {
-        self.order.local.get() != 0 || self.has_pending()
+    pub(super) fn has_under_way(&self) -> bool {
+        self.order.local.get() | self.order.covered.get() != 0 || self.has_pending()
     }
 
     /// Posts a put that tells the target and did not take the fast path, or found no end there: `code`.
@@ -196,7 +196,8 @@ impl Inner {
         !self.has_under_way() || ways.iter().all(|ways| ways.get() & !way == 0)
     }
 
-    /// Whether a put from the queue may tell the target by the lane that it is about to leave over.
+    /// Whether a put from the queue may tell the target by the lane that it is about to leave over. A fence behind it has
+    /// forgotten the ways of what stands before, so that the table alone knows them.
     pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
         let completed_elsewhere = self.order.local.get() | self.order.covered.get();
         let there = (!native.synchronous).then_some(native.interface);
@@ -204,13 +205,16 @@ impl Inner {
             && op.memory.within(op.at, op.len, native.max_iov) == op.len
             && completed_elsewhere & !native.bit() == 0
             && !self.control_has_under_way()
-            && (there.is_some() && self.goes_alone(native.bit())
+            && (there.is_some() && self.queue_len() == 0 && self.goes_alone(native.bit())
                 || !self.shared.ops.borrow().other_puts_before(op.request, there))
     }
 
+    /// Whether something to the peer's service worker may not have arrived: its lanes have the bits of this endpoint's own.
     fn control_has_under_way(&self) -> bool {
-        let control = self.open_control();
-        control.is_some_and(|control| self.shared.ops.borrow().open_of(control.index) > 0)
+        let under_way = |control: Rc<Inner>| {
+            control.reaches_memory.get() || self.shared.ops.borrow().open_of(control.index) > 0
+        };
+        self.open_control().is_some_and(under_way)
     }
 
     /// The put by whatever way leads there, and then a message.
@@ -248,12 +252,10 @@ impl Inner {
         self.wait_for_control(op.request);
         self.put_first(QueuedOp::Notify { word, request: op.request, lanes: None });
         self.put_first(QueuedOp::Native(NativeOp {
-            memory: op.memory.clone(),
-            key: op.key.clone(),
             completion: Completion::Remote,
             request: part,
             notify: None,
-            ..*op
+            ..op.again()
         }));
         Ok(true)
     }

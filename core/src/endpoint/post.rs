@@ -78,6 +78,7 @@ impl Transfer<'_> {
             rank,
             fenced: 0,
             posted: 0,
+            taken: 0,
             declined: 0,
             notify: None,
         }

@@ -157,10 +157,19 @@ pub(crate) struct NativeOp {
     pub(super) fenced: u64,
     /// Bytes that have been posted, where it takes several pieces.
     pub(super) posted: usize,
+    /// Those among them that lanes took which then declined the rest.
+    pub(super) taken: usize,
     /// Lanes that have declined it, a bit for each by rank.
     pub(super) declined: u64,
     /// What it tells the target, by a lane that does so.
     pub(super) notify: Option<u32>,
+}
+
+impl NativeOp {
+    /// The same, for its place in the queue when it is taken from there to be tried.
+    pub(super) fn again(&self) -> NativeOp {
+        NativeOp { memory: self.memory.clone(), key: self.key.clone(), ..*self }
+    }
 }
 
 /// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.

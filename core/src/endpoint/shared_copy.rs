@@ -154,6 +154,7 @@ impl Inner {
             rank: job.rank,
             fenced: 0,
             posted: 0,
+            taken: 0,
             declined,
             notify: None,
         }));

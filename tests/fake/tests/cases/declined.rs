@@ -3,8 +3,9 @@
 use crate::cases;
 use crate::shared::copying;
 use crate::stage::{Stage, pending};
-use tieline::{Access, Outcome, PostError, Region, RemoteKey, Status};
+use tieline::{Access, Completion, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Call, Lane, Rule, Slot, World};
+use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const DECLINES: Act = Act::Refuse(Status::Declined);
 
@@ -176,6 +177,48 @@ cases! {
             stage.world.release_held();
             assert_eq!((stage.end_of(&first), stage.end_of(&second)), (Some(Ok(0)), Some(Ok(0))));
             assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
+            stage.assert_no_faults();
+        }
+    }
+
+    /// The same of what only its lane knows of: it has completed locally.
+    fn what_is_declined_behind_a_fence_does_not_overtake_what_completed_locally() {
+        for over_messages in [false, true] {
+            // Its bytes leave, and arrive when the target looks.
+            let stage = two(|lane| Lane { caps: lane.caps & !PASSIVE_TARGET, ..lane });
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            let first = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
+            stage.world.change("a", |lane| lane.delay = 300);
+            assert_eq!(stage.ended(first), Ok(0));
+            assert_eq!(target.to_vec(0..8).unwrap(), [0; 8], "it is there already");
+            stage.ab.fence().unwrap();
+            stage.world.rule(Rule::next(Slot::Put, Act::Refuse(Status::Again)).on("a"));
+            stage.world.rule(Rule::every(Slot::Put, DECLINES).on("a"));
+            if over_messages {
+                stage.world.rule(Rule::every(Slot::Put, DECLINES).on("b"));
+            }
+            assert_eq!(stage.ended(stage.ab.put_bytes(&[2; 8], &key, 0)), Ok(0));
+            assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+            stage.settle();
+            assert_eq!(target.to_vec(0..8).unwrap(), [2; 8], "the second overtook the first");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// What another lane took before is not why this one's end would be the operation's.
+    fn what_is_left_of_a_declined_transfer_leaves_a_lane_that_has_ended_as_well() {
+        for why in [Status::Closed, Status::Unreachable] {
+            let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a") };
+            let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
+            let bytes: Vec<u8> = (0..1000).map(|i| (i % 251) as u8).collect();
+            let (target, key) = stage.target(vec![0; 1000]);
+            stage.world.rule(Rule { skip: 3, ..Rule::every(Slot::Put, DECLINES).on("a") });
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(why)).on("b"));
+            let put = stage.ab.put(&stage.local(bytes.clone()), 0..1000, &key, 0);
+            assert_eq!(stage.ended(put), Ok(0), "{why}");
+            assert_eq!(target.to_vec(0..1000).unwrap(), bytes, "{why}");
+            assert!(stage.ab.error().is_none(), "{why}");
             stage.assert_no_faults();
         }
     }

@@ -155,6 +155,61 @@ cases! {
         }
     }
 
+    /// What the fence forgets is under way all the same.
+    fn a_put_that_tells_before_a_fence_waits_for_what_went_another_way() {
+        let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
+        let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
+        let (target, key) = stage.target(vec![0; 64]);
+        stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
+        let other = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+        let told = told_at_b(&stage, &target);
+        let local = stage.local(vec![3; 64]);
+        stage.world.rule(Rule::next(Slot::Put, Act::Hold).on("b"));
+        let before = pending(stage.ab.put(&local, 0..8, &other, 0));
+        stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)));
+        let message = pending(stage.ab.send(9, 0, b"waits"));
+        let put = pending(stage.ab.put_notify(&local, 0..8, &key, 8, 1));
+        stage.ab.fence().unwrap();
+        stage.world.forget_rules();
+        assert_eq!(stage.end_of(&message), Some(Ok(0)));
+        stage.settle();
+        assert!(told.borrow().is_empty(), "told before the first was there");
+        stage.world.release_held();
+        assert_eq!((stage.end_of(&before), stage.end_of(&put)), (Some(Ok(0)), Some(Ok(0))));
+        assert!(stage.until(|| words(&told) == [1]));
+        assert_eq!(told.borrow()[0].2[..16], [3; 16]);
+        stage.assert_no_faults();
+    }
+
+    /// Its provider may have told before it broke.
+    fn what_a_provider_broke_in_is_not_told_by_another_lane() {
+        let others = [Lane::messages("am"), Lane::memory("b")].map(Lane::of_the_other);
+        let stage = Stage::new([vec![Lane::memory("a").telling(32)], others.into()].concat());
+        let (target, key) = stage.target(vec![0; 64]);
+        let told = told_at_b(&stage, &target);
+        stage.world.rule(Rule::every(Slot::PutNotify, Act::Panic).on("a"));
+        let put = stage.ended(stage.ab.put_bytes_notify(&[3; 8], &key, 0, 1));
+        assert_eq!(put.unwrap_err().status(), Status::ProviderFailed);
+        stage.settle();
+        assert!(told.borrow().is_empty(), "{:?}", words(&told));
+        assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[4; 8], &key, 0, 2)), Ok(0));
+        assert!(stage.until(|| words(&told) == [2]), "the other lane serves from here on");
+        stage.assert_no_faults();
+    }
+
+    /// It goes in messages as they have room, and takes room of the queue only where it waits.
+    fn bytes_that_are_longer_than_the_queue_may_be_are_put_and_told() {
+        const LONG: usize = 40_000;
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
+        let stage = Stage::with(lanes, &[("TIELINE_QUEUE_BYTES", "16k")]);
+        let (target, key) = stage.target(vec![0; LONG]);
+        let told = told_at_b(&stage, &target);
+        assert_eq!(stage.ended(stage.ab.put_bytes_notify(&[3; LONG], &key, 0, 1)), Ok(0));
+        assert!(stage.until(|| words(&told) == [1]));
+        assert!(told.borrow()[0].2 == [3; LONG]);
+        stage.assert_no_faults();
+    }
+
     fn pieces_tell_as_well_however_many_a_lane_takes() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);

@@ -3,6 +3,7 @@
 use crate::cases;
 use crate::stage::{Stage, pending};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline::{Completion, Outcome, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
@@ -177,6 +178,36 @@ cases! {
             let told = stage.ended(stage.ab.flush());
             assert_eq!(told, Ok(0), "it is told once");
         }
+    }
+
+    /// The connection that takes its place knows nothing of what was lost.
+    fn nobody_is_told_of_a_put_that_was_lost_with_the_connection_to_the_service_worker() {
+        let memory = Lane::memory("rma");
+        let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
+        let on = [("TIELINE_PROGRESS_THREAD", "on")];
+        let stage = Stage::with(vec![Lane::messages("am"), memory], &on);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let told: Rc<RefCell<Vec<u32>>> = Rc::default();
+        let log = told.clone();
+        stage.b.on_notification(move |_, word| log.borrow_mut().push(word)).unwrap();
+        let local = stage.local(vec![1; 8]);
+        let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
+        assert!(is_done(&stage, put.unwrap()));
+        let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
+        stage.world.rule(Rule::every(Slot::Flush, Act::Refuse(Status::Again)).on("rma"));
+        let notification = pending(stage.ab.put_notify(&local, 0..0, &key, 0, 1));
+        assert!(stage.world.was_refused(Slot::Flush), "the lane was not asked");
+        // The thread's worker was the second to open an interface.
+        let serves = stage.world.interface(1, "rma");
+        stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
+        stage.settle();
+        stage.world.forget_rules();
+        let ended = stage.end_of(&notification).expect("it ends").unwrap_err();
+        assert_eq!(ended.status(), Status::Io, "{ended}");
+        assert_eq!(stage.ended(stage.ab.flush()).unwrap_err().status(), Status::Io);
+        stage.settle();
+        assert_eq!(*told.borrow(), [0; 0]);
+        assert!(stage.ab.error().is_none(), "messages go elsewhere");
     }
 
     /// What is under way through it is nobody's to end when it fails.
