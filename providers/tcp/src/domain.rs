@@ -8,6 +8,7 @@ use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
 
+use crate::address;
 use crate::config::Settings;
 use crate::endpoint::MAX_ADDRESS;
 use crate::frame::MAX_MESSAGE;
@@ -76,7 +77,7 @@ impl Domain for TcpDomain {
             max_packed: MAX_MESSAGE,
             max_zcopy: MAX_MESSAGE,
             cost: costs(),
-            max_address_len: tieline_net::Contact::MAX_LEN as u32,
+            max_address_len: address::MAX_LEN as u32,
             max_endpoint_address_len: MAX_ADDRESS as u32,
             ..ModuleAttr::empty()
         }]

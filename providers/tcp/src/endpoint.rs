@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use tieline_net::Contact;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Status, op_flags};
 
+use crate::address;
 use crate::config::MAX_STREAMS;
 use crate::conn::{Conn, Inner, Peer, Phase};
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_MESSAGE};
@@ -18,7 +18,7 @@ use crate::sys;
 /// What follows the contact in an endpoint's address: id, domain, streams, whether it keeps what it sends.
 const TAIL: usize = 8 + 8 + 1 + 1;
 /// The longest endpoint address.
-pub(crate) const MAX_ADDRESS: usize = Contact::MAX_LEN + TAIL;
+pub(crate) const MAX_ADDRESS: usize = address::MAX_LEN + TAIL;
 
 /// A connection to one peer.
 pub struct StreamEndpoint {
@@ -243,7 +243,7 @@ impl Endpoint for StreamEndpoint {
 
     fn address(&self) -> Vec<u8> {
         let (streams, retains) = self.wishes();
-        let mut out = self.shared.hub.contact(self.shared.target).pack();
+        let mut out = address::pack(&self.shared.hub.contact(self.shared.target));
         out.extend_from_slice(&self.conn.id.to_le_bytes());
         out.extend_from_slice(&self.shared.regions.domain().to_le_bytes());
         out.push(streams as u8); // at most MAX_STREAMS
@@ -254,8 +254,7 @@ impl Endpoint for StreamEndpoint {
     fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let refuse =
             |why: String| Failure::new(Status::Invalid, format!("no endpoint of tcp: {why}"));
-        let (contact, rest) =
-            Contact::parse_prefix(address).map_err(|why| refuse(why.to_string()))?;
+        let (contact, rest) = address::parse(address).map_err(refuse)?;
         let Some((id, rest)) = rest.split_first_chunk::<8>() else {
             return Err(refuse("the address is cut off".into()));
         };

@@ -23,8 +23,11 @@ pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// The longest payload of a piece of a put or get.
 pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
 
-/// Another one with every change that a peer without it would misunderstand.
-const MAGIC: u16 = 0x7e1d;
+/// In every head, so that nobody takes other bytes for one.
+const MAGIC: u16 = 0x7e00 | VERSION as u16;
+/// Another one with every change that a peer without it would misunderstand. Addresses bear it: they are read before anything
+/// is sent.
+pub(crate) const VERSION: u8 = 0x1d;
 const FLAG_LAST: u8 = 1;
 
 macro_rules! kinds {

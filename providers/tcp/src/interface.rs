@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tieline_net::{Contact, Hub, Interest, Poller, Timer};
+use tieline_net::{Hub, Interest, Poller, Timer};
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
 
+use crate::address;
 use crate::config::Settings;
 use crate::conn::{Conn, Phase};
 use crate::endpoint::StreamEndpoint;
@@ -106,12 +107,15 @@ impl Interface for StreamInterface {
     type Endpoint = StreamEndpoint;
 
     fn address(&self) -> Vec<u8> {
-        self.shared.hub.contact(self.shared.target).pack()
+        address::pack(&self.shared.hub.contact(self.shared.target))
     }
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        let contact = Contact::parse(address)
-            .map_err(|why| Failure::new(Status::Invalid, format!("no address of tcp: {why}")))?;
+        let refuse = |why| Failure::new(Status::Invalid, format!("no address of tcp: {why}"));
+        let (contact, rest) = address::parse(address).map_err(refuse)?;
+        if !rest.is_empty() {
+            return Err(refuse("it goes on after its end".into()));
+        }
         tieline_net::routes(self.shared.hub.local(), &contact)
             .map(drop)
             .map_err(|why| Failure::new(Status::Unreachable, why))

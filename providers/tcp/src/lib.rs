@@ -5,8 +5,9 @@
 //!
 //! # A connection
 //!
-//! An endpoint's address says where the process listens (one listener for all of it, crate `tieline-net`), which
-//! interface and endpoint are meant, and how many streams it asks for; the smaller number of both is used. The side
+//! An endpoint's address says which version of the frames its side speaks, where the process listens (one listener for
+//! all of it, crate `tieline-net`), which interface and endpoint are meant, and how many streams it asks for; the smaller
+//! number of both is used. A peer of another version is not reachable. The side
 //! with the lower address dials at once, the other one when nothing has come for 300 ms: a firewall may let only
 //! one direction through. When dials cross, the lower side says `Start` on one connection per stream, and both use
 //! that one (`crossing.rs`). Every connection has passed the handshake of `tieline-net`.
@@ -62,6 +63,7 @@
 //! cut a transfer off at once; over loopback the kernel copies all the same. io_uring: a poll is one system call
 //! already. Atomics: the core does them with messages.
 
+mod address;
 mod buffer;
 mod config;
 mod conn;

@@ -3,6 +3,8 @@
 use std::io::Write;
 
 use super::*;
+use crate::address;
+use crate::frame::VERSION;
 
 #[test]
 fn both_directions_opened_at_once_end_as_one_connection_per_stream() {
@@ -112,8 +114,7 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     await_streams(&mut sides, 1);
     await_streams(&mut others, 1);
     // To the listener.
-    let place =
-        tieline_net::Contact::parse_prefix(&sides[1].endpoint().address()).unwrap().0.addresses[0];
+    let place = address::parse(&sides[1].endpoint().address()).unwrap().0.addresses[0];
     for len in [1usize, 100, 100_000] {
         let mut intruder = std::net::TcpStream::connect((place.ip, place.port)).unwrap();
         let _ = intruder.write_all(&pattern(len, 5));
@@ -177,6 +178,24 @@ fn an_address_that_makes_no_sense_is_refused_in_words_and_so_is_a_second_one() {
     sides[0].endpoint().connect(&good).unwrap();
     let words = refused(&good);
     assert!(words.contains("connected already"), "{words}");
+}
+
+/// What it would send, this side would take for damage.
+#[test]
+fn a_peer_that_speaks_another_version_is_not_reachable_and_hears_of_both() {
+    let domain = domain(&[]);
+    let sides = [Side::new(&domain), Side::new(&domain)];
+    let (place, endpoint) = (sides[1].interface.address(), sides[1].endpoint().address());
+    sides[0].interface.reachable(&place).unwrap();
+    // The oldest began with the contact, whose first byte is 1.
+    let (older, newer) = (&place[1..], [&[VERSION + 1], &place[1..]].concat());
+    for (address, theirs) in [(older, 1), (&newer[..], VERSION + 1)] {
+        let words = sides[0].interface.reachable(address).unwrap_err().text;
+        assert!(words.contains(&format!("version {theirs}, this one {VERSION}")), "{words}");
+    }
+    assert!(sides[0].interface.reachable(&[&place[..], &[0]].concat()).is_err());
+    let words = sides[0].endpoint().connect(&endpoint[1..]).unwrap_err().text;
+    assert!(words.contains("version 1"), "{words}");
 }
 
 #[test]

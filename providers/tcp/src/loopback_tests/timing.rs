@@ -2,6 +2,7 @@
 //! is looked at is told that so much time has passed.
 
 use super::*;
+use crate::address;
 use crate::conn::{Inner, Phase};
 use crate::frame::{HEAD, Head, Kind};
 use crate::link::{Greeting, PURPOSE};
@@ -9,7 +10,7 @@ use crate::stream::Broke;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
-use tieline_net::{Contact, Hello, Incoming};
+use tieline_net::{Hello, Incoming};
 
 const MS: Duration = Duration::from_millis(1);
 /// Nobody polls at the other end when a test is through.
@@ -23,10 +24,10 @@ fn inner(side: &Side) -> std::cell::RefMut<'_, Inner> {
 fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Greeting) {
     let side = Side::new(&domain(variables));
     let address = side.endpoint().address();
-    let (mut contact, rest) = Contact::parse_prefix(&address).unwrap();
+    let (mut contact, rest) = address::parse(&address).unwrap();
     contact.target = if is_lower { [0xff; 16] } else { [0; 16] };
     contact.addresses.iter_mut().for_each(|at| at.port = port);
-    side.endpoint().connect(&[&contact.pack(), rest].concat()).unwrap();
+    side.endpoint().connect(&[&address::pack(&contact), rest].concat()).unwrap();
     let id = side.endpoint().conn().id;
     assert_eq!(inner(&side).links[0].is_lower(), is_lower);
     (side, Greeting { to: id, from_target: contact.target, from: id, stream: 0, round: 0 })
