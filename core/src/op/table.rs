@@ -138,6 +138,8 @@ impl Hot {
 struct Cold {
     local_buffer: Option<LocalBuffer>,
     error: Option<Error>,
+    /// Who posted it wants it back, and its provider has been asked.
+    wanted_back: bool,
     /// Operations that this one is a part of, or that wait for it.
     then: Vec<Id>,
 }
@@ -443,9 +445,12 @@ impl Table {
         let theirs = |hot: &&mut Hot| hot.kind == Kind::Native && hot.is_posted_to(interface);
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
         hot.flags &= !POSTED;
-        if result.as_ref().is_err_and(|error| error.status() == Status::Canceled) {
+        let canceled = result.as_ref().is_err_and(|error| error.status() == Status::Canceled);
+        if canceled && self.slab.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
             // Who asked for that knows it.
-            hot.flags |= TOLD;
+            if let Some(hot) = self.slab.get_mut(id) {
+                hot.flags |= TOLD;
+            }
         }
         let bare = result.is_err();
         self.todo.push(Part { id, result, bare });

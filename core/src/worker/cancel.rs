@@ -42,8 +42,12 @@ impl Worker {
             return Err(goes_on("its endpoint was dropped, and it goes on without").into());
         };
         match endpoint.ask_to_cancel(id, interface) {
+            Ok(()) => {
+                shared.ops.borrow_mut().want_back(id);
+                Ok(())
+            }
             // Its end is on the way here.
-            Ok(()) | Err(Status::Invalid) => Ok(()),
+            Err(Status::Invalid) => Ok(()),
             Err(status) => Err(goes_on(&format!("{} says: {}", slot.path, status.text())).into()),
         }
     }

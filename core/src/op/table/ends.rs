@@ -165,6 +165,13 @@ impl Table {
         self.run();
     }
 
+    /// Who posted it wants it back, and its provider does what it can: where it ends as canceled no flush tells it.
+    pub(crate) fn want_back(&mut self, id: Id) {
+        if let Some(cold) = self.slab.cold_mut(id) {
+            cold.wanted_back = true;
+        }
+    }
+
     /// The operations that this one waits for, where it stands for several.
     pub(crate) fn parts_of(&self, whole: Id) -> Vec<Id> {
         let Some(hot) = self.slab.get(whole) else { return Vec::new() };

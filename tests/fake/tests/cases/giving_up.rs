@@ -149,6 +149,23 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// Nobody has asked for that.
+    fn what_a_provider_ends_as_canceled_of_its_own_accord_flushes_tell() {
+        let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        for wanted_back in [false, true] {
+            stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::Canceled)));
+            let put = pending(stage.ab.put_bytes(&[7; 8], &key, 0));
+            if wanted_back {
+                stage.a.cancel(&put).unwrap();
+            }
+            let flush = stage.ended(stage.ab.flush()).map_err(|error| error.status());
+            assert_eq!(flush, if wanted_back { Ok(0) } else { Err(Status::Canceled) });
+            assert_eq!(stage.end_of(&put).unwrap().unwrap_err().status(), Status::Canceled);
+        }
+        stage.assert_no_faults();
+    }
+
     /// The fake finds a fault where memory is given up that such an operation had.
     fn memory_of_an_operation_whose_end_nobody_knows_stays_until_its_endpoint_is_closed() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
