@@ -233,8 +233,11 @@ impl Inner {
                             .connect(address, &identity, cookie)
                             .map_err(|e| e.status())?;
                         let raw = slot.interface.endpoint(handle);
-                        let own = slot.limits(&raw).map_or(0, |limits| limits.max_short);
-                        let made = (raw, own);
+                        let limits = slot.limits(&raw).map_err(|error| {
+                            abi::close(raw);
+                            error.status()
+                        })?;
+                        let made = (raw, limits.max_short);
                         let gone = transports.messages.borrow_mut().insert(key, cookie, made);
                         if let Some((gone, _)) = gone {
                             abi::close(gone);

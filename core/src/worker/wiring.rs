@@ -23,7 +23,7 @@ use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
 use crate::{Error, Status};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ struct Circuit {
     key: Option<ConnectionKey>,
     pair: ModulePair,
     raw: RawEndpoint,
-    /// What it carries, asked when it stands.
-    limits: OnceCell<Result<LaneLimits, Error>>,
+    /// What it carries, asked when it is bound.
+    limits: LaneLimits,
     peer: Rc<WorkerAddress>,
     state: State,
     transport: Option<WireupTransport>,

@@ -42,13 +42,11 @@ impl Inner {
             }
             Action::Bind { key, address } => {
                 let number = self.wiring.by_key.borrow().get(&key).copied();
-                let raw = number
-                    .and_then(|n| self.wiring.circuits.borrow().get(&n).map(|circuit| circuit.raw));
-                let code = raw.map_or(Status::Closed as i32, |raw| raw.connect(&address));
-                let outcome = match code {
-                    code if code < 0 => Err(Status::from_code(code).text()),
-                    _ => Ok(()),
+                let bound = match number {
+                    Some(number) => self.bind_circuit(number, &address),
+                    None => Err((Status::Closed, Status::Closed.text().into())),
                 };
+                let outcome = bound.as_ref().copied().map_err(|(_, words)| words.as_str());
                 self.wiring.machine.borrow_mut().bound(now, &key, outcome);
             }
             Action::Ready { key } => self.wire_up_ended(&key, None),
@@ -157,9 +155,10 @@ impl Inner {
     pub(super) fn wire_up_ended(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let Some(number) = number else { return };
-        let users = {
+        let (users, formed) = {
             let mut circuits = self.wiring.circuits.borrow_mut();
             let Some(circuit) = circuits.get_mut(&number) else { return };
+            let formed = !matches!(circuit.state, State::Forming);
             circuit.outbox.clear();
             circuit.state = match reason {
                 None => State::Ready,
@@ -180,10 +179,13 @@ impl Inner {
                 }
                 Some(_) => {}
             }
-            circuit.everybody()
+            (circuit.everybody(), formed)
         };
         if reason.is_some() {
             let _ = self.wiring.by_key.borrow_mut().remove(key);
+            if !formed {
+                self.close_unformed(number);
+            }
         }
         for endpoint in &users {
             self.make_busy(endpoint);

@@ -13,7 +13,6 @@ use crate::worker::arrivals::speaks_of_peer;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::worker::{Inner, abi};
 use crate::{Error, PeerId, Status};
-use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
@@ -233,7 +232,7 @@ impl Inner {
             key,
             pair,
             raw,
-            limits: OnceCell::new(),
+            limits: LaneLimits::of_module(&slot.attr),
             peer,
             state: State::Forming,
             transport,
@@ -274,18 +273,45 @@ impl Inner {
             return Ok(number);
         }
         let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
-        let raw = self.wiring.circuits.borrow().get(&number).map(|circuit| circuit.raw);
-        let code = raw.map_or(0, |raw| raw.connect(&bytes));
-        let state = match code {
-            code if code < 0 => {
-                State::Dead(self.circuit_error(address, Status::from_code(code), ""))
+        let state = match self.bind_circuit(number, &bytes) {
+            Ok(()) => State::Ready,
+            Err((status, words)) => {
+                self.close_unformed(number);
+                State::Dead(self.circuit_error(address, status, &words))
             }
-            _ => State::Ready,
         };
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
             circuit.state = state;
         }
         Ok(number)
+    }
+
+    /// Connects a circuit's endpoint to the peer's, and asks what it carries. One that carries too little is not used.
+    pub(super) fn bind_circuit(&self, number: u64, address: &[u8]) -> Result<(), (Status, String)> {
+        let Some((interface, raw)) = self.raw_of_circuit(number) else {
+            return Err((Status::Closed, Status::Closed.text().into()));
+        };
+        let code = raw.connect(address);
+        if code < 0 {
+            let status = Status::from_code(code);
+            return Err((status, status.text().into()));
+        }
+        let limits = self.shared.interfaces[interface].limits(&raw);
+        let limits = limits.map_err(|error| (error.status(), error.to_string()))?;
+        if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
+            circuit.limits = limits;
+        }
+        Ok(())
+    }
+
+    /// Closes the provider's endpoint of a circuit that did not come about: nothing ever went over it, and its peer is not to
+    /// wait for that. What asked for it may look at the circuit still.
+    pub(super) fn close_unformed(&self, number: u64) {
+        let raw = match self.wiring.circuits.borrow_mut().get_mut(&number) {
+            Some(circuit) => std::mem::replace(&mut circuit.raw, RawEndpoint::nowhere()),
+            None => return,
+        };
+        abi::close(raw);
     }
 
     /// The interface of a circuit, and its provider endpoint.
@@ -349,11 +375,7 @@ impl Inner {
 
     fn circuit_state(&self, number: u64) -> Result<(RawEndpoint, LaneLimits), Error> {
         match self.wiring.circuits.borrow().get(&number) {
-            Some(Circuit { state: State::Ready, raw, limits, pair, .. }) => {
-                let slot = &self.shared.interfaces[pair.interface];
-                let limits = limits.get_or_init(|| slot.limits(raw)).clone()?;
-                Ok((*raw, limits))
-            }
+            Some(Circuit { state: State::Ready, raw, limits, .. }) => Ok((*raw, *limits)),
             Some(Circuit { state: State::Dead(error), .. }) => Err(error.clone()),
             Some(_) => Err(Error::from_status(Status::Again)),
             None => Err(Error::from_status(Status::Closed)),

@@ -86,11 +86,12 @@ mod tests {
     use crate::Context;
     use crate::address::Scheme;
     use crate::endpoint::ModulePair;
+    use crate::interface::LaneLimits;
     use crate::registry::abi::RawEndpoint;
     use crate::wireup::{Body, Header, ReasonKind, encode};
     use crate::worker::wiring::{Circuit, State};
-    use std::cell::OnceCell;
     use std::collections::VecDeque;
+    use tieline_plugin_api::abi::ModuleAttr;
 
     /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
     fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {
@@ -134,7 +135,7 @@ mod tests {
             key: Some(key.clone()),
             pair: ModulePair { interface: 0, candidate: 0 },
             raw: RawEndpoint::nowhere(),
-            limits: OnceCell::new(),
+            limits: LaneLimits::of_module(&ModuleAttr::empty()),
             peer: Rc::new(known.clone()),
             state: State::Forming,
             transport: None,

@@ -96,11 +96,45 @@ cases! {
     fn an_endpoint_that_cannot_carry_the_librarys_own_messages_is_not_used() {
         let limits = EndpointLimits { max_packed: 63, ..EndpointLimits::empty() };
         let narrow = Lane { priority: 9, limits, ..Lane::messages("narrow") };
-        let stage = Stage::new(vec![narrow, Lane::messages("wide")]);
-        assert_eq!(stage.ab.message_path(), "fake:wide/wide");
-        let open = stage.world.interface(0, "narrow");
-        let count = |slot| stage.world.calls(slot).iter().filter(|call| call.interface == open).count();
-        assert_eq!(count(Slot::Connect), count(Slot::CloseEndpoint), "what was made is closed");
+        for narrow in [narrow.clone(), narrow.over_circuits()] {
+            let stage = Stage::new(vec![narrow, Lane::messages("wide")]);
+            assert_eq!(stage.ab.message_path(), "fake:wide/wide");
+            stage.settle();
+            for nth in [0, 1] {
+                let open = stage.world.interface(nth, "narrow");
+                let calls = stage.world.calls_at(open);
+                let count = |slot| calls.iter().filter(|call| **call == slot).count();
+                let closed = stage.world.calls(Slot::CloseEndpoint);
+                let closed = closed.iter().filter(|call| call.interface == open).count();
+                assert!(count(Slot::Connect) > 0, "nobody tried");
+                assert_eq!(count(Slot::Connect), closed, "what was made is closed");
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    /// Datagrams of wire-up are messages too.
+    fn an_endpoint_that_cannot_carry_them_carries_no_datagrams() {
+        const WIREUP: u32 = 0xf007;
+        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
+        let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
+        let target = stage.at_b.register(vec![0; 64]).unwrap();
+        let at = stage.world.interface(0, "am");
+        let calls = |slot: Slot| {
+            let mut calls = stage.world.calls(slot);
+            calls.retain(|call| call.interface == at);
+            calls
+        };
+        let count = |slot| calls(slot).len();
+        let before = [Slot::Connect, Slot::CloseEndpoint].map(count);
+        let limits = EndpointLimits { max_packed: 63, ..EndpointLimits::empty() };
+        stage.world.change("am", |lane| lane.limits = limits);
+        let _key = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+        assert!(stage.until(|| count(Slot::Connect) > before[0]), "no datagram was to go over messages");
+        stage.settle();
+        assert_eq!(count(Slot::Connect) - before[0], count(Slot::CloseEndpoint) - before[1]);
+        let sent = [Slot::Short, Slot::Packed].map(calls).concat();
+        assert!(sent.iter().all(|call| call.id != WIREUP), "{sent:?}");
         stage.assert_no_faults();
     }
 }
