@@ -434,6 +434,33 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
     ("close(b->wake);\n    free(b);\n}", "free(b);\n}", "leaves_no_descriptor_open", "descriptors"),
     (".max_datagram = LONGEST", ".max_datagram = 0", "names_and_limits", "max_datagram"),
     (".send = send,", "", "every_slot_of_a_connector", "send"),
+    (
+        "TIELINE_EVENT_DATAGRAM, 0, 0, datagram",
+        "TIELINE_EVENT_DATAGRAM, 0, 7, datagram",
+        "each_of_a_crowd",
+        "header",
+    ),
+    ("b->shown = n;", "b->shown = b->tail - b->head;", "each_of_a_crowd", "datagram"),
+    (
+        "b && b->address.number != to.number;",
+        "b && 0;",
+        "datagrams_go_to_the_connector",
+        "datagram",
+    ),
+    (
+        "*at = b->next;",
+        "*at = b->next;\n    if (b->next) b->next->address.number = 0;",
+        "the_end_of_one_connector",
+        "stays",
+    ),
+    ("b->shown = n;", "b->head += n;", "the_bytes_of_a_datagram_stay", "looked at again"),
+    ("busy = b->head + b->shown < b->tail;", "busy = 0;", "a_datagram_that_comes_while", "silent"),
+    (
+        "    close(b->wake);\n    free(b);\n}",
+        "    close(b->wake);\n}",
+        "connectors_that_come_and_go",
+        "free",
+    ),
 ];
 
 fn connector_breaks_are_found() -> support::Verdict {
@@ -449,11 +476,16 @@ fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> support::Verdict 
     let mut missed = Vec::new();
     for (n, (from, to, check, word)) in breaks.iter().enumerate() {
         let object = compiled(&scratch, example, &format!("broken{n}"), Some((from, to)))?;
-        let (outcomes, _) = run(&object, Some(check), LIMIT);
         let found =
             |verdict: &Verdict| matches!(verdict, Verdict::Failed(why) if why.contains(word));
-        if !outcomes.iter().any(|outcome| found(&outcome.verdict)) {
-            let told: String = outcomes.iter().map(|outcome| format!("{outcome}\n")).collect();
+        // A race needs two threads at once, which may take more than one run where others want the processors.
+        let mut told = String::new();
+        let finds = |_| {
+            let (outcomes, _) = run(&object, Some(check), LIMIT);
+            told = outcomes.iter().map(|outcome| format!("{outcome}\n")).collect();
+            outcomes.iter().any(|outcome| found(&outcome.verdict))
+        };
+        if !(0..5).any(finds) {
             missed.push(format!("{check} did not find `{from}` -> `{to}`:\n{told}"));
         }
     }

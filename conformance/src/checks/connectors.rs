@@ -84,7 +84,7 @@ fn in_words(answer: Result<(), tieline_plugin_api::Failure>) -> Checked {
 }
 
 /// Polls all of them until the one at `at` has a datagram.
-fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
+pub(super) fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
     waits_for("a datagram that was sent");
     loop {
         if let Some(datagram) = posts[at].datagrams.pop_front() {
@@ -100,7 +100,7 @@ fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
     }
 }
 
-fn nothing_more(posts: &mut [&mut Post]) -> Checked {
+pub(super) fn nothing_more(posts: &mut [&mut Post]) -> Checked {
     for _ in 0..5 {
         for post in posts.iter_mut() {
             let _ = post.turn()?;
@@ -110,7 +110,7 @@ fn nothing_more(posts: &mut [&mut Post]) -> Checked {
     equal("datagrams that nobody sent", 0, more)
 }
 
-fn reliable(case: &Case) -> Checked {
+pub(super) fn reliable(case: &Case) -> Checked {
     if case.attr.reliable == 1 {
         return Ok(());
     }
@@ -118,7 +118,7 @@ fn reliable(case: &Case) -> Checked {
 }
 
 /// Two connectors that reach each other.
-fn pair(case: &Case) -> Result<(Post, Post), Stop> {
+pub(super) fn pair(case: &Case) -> Result<(Post, Post), Stop> {
     let (near, far) = (Post::open(case)?, Post::open(case)?);
     if let Err(why) = near.connector.reachable(&far.address) {
         return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
@@ -167,7 +167,7 @@ pub(super) fn a_datagram_longer_than_the_limit_is_refused(case: &Case) -> Checke
 }
 
 /// The bytes of datagram `n`.
-fn numbered(n: u64) -> Vec<u8> {
+pub(super) fn numbered(n: u64) -> Vec<u8> {
     let mut bytes = n.to_le_bytes().to_vec();
     bytes.resize(8 + (n as usize * 37) % 300, n as u8);
     bytes
@@ -281,7 +281,7 @@ pub(super) fn an_address_where_nobody_is_any_more_is_reported_with_the_reason(
 }
 
 /// Polls until the connector agrees to sleep.
-fn fall_asleep(post: &mut Post) -> Result<i32, Stop> {
+pub(super) fn fall_asleep(post: &mut Post) -> Result<i32, Stop> {
     let fd = succeeds("event_fd", post.connector.event_fd())?;
     holds(fd >= 0, "event_fd", "a descriptor", fd)?;
     for _ in 0..TRIES {

@@ -18,6 +18,7 @@ mod order;
 mod owning;
 mod payloads;
 mod peers;
+mod posts;
 mod processes;
 mod resources;
 mod rma;
@@ -165,6 +166,20 @@ checks! {
             "Datagrams reach another process.";
         a_killed_peer_of_a_connector_is_reported: caps::PEER_FAILURE,
             "The death of a peer ends the wait for it, and nothing else.";
+    }
+    posts for CONNECTORS => {
+        each_of_a_crowd_that_sends_to_one_keeps_its_order: 0,
+            "A worker that a dozen connect to at once hears each of them.";
+        datagrams_go_to_the_connector_of_their_address: 0,
+            "A datagram reaches whom it was sent to, and nobody else.";
+        the_end_of_one_connector_ends_no_other: 0,
+            "A peer that closes ends its own connections and nothing else.";
+        the_bytes_of_a_datagram_stay_until_the_next_poll: 0,
+            "What a poll has handed out is read where it lies.";
+        a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it: caps::EVENT_FD,
+            "No wake-up is lost between the last look and the sleep.";
+        connectors_that_come_and_go_leave_nothing_behind: 0,
+            "A process whose peers come and go runs for months.";
     }
     messages for DATA => {
         an_interface_reaches_and_connects_to_itself: 0,

@@ -2,12 +2,14 @@
 
 use crate::case::{ALL_RIGHTS, Case};
 use crate::random::Random;
-use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
+use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
 use crate::sys::Memory;
 use crate::watch::share;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::collections::VecDeque;
-use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::fixed_str;
@@ -82,45 +84,51 @@ pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &
     all(work)
 }
 
-/// Many at the same moment, with nothing else to do.
+/// Which regions there are: each where its number says, unless another one is there.
+struct Regions(Vec<AtomicUsize>);
+
+impl Regions {
+    fn place(&self, region: usize) -> &AtomicUsize {
+        let spread = (region >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.0[(spread >> 40) % self.0.len()]
+    }
+
+    /// `true`: it is there already.
+    fn enter(&self, region: usize) -> bool {
+        self.place(region).compare_exchange(0, region, SeqCst, SeqCst) == Err(region)
+    }
+
+    fn leave(&self, region: usize) {
+        let _ = self.place(region).compare_exchange(region, 0, SeqCst, SeqCst);
+    }
+}
+
+/// With little else to do, so that threads are in the domain's functions at the same moment; and nothing is locked here.
 pub(super) fn regions_that_threads_make_at_the_same_moment_are_different(case: &Case) -> Checked {
-    const EACH: usize = 24;
-    let (start, end) = (Barrier::new(THREADS), Instant::now() + share(5));
-    let (made, rounds) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-    all(|thread| {
-        loop {
-            // All of them see the same number, which one of them changes between two barriers.
-            let _ = start.wait();
-            if rounds.load(Relaxed) > 300
-                || Instant::now() > end && rounds.load(Relaxed) > 1_000_000
-            {
-                return Ok(());
+    const MOST: usize = 4_000_000;
+    let (calls, end) = (AtomicUsize::new(0), Instant::now() + share(8));
+    let regions = Regions((0..1 << 16).map(|_| AtomicUsize::new(0)).collect());
+    all(|_| {
+        let mut kept = VecDeque::new();
+        while calls.fetch_add(4, Relaxed) < MOST && Instant::now() < end {
+            let memory = case.memory(64, ALL_RIGHTS)?;
+            let twice = regions.enter(memory.region.handle.addr());
+            holds(!twice, "a region", "one of its own", "one that another thread has")?;
+            kept.push_back((case.key_of(&memory)?, memory));
+            if kept.len() < 4 {
+                continue;
             }
-            let regions: Vec<Result<Memory, Stop>> =
-                (0..EACH).map(|_| case.memory(4096, ALL_RIGHTS)).collect();
-            if let Ok(mut made) = made.lock() {
-                made.extend(regions.iter().flatten().map(|region| region.region.handle.addr()));
-            }
-            let _ = start.wait();
-            let failed = regions.into_iter().find_map(Result::err);
-            if thread == 0 {
-                let mut made = made.lock().map_err(|_| Stop::Fail("a thread panicked".into()))?;
-                let all = made.len();
-                made.sort_unstable();
-                made.dedup();
-                let twice = all - made.len();
-                made.clear();
-                let next = rounds.load(Relaxed) + 1;
-                let late = Instant::now() > end;
-                rounds.store(if twice > 0 || late { usize::MAX } else { next }, Relaxed);
-                equal("regions that two threads were given at the same moment", 0, twice)?;
-            }
-            if let Some(stop) = failed {
-                rounds.store(usize::MAX, Relaxed);
-                let _ = start.wait();
-                return Err(stop);
+            if let Some((packed, mut oldest)) = kept.pop_front() {
+                let what = "the key of a region, packed again while other threads make theirs";
+                same_bytes(what, &packed, &case.key_of(&oldest)?)?;
+                regions.leave(oldest.region.handle.addr());
+                succeeds("deregister of a region that no peer knows", oldest.revoke())?;
             }
         }
+        for (_, memory) in &kept {
+            regions.leave(memory.region.handle.addr());
+        }
+        Ok(())
     })
 }
 

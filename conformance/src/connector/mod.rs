@@ -20,6 +20,10 @@ pub(crate) struct Post {
     pub(crate) connector: Connector,
     pub(crate) address: Vec<u8>,
     pub(crate) datagrams: VecDeque<Vec<u8>>,
+    /// Whom the last thousand of these came from, as their events say.
+    pub(crate) headers: VecDeque<u64>,
+    /// Events that one poll has room for.
+    pub(crate) at_once: usize,
     pub(crate) left: Vec<Received>,
 }
 
@@ -29,16 +33,21 @@ impl Post {
         let connector = succeeds("open_connector", Connector::open(&case.domain, module))?;
         let address = connector.address(case.attr.max_address_len as usize);
         let address = succeeds("the connector's address", address)?;
-        Ok(Post { connector, address, datagrams: VecDeque::new(), left: Vec::new() })
+        let (datagrams, headers) = (VecDeque::new(), VecDeque::new());
+        Ok(Post { connector, address, datagrams, headers, at_once: 16, left: Vec::new() })
     }
 
     /// One poll; `false` when it brought nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
-        let events = succeeds("poll", self.connector.poll(16))?;
+        let events = succeeds("poll", self.connector.poll(self.at_once))?;
         let any = !events.is_empty();
         for received in events {
             match received.kind {
-                event::DATAGRAM => self.datagrams.push_back(received.data),
+                event::DATAGRAM => {
+                    self.headers.truncate(1000);
+                    self.headers.push_back(received.header);
+                    self.datagrams.push_back(received.data);
+                }
                 event::PEER_LEFT => {
                     let words =
                         !received.data.is_empty() && std::str::from_utf8(&received.data).is_ok();

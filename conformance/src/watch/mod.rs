@@ -10,20 +10,32 @@ pub(crate) use sys::{Broken, dies_with_us, end, stop};
 use crate::report::{Stop, Verdict, fail};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::borrow::Cow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a check may take, unless somebody says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
 static LIMIT_MS: AtomicU64 = AtomicU64::new(10_000);
-/// Slots that have not returned, the last one called at the end; one thread's mostly.
-static CALLS: Mutex<Vec<(&'static str, Instant)>> = Mutex::new(Vec::new());
+/// Slots that one thread has called and that have not returned, the last one called at the end.
+type Calls = Mutex<Vec<(&'static str, Instant)>>;
+/// Those of every thread: threads that shared one lock for this would seldom call at the same moment.
+static CALLS: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
 /// The event that is waited for.
 static WAITS: Mutex<Cow<'static, str>> = Mutex::new(Cow::Borrowed("nothing in particular"));
 
-fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static OWN: Arc<Calls> = {
+        let own = Arc::<Calls>::default();
+        let mut all = locked(&CALLS);
+        all.retain(|calls| Arc::strong_count(calls) > 1);
+        all.push(own.clone());
+        own
+    };
 }
 
 /// The limit of the check that this process runs.
@@ -51,16 +63,18 @@ pub(crate) struct Call(&'static str);
 
 /// Notes that a slot is being called.
 pub(crate) fn call(slot: &'static str) -> Call {
-    locked(&CALLS).push((slot, Instant::now()));
+    OWN.with(|calls| locked(calls).push((slot, Instant::now())));
     Call(slot)
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let mut calls = locked(&CALLS);
-        if let Some(at) = calls.iter().rposition(|(slot, _)| *slot == self.0) {
-            let _ = calls.remove(at);
-        }
+        // A thread that has ended has called nothing that did not return.
+        let _ = OWN.try_with(|calls| {
+            let mut calls = locked(calls);
+            let at = calls.iter().rposition(|(slot, _)| *slot == self.0);
+            at.map(|at| calls.remove(at))
+        });
     }
 }
 
@@ -76,7 +90,8 @@ pub(crate) fn begin(limit: Duration) {
         std::thread::sleep(limit);
         // One that is called again and again is there as well, but not for long.
         let long = |(_, since): &&(_, Instant)| since.elapsed() > limit / 4;
-        let doing = match locked(&CALLS).iter().find(long) {
+        let all = locked(&CALLS).clone();
+        let doing = match all.iter().find_map(|calls| locked(calls).iter().find(long).copied()) {
             Some((slot, _)) => format!("{slot} did not return: a slot must not wait"),
             None => format!("it waited for {}", locked(&WAITS)),
         };
