@@ -56,7 +56,9 @@ impl Numbered {
         let piece = |p: Range<usize>| local.piece(range.start + p.start..range.start + p.end);
         let iov: Vec<Iov> = pieces.into_iter().map(piece).collect();
         let beyond = if self.leaves() { TARGET as u64 } else { 0 };
-        let flags = if self.0 % 3 == 0 || self.leaves() { op_flags::REMOTE_COMPLETION } else { 0 };
+        let remote = if self.0 % 3 == 0 || self.leaves() { op_flags::REMOTE_COMPLETION } else { 0 };
+        // Of the last one that is not true: then the next poll has to do.
+        let flags = remote | if self.0 % 4 < 3 { op_flags::MORE } else { 0 };
         let offset = range.start as u64 + beyond;
         let target = Target { key, offset, cookie: self.cookie(), flags };
         desk.endpoint().rma(self.is_put(), &iov, target)

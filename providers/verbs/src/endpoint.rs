@@ -33,7 +33,7 @@ impl Endpoint for VerbsEndpoint {
     #[inline]
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         match self {
-            VerbsEndpoint::Rc(rc) => rc.am_short(id, header, payload),
+            VerbsEndpoint::Rc(rc) => rc.told(rc.am_short(id, header, payload)),
             VerbsEndpoint::Ud(ud) => ud.am_short(id, header, payload),
         }
     }
@@ -45,32 +45,38 @@ impl Endpoint for VerbsEndpoint {
         packer: Packer<'_>,
         max: usize,
     ) -> Result<usize, Status> {
-        self.rc()?.am_packed(id, header, packer, max)
+        let rc = self.rc()?;
+        rc.told(rc.am_packed(id, header, packer, max))
     }
 
     fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {
-        self.rc()?.am_zcopy(id, header, iov, cookie)
+        let rc = self.rc()?;
+        rc.told(rc.am_zcopy(id, header, iov, cookie))
     }
 
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        self.rc()?.put(&key.0, op)
+        let rc = self.rc()?;
+        rc.told(rc.put(&key.0, op))
     }
 
     fn put_notify(&self, key: &RemoteKey, op: &RmaOp<'_>, word: u32) -> Posted {
-        self.rc()?.put_notify(&key.0, op, word)
+        let rc = self.rc()?;
+        rc.told(rc.put_notify(&key.0, op, word))
     }
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        self.rc()?.get(&key.0, op)
+        let rc = self.rc()?;
+        rc.told(rc.get(&key.0, op))
     }
 
     fn atomic(&self, key: &RemoteKey, op: &Atomic, _result: &mut u64) -> Posted {
-        self.rc()?.atomic(&key.0, op)
+        let rc = self.rc()?;
+        rc.told(rc.atomic(&key.0, op))
     }
 
     fn flush(&self, cookie: u64) -> Posted {
         match self {
-            VerbsEndpoint::Rc(rc) => rc.flush(cookie),
+            VerbsEndpoint::Rc(rc) => rc.told(rc.flush(cookie)),
             VerbsEndpoint::Ud(ud) => ud.flush(cookie),
         }
     }

@@ -459,13 +459,27 @@ unsafe extern "C" fn post_recv(
 
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    _: *mut *mut ibv_send_wr,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a live queue pair and a filled record with as many pieces as it says.
-    let (qpn, wr) = unsafe { ((*qp).qp_num, &*wr) };
+    world(|world| world.counts.send_calls += 1);
+    // SAFETY: null, or a filled record; of a live queue pair, and with a place for the first that is not taken.
+    unsafe {
+        while let Some(next) = wr.as_ref() {
+            let code = post_one((*qp).qp_num, next);
+            if code != 0 {
+                *bad = wr;
+                return code;
+            }
+            wr = next.next;
+        }
+    }
+    0
+}
+
+fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
     let pieces: Vec<ibv_sge> = (0..wr.num_sge as usize)
-        // SAFETY: as above.
+        // SAFETY: it has as many pieces as it says.
         .map(|at| unsafe { *wr.sg_list.add(at) })
         .collect();
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
@@ -473,7 +487,7 @@ unsafe extern "C" fn post_send(
         pieces.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
     });
     world(|world| {
-        if world.faults.refuse_sends != 0 {
+        if world.faults.refuses_send() {
             return world.faults.refuse_sends;
         }
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };

@@ -15,6 +15,8 @@ pub(super) const IBV_QPS_SQE: c_uint = 5;
 pub(crate) struct Faults {
     /// Posting a send fails with this error number.
     pub(crate) refuse_sends: c_int,
+    /// So many are posted before.
+    pub(crate) sends_before: usize,
     /// Sends neither complete nor fail.
     pub(crate) stuck: bool,
     /// Nothing comes through: sends fail after the last try.
@@ -44,10 +46,21 @@ pub(crate) struct Faults {
     pub(crate) read_only: core::ops::Range<u64>,
 }
 
+impl Faults {
+    /// Whether the next send is refused.
+    pub(super) fn refuses_send(&mut self) -> bool {
+        let refuses = self.sends_before == 0 && self.refuse_sends != 0;
+        self.sends_before = self.sends_before.saturating_sub(1);
+        refuses
+    }
+}
+
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) sends: usize,
+    /// Calls that post sends.
+    pub(crate) send_calls: usize,
     pub(crate) signalled: usize,
     pub(crate) inline: usize,
     /// Sends that wait for reads and atomics before them.

@@ -192,6 +192,12 @@ impl Qp {
         sges: &[ibv_sge],
         flags: c_uint,
     ) -> Result<(), i32> {
+        self.hand_over(&mut Qp::request(id, work, sges, flags)).map_err(|(errno, _)| errno)
+    }
+
+    /// What a send is to the device.
+    #[inline(always)]
+    fn request(id: u64, work: Work<'_>, sges: &[ibv_sge], flags: c_uint) -> ibv_send_wr {
         let rdma = |address, rkey| wr_target { rdma: wr_rdma { remote_addr: address, rkey } };
         let (opcode, imm_data, wr) = match work {
             Work::Send { imm } => {
@@ -215,7 +221,7 @@ impl Qp {
                 (IBV_WR_ATOMIC_CMP_AND_SWP, 0, wr_target { atomic })
             }
         };
-        let mut request = ibv_send_wr {
+        ibv_send_wr {
             wr_id: id,
             next: ptr::null_mut(),
             sg_list: sges.as_ptr().cast_mut(),
@@ -225,16 +231,21 @@ impl Qp {
             imm_data,
             wr,
             rest: [0; 7],
-        };
+        }
+    }
+
+    /// Gives the device a request and those that it names to follow; else the error number, and the first that it did not take.
+    #[inline(always)]
+    fn hand_over(&self, first: *mut ibv_send_wr) -> Result<(), (i32, *mut ibv_send_wr)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair, whose context has the function; it only reads the request and the list of pieces.
-        // The pieces carry keys of live registrations (the device checks each), or are inline: then they are borrowed
-        // bytes of the caller.
+        // SAFETY: a live queue pair, whose context has the function; it only reads the requests and their lists of pieces,
+        // which the caller has. The pieces carry keys of live registrations (the device checks each), or are inline: then
+        // they are bytes of the caller's, or of an operation that has not ended.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_send;
-            post(self.raw.as_ptr(), &raw mut request, &raw mut bad)
+            post(self.raw.as_ptr(), first, &raw mut bad)
         };
-        if code == 0 { Ok(()) } else { Err(code.abs()) }
+        if code == 0 { Ok(()) } else { Err((code.abs(), bad)) }
     }
 
     /// Posts receives to a queue pair that has a receive queue of its own.
@@ -245,6 +256,60 @@ impl Qp {
             let mut bad = ptr::null_mut();
             post(self.raw.as_ptr(), first, &raw mut bad)
         })
+    }
+}
+
+/// Sends of a queue pair that its device has not been told of, because more follow: it is told of all of them at once.
+#[derive(Default)]
+pub(crate) struct Held {
+    requests: Vec<ibv_send_wr>,
+    /// The pieces of all of them, in their order.
+    sges: Vec<ibv_sge>,
+}
+
+impl Held {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Puts a send behind them.
+    pub(crate) fn push(&mut self, id: u64, work: Work<'_>, sges: &[ibv_sge], flags: c_uint) {
+        self.requests.push(Qp::request(id, work, sges, flags));
+        self.sges.extend_from_slice(sges);
+    }
+
+    /// Tells the device of all. What it does not take for this error number stays.
+    pub(crate) fn tell(&mut self, qp: &Qp) -> Result<(), i32> {
+        let (first, mut pieces) = (self.requests.as_mut_ptr(), self.sges.as_mut_ptr());
+        for at in 0..self.requests.len() {
+            let last = at + 1 == self.requests.len();
+            // SAFETY: both lists are ours alone, and have a place for each request and for all of its pieces.
+            unsafe {
+                let request = first.add(at);
+                (*request).next = if last { ptr::null_mut() } else { first.add(at + 1) };
+                (*request).sg_list = pieces;
+                pieces = pieces.add((*request).num_sge as usize);
+            }
+        }
+        let told = qp.hand_over(first);
+        let taken = told.map_or_else(|(_, bad)| self.place(bad), |()| self.requests.len());
+        let pieces: usize =
+            self.requests.drain(..taken).map(|request| request.num_sge as usize).sum();
+        drop(self.sges.drain(..pieces));
+        told.map_err(|(errno, _)| errno)
+    }
+
+    /// Which of them this is; the first, where it is none.
+    fn place(&self, request: *mut ibv_send_wr) -> usize {
+        self.requests.iter().position(|held| ptr::eq(held, request)).unwrap_or(0)
+    }
+
+    /// Takes the last one back, which its device did not take.
+    pub(crate) fn pop(&mut self) {
+        if let Some(request) = self.requests.pop() {
+            self.sges.truncate(self.sges.len() - request.num_sge as usize);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::queue::{Ends, RESERVE, SendQueue};
 use crate::abi::*;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::queue_pair::{DRAIN_TIME, Qp, QpShape, Remote, Srq, Work};
+use crate::queue_pair::{DRAIN_TIME, Held, Qp, QpShape, Remote, Srq, Work};
 use crate::shared::DomainState;
 use crate::sys::Cq;
 use core::ffi::c_uint;
@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) owes_hello: bool,
     /// What is posted before anything else.
     pub(crate) packed: Packed,
+    /// What is told to the device with what follows.
+    pub(crate) held: Held,
     /// Why the device has ended it, where it said so before sends came back.
     pub(crate) async_error: Option<Failure>,
     /// Why it is over and since when, while the device has sends to give back.
@@ -123,6 +125,7 @@ impl Connection {
             deadline: now,
             owes_hello: false,
             packed: Packed::Nothing,
+            held: Held::default(),
             async_error: None,
             ending: None,
             blamed: None,
@@ -206,7 +209,7 @@ impl Connection {
     }
 
     /// Posts and notes what ends with it. A send that the application does not wait for asks for a completion only now
-    /// and then.
+    /// and then. With [`HOLD`] the device need not be told before the next one.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
@@ -223,7 +226,11 @@ impl Connection {
             flags |= IBV_SEND_FENCE;
         }
         let id = send_id(self.own.slot, self.generation, self.queue.next());
-        if let Err(errno) = qp.post(id, work, pieces, flags) {
+        let posted = match flags & HOLD == 0 && self.held.is_empty() {
+            true => qp.post(id, work, pieces, flags),
+            false => post_behind(&mut self.held, qp, id, work, pieces, flags),
+        };
+        if let Err(errno) = posted {
             return Err(NotPosted { errno, ends });
         }
         self.fence = false;
@@ -231,11 +238,41 @@ impl Connection {
         Ok(())
     }
 
+    /// Tells the device what it was not told yet.
+    pub(crate) fn tell(&mut self) -> Result<(), NotPosted> {
+        let told = match &self.qp {
+            Some(qp) if !self.held.is_empty() => self.held.tell(qp),
+            _ => Ok(()),
+        };
+        told.map_err(|errno| NotPosted { errno, ends: Ends::default() })
+    }
+
     /// The immediate number of messages to the peer.
     #[inline]
     pub(crate) fn to_peer(&self) -> Work<'static> {
         Work::Send { imm: self.peer.as_ref().map_or(0, |peer| peer.slot) }
     }
+}
+
+/// Beside the device's own flags of a send: another one follows at once.
+pub(crate) const HOLD: c_uint = 1 << 31;
+
+/// Posts a send behind those that the device was not told of, now or with what follows.
+#[inline(never)] // whoever holds nothing need not pay for it
+fn post_behind(
+    held: &mut Held,
+    qp: &Qp,
+    id: u64,
+    work: Work<'_>,
+    pieces: &[ibv_sge],
+    flags: c_uint,
+) -> Result<(), i32> {
+    held.push(id, work, pieces, flags & !HOLD);
+    if flags & HOLD != 0 {
+        return Ok(());
+    }
+    // What it does not take is a tail of them, and this is the last.
+    held.tell(qp).inspect_err(|_| held.pop())
 }
 
 /// Marks completions of receives.

@@ -1,6 +1,6 @@
 //! The endpoint: data calls.
 
-use super::connection::{Connection, Packed, Phase};
+use super::connection::{Connection, HOLD, Packed, Phase};
 use super::credits::Grant;
 use super::queue::Ends;
 use super::state::{State, borrowed};
@@ -13,7 +13,9 @@ use crate::queue_pair::Work;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{Failure, Packer, Posted, Posting, RmaOp, Status, access, atomic_op};
+use tieline_plugin_api::{
+    Failure, Packer, Posted, Posting, RmaOp, Status, access, atomic_op, op_flags,
+};
 
 /// A reliable connection to one peer.
 pub struct RcEndpoint {
@@ -189,7 +191,7 @@ impl RcEndpoint {
         let connection = connection!(state, self.slot);
         connection.may_post()?;
         if op.len == 0 {
-            return Ok(Posting::Done);
+            return self.nothing(state);
         }
         self.write(state, Work::Write { address: target, rkey: key.rkey }, op)
     }
@@ -203,7 +205,7 @@ impl RcEndpoint {
         let posted = match op.len {
             0 => {
                 let ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
-                self.start(state, work, &[], ends, 0)
+                self.start(state, work, &[], ends, hold(op.flags))
             }
             _ => self.write(state, work, op),
         };
@@ -219,13 +221,16 @@ impl RcEndpoint {
         let connection = connection!(state, self.slot);
         let mut ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
         if let [piece] = op.iov {
+            let hold = hold(op.flags);
             if op.len <= connection.inline() {
                 // The device copies while it is posted: whatever memory it is.
-                return self.start(state, work, &[local(piece, 0)], ends, IBV_SEND_INLINE);
+                ends.foreign = hold != 0;
+                let flags = IBV_SEND_INLINE | hold;
+                return self.start(state, work, &[local(piece, 0)], ends, flags);
             }
             if let Some(sge) = registered(piece, false) {
                 ends.foreign = true;
-                return self.start(state, work, &[sge], ends, 0);
+                return self.start(state, work, &[sge], ends, hold);
             }
         }
         self.put_pieces(state, work, op, ends)
@@ -242,10 +247,11 @@ impl RcEndpoint {
         let inline = connection!(state, self.slot).inline();
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
-        let mut flags = 0;
+        let mut flags = hold(op.flags);
         if op.len <= inline {
             pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| local(piece, 0)));
-            flags = IBV_SEND_INLINE;
+            ends.foreign = flags != 0;
+            flags |= IBV_SEND_INLINE;
         } else if all_registered(op.iov, &mut pieces) {
             ends.foreign = true;
         } else if op.len <= state.domain.settings.segment {
@@ -268,13 +274,13 @@ impl RcEndpoint {
         let target = admit(state, key, op, access::REMOTE_READ)?;
         connection!(state, self.slot).may_post()?;
         if op.len == 0 {
-            return Ok(Posting::Done);
+            return self.nothing(state);
         }
         let work = Work::Read { address: target, rkey: key.rkey };
         let ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
         if let [piece] = op.iov {
             if let Some(sge) = registered(piece, true) {
-                return self.start(state, work, &[sge], ends, 0);
+                return self.start(state, work, &[sge], ends, hold(op.flags));
             }
         }
         let mut pieces = core::mem::take(&mut state.pieces);
@@ -308,7 +314,14 @@ impl RcEndpoint {
         let result = state.results.take()?;
         let sge = state.results.sge(result, 8);
         let ends = Ends { cookie: Some(op.cookie), result: Some(result), ..Ends::default() };
-        self.start(state, work, &[sge], ends, 0)
+        self.start(state, work, &[sge], ends, hold(op.flags))
+    }
+
+    /// An operation of no bytes, which is over.
+    #[cold]
+    fn nothing(&self, state: &mut State) -> Posted {
+        state.tell(self.slot)?;
+        Ok(Posting::Done)
     }
 
     /// Posts an operation whose end the application waits for.
@@ -323,9 +336,26 @@ impl RcEndpoint {
     ) -> Posted {
         let connection = connection!(state, self.slot);
         match connection.post(work, pieces, ends, flags) {
-            Ok(()) => Ok(Posting::Pending),
-            Err(refused) => Err(state.refused(self.slot, refused)),
+            Ok(()) if flags & HOLD != 0 => state.post_later(self.slot),
+            Ok(()) => {}
+            Err(refused) => return Err(state.refused(self.slot, refused)),
         }
+        Ok(Posting::Pending)
+    }
+
+    /// What came of a data call. The device is told what was held, also by one that posts nothing.
+    #[inline(always)]
+    pub(crate) fn told<T>(&self, posted: Result<T, Status>) -> Result<T, Status> {
+        if posted.is_err() {
+            self.tell();
+        }
+        posted
+    }
+
+    #[cold]
+    fn tell(&self) {
+        // That the connection has broken meanwhile is told by an event.
+        let _ = self.state.borrow_mut().tell(self.slot);
     }
 
     /// The same with the state's own list of pieces, which goes back to it.
@@ -361,7 +391,7 @@ impl RcEndpoint {
         }
         ends.borrowed = (!loans.is_empty()).then(|| loans.into_boxed_slice());
         ends.foreign = true;
-        self.start_list(state, work, pieces, ends, 0)
+        self.start_list(state, work, pieces, ends, hold(op.flags))
     }
 
     pub(crate) fn flush(&self, cookie: u64) -> Posted {
@@ -384,7 +414,7 @@ impl RcEndpoint {
             Phase::Failed(_) => connection.may_post(),
             _ => {
                 connection.fence = true;
-                Ok(())
+                state.tell(self.slot)
             }
         }
     }
@@ -399,6 +429,12 @@ impl RcEndpoint {
             (_, None) => Err(Status::Again.into()),
         }
     }
+}
+
+/// How a put, get or atomic is posted behind which another one follows at once.
+#[inline]
+fn hold(flags: u64) -> u32 {
+    if flags & op_flags::MORE != 0 { HOLD } else { 0 }
 }
 
 /// The header of the next message, and the credits that it carries.

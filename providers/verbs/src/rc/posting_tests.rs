@@ -9,7 +9,9 @@ use crate::keys::{KEY_LEN, PackedKey};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
 use core::time::Duration;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{
+    Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, op_flags,
+};
 
 /// Memory of a side, and its key at the other's endpoint.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
@@ -267,5 +269,114 @@ fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
         }
         let result = if taken { Ok(0) } else { Err(Status::KeyRejected) };
         assert_eq!((&a.told.ended[..], target[0]), (&[(1, result)][..], u64::from(taken)));
+    }
+}
+
+/// Words of a put that goes inline, and of one that does not.
+const SHORT: usize = 1;
+const LONG: usize = 60;
+
+/// Posts puts to places one behind the other, each of `words` words of its number, all but the last with the hint that more
+/// follows; what was said to each.
+fn puts(at: &VerbsEndpoint, key: &RemoteKey, source: &mut [u64], words: usize) -> Vec<Posted> {
+    let last = source.len() / words - 1;
+    let post = |(n, part): (usize, &mut [u64])| {
+        part.fill(n as u64 + 1);
+        let flags = if n < last { op_flags::MORE } else { 0 };
+        let (len, cookie) = (words * 8, n as u64);
+        at.put(key, &RmaOp { iov: &[piece(part)], len, offset: cookie * len as u64, cookie, flags })
+    };
+    source.chunks_mut(words).enumerate().map(post).collect()
+}
+
+#[test]
+fn a_device_is_told_once_of_what_was_posted_with_more_to_follow() {
+    for words in [SHORT, LONG] {
+        let (mut a, mut b) = (side(&[]), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let (mut source, mut target) = (vec![0u64; words * 7], vec![0u64; words * 7]);
+        let (_region, key) = share(&b, &mut target, &at_a);
+        let before = device::counts();
+        assert_eq!(puts(&at_a, &key, &mut source, words), [Ok(Posting::Pending); 7]);
+        let after = device::counts();
+        assert_eq!((after.send_calls - before.send_calls, after.sends - before.sends), (1, 7));
+        a.poll();
+        assert_eq!(a.told.ended, (0..7).map(|n| (n, Ok(0))).collect::<Vec<_>>());
+        assert_eq!(target, source);
+    }
+}
+
+#[test]
+fn a_device_is_told_by_the_next_call_whatever_it_returns_or_the_next_poll() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let put = |iov: &[Iov], offset, flags| {
+        let len = iov.iter().map(|piece| piece.len).sum();
+        at_a.put(&key, &RmaOp { iov, len, offset, cookie: 1, flags })
+    };
+    let long = vec![0; 1 << 20];
+    let calls: [&mut dyn FnMut(); 6] = [
+        &mut || assert_eq!(at_a.am_short(1, 1, &long), Err(Status::TooLarge)),
+        &mut || assert!(put(&[piece(&mut [1])], 1 << 30, 0).is_err()),
+        &mut || assert_eq!(put(&[], 0, 0), Ok(Posting::Done)),
+        &mut || assert_eq!(at_a.flush(1), Ok(Posting::Pending)),
+        &mut || at_a.fence().unwrap(),
+        &mut || a.poll(),
+    ];
+    for (n, call) in (1..).zip(calls) {
+        let mut source = [n];
+        assert_eq!(put(&[piece(&mut source)], 0, op_flags::MORE), Ok(Posting::Pending));
+        let held = device::counts().sends;
+        call();
+        assert!(device::counts().sends > held, "call {n}");
+    }
+    assert_eq!(target[0], 6);
+}
+
+#[test]
+fn what_a_device_does_not_take_of_many_sends_it_takes_later_in_their_order_or_it_ends_with_the_connection()
+ {
+    for (refusal, words) in [(libc::ENOMEM, SHORT), (libc::ENOMEM, LONG), (libc::EINVAL, LONG)] {
+        let (mut a, mut b) = (side(&[]), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let (mut source, mut target) = (vec![0u64; words * 7], vec![0u64; words * 7]);
+        let (_region, key) = share(&b, &mut target, &at_a);
+        fault(|faults| (faults.refuse_sends, faults.sends_before) = (refusal, 3));
+        let posted = puts(&at_a, &key, &mut source, words);
+        assert_eq!(posted[..6], [Ok(Posting::Pending); 6]);
+        assert_eq!(posted[6], Err(Status::Again), "its words come with the endpoint's end");
+        a.poll();
+        fault(|faults| faults.refuse_sends = 0);
+        pass(Duration::from_secs(3));
+        (0..100).for_each(|_| a.poll());
+        let lost = refusal == libc::EINVAL;
+        let ended = |n| if lost && n > 2 { Err(Status::Io) } else { Ok(0) };
+        assert_eq!(a.told.ended, (0..6).map(|n| (n, ended(n))).collect::<Vec<_>>());
+        let there = if lost { 3 } else { 6 };
+        assert_eq!(target[..words * there], source[..words * there]);
+        assert_eq!((a.told.failed.len(), target[words * 6]), (usize::from(lost), 0));
+    }
+}
+
+#[test]
+fn nothing_that_was_held_is_read_once_its_endpoint_is_closed() {
+    for words in [SHORT, LONG] {
+        let (mut a, mut b) = (side(&[]), side(&[]));
+        let (at_a, _at_b) = connect(&mut a, &mut b);
+        let (mut source, mut target) = (vec![1u64; words], vec![0u64; words]);
+        let (_region, key) = share(&b, &mut target, &at_a);
+        let len = words * 8;
+        let op =
+            RmaOp { iov: &[piece(&mut source)], len, offset: 0, cookie: 1, flags: op_flags::MORE };
+        assert_eq!(at_a.put(&key, &op), Ok(Posting::Pending));
+        drop(at_a);
+        source.fill(2);
+        (0..100).for_each(|_| {
+            a.poll();
+            b.poll();
+        });
+        assert!(!target.contains(&2), "{words} words");
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct State {
     batch: Vec<Wc>,
     /// Connections that owe credits and found no room to say so.
     credits_due: Vec<u32>,
-    /// Connections whose packed message the device has not taken yet.
+    /// Connections that have something of which the device was not told, or which it has not taken yet.
     pub(crate) unposted: Vec<u32>,
     /// Connections that are closed and found no room for their goodbye, each with its generation.
     goodbyes: Vec<(u32, u8)>,

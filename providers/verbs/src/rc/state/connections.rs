@@ -120,6 +120,24 @@ impl State {
         }
     }
 
+    /// Tells the device of everything that a connection holds, or notes that it is to be told.
+    #[cold]
+    pub(crate) fn tell(&mut self, slot: u32) -> Result<(), Status> {
+        let Some(Err(refused)) = self.connection(slot).map(Connection::tell) else { return Ok(()) };
+        if is_transient(refused.errno) {
+            self.post_later(slot);
+            return Ok(());
+        }
+        Err(self.refused(slot, refused))
+    }
+
+    /// Notes that a connection has something for the device.
+    pub(crate) fn post_later(&mut self, slot: u32) {
+        if !self.unposted.contains(&slot) {
+            self.unposted.push(slot);
+        }
+    }
+
     /// Posts the packed message of a connection, or notes that it is to be posted.
     #[inline]
     pub(crate) fn post_packed_of(&mut self, slot: u32) -> Result<(), Status> {
@@ -136,9 +154,7 @@ impl State {
         let Err(refused) = connection.post(work, &[piece], ends, 0) else { return Ok(()) };
         if is_transient(refused.errno) {
             connection.packed = Packed::Message(buffer, len);
-            if !self.unposted.contains(&slot) {
-                self.unposted.push(slot);
-            }
+            self.post_later(slot);
             return Ok(());
         }
         Err(self.refused(slot, refused))
@@ -148,7 +164,8 @@ impl State {
     #[cold]
     pub(super) fn post_packed(&mut self) {
         for slot in core::mem::take(&mut self.unposted) {
-            let _ = self.post_packed_of(slot); // a connection that broke tells so itself
+            // A connection that broke tells so itself.
+            let _ = self.tell(slot).and_then(|()| self.post_packed_of(slot));
         }
     }
 
