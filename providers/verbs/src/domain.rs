@@ -48,7 +48,8 @@ impl VerbsDomain {
             | caps::PEER_FAILURE
             | caps::EVENT_FD
             | caps::NEEDS_POLL
-            | caps::TAKES_REGIONS;
+            | caps::TAKES_REGIONS
+            | caps::NO_EVENT;
         let mut atomics = 0;
         if self.state.has_atomics {
             caps |= caps::ATOMICS;

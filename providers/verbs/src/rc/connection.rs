@@ -219,7 +219,10 @@ impl Connection {
         mut flags: c_uint,
     ) -> Result<(), NotPosted> {
         let Some(qp) = &self.qp else { return Err(NotPosted { errno: libc::ENOTCONN, ends }) };
-        if ends.cookie.is_some() || ends.buffer.is_some() || self.queue.must_signal() {
+        if ends.cookie.is_some() && !ends.silent
+            || ends.buffer.is_some()
+            || self.queue.must_signal()
+        {
             flags |= IBV_SEND_SIGNALED;
         }
         if self.fence {

@@ -203,10 +203,7 @@ impl RcEndpoint {
         connection!(state, self.slot).may_send()?;
         let work = Work::WriteNotify { address, rkey: key.rkey, word };
         let posted = match op.len {
-            0 => {
-                let ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
-                self.start(state, work, &[], ends, hold(op.flags))
-            }
+            0 => self.start(state, work, &[], ends(op.cookie, op.flags), hold(op.flags)),
             _ => self.write(state, work, op),
         };
         if posted.is_ok() {
@@ -219,7 +216,7 @@ impl RcEndpoint {
     #[inline(always)]
     fn write(&self, state: &mut State, work: Work<'_>, op: &RmaOp<'_>) -> Posted {
         let connection = connection!(state, self.slot);
-        let mut ends = Ends { cookie: Some(op.cookie), ..Ends::default() };
+        let mut ends = ends(op.cookie, op.flags);
         if let [piece] = op.iov {
             let hold = hold(op.flags);
             if op.len <= connection.inline() {
@@ -277,7 +274,7 @@ impl RcEndpoint {
             return self.nothing(state);
         }
         let work = Work::Read { address: target, rkey: key.rkey };
-        let ends = Ends { cookie: Some(op.cookie), foreign: true, ..Ends::default() };
+        let ends = Ends { foreign: true, ..ends(op.cookie, op.flags) };
         if let [piece] = op.iov {
             if let Some(sge) = registered(piece, true) {
                 return self.start(state, work, &[sge], ends, hold(op.flags));
@@ -313,7 +310,7 @@ impl RcEndpoint {
         connection!(state, self.slot).may_post()?;
         let result = state.results.take()?;
         let sge = state.results.sge(result, 8);
-        let ends = Ends { cookie: Some(op.cookie), result: Some(result), ..Ends::default() };
+        let ends = Ends { result: Some(result), ..ends(op.cookie, op.flags) };
         self.start(state, work, &[sge], ends, hold(op.flags))
     }
 
@@ -429,6 +426,13 @@ impl RcEndpoint {
             (_, None) => Err(Status::Again.into()),
         }
     }
+}
+
+/// What ends with a put, get or atomic.
+#[inline]
+fn ends(cookie: u64, flags: u64) -> Ends {
+    let silent = flags & op_flags::NO_EVENT != 0;
+    Ends { cookie: Some(cookie), silent, ..Ends::default() }
 }
 
 /// How a put, get or atomic is posted behind which another one follows at once.

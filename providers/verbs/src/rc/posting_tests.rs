@@ -380,3 +380,37 @@ fn nothing_that_was_held_is_read_once_its_endpoint_is_closed() {
         assert!(!target.contains(&2), "{words} words");
     }
 }
+
+#[test]
+fn what_makes_no_event_is_told_of_only_when_it_fails_and_ends_with_what_follows_it() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 8];
+    let (_region, key) = share(&b, &mut target, &at_a);
+    let put = |word: u64, flags| {
+        let mut words = [word];
+        let iov = [piece(&mut words)];
+        at_a.put(&key, &RmaOp { iov: &iov, len: 8, offset: 0, cookie: word, flags })
+    };
+    let before = device::counts().signalled;
+    for n in 1..=10 {
+        assert_eq!(put(n, op_flags::NO_EVENT), Ok(Posting::Pending));
+        a.poll();
+    }
+    assert_eq!((device::counts().signalled - before, target[0]), (0, 10));
+    assert_eq!(put(11, 0), Ok(Posting::Pending));
+    (0..4).for_each(|_| a.poll());
+    assert_eq!(a.told.ended, [(11, Ok(0))]);
+    for n in 12..15 {
+        assert_eq!(put(n, op_flags::NO_EVENT), Ok(Posting::Pending));
+    }
+    assert_eq!(at_a.flush(15), Ok(Posting::Pending));
+    fault(|faults| faults.cut = true);
+    for n in 16..18 {
+        assert_eq!(put(n, op_flags::NO_EVENT), Ok(Posting::Pending));
+    }
+    (0..100).for_each(|_| a.poll());
+    let lost = Err(Status::TimedOut);
+    assert_eq!(a.told.ended[1..], [(15, Ok(0)), (16, lost), (17, lost)]);
+    assert_eq!(a.told.failed.len(), 1);
+}

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 pub(crate) struct Ends {
     /// The application waits for it.
     pub(crate) cookie: Option<u64>,
+    /// And hears of it only if it fails: that it has ended is told with what follows.
+    pub(crate) silent: bool,
     /// A message buffer to give back.
     pub(crate) buffer: Option<u32>,
     /// Where the device puts the value from before.

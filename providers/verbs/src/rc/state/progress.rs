@@ -136,7 +136,7 @@ impl State {
     /// Tells the application that an operation has ended well.
     pub(super) fn complete(&mut self, slot: u32, ends: Ends, events: Option<&mut Events<'_>>) {
         let value = ends.result.map_or(0, |buffer| self.results.word(buffer));
-        let silent = self.connection(slot).is_none_or(|connection| connection.closing);
+        let silent = ends.silent || self.connection(slot).is_none_or(|c| c.closing);
         if let (Some(cookie), false) = (ends.cookie, silent) {
             self.notices.completed(cookie, Ok(value), events);
         }
