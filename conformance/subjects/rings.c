@@ -63,6 +63,7 @@
     /* what a module may offer beyond the rest */ \
     M(POINTER_FROM_START, "key_pointer leaves the offset out") \
     M(POINTER_WITHOUT_RIGHTS, "key_pointer gives out memory that may not be written") \
+    M(POINTER_ENDS_WITH_PEER, "what a pointer leads to is unmapped when its owner is gone") \
     M(FILES_USED_AGAIN, "alloc gives out again the file of a region that has ended, which others may have mapped") \
     M(KEY_FREED_AT_ONCE, "drop_key unmaps what operations that have not ended use") \
     M(KEY_OF_ONE_ENDPOINT, "a key works with the endpoint that has used it first, and no other of the interface") \
@@ -456,8 +457,11 @@ static struct operation *post(struct tieline_interface *i, struct tieline_endpoi
     return o;
 }
 
+static struct tieline_key *newest_key; /* POINTER_ENDS_WITH_PEER */
+
 static void free_key(struct tieline_key *k)
 {
+    if (k == newest_key) newest_key = NULL;
     if (k->table) munmap((void *)k->table, sizeof *k->table);
     if (k->base && !MUTATED(MAPPING_LEFT_BY_DROP_KEY)) munmap(k->base, k->len);
     free(k);
@@ -715,6 +719,7 @@ static int32_t import(const struct address *owner, const struct tieline_import_p
     }
     /* What was mapped is the region if the key still holds: a region's descriptor is closed after its key has ended. */
     if (k->base && !check_key(k, 0, 0, RIGHTS)) {
+        if (MUTATED(POINTER_ENDS_WITH_PEER)) newest_key = k;
         *out = k;
         return TIELINE_OK;
     }
@@ -912,6 +917,7 @@ static void end(struct connection *c)
         uint32_t how = atomic_load(&c->file->parting[RECEIVER]);
         if (!e->failed) e->failed = statuses[how <= HUNG_UP ? how : THERE];
         if (MUTATED(PENDING_LOST_AT_DEATH)) drop_operations(e);
+        if (MUTATED(POINTER_ENDS_WITH_PEER) && newest_key) munmap(newest_key->base, newest_key->len);
     } else {
         struct peer *p = (struct peer *)c;
         int closed = c->file && atomic_load(&c->file->parting[SENDER]) == CLOSED;
