@@ -18,7 +18,8 @@ impl Inner {
             self.shared.part(request, Ok(0));
             true
         };
-        let pair = self.route.message().filter(|_| len <= self.max_zcopy.get());
+        let gathered = self.max_zcopy.get();
+        let pair = self.route.message().filter(|_| gathered > 0 && len <= gathered);
         let attr = pair.map(|pair| (pair.interface, &self.shared.interfaces[pair.interface].attr));
         let gathers = |max_iov: u32| pieces.within(0, len, max_iov as usize) == len;
         let Some((interface, attr)) = attr.filter(|(_, attr)| gathers(attr.max_iov)) else {

@@ -195,6 +195,9 @@ impl Endpoint {
         ep.check_message(id, len)?;
         let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
         let pieces = Rc::new(Pieces::new(pieces));
+        if !ep.has_room(pieces.size()) {
+            return Err(Status::Again.into());
+        }
         let request = ep.open(Kind::Native)?;
         ep.post(QueuedOp::Gather(GatheredMessage { id, header, pieces, len, request }));
         Ok(ep.outcome(request)?)

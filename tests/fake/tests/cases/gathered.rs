@@ -1,7 +1,7 @@
 //! Messages that a transport takes from where they lie.
 
 use crate::cases;
-use crate::stage::{Stage, pending};
+use crate::stage::{Stage, pending, posts_until_again};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline::Status;
@@ -70,6 +70,34 @@ cases! {
         stage.settle();
         assert_eq!(seen.borrow()[..], (0..40).collect::<Vec<u64>>());
         assert_eq!(stage.world.calls(Slot::Packed).len(), 20);
+        stage.assert_no_faults();
+    }
+
+    fn no_bytes_arrive_as_a_message_whether_a_lane_gathers_or_not() {
+        for max_zcopy in [0, 1000] {
+            let stage = Stage::new(vec![Lane { max_zcopy, ..lane() }]);
+            let (told, local) = (told(&stage), stage.local(vec![1; 8]));
+            assert_eq!(stage.ended(stage.ab.send_regions(5, 1, &[])), Ok(0));
+            assert_eq!(stage.ended(stage.ab.send_regions(5, 2, &[(&local, 3..3)])), Ok(0));
+            stage.settle();
+            assert_eq!(told.borrow()[..], [(1, vec![]), (2, vec![])]);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn lists_of_pieces_count_for_what_may_wait() {
+        let settings = [("TIELINE_QUEUE_BYTES", "64k")];
+        let stage = Stage::with(vec![Lane { max_zcopy: 0, ..lane() }], &settings);
+        let local = stage.local(vec![1; 1000]);
+        let pieces: Vec<_> = (0..1000).map(|at| (&local, at..at + 1)).collect();
+        stage.world.rule(Rule::every(Slot::Packed, Act::Refuse(Status::Again)));
+        let (taken, requests) = posts_until_again(10, || stage.ab.send_regions(5, 0, &pieces));
+        assert!(taken.is_some(), "10 lists of 1000 pieces wait, and never Again");
+        stage.world.forget_rules();
+        for request in &requests {
+            assert_eq!(stage.end_of(request), Some(Ok(0)));
+        }
+        assert_eq!(stage.ended(stage.ab.send_regions(5, 0, &pieces)), Ok(0));
         stage.assert_no_faults();
     }
 
