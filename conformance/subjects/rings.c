@@ -873,7 +873,7 @@ static socklen_t socket_name(struct sockaddr_un *out, const uint8_t name[16])
     int begin = MUTATED(FILE_LEFT_BEHIND) ? 0 : 1;
     int len = begin;
     *out = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    len += snprintf(out->sun_path + len, sizeof out->sun_path - len, "%stieline-rings-", begin ? "" : "/tmp/");
+    len += snprintf(out->sun_path + len, sizeof out->sun_path - len, "%srings-", begin ? "" : "/tmp/");
     for (int n = 0; n < 16; n++) len += snprintf(out->sun_path + len, sizeof out->sun_path - len, "%02x", name[n]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
 }
