@@ -21,7 +21,18 @@ fn is_over(status: Status) -> bool {
     matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
 }
 
+/// Whether that is the lane's connection alone: neither the whole provider nor what this one operation met.
+fn ends_alone(status: Status) -> bool {
+    is_over(status) && status != Status::ProviderFailed
+}
+
 impl Inner {
+    /// Whether the end of a lane says nothing of the message lane: messages go another way, and no kernel says that the peer is gone.
+    fn is_beside_messages(&self, native: &ImportedKey) -> bool {
+        let message = self.route.message();
+        !native.synchronous && message.is_some_and(|pair| pair.interface != native.interface)
+    }
+
     /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
     /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
     /// here: its device, or the network, may still carry it out. A lane that declines gives way too, for what is not
@@ -70,6 +81,15 @@ impl Inner {
                         return Err(failed);
                     }
                     op.key.downgrade(&native, failed.status);
+                }
+                // What went over that connection ends with it, and nothing else: messages carry on.
+                Err(failed) if ends_alone(failed.status) && self.is_beside_messages(&native) => {
+                    op.key.downgrade(&native, failed.status);
+                    if op.posted > op.taken {
+                        let error = self.failure_over(failed.status, failed.interface);
+                        self.shared.part(op.request, Err(error));
+                        return Ok(true);
+                    }
                 }
                 result => return result,
             }

@@ -234,4 +234,44 @@ cases! {
         assert_eq!(target.to_vec(0..50).unwrap(), expected);
         stage.assert_no_faults();
     }
+
+    /// Some of its pieces are on a connection that ends: it is done no further, and what goes another way goes on.
+    fn a_transfer_whose_lane_ends_before_all_of_it_is_posted_ends_alone() {
+        for has_another in [false, true] {
+            let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a").over_circuits() };
+            let mut lanes = vec![Lane::messages("am"), a];
+            lanes.extend(has_another.then(|| Lane::memory("b")));
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 1000]);
+            assert!(stage.until(|| !key.is_settling()));
+            assert_eq!(&*key.path(), "fake:a/a");
+            stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Hold).on("a") });
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a"));
+            let put = pending(stage.ab.put(&stage.local(vec![1; 1000]), 0..1000, &key, 0));
+            let message = stage.ab.send(5, 0, b"goes on");
+            assert_eq!(stage.world.operations(), 3);
+            stage.world.forget_rules();
+            let (from, to) = (stage.world.interface(0, "a"), stage.world.interface(1, "a"));
+            stage.world.break_endpoints(from, to, Status::PeerFailed, "the cable is cut");
+            let ended = stage.end_of(&put).expect("its lane has ended").unwrap_err();
+            assert_eq!((ended.status(), ended.why()), (Status::PeerFailed, "the cable is cut"));
+            assert!(stage.ab.error().is_none(), "messages go elsewhere: {:?}", stage.ab.error());
+            assert_eq!(stage.ended(message), Ok(0));
+            assert_eq!(stage.ended(stage.ab.put_bytes(&[2; 8], &key, 0)), Ok(0));
+            assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
+            stage.assert_no_faults();
+        }
+    }
+
+    /// Nothing of it was posted, and there are messages.
+    fn a_transfer_that_waits_for_a_lane_that_ends_goes_over_messages_where_it_was_the_last() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
+        let (target, key) = stage.target(vec![0; 8]);
+        stage.world.rule(Rule::next(Slot::Put, Act::Refuse(Status::Again)));
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
+        assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
+        assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
+        assert!(stage.ab.error().is_none());
+        stage.assert_no_faults();
+    }
 }
