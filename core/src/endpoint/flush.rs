@@ -361,6 +361,12 @@ impl Inner {
         }
         if late || told {
             ops.spoil_flushes(self.index, error);
+            // Those that have yet to look which lanes they are to ask would find these gone.
+            for op in self.queue.borrow().iter() {
+                if let QueuedOp::Notify { lanes: None, request, .. } = op {
+                    ops.spoil(*request, error.clone());
+                }
+            }
         }
         if late {
             // A flush that is open may be older.

@@ -180,34 +180,43 @@ cases! {
         }
     }
 
-    /// The connection that takes its place knows nothing of what was lost.
+    /// The connection that takes its place knows nothing of what was lost. The notification asks the lane, or waits for another put.
     fn nobody_is_told_of_a_put_that_was_lost_with_the_connection_to_the_service_worker() {
-        let memory = Lane::memory("rma");
-        let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
-        let on = [("TIELINE_PROGRESS_THREAD", "on")];
-        let stage = Stage::with(vec![Lane::messages("am"), memory], &on);
-        let (_target, key) = stage.target(vec![0; 64]);
-        let told: Rc<RefCell<Vec<u32>>> = Rc::default();
-        let log = told.clone();
-        stage.b.on_notification(move |_, word| log.borrow_mut().push(word)).unwrap();
-        let local = stage.local(vec![1; 8]);
-        let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
-        assert!(is_done(&stage, put.unwrap()));
-        let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
-        stage.world.rule(Rule::every(Slot::Flush, Act::Refuse(Status::Again)).on("rma"));
-        let notification = pending(stage.ab.put_notify(&local, 0..0, &key, 0, 1));
-        assert!(stage.world.was_refused(Slot::Flush), "the lane was not asked");
-        // The thread's worker was the second to open an interface.
-        let serves = stage.world.interface(1, "rma");
-        stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
-        stage.settle();
-        stage.world.forget_rules();
-        let ended = stage.end_of(&notification).expect("it ends").unwrap_err();
-        assert_eq!(ended.status(), Status::Io, "{ended}");
-        assert_eq!(stage.ended(stage.ab.flush()).unwrap_err().status(), Status::Io);
-        stage.settle();
-        assert_eq!(*told.borrow(), [0; 0]);
-        assert!(stage.ab.error().is_none(), "messages go elsewhere");
+        for waits in [false, true] {
+            let memory = Lane::memory("rma");
+            let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, priority: 9, ..memory };
+            let on = [("TIELINE_PROGRESS_THREAD", "on")];
+            let stage = Stage::with(vec![Lane::messages("am"), memory, Lane::memory("b")], &on);
+            let (target, key) = stage.target(vec![0; 64]);
+            let refused = Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected));
+            stage.world.rule(refused.on("rma"));
+            let over_b = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+            let told: Rc<RefCell<Vec<u32>>> = Rc::default();
+            let log = told.clone();
+            stage.b.on_notification(move |_, word| log.borrow_mut().push(word)).unwrap();
+            let local = stage.local(vec![1; 8]);
+            let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
+            assert!(is_done(&stage, put.unwrap()));
+            let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
+            stage.world.rule(Rule::every(Slot::Flush, Act::Refuse(Status::Again)).on("rma"));
+            stage.world.rule(Rule::every(Slot::Put, Act::Hold).on("b"));
+            let other = waits.then(|| pending(stage.ab.put(&local, 0..8, &over_b, 8)));
+            let notification = pending(stage.ab.put_notify(&local, 0..0, &key, 0, 1));
+            assert_eq!(stage.world.was_refused(Slot::Flush), !waits, "whether the lane was asked");
+            // The thread's worker was the second to open an interface.
+            let serves = stage.world.interface(1, "rma");
+            stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
+            stage.settle();
+            stage.world.forget_rules();
+            stage.world.release_held();
+            assert_eq!(other.map(|put| stage.end_of(&put)), waits.then_some(Some(Ok(0))));
+            let ended = stage.end_of(&notification).expect("it ends").unwrap_err();
+            assert_eq!(ended.status(), Status::Io, "{ended}");
+            assert_eq!(stage.ended(stage.ab.flush()).unwrap_err().status(), Status::Io);
+            stage.settle();
+            assert_eq!(*told.borrow(), [0; 0]);
+            assert!(stage.ab.error().is_none(), "messages go elsewhere");
+        }
     }
 
     /// What is under way through it is nobody's to end when it fails.
