@@ -5,7 +5,7 @@ use super::calls::WorkerCalls;
 use super::key::KeyInner;
 use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
-use super::route::Route;
+use super::route::{ModulePair, Route};
 use crate::address::WorkerAddress;
 use crate::interface::LaneLimits;
 use crate::op::{Id, Kind};
@@ -116,12 +116,13 @@ impl Inner {
         route: Route,
         owner: Owner,
     ) -> Inner {
-        let attr = route.message().map(|pair| shared.interfaces[pair.interface].attr);
+        let attr = |pair: ModulePair| &shared.interfaces[pair.interface].attr;
+        let limits = route.message().map(|pair| LaneLimits::of_module(attr(pair)));
         Inner {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),
-            max_short: Cell::new(attr.map_or(0, |attr| attr.max_short)),
-            max_packed: Cell::new(attr.map_or(0, |attr| attr.max_packed)),
+            max_short: Cell::new(limits.map_or(0, |limits| limits.max_short)),
+            max_packed: Cell::new(limits.map_or(0, |limits| limits.max_packed)),
             max_zcopy: Cell::new(0),
             shared,
             worker,

@@ -23,11 +23,18 @@ impl LaneLimits {
     pub(crate) fn of_module(attr: &ModuleAttr) -> LaneLimits {
         LaneLimits {
             max_short: attr.max_short,
-            max_packed: attr.max_packed,
+            max_packed: if attr.caps & caps::AM_PACKED == 0 { 0 } else { attr.max_packed },
             max_zcopy: if attr.caps & caps::AM_ZCOPY == 0 { 0 } else { attr.max_zcopy },
             max_put: attr.max_put,
             max_get: attr.max_get,
         }
+        .within_packed()
+    }
+
+    /// An application is told of one longest message, and may pack it.
+    fn within_packed(self) -> LaneLimits {
+        let most = if self.max_packed == 0 { usize::MAX } else { self.max_packed };
+        LaneLimits { max_short: self.max_short.min(most), ..self }
     }
 
     /// The same where this endpoint carries no more than that.
@@ -42,6 +49,7 @@ impl LaneLimits {
             max_put: memory(self.max_put, own.max_put),
             max_get: memory(self.max_get, own.max_get),
         }
+        .within_packed()
     }
 }
 
@@ -90,6 +98,8 @@ mod tests {
         assert_eq!(module.and(&own), least);
         let without = LaneLimits { max_short: 0, ..module };
         assert_eq!(without.and(&own).max_short, 0, "what the module does not do no endpoint does");
+        let packs = EndpointLimits { max_packed: 40, ..EndpointLimits::empty() };
+        assert_eq!(module.and(&packs).max_short, 40, "a message of any length may be packed");
         let attr = ModuleAttr { max_zcopy: 9, ..ModuleAttr::empty() };
         assert_eq!(LaneLimits::of_module(&attr).max_zcopy, 0, "it does not say that it gathers");
     }

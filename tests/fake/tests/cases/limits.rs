@@ -78,6 +78,26 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// By its module it would send more at once.
+    fn one_that_packs_less_than_its_module_sends_at_once_promises_what_it_packs() {
+        let limits = EndpointLimits { max_packed: 64, ..EndpointLimits::empty() };
+        for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
+            let stage = Stage::new(vec![Lane { limits, max_short: 128, ..lane }]);
+            let local = stage.local(vec![1; 100]);
+            assert_eq!(stage.ab.max_message().unwrap(), 64);
+            let seen = stage.log_at_b(5);
+            let too_long = [
+                stage.ab.send(5, 0, &[1; 65]).unwrap_err(),
+                stage.ab.send_packed(5, 0, 65, |out| out.len()).map(drop).unwrap_err(),
+                stage.ab.send_regions(5, 0, &[(&local, 0..65)]).unwrap_err(),
+            ];
+            assert!(too_long.iter().all(|error| error.status() == Status::TooLarge), "{too_long:?}");
+            assert_eq!(stage.ended(stage.ab.send(5, 1, &[1; 64])), Ok(0));
+            assert!(stage.until(|| *seen.borrow() == [1]));
+            stage.assert_no_faults();
+        }
+    }
+
     /// What waits for a connection was measured by what the module says.
     fn a_message_that_was_queued_and_is_too_long_for_the_endpoint_ends_as_such() {
         let stage = Stage::new(vec![narrow()]);
