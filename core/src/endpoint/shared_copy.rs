@@ -248,19 +248,22 @@ fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
-/// Whether the kernel says that the peer's process is no more. That a connection to it has failed does not say so, unless nothing
-/// is left here that could ask the kernel.
+/// Whether the kernel says that the peer's process is no more, be it by another lane where that of the copy has none to ask. That a
+/// connection to it has failed does not say so, unless nothing is left here that could ask the kernel.
 fn is_gone(job: &SharedCopy) -> bool {
     let endpoint = &job.key.endpoint;
-    match job.key.at_once(Some(job.rank)) {
-        Some(native) => {
-            let at = std::ptr::NonNull::dangling().as_ptr();
-            let offset = job.plan.target.offset;
-            let asked = endpoint.post_at_once(job.plan.put, at, 0, &native, offset, &mut 0);
-            asked == Err(Status::PeerFailed)
+    let own = |native: &&ImportedKey| native.rank == job.rank && native.synchronous;
+    let asks = |native: &&ImportedKey| own(native) || native.copies_between_processes();
+    let lanes: Vec<_> = job.key.imported.borrow().iter().filter(asks).copied().collect();
+    for native in lanes {
+        let at = std::ptr::NonNull::dangling().as_ptr();
+        let offset = job.plan.target.offset;
+        match endpoint.post_at_once(job.plan.put, at, 0, &native, offset, &mut 0) {
+            Err(Status::Declined | Status::Unreachable) => {}
+            asked => return asked == Err(Status::PeerFailed),
         }
-        None => endpoint.dead_error().status() == Status::PeerFailed,
     }
+    endpoint.dead_error().status() == Status::PeerFailed
 }
 
 /// One round of progress over a worker's shared copies: how many have ended.

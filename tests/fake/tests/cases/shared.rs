@@ -366,33 +366,36 @@ cases! {
         });
     }
 
-    /// The kernel knows, and not the connection.
+    /// The kernel knows, and not the connection; which counts where no lane is left that could ask the kernel.
     fn a_helper_whose_connection_is_gone_has_its_slot_until_its_process_is_gone() {
-        while_the_helper_stands_still(|standing| {
-            let Standing { world, a, put, local, there, .. } = standing;
-            let (b, at) = (world.interface(0, "wire"), world.interface(1, "wire"));
-            world.break_endpoints(at, b, Status::PeerFailed, "it said no goodbye");
-            some_progress(a);
-            assert_eq!(a.test(put).expect("its endpoint failed").unwrap_err().status(), Status::PeerFailed);
-            let again = a.connect(there.0).unwrap();
-            let key = again.import_key(there.1).unwrap();
-            let first_slot_is_free = || {
-                let put = again.put(&local, FROM..FROM + LEN, &key, TO as u64);
-                assert!(matches!(put, Ok(Outcome::Done(0))), "{put:?}");
-                world.on_the_way(ASSIST).expect("it asked for help")[3..5] == [0, 0]
-            };
-            let (free, gone) = (first_slot_is_free(), Rule::next(Slot::Put, Act::Refuse(Status::PeerFailed)));
-            world.rule(gone.on("copy"));
-            some_progress(a);
-            let freed = first_slot_is_free();
-            // What it was to copy it does copy: it lives after all.
-            world.go_on();
-            for _ in 0..2 {
-                assert_eq!(a.finish(again.flush_messages().unwrap()), Ok(0));
-            }
-            assert_eq!((free, freed), (false, true));
-            Err(Status::PeerFailed)
-        });
+        for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
+            while_the_helper_stands_still(|standing| {
+                let Standing { world, a, put, local, there, .. } = standing;
+                let (b, at) = (world.interface(0, "wire"), world.interface(1, "wire"));
+                world.break_endpoints(at, b, Status::PeerFailed, "it said no goodbye");
+                some_progress(a);
+                let ended = a.test(put).expect("its endpoint failed").unwrap_err();
+                assert_eq!(ended.status(), Status::PeerFailed);
+                let again = a.connect(there.0).unwrap();
+                let key = again.import_key(there.1).unwrap();
+                let first_slot_is_free = || {
+                    let put = again.put(&local, FROM..FROM + LEN, &key, TO as u64);
+                    assert!(matches!(put, Ok(Outcome::Done(0))), "{put:?}");
+                    world.on_the_way(ASSIST).expect("it asked for help")[3..5] == [0, 0]
+                };
+                let free = first_slot_is_free();
+                world.rule(Rule::next(Slot::Put, Act::Refuse(says)).on("copy"));
+                some_progress(a);
+                let freed = first_slot_is_free();
+                // What it was to copy it does copy: it lives after all.
+                world.go_on();
+                for _ in 0..2 {
+                    assert_eq!(a.finish(again.flush_messages().unwrap()), Ok(0));
+                }
+                assert_eq!((free, freed), (false, true), "{says}");
+                Err(Status::PeerFailed)
+            });
+        }
     }
 
     /// The word that both take pieces with lies where the peer can write.
