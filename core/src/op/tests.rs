@@ -62,6 +62,21 @@ fn a_completion_ends_only_what_was_posted_to_that_interface() {
 }
 
 #[test]
+fn of_an_operation_whose_end_nobody_knows_its_memory_is_kept_and_nothing_where_it_has_none() {
+    let mut table = Table::new(100);
+    for has_memory in [true, false] {
+        let id = posted(&mut table, 0, 3);
+        if has_memory {
+            table.set_local_buffer(id, LocalBuffer::held(Memory::Bytes(vec![0; 8].into()), 0, 8));
+        }
+        let unknown = Error::from_status(Status::OutcomeUnknown);
+        let (owner, kept) = table.completed_unknown(id.raw(), 3, unknown).unwrap();
+        assert_eq!((owner, kept.is_some()), (0, has_memory));
+        assert!(table.result(id).unwrap().is_err());
+    }
+}
+
+#[test]
 fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_others() {
     let mut table = Table::new(100);
     let (first, own) = (table.open(1, Kind::Put).unwrap(), table.open(0, Kind::Get).unwrap());

@@ -278,7 +278,8 @@ impl Inner {
         let error = self.shared.interfaces[index].failed_completion(event);
         let ended = self.shared.with_ops(|ops| ops.completed_unknown(event.cookie, index, error));
         match ended {
-            Some((owner, op)) => match self.endpoint_at(owner) {
+            Some((_, None)) => {}
+            Some((owner, Some(op))) => match self.endpoint_at(owner) {
                 Some(endpoint) => endpoint.hold(vec![op]),
                 None => self.shared.hold_orphan(op),
             },

@@ -188,13 +188,13 @@ impl Table {
     }
 
     /// A provider says that nobody knows how something ended that was posted to this interface, and that a device may touch its
-    /// memory still: it ends, and that memory is to be kept. Returns whose it was; `None`: there is nothing of that number.
+    /// memory still: it ends, and that memory is to be kept, if it has any. Returns whose it was; `None`: there is nothing of that number.
     pub(crate) fn completed_unknown(
         &mut self,
         cookie: u64,
         interface: usize,
         error: Error,
-    ) -> Option<(usize, Unfinished)> {
+    ) -> Option<(usize, Option<Unfinished>)> {
         let id = Id::from_raw(cookie)?;
         let (owner, interface) = (self.owner(id)?, narrow(interface));
         let kept = self.slab.cold_mut(id).and_then(|cold| cold.local_buffer.take());
@@ -204,7 +204,9 @@ impl Table {
             }
             return None;
         }
-        Some((owner, Unfinished { id, interface, local_buffer: kept }))
+        // Nobody would say later how it ended: of what has no memory nothing is left to wait for.
+        let kept = kept.map(|kept| Unfinished { id, interface, local_buffer: Some(kept) });
+        Some((owner, kept))
     }
 
     /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
