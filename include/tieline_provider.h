@@ -129,7 +129,7 @@ extern "C" {
 #define TIELINE_CAP_NO_EVENT UINT64_C(0x400000)
 /* import_key of the interface: one key serves all its endpoints to the peer that it came from */
 #define TIELINE_CAP_INTERFACE_KEYS UINT64_C(0x800000)
-/* the interface and its endpoints may be used by another thread than the one that opened them, by one at a time */
+/* the interface with its endpoints and keys may be used by another thread than the one that opened it: calls come from one thread at a time, and each sees what those before it have done */
 #define TIELINE_CAP_ANY_THREAD UINT64_C(0x1000000)
 /* flush of the interface */
 #define TIELINE_CAP_FLUSH_ALL UINT64_C(0x2000000)
@@ -179,7 +179,7 @@ extern "C" {
 #define TIELINE_EVENT_MESSAGE 1
 /* a pending operation ended: cookie, status, and the fetched value in header; where it failed, data may say why in words, and header is the device's own number of the reason, or 0 */
 #define TIELINE_EVENT_COMPLETION 2
-/* first contact from a peer: data is its identity, peer the number that its messages will carry */
+/* modules that connect to an interface: first contact from a peer: data is its identity, peer the number that its messages will carry */
 #define TIELINE_EVENT_PEER_ARRIVED 3
 /* that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words */
 #define TIELINE_EVENT_PEER_LEFT 4
@@ -252,6 +252,34 @@ extern "C" {
 /* for the author of the provider */
 #define TIELINE_LOG_DEBUG 4
 
+/* ---- Kinds of configuration variable (config_var.kind) ---- */
+
+/* bytes: 4096, 64k, 2GiB, inf; all units are powers of 1024 */
+#define TIELINE_CONFIG_SIZE 1
+/* a whole number, or inf */
+#define TIELINE_CONFIG_COUNT 2
+/* a time with its unit: 10ms, 1s, inf; as a number nanoseconds */
+#define TIELINE_CONFIG_DURATION 3
+/* on, off and their usual spellings; as a number 1 and 0 */
+#define TIELINE_CONFIG_BOOL 4
+/* any text, or one of the variable's words */
+#define TIELINE_CONFIG_TEXT 5
+/* names with commas between them */
+#define TIELINE_CONFIG_LIST 6
+
+/* ---- Kinds of asynchronous event (async_event.kind) ---- */
+
+/* words, for the log; from an entry function that fails: why */
+#define TIELINE_ASYNC_MESSAGE 0
+/* a port or an interface of the network has lost its link: what goes that way waits or fails */
+#define TIELINE_ASYNC_PORT_DOWN 1
+/* it has its link again */
+#define TIELINE_ASYNC_PORT_UP 2
+/* a device was removed or has failed for good: everything opened on it has ended */
+#define TIELINE_ASYNC_DEVICE_GONE 3
+/* a device has come: contexts that are opened from now on can use it */
+#define TIELINE_ASYNC_DEVICE_NEW 4
+
 /* ---- Flags of the ELF note ---- */
 
 /* built with unwinding panics: a panic is caught on the provider's side */
@@ -296,6 +324,84 @@ struct tieline_note_desc {
     uint8_t version[32];
 };
 
+/* One configuration variable of a provider: what its value is checked against, and what reports say of it. */
+struct tieline_config_var {
+    /* Size of this record. */
+    size_t size;
+    /*
+     * `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`; where it reads one of the
+     * core's it declares that too, and the core's own declaration holds.
+     */
+    const uint8_t *name;
+    /* Its length. */
+    size_t name_len;
+    /* The default, as a user would write it: `4k`. A variable whose default is empty may be empty. */
+    const uint8_t *default_value;
+    /* Its length. */
+    size_t default_value_len;
+    /* What it does, in one sentence. */
+    const uint8_t *doc;
+    /* Its length. */
+    size_t doc_len;
+    /* `TIELINE_CONFIG_*`. */
+    uint32_t kind;
+    /* Zero. */
+    uint32_t reserved;
+    /* Sizes, counts and durations: the least number. */
+    uint64_t least;
+    /* Sizes, counts and durations: the greatest number; 0: any. */
+    uint64_t most;
+    /*
+     * With bars between them (`auto|on|off`): what a text has to be one of, or what a value of another kind may be
+     * instead of a number; empty: any text, numbers only.
+     */
+    const uint8_t *words;
+    /* Its length. */
+    size_t words_len;
+};
+
+/* The value of a configuration variable. */
+struct tieline_config_value {
+    /* Size of this record. */
+    size_t size;
+    /* Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words. */
+    uint64_t number;
+    /* Which of the variable's words it is, from 1 on; 0: none of them. */
+    uint32_t word;
+    /* 1: nobody has set it. */
+    uint32_t is_default;
+    /* As it was written, without blanks around it. */
+    const uint8_t *text;
+    /* Its length. */
+    size_t text_len;
+    /* Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`. */
+    const uint8_t *origin;
+    /* Its length. */
+    size_t origin_len;
+};
+
+/* What a provider reports without having been asked. */
+struct tieline_async_event {
+    /* Size of this record. */
+    size_t size;
+    /* `TIELINE_ASYNC_*`. A kind that the host does not know is taken as a message. */
+    uint32_t kind;
+    /* A status, or 0 for what is no failure. */
+    int32_t status;
+    /* The domain that it is about; empty: none. */
+    const uint8_t *domain;
+    /* Its length. */
+    size_t domain_len;
+    /* The module that it is about; empty: all of the domain's. */
+    const uint8_t *module;
+    /* Its length. */
+    size_t module_len;
+    /* What happened, in words. */
+    const uint8_t *text;
+    /* Its length. */
+    size_t text_len;
+};
+
 /* What the host offers a provider. Stays valid for the life of the process. */
 struct tieline_host {
     /* Size of this table as the core compiled it. */
@@ -309,19 +415,25 @@ struct tieline_host {
     /* Log one line: `(context, TIELINE_LOG_*, text, length)`. */
     void (*log)(void *context, uint32_t level, const uint8_t *text, size_t text_len);
     /*
-     * The value of a configuration variable: `(context, name, name length, buffer, capacity)` returns
-     * the value's length (which may exceed the capacity: nothing more than that is written), or
-     * `NO_DEVICE` when it is not set anywhere and has no default.
+     * Declares the configuration variables that the provider reads: `(context, list, count)`, in which the first
+     * record's size is the distance between records. The entry function calls it before anything else. The records
+     * and their texts are borrowed for the call. `INVALID` when somebody has set one to what it cannot be: the host
+     * has kept the sentence, with where it was set, and the entry function returns that status.
      */
-    int64_t (*config_get)(void *context,
+    int32_t (*config_declare)(void *context, const struct tieline_config_var *vars, size_t count);
+    /*
+     * The value of a variable that was declared: `(context, name, name length, out)`. `NO_DEVICE` when it was not.
+     * What a value is does not change, and its texts stay until `quiesce` has returned, or the entry function has
+     * failed.
+     */
+    int32_t (*config_get)(void *context,
                           const uint8_t *name,
                           size_t name_len,
-                          uint8_t *buffer,
-                          size_t capacity);
+                          struct tieline_config_value *out);
     /* Nanoseconds of a clock that never goes backwards. */
     uint64_t (*clock_ns)(void *context);
-    /* Reports something that no call is waiting for, from any thread: `(context, status, text, length)`. */
-    void (*async_event)(void *context, int32_t status, const uint8_t *text, size_t text_len);
+    /* Reports something that no call is waiting for. The record and its texts are borrowed for the call. */
+    void (*async_event)(void *context, const struct tieline_async_event *event);
     /*
      * Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
      * `(context, length)`; null when there is none.
@@ -372,28 +484,6 @@ struct tieline_domain_params {
 
 /* An open domain. */
 struct tieline_domain;
-
-/* One configuration variable of a provider: the report, the docs and the check for unknown names use it. */
-struct tieline_config_var {
-    /* Size of this record. */
-    size_t size;
-    /* `TIELINE_SHM_FASTBOX_SIZE`. */
-    const uint8_t *name;
-    /* Its length. */
-    size_t name_len;
-    /* The default, as a user would write it: `4k`. */
-    const uint8_t *default_value;
-    /* Its length. */
-    size_t default_value_len;
-    /* What it does, in one sentence. */
-    const uint8_t *doc;
-    /* Its length. */
-    size_t doc_len;
-    /* `size`, `count`, `duration`, `bool`, `text` or `list`. */
-    const uint8_t *kind;
-    /* Its length. */
-    size_t kind_len;
-};
 
 /* Where a Rust-built provider's abi_stable layouts lie. Compared only when `abi_stable` is the core's own version. */
 struct tieline_layouts {
@@ -561,7 +651,7 @@ struct tieline_key_params {
      * operation by the key does outside of the part.
      */
     uint64_t len;
-    /* What the key grants, of the region's rights; 0: all of them. */
+    /* What the key grants, of the region's rights; 0: all of them. A right that the region has not is `INVALID`. */
     uint64_t access;
     /* None yet. */
     uint64_t flags;
@@ -710,10 +800,13 @@ struct tieline_interface_ops {
                        struct tieline_endpoint **out);
     /*
      * Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
-     * something to poll right now.
+     * something to poll right now. It may be called at any time, also behind a poll that brought something.
      */
     int32_t (*arm)(struct tieline_interface *interface);
-    /* A descriptor for poll(2) or epoll, or a negative status. */
+    /*
+     * A descriptor for poll(2) or epoll (level-triggered), or a negative status: one for the interface's life, which stays
+     * the provider's. The core neither reads nor closes it.
+     */
     int32_t (*event_fd)(struct tieline_interface *interface);
     /* Gives a lent payload back, by the cookie of its event. */
     void (*release)(struct tieline_interface *interface, uint64_t cookie);
@@ -960,11 +1053,6 @@ struct tieline_provider_ops {
     int32_t (*open_domain)(struct tieline_state *state,
                            const struct tieline_domain_params *params,
                            struct tieline_domain **out);
-    /* Lists the provider's configuration variables, like `query_domains`. */
-    int32_t (*query_config)(struct tieline_state *state,
-                            struct tieline_config_var *out,
-                            size_t capacity,
-                            size_t *count);
     /* The calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
     int64_t (*last_error)(struct tieline_state *state, uint8_t *buffer, size_t capacity);
     /* Stops threads and lets go of system resources. No other call follows. The code stays mapped. */
@@ -1099,33 +1187,33 @@ TIELINE_CHECK(offsetof(struct tieline_note_desc, min_core_minor) == 8);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, flags) == 10);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, name) == 12);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, version) == 44);
-TIELINE_CHECK(sizeof(struct tieline_host) == 72);
+TIELINE_CHECK(sizeof(struct tieline_host) == 80);
 TIELINE_CHECK(offsetof(struct tieline_host, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_host, abi_major) == 8);
 TIELINE_CHECK(offsetof(struct tieline_host, abi_minor) == 12);
 TIELINE_CHECK(offsetof(struct tieline_host, context) == 16);
 TIELINE_CHECK(offsetof(struct tieline_host, log) == 24);
-TIELINE_CHECK(offsetof(struct tieline_host, config_get) == 32);
-TIELINE_CHECK(offsetof(struct tieline_host, clock_ns) == 40);
-TIELINE_CHECK(offsetof(struct tieline_host, async_event) == 48);
-TIELINE_CHECK(offsetof(struct tieline_host, pages_alloc) == 56);
-TIELINE_CHECK(offsetof(struct tieline_host, pages_free) == 64);
-TIELINE_CHECK(sizeof(struct tieline_provider_ops) == 104);
+TIELINE_CHECK(offsetof(struct tieline_host, config_declare) == 32);
+TIELINE_CHECK(offsetof(struct tieline_host, config_get) == 40);
+TIELINE_CHECK(offsetof(struct tieline_host, clock_ns) == 48);
+TIELINE_CHECK(offsetof(struct tieline_host, async_event) == 56);
+TIELINE_CHECK(offsetof(struct tieline_host, pages_alloc) == 64);
+TIELINE_CHECK(offsetof(struct tieline_host, pages_free) == 72);
+TIELINE_CHECK(sizeof(struct tieline_provider_ops) == 96);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, abi_minor) == 8);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, reserved) == 12);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, state) == 16);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, query_domains) == 24);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, open_domain) == 32);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, query_config) == 40);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, last_error) == 48);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, quiesce) == 56);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, layouts) == 64);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, domain) == 72);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, interface) == 80);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, endpoint) == 88);
-TIELINE_CHECK(offsetof(struct tieline_provider_ops, connector) == 96);
-TIELINE_CHECK(sizeof(struct tieline_config_var) == 72);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, last_error) == 40);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, quiesce) == 48);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, layouts) == 56);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, domain) == 64);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, interface) == 72);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, endpoint) == 80);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, connector) == 88);
+TIELINE_CHECK(sizeof(struct tieline_config_var) == 96);
 TIELINE_CHECK(offsetof(struct tieline_config_var, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_config_var, name) == 8);
 TIELINE_CHECK(offsetof(struct tieline_config_var, name_len) == 16);
@@ -1134,7 +1222,30 @@ TIELINE_CHECK(offsetof(struct tieline_config_var, default_value_len) == 32);
 TIELINE_CHECK(offsetof(struct tieline_config_var, doc) == 40);
 TIELINE_CHECK(offsetof(struct tieline_config_var, doc_len) == 48);
 TIELINE_CHECK(offsetof(struct tieline_config_var, kind) == 56);
-TIELINE_CHECK(offsetof(struct tieline_config_var, kind_len) == 64);
+TIELINE_CHECK(offsetof(struct tieline_config_var, reserved) == 60);
+TIELINE_CHECK(offsetof(struct tieline_config_var, least) == 64);
+TIELINE_CHECK(offsetof(struct tieline_config_var, most) == 72);
+TIELINE_CHECK(offsetof(struct tieline_config_var, words) == 80);
+TIELINE_CHECK(offsetof(struct tieline_config_var, words_len) == 88);
+TIELINE_CHECK(sizeof(struct tieline_config_value) == 56);
+TIELINE_CHECK(offsetof(struct tieline_config_value, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_config_value, number) == 8);
+TIELINE_CHECK(offsetof(struct tieline_config_value, word) == 16);
+TIELINE_CHECK(offsetof(struct tieline_config_value, is_default) == 20);
+TIELINE_CHECK(offsetof(struct tieline_config_value, text) == 24);
+TIELINE_CHECK(offsetof(struct tieline_config_value, text_len) == 32);
+TIELINE_CHECK(offsetof(struct tieline_config_value, origin) == 40);
+TIELINE_CHECK(offsetof(struct tieline_config_value, origin_len) == 48);
+TIELINE_CHECK(sizeof(struct tieline_async_event) == 64);
+TIELINE_CHECK(offsetof(struct tieline_async_event, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_async_event, kind) == 8);
+TIELINE_CHECK(offsetof(struct tieline_async_event, status) == 12);
+TIELINE_CHECK(offsetof(struct tieline_async_event, domain) == 16);
+TIELINE_CHECK(offsetof(struct tieline_async_event, domain_len) == 24);
+TIELINE_CHECK(offsetof(struct tieline_async_event, module) == 32);
+TIELINE_CHECK(offsetof(struct tieline_async_event, module_len) == 40);
+TIELINE_CHECK(offsetof(struct tieline_async_event, text) == 48);
+TIELINE_CHECK(offsetof(struct tieline_async_event, text_len) == 56);
 TIELINE_CHECK(sizeof(struct tieline_domain_attr) == 104);
 TIELINE_CHECK(offsetof(struct tieline_domain_attr, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_domain_attr, name) == 8);

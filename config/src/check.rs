@@ -2,7 +2,7 @@
 
 use tieline_plugin_api::Status;
 
-use super::{Config, Kind, nearest, upper, vars};
+use super::{Config, nearest, upper, vars};
 use crate::Error;
 
 /// As many unknown names are told one by one.
@@ -20,11 +20,10 @@ impl Config {
         let mut news = Vec::new();
         let mut untold = 0;
         for name in self.set.keys() {
-            let kind = self.kind_of(name);
-            if kind == Kind::Selection {
+            if self.is_selection(name) {
                 let _ = self.selection(name)?;
-            } else if !kind.admits(&self.text(name)) {
-                return Err(self.not_a(name, kind));
+            } else if let Some(error) = self.refused(name) {
+                return Err(error);
             }
             if self.is_known(name, idle) {
                 continue;

@@ -9,7 +9,7 @@
 //! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
 //! assert_eq!(config.size(vars::QUEUE_BYTES)?, 1 << 20);
-//! config.declare("shm", provider_variables);        // after a provider was loaded
+//! config.declare("shm", provider_variables);        // when its entry function says so
 //! let warnings = config.check(&["verbs"])?;         // found, but not loaded
 //! ```
 
@@ -40,6 +40,7 @@ use select::Selection;
 pub use builder::ConfigBuilder;
 pub use error::Error;
 pub use nearest::nearest;
+pub use tieline_plugin_api::abi::Declared;
 pub use units::Kind;
 
 pub use markdown::markdown;
@@ -82,19 +83,6 @@ pub struct Setting {
     pub value: String,
     /// Who wrote it.
     pub origin: Origin,
-}
-
-/// A variable as a provider declares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProviderVar {
-    /// `TIELINE_SHM_FASTBOX_SIZE`.
-    pub name: String,
-    /// The default, as a user would write it.
-    pub default: String,
-    /// `size`, `count`, `duration`, `bool`, `text` or `list`.
-    pub kind: String,
-    /// What it does.
-    pub doc: String,
 }
 
 /// One variable with everything known about it: a line of `tieline config`.
@@ -141,7 +129,7 @@ pub struct Config {
 #[derive(Debug, Default)]
 struct Known {
     /// By name: the provider and what it declared.
-    declared: BTreeMap<String, (String, ProviderVar)>,
+    declared: BTreeMap<String, (String, Declared)>,
     /// Providers that declared, even nothing.
     providers: BTreeSet<String>,
     /// Names of families (priorities, connection lists) that somebody asked for.
@@ -170,7 +158,16 @@ impl Config {
 
     /// Who said what holds.
     pub fn origin(&self, name: &str) -> Origin {
-        self.setting(name).map_or(Origin::Default, |setting| setting.origin.clone())
+        match self.setting(name) {
+            Some(setting) => setting.origin.clone(),
+            None if name == vars::SECRET => self.origin(vars::SECRET_FILE),
+            None => Origin::Default,
+        }
+    }
+
+    /// The same in words; none for a default.
+    pub fn who_set(&self, name: &str) -> Option<String> {
+        Some(self.origin(name)).filter(|it| *it != Origin::Default).map(|it| it.to_string())
     }
 
     /// `TIELINE_QUEUE_BYTES=1m (environment)`, for messages.
@@ -190,19 +187,19 @@ impl Config {
     /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
     pub fn size(&self, name: &str) -> Result<usize, Error> {
         tieline_plugin_api::units::size(&self.text(name))
-            .ok_or_else(|| self.not_a(name, Kind::Size))
+            .ok_or_else(|| self.not_a(name, &Kind::SIZE.accepted()))
     }
 
     /// Yes or no.
     pub fn bool(&self, name: &str) -> Result<bool, Error> {
         tieline_plugin_api::units::boolean(&self.text(name))
-            .ok_or_else(|| self.not_a(name, Kind::Bool))
+            .ok_or_else(|| self.not_a(name, &Kind::BOOL.accepted()))
     }
 
     /// A time; `inf` is [`Duration::MAX`].
     pub fn duration(&self, name: &str) -> Result<Duration, Error> {
         tieline_plugin_api::units::duration(&self.text(name))
-            .ok_or_else(|| self.not_a(name, Kind::Duration))
+            .ok_or_else(|| self.not_a(name, &Kind::DURATION.accepted()))
     }
 
     /// The job's secret, from its variable or else from the file that is named for it.
@@ -242,6 +239,9 @@ impl Config {
     pub fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
         let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let name = names.find(|name| self.setting(name).is_some())?;
+        if let Some(error) = self.refused(name) {
+            return Some(error);
+        }
         let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
@@ -253,8 +253,10 @@ impl Config {
 
     /// One of the words that the variable's declaration lists, in lower case.
     pub fn word(&self, name: &str) -> Result<String, Error> {
-        let (text, kind) = (self.text(name), self.kind_of(name));
-        if kind.admits(&text) { Ok(text.to_ascii_lowercase()) } else { Err(self.not_a(name, kind)) }
+        match self.refused(name) {
+            None => Ok(self.text(name).to_ascii_lowercase()),
+            Some(error) => Err(error),
+        }
     }
 
     /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
@@ -275,8 +277,10 @@ impl Config {
         drop(known);
         for name in [of_module, of_provider] {
             if let Some(setting) = self.setting(&name) {
-                let priority =
-                    setting.value.parse().map_err(|_| self.not_a(&name, Kind::Integer))?;
+                let priority = setting
+                    .value
+                    .parse()
+                    .map_err(|_| self.not_a(&name, &Kind::Integer.accepted()))?;
                 return Ok(Some((priority, self.cite(&name))));
             }
         }
@@ -297,14 +301,17 @@ impl Config {
         set.map(|name| self.selection(name)).transpose()
     }
 
-    /// Adds a provider's variables.
-    pub fn declare(&self, provider: &str, variables: Vec<ProviderVar>) {
+    /// Adds variables of a provider that is in use, or would be but for a value.
+    pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         let _ = known.providers.insert(provider.to_owned());
         for variable in variables {
             if !vars::CORE.iter().any(|core| core.name == variable.name) {
-                let entry = (provider.to_owned(), variable);
-                let _ = known.declared.entry(entry.1.name.clone()).or_insert(entry);
+                let entry = known.declared.entry(variable.name.clone());
+                let owner = entry.or_insert_with(|| (provider.to_owned(), variable.clone()));
+                if owner.0 == provider {
+                    owner.1 = variable;
+                }
             }
         }
     }
@@ -332,7 +339,8 @@ impl Config {
         let mut declared: Vec<_> = known.declared.values().collect();
         declared.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
         for (provider, var) in declared {
-            views.push(self.view(&var.name, &var.default, &var.kind, provider, &var.doc));
+            let kind = var.accepts().name();
+            views.push(self.view(&var.name, &var.default, &kind, provider, &var.doc));
         }
         let seen: BTreeSet<String> = views.iter().map(|view| view.name.clone()).collect();
         for name in self.set.keys() {
@@ -389,23 +397,34 @@ impl Config {
         }
     }
 
-    fn kind_of(&self, name: &str) -> Kind {
-        match vars::CORE.iter().find(|var| var.name == name) {
+    /// Whether a variable's value is a selection, which is checked where it is parsed.
+    fn is_selection(&self, name: &str) -> bool {
+        self.with_kind(name, |kind| kind == Kind::Selection)
+    }
+
+    /// The error of a value that its variable does not admit.
+    fn refused(&self, name: &str) -> Option<Error> {
+        let text = self.text(name);
+        let accepted = |kind: Kind| (!kind.admits(&text)).then(|| kind.accepted());
+        Some(self.not_a(name, &self.with_kind(name, accepted)?))
+    }
+
+    fn with_kind<R>(&self, name: &str, ask: impl FnOnce(Kind) -> R) -> R {
+        let known = self.known();
+        let declared = || known.declared.get(name).map(|(_, var)| Kind::Value(var.accepts()));
+        ask(match vars::CORE.iter().find(|var| var.name == name) {
             Some(var) => var.kind,
             None if name.starts_with(vars::PRIORITY) => Kind::Integer,
             None if name.starts_with(vars::CONNECT_OF) => Kind::Selection,
-            None => match self.known().declared.get(name) {
-                Some((_, var)) => Kind::from_name(&var.kind),
-                None => Kind::Text,
-            },
-        }
+            None => declared().unwrap_or(Kind::TEXT),
+        })
     }
 
-    fn not_a(&self, name: &str, kind: Kind) -> Error {
+    fn not_a(&self, name: &str, accepted: &str) -> Error {
         let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
-            kind.accepted(),
+            accepted,
             self.how_to_correct(name),
         );
         self.blamed(name, error)

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::{Config, ProviderVar, ValueView};
+use crate::{Config, Declared, ValueView};
 
 /// The text of `docs/configuration.md`: every variable of the core and of these providers. What this process has set
 /// plays no part.
 #[must_use]
-pub fn markdown(providers: Vec<(&'static str, Vec<ProviderVar>)>) -> String {
+pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>) -> String {
     let Ok(config) = Config::builder().build() else { return String::new() };
     for (provider, variables) in providers {
         config.declare(provider, variables);

@@ -1,17 +1,13 @@
 use super::*;
 use std::path::Path;
+use tieline_plugin_api::{ConfigDoc, config::shared};
 
 fn env(variables: &[(&str, &str)]) -> ConfigBuilder {
     Config::builder().environment(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())))
 }
 
-fn var(name: &str, default: &str, kind: &str) -> ProviderVar {
-    ProviderVar {
-        name: name.into(),
-        default: default.into(),
-        kind: kind.into(),
-        doc: "Doc.".into(),
-    }
+fn size(name: &'static str, default: &'static str) -> Declared {
+    (&ConfigDoc::size(name, default, "Doc.")).into()
 }
 
 /// A file that goes away with the test.
@@ -277,11 +273,11 @@ fn names_of_providers_that_were_not_loaded_pass() {
         ("TIELINE_STRICT", "1"),
     ];
     let config = env(&set).build().unwrap();
-    config.declare("shm", vec![]);
+    config.declare("shm", []);
     assert!(config.check(&["verbs", "shm-cma"]).unwrap().is_empty());
     // shm-cma is loaded and has no such variable: shm, which is not loaded, does not excuse it.
     let config = env(&set).build().unwrap();
-    config.declare("shm-cma", vec![var("TIELINE_SHM_CMA_CHUNKS", "1k", "size")]);
+    config.declare("shm-cma", vec![size("TIELINE_SHM_CMA_CHUNKS", "1k")]);
     let error = config.check(&["verbs", "shm"]).unwrap_err();
     assert!(error.fix().contains("TIELINE_SHM_CMA_CHUNKS"), "{error}");
 }
@@ -293,22 +289,22 @@ fn a_providers_variable_is_known_and_checked_once_declared() {
     config.declare(
         "shm",
         vec![
-            var("TIELINE_SHM_FASTBOX_SIZE", "4k", "size"),
-            var("TIELINE_SHM_FASTBOX_MAX", "32", "count"),
+            size("TIELINE_SHM_FASTBOX_SIZE", "4k"),
+            (&ConfigDoc::count("TIELINE_SHM_FASTBOX_MAX", "32", "Doc.")).into(),
         ],
     );
     assert!(config.check(&[]).unwrap().is_empty());
     assert_eq!(config.size("TIELINE_SHM_FASTBOX_SIZE").unwrap(), 8 << 10);
     assert_eq!(config.get("TIELINE_SHM_FASTBOX_MAX").as_deref(), Some("32"));
     let config = env(&[("TIELINE_SHM_FASTBOX_SIZE", "big")]).build().unwrap();
-    config.declare("shm", vec![var("TIELINE_SHM_FASTBOX_SIZE", "4k", "size")]);
+    config.declare("shm", vec![size("TIELINE_SHM_FASTBOX_SIZE", "4k")]);
     assert!(config.check(&[]).is_err());
 }
 
 #[test]
 fn a_provider_cannot_take_over_a_variable_of_the_core() {
     let config = env(&[]).build().unwrap();
-    config.declare("evil", vec![var("TIELINE_QUEUE_BYTES", "1", "size")]);
+    config.declare("evil", vec![size("TIELINE_QUEUE_BYTES", "1")]);
     assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
 }
 
@@ -332,7 +328,7 @@ fn a_modules_priority_beats_its_providers() {
 #[test]
 fn a_priority_of_nobody_is_not_known() {
     let config = env(&[("TIELINE_PRIORITY_VERSB", "1")]).build().unwrap();
-    config.declare("verbs", vec![]);
+    config.declare("verbs", []);
     let _ = config.priority("verbs", "rc").unwrap();
     let warnings = config.check(&[]).unwrap();
     assert!(warnings[0].contains("did you mean TIELINE_PRIORITY_VERBS?"), "{warnings:?}");
@@ -363,4 +359,19 @@ fn a_secret_is_read_from_its_file_and_never_shown() {
     assert_eq!(config.get(vars::SECRET).as_deref(), Some("open sesame"));
     assert!(!config.cite(vars::SECRET).contains("sesame"));
     assert!(!format!("{:?}", config.views()).contains("sesame"));
+}
+
+#[test]
+fn what_providers_declare_of_the_cores_variables_is_what_the_core_says() {
+    for doc in [
+        shared::SECRET,
+        shared::TCP_INTERFACES,
+        shared::TCP_PORTS,
+        shared::FAILURE_TIMEOUT,
+        shared::CONNECT_TIMEOUT,
+        shared::CLOSE_TIMEOUT,
+    ] {
+        let core = vars::CORE.iter().find(|var| var.name == doc.name).expect(doc.name);
+        assert_eq!((core.default, core.kind), (doc.default, Kind::Value(doc.accepts)));
+    }
 }

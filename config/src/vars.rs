@@ -11,7 +11,7 @@ pub struct CoreVar {
     /// What holds when nobody says otherwise; empty: nothing.
     pub default: &'static str,
     /// What it may be.
-    pub kind: Kind,
+    pub kind: Kind<'static>,
     /// What it does.
     pub doc: &'static str,
 }
@@ -39,45 +39,45 @@ core_vars! {
         "Modules that may form connections for modules that cannot do it themselves, in order.";
     CONNECT_OF = "TIELINE_CONNECT_", "", Kind::Selection,
         "The same for the domains of one provider (TIELINE_CONNECT_VERBS) or for one domain (TIELINE_CONNECT_VERBS_MLX5_0), instead of TIELINE_CONNECT; ^*: none.";
-    CONNECT_POLICY = "TIELINE_CONNECT_POLICY", "fallback", Kind::OneOf(&["fallback", "prefer"]),
+    CONNECT_POLICY = "TIELINE_CONNECT_POLICY", "fallback", Kind::one_of("fallback|prefer"),
         "fallback: a module of the same domain forms connections, TIELINE_CONNECT is for domains without one; prefer: TIELINE_CONNECT comes first.";
     PRIORITY = "TIELINE_PRIORITY_", "", Kind::Integer,
         "Priority of a provider (TIELINE_PRIORITY_SHM) or of one of its modules (TIELINE_PRIORITY_VERBS_RC) instead of its own; negative: not used.";
     PROVIDER_PATH = "TIELINE_PROVIDER_PATH", "", Kind::Path,
         "Directories to look for providers in before the usual ones; the environment's is ignored under raised rights.";
-    PROBE = "TIELINE_PROBE", "on", Kind::OneOf(&["on", "off", "nocache"]),
+    PROBE = "TIELINE_PROBE", "on", Kind::one_of("on|off|nocache"),
         "Try a provider from outside the system directory in a child process first; nocache: every time anew.";
-    SELFTEST = "TIELINE_SELFTEST", "off", Kind::Bool,
+    SELFTEST = "TIELINE_SELFTEST", "off", Kind::BOOL,
         "Check each module's put, get, atomics and key checks once through its own interface before it is used.";
-    STRICT = "TIELINE_STRICT", "off", Kind::Bool,
+    STRICT = "TIELINE_STRICT", "off", Kind::BOOL,
         "Take a TIELINE_ name that nobody knows as an error instead of a warning.";
-    CONFIG = "TIELINE_CONFIG", "", Kind::Text,
+    CONFIG = "TIELINE_CONFIG", "", Kind::TEXT,
         "A file of settings that is read after the system's and the user's, at most 1 MiB; the environment's is ignored under raised rights.";
-    LOG = "TIELINE_LOG", "warn", Kind::OneOf(&["off", "error", "warn", "info", "debug"]),
+    LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
         "Least severity of the lines that are collected for the report; the library never prints them.";
-    PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::Bool,
+    PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
-    QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::Size,
+    QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::SIZE,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
-    ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::OneOf(&["cpu", "device"]),
+    ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::one_of("cpu|device"),
         "Who executes atomics on this process's memory. cpu: processors, over shared memory or by messages; device: a network adapter that can, for every peer, local ones too, since the two do not mix.";
-    CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::Duration,
+    CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::DURATION,
         "How long forming one connection may take before what waits for it fails.";
-    FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::Duration,
+    FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::DURATION,
         "How long a peer or the way to it may be silent before operations on it fail.";
-    CLOSE_TIMEOUT = "TIELINE_CLOSE_TIMEOUT", "1s", Kind::Duration,
+    CLOSE_TIMEOUT = "TIELINE_CLOSE_TIMEOUT", "1s", Kind::DURATION,
         "How long each interface of a worker that is dropped may take to hand over what it has sent and peers have not taken yet.";
-    SECRET = "TIELINE_SECRET", "", Kind::Text,
+    SECRET = "TIELINE_SECRET", "", Kind::TEXT,
         "The job's secret: who connects over TCP has to prove that it knows it. Never shown.";
-    SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::Text,
+    SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::TEXT,
         "A file that holds the secret, when TIELINE_SECRET is not set, readable by its owner alone (mode 600), at most 64 KiB; blanks around it do not count. The environment's is ignored under raised rights.";
-    TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::List,
+    TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::LIST,
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
-    TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::Text,
+    TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
         "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
-    SPIN = "TIELINE_SPIN", "", Kind::Duration,
+    SPIN = "TIELINE_SPIN", "", Kind::DURATION,
         "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 50us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
-    ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::Size,
+    ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,
         "Smallest put or get that both ends copy together when both are making progress.";
 }
 

@@ -8,8 +8,12 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
-use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL, EntryFn, Host};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_plugin_api::abi::{
+    ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Declared, ENTRY_SYMBOL,
+    EntryFn, Host,
+};
+use tieline_plugin_api::{OK, Status};
 
 /// The text of the last asynchronous event: an entry function that fails says why in one.
 static LAST_EVENT: Mutex<String> = Mutex::new(String::new());
@@ -51,6 +55,12 @@ fn dl_error() -> String {
     }
 }
 
+/// What a variable is called where this process sets it for one that it starts: by a name that the provider does not know,
+/// so that it has the value from the host or not at all.
+pub(crate) fn variable(name: &str) -> String {
+    format!("CHECK_{name}")
+}
+
 /// Settings that no variable of the environment has.
 static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
@@ -71,42 +81,87 @@ pub(crate) fn forget() {
 fn setting(name: &str) -> Option<String> {
     let settings = SETTINGS.lock().ok()?;
     let set = settings.iter().find(|(set, _)| set == name).map(|(_, value)| value.clone());
-    set.or_else(|| std::env::var(name).ok())
+    set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
 /// The host table: configuration from the environment, everything else the least that is useful.
 pub(crate) fn host() -> Host {
+    REFUSED.store(false, Ordering::Relaxed);
     Host {
-        size: size_of::<Host>(),
-        abi_major: u32::from(ABI_MAJOR),
-        abi_minor: u32::from(ABI_MINOR),
-        context: ptr::null_mut(),
+        context: ptr::from_mut(Box::leak(Box::new(Declarations::new()))).cast(),
         log: Some(log),
-        config_get: Some(config_get),
         clock_ns: Some(clock_ns),
         async_event: Some(async_event),
         pages_alloc: Some(pages_alloc),
         pages_free: Some(pages_free),
+        abi_major: u32::from(ABI_MAJOR),
+        abi_minor: u32::from(ABI_MINOR),
+        config_declare: Some(config_declare),
+        config_get: Some(config_get),
+        ..Host::empty()
     }
 }
 
-unsafe extern "C" fn log(_: *mut c_void, _level: u32, _text: *const u8, _len: usize) {}
+/// The variables that the provider has declared.
+static DECLARED: Mutex<Vec<Declared>> = Mutex::new(Vec::new());
+static REFUSED: AtomicBool = AtomicBool::new(false);
+/// The last variable that was asked for and had not been declared.
+static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Whether a value was refused: the entry function has to fail.
+pub(crate) fn refused() -> bool {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn undeclared() -> Option<String> {
+    UNDECLARED.lock().ok()?.clone()
+}
+
+pub(crate) fn declared() -> Vec<Declared> {
+    DECLARED.lock().map(|list| list.clone()).unwrap_or_default()
+}
+
+unsafe extern "C" fn config_declare(
+    context: *mut c_void,
+    vars: *const ConfigVar,
+    count: usize,
+) -> i32 {
+    let set = |variable: &Declared| {
+        if let Ok(mut declared) = DECLARED.lock() {
+            declared.retain(|known: &Declared| known.name != variable.name);
+            declared.push(variable.clone());
+        }
+        Some((setting(&variable.name)?, Some("environment".to_owned())))
+    };
+    // SAFETY: the context of a table of `host`, which is never freed; the provider's records, borrowed for the call.
+    let declared = unsafe { (*context.cast::<Declarations>()).declare(vars, count, set) };
+    let Err(failure) = declared else { return OK };
+    REFUSED.store(true, Ordering::Relaxed);
+    if let Ok(mut last) = LAST_EVENT.lock() {
+        *last = failure.text;
+    }
+    failure.status as i32
+}
 
 unsafe extern "C" fn config_get(
-    _: *mut c_void,
+    context: *mut c_void,
     name: *const u8,
     name_len: usize,
-    out: *mut u8,
-    capacity: usize,
-) -> i64 {
-    // SAFETY: the provider's name, borrowed for the call.
-    let name = unsafe { core::slice::from_raw_parts(name, name_len) };
-    let value = core::str::from_utf8(name).ok().and_then(setting);
-    let Some(value) = value else { return i64::from(Status::NoDevice as i32) };
-    // SAFETY: at most `capacity` bytes into the provider's buffer.
-    unsafe { ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity)) };
-    value.len() as i64
+    out: *mut ConfigValue,
+) -> i32 {
+    // SAFETY: as config_declare.
+    let code = unsafe { (*context.cast::<Declarations>()).get(name, name_len, out) };
+    if code == Status::NoDevice as i32 {
+        // SAFETY: the provider's name, which has just been read.
+        let name = unsafe { core::slice::from_raw_parts(name, name_len) };
+        if let Ok(mut undeclared) = UNDECLARED.lock() {
+            *undeclared = Some(String::from_utf8_lossy(name).into_owned());
+        }
+    }
+    code
 }
+
+unsafe extern "C" fn log(_: *mut c_void, _level: u32, _text: *const u8, _len: usize) {}
 
 unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
     use std::sync::OnceLock;
@@ -115,12 +170,14 @@ unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-unsafe extern "C" fn async_event(_: *mut c_void, _status: i32, text: *const u8, len: usize) {
-    if text.is_null() {
-        return;
-    }
-    // SAFETY: the provider's text, borrowed for the call.
-    let text = unsafe { core::slice::from_raw_parts(text, len) };
+unsafe extern "C" fn async_event(_: *mut c_void, event: *const AsyncEvent) {
+    // SAFETY: the provider's record and text, borrowed for the call.
+    let text = unsafe {
+        if event.is_null() || (*event).text.is_null() {
+            return;
+        }
+        core::slice::from_raw_parts((*event).text, (*event).text_len)
+    };
     if let Ok(mut last) = LAST_EVENT.lock() {
         *last = String::from_utf8_lossy(text).into_owned();
     }

@@ -4,7 +4,7 @@ use crate::case::{Case, modules};
 use crate::checks::{self, CHECKS, Check};
 use crate::note::{self, Note};
 use crate::report::Verdict;
-use crate::{peer, watch};
+use crate::{load, peer, watch};
 use core::fmt::{self, Write};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -217,7 +217,7 @@ fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<En
         .arg(plan.limit.as_millis().to_string())
         .args(words)
         .env("RUST_BACKTRACE", "0")
-        .envs(variables.iter().copied())
+        .envs(variables.iter().map(|(name, value)| (load::variable(name), value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -70,6 +70,10 @@ impl Provider {
         // SAFETY: a host table that lives for ever and a record whose size is set.
         let code = unsafe { entry(host, &mut ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
+        if load::refused() {
+            let why = "the entry function goes on though config_declare has refused a value";
+            return Err(Failure::new(Status::Invalid, why));
+        }
         // SAFETY: the pointers of a table that the provider has just filled in.
         let provider = unsafe {
             Provider {
@@ -108,25 +112,6 @@ impl Provider {
         })
     }
 
-    pub(crate) fn configuration(&self) -> Result<Vec<Variable>, Failure> {
-        let Some(f) = self.ops.query_config else { return Ok(Vec::new()) };
-        // SAFETY: as in `domains`.
-        let variables = list(ConfigVar::empty(), |out, capacity, count| unsafe {
-            self.check(f(self.ops.state, out, capacity, count))
-        })?;
-        let text = |at: *const u8, len: usize| {
-            // SAFETY: constant text of the provider.
-            let bytes = unsafe { core::slice::from_raw_parts(at, len) };
-            String::from_utf8_lossy(bytes).into_owned()
-        };
-        let variable = |v: &ConfigVar| Variable {
-            name: text(v.name, v.name_len),
-            doc: text(v.doc, v.doc_len),
-            kind: text(v.kind, v.kind_len),
-        };
-        Ok(variables.iter().map(variable).collect())
-    }
-
     pub(crate) fn open_domain(&'static self, name: &str) -> Result<Arc<Domain>, Failure> {
         let params = DomainParams {
             name: name.as_ptr(),
@@ -151,11 +136,17 @@ impl Provider {
     }
 }
 
-/// A variable that a provider declares.
-pub(crate) struct Variable {
-    pub(crate) name: String,
-    pub(crate) doc: String,
-    pub(crate) kind: String,
+/// What goes to another thread, with all that leads to it.
+pub(crate) struct Moved<T>(pub(crate) T);
+
+// SAFETY: whoever moves an interface has a module that says ANY_THREAD, moves it with all its endpoints, and waits for the
+// other thread.
+unsafe impl<T> Send for Moved<T> {}
+
+impl<T> Moved<T> {
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+    }
 }
 
 /// Asks for the count, then for the records.

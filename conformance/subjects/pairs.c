@@ -96,11 +96,10 @@
     M(RIGHTS_AS_HINTS, "An unknown right in the upper half is ignored, as if it were a hint.") \
     M(BUSY_IGNORED, "deregister and revoke say OK while a peer's access is under way.") \
     M(ALLOC_LEAKS, "deregister does not give memory from alloc back to the system.") \
-    M(DURATION_WITHOUT_UNIT, "A duration without a unit is taken for seconds.") \
     M(SETTING_FROM_ENVIRONMENT, "Settings are read from the environment, and not through the host.") \
-    M(BAD_SETTING_DEFAULTS, "A value that cannot be used is replaced by the default.") \
-    M(BAD_SETTING_UNNAMED, "The sentence about a bad value does not say which variable has it.") \
-    M(LIST_BY_OWN_SIZE, "query_config steps by its own size of a record, not by the first record's.") \
+    M(SETTING_UNDECLARED, "Settings are asked for and not declared.") \
+    M(SETTING_OF_ANOTHER, "The length of a packet is the value of the window.") \
+    M(BAD_SETTING_DEFAULTS, "A value that the host refuses is replaced by the default.") \
     M(ERROR_OF_ALL_THREADS, "last_error is that of whichever thread failed last.") \
     M(STATE_SHARED, "All contexts of a process share one state: the last one's settings hold for all.")
 #define ODDITIES(M) \
@@ -144,8 +143,8 @@ enum {
 
 /* ---- what there is ---- */
 
-enum { PACKET, WINDOW, PATIENCE, ATOMICS, VARIABLES };
-struct tieline_state { const struct tieline_host *host; uint64_t values[VARIABLES], close_timeout; };
+enum { PACKET, WINDOW, PATIENCE, ATOMICS, CLOSE_TIMEOUT, VARIABLES };
+struct tieline_state { const struct tieline_host *host; uint64_t values[VARIABLES]; };
 
 struct place { char magic[8]; uint8_t boot[16]; uint64_t device, inode; }; /* a kernel, and a network namespace of it */
 struct address { struct place place; uint8_t name[16], domain[16]; };      /* an endpoint's: its name is random */
@@ -1029,7 +1028,7 @@ static void free_pages(const struct tieline_host *h, uint8_t *pages, size_t len)
 
 static void close_interface(struct tieline_interface *i)
 {
-    uint64_t wait = i->domain->state->close_timeout, time = now(), until = wait > UINT64_MAX - time ? UINT64_MAX : time + wait;
+    uint64_t wait = i->domain->state->values[CLOSE_TIMEOUT], time = now(), until = wait > UINT64_MAX - time ? UINT64_MAX : time + wait;
     struct epoll_event ready[BATCH];
     /* What was taken: a peer that polls makes room for it. */
     while (i->leaving && !MUTATED(CLOSE_HURRIES) && ((time = now()) < until || MUTATED(CLOSE_WAITS_FOR_EVER))) {
@@ -1255,86 +1254,43 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     return TIELINE_OK;
 }
 
-/* Settings: their values are words, which each provider reads for itself. */
 #define TEXT(literal) (const uint8_t *)(literal), sizeof(literal) - 1
-static const struct { struct tieline_config_var var; uint64_t least, most; } variables[VARIABLES] = {
-    [PACKET] = { { sizeof(struct tieline_config_var), TEXT("TIELINE_PAIRS_PACKET"), TEXT("8k"),
-                   TEXT("Longest message, put and get of pairs, from 64 bytes to 32k."), TEXT("size") }, 64, LONGEST },
-    [WINDOW] = { { sizeof(struct tieline_config_var), TEXT("TIELINE_PAIRS_WINDOW"), TEXT("64"),
-                   TEXT("Most puts, gets, atomics and flushes that one endpoint of pairs has under way, from 1 to 256."),
-                   TEXT("count") }, 1, OPS },
-    [PATIENCE] = { { sizeof(struct tieline_config_var), TEXT("TIELINE_PAIRS_PATIENCE"), TEXT("30s"),
-                     TEXT("How long an endpoint of pairs waits for its peer to connect, from 1ms."), TEXT("duration") },
-                   1000000, UINT64_MAX },
-    [ATOMICS] = { { sizeof(struct tieline_config_var), TEXT("TIELINE_PAIRS_ATOMICS"), TEXT("on"),
-                    TEXT("Whether pairs does atomics itself."), TEXT("bool") }, 0, 1 },
+#define HOST_HAS(host, slot) ((host)->size >= offsetof(struct tieline_host, slot) + sizeof (host)->slot && (host)->slot)
+
+static const struct tieline_config_var variables[VARIABLES] = {
+    [PACKET] = { sizeof *variables, TEXT("TIELINE_PAIRS_PACKET"), TEXT("8k"), TEXT("Longest message, put and get of pairs."),
+                 TIELINE_CONFIG_SIZE, 0, 64, LONGEST, NULL, 0 },
+    [WINDOW] = { sizeof *variables, TEXT("TIELINE_PAIRS_WINDOW"), TEXT("64"),
+                 TEXT("Most puts, gets, atomics and flushes that one endpoint of pairs has under way."),
+                 TIELINE_CONFIG_COUNT, 0, 1, OPS, NULL, 0 },
+    [PATIENCE] = { sizeof *variables, TEXT("TIELINE_PAIRS_PATIENCE"), TEXT("30s"),
+                   TEXT("How long an endpoint of pairs waits for its peer to connect."), TIELINE_CONFIG_DURATION, 0, 1000000, 0, NULL, 0 },
+    [ATOMICS] = { sizeof *variables, TEXT("TIELINE_PAIRS_ATOMICS"), TEXT("on"), TEXT("Whether pairs does atomics itself."),
+                  TIELINE_CONFIG_BOOL, 0, 0, 0, NULL, 0 },
+    [CLOSE_TIMEOUT] = { sizeof *variables, TEXT("TIELINE_CLOSE_TIMEOUT"), TEXT("1s"), TEXT("The core's."),
+                        TIELINE_CONFIG_DURATION, 0, 0, 0, NULL, 0 },
 };
+/* What holds with a host that is too old to know of variables. */
+static const uint64_t defaults[VARIABLES] = { 8192, 64, UINT64_C(30000000000), 1, UINT64_C(1000000000) };
 
-static int parse(const char *kind, const char *text, uint64_t *out)
+/* The host checks what was set; where it refuses a value it has the words for it. */
+static int32_t settings(const struct tieline_host *h, uint64_t *values)
 {
-    static const struct { const char *kind, *unit; uint64_t factor; } units[] = {
-        { "count", "", 1 }, { "size", "", 1 }, { "size", "b", 1 }, { "size", "k", 1 << 10 }, { "size", "kib", 1 << 10 },
-        { "size", "m", 1 << 20 }, { "size", "mib", 1 << 20 }, { "size", "g", 1 << 30 }, { "size", "gib", 1 << 30 },
-        { "duration", "ns", 1 }, { "duration", "us", 1000 }, { "duration", "ms", 1000000 }, { "duration", "s", 1000000000 },
-        { "duration", "min", UINT64_C(60000000000) }, { "duration", "h", UINT64_C(3600000000000) } };
-    static const char *const words[] = { "n", "no", "off", "false", "0", "y", "yes", "on", "true", "1" };
-    unsigned long long number;
-    char *rest;
-    if (!strcmp(kind, "bool")) {
-        for (size_t n = 0; n < 10; n++)
-            if (!strcasecmp(text, words[n])) { *out = n >= 5; return 1; }
-        return 0;
-    }
-    if (!strcasecmp(text, "inf")) { *out = UINT64_MAX; return 1; }
-    if (*text < '0' || *text > '9') return 0;
-    errno = 0;
-    number = strtoull(text, &rest, 10);
-    while (*rest == ' ') rest++;
-    if (MUTATED(DURATION_WITHOUT_UNIT) && !strcmp(kind, "duration") && !*rest) rest = (char *)"s";
-    for (size_t n = 0; !errno && n < sizeof units / sizeof *units; n++)
-        if (!strcmp(kind, units[n].kind) && !strcasecmp(rest, units[n].unit)) {
-            *out = number > UINT64_MAX / units[n].factor ? UINT64_MAX : number * units[n].factor;
-            return 1;
+    int32_t status = TIELINE_OK;
+    if (HOST_HAS(h, config_declare) && !MUTATED(SETTING_UNDECLARED))
+        status = h->config_declare(h->context, variables, VARIABLES);
+    if (status && !MUTATED(BAD_SETTING_DEFAULTS)) return status;
+    for (int n = 0; n < VARIABLES; n++) {
+        struct tieline_config_value value = { .size = sizeof value };
+        const struct tieline_config_var *of = &variables[MUTATED(SETTING_OF_ANOTHER) && n == PACKET ? WINDOW : n];
+        const char *text = MUTATED(SETTING_FROM_ENVIRONMENT) ? getenv((const char *)of->name) : NULL;
+        values[n] = defaults[n];
+        if (MUTATED(SETTING_FROM_ENVIRONMENT)) {
+            if (text) values[n] = strtoull(text, NULL, 10);
+        } else if (HOST_HAS(h, config_get) && !h->config_get(h->context, of->name, of->name_len, &value)) {
+            values[n] = value.number;
         }
-    return 0;
-}
-
-/* The value of a variable, or of its default: 0, or what is wrong with it has been said. */
-static int32_t setting(const struct tieline_host *h, const struct tieline_config_var *v, uint64_t least, uint64_t most, uint64_t *out)
-{
-    char text[64], sentence[256];
-    int64_t len = TIELINE_NO_DEVICE;
-    if (h->size >= offsetof(struct tieline_host, config_get) + sizeof h->config_get)
-        len = h->config_get(h->context, v->name, v->name_len, (uint8_t *)text, sizeof text - 1);
-    if (MUTATED(SETTING_FROM_ENVIRONMENT)) {
-        const char *value = getenv((const char *)v->name);
-        len = value && strlen(value) < sizeof text ? (int64_t)strlen(value) : TIELINE_NO_DEVICE;
-        if (len > 0) memcpy(text, value, (size_t)len);
     }
-    if (len <= 0) { parse((const char *)v->kind, (const char *)v->default_value, out); return TIELINE_OK; }
-    if (len < (int64_t)sizeof text) {
-        text[len] = 0;
-        if (strlen(text) == (size_t)len && parse((const char *)v->kind, text, out) && *out >= least && *out <= most)
-            return TIELINE_OK;
-        if (MUTATED(BAD_SETTING_DEFAULTS)) { parse((const char *)v->kind, (const char *)v->default_value, out); return TIELINE_OK; }
-    } else {
-        snprintf(text, sizeof text, "(of %lld bytes)", (long long)len);
-    }
-    snprintf(sentence, sizeof sentence, "%s=%s is no %s that pairs can use. %s",
-             MUTATED(BAD_SETTING_UNNAMED) ? "a setting" : (const char *)v->name, text, (const char *)v->kind,
-             MUTATED(BAD_SETTING_UNNAMED) ? "" : (const char *)v->doc);
-    if (h->size >= offsetof(struct tieline_host, async_event) + sizeof h->async_event)
-        h->async_event(h->context, TIELINE_INVALID, (const uint8_t *)sentence, strlen(sentence));
-    return TIELINE_INVALID;
-}
-
-static int32_t query_config(struct tieline_state *state, struct tieline_config_var *out, size_t capacity, size_t *count)
-{
-    size_t step = MUTATED(LIST_BY_OWN_SIZE) ? sizeof *out : capacity ? out->size : 0;
-    (void)state;
-    *count = VARIABLES;
-    for (size_t n = 0; n < VARIABLES && n < capacity; n++)
-        tieline_write_record((char *)out + n * step, &variables[n].var, sizeof variables[n].var);
     return TIELINE_OK;
 }
 
@@ -1349,21 +1305,17 @@ static void quiesce(struct tieline_state *state) { if (!MUTATED(STATE_SHARED)) f
 
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
 {
-    static const struct tieline_config_var patience_of_close = {
-        sizeof patience_of_close, TEXT("TIELINE_CLOSE_TIMEOUT"), TEXT("1s"), TEXT("The core's."), TEXT("duration") };
     struct tieline_provider_ops ops = {
-        .abi_minor = TIELINE_ABI_MINOR, .query_domains = query_domains, .open_domain = open_domain, .query_config = query_config,
+        .abi_minor = TIELINE_ABI_MINOR, .query_domains = query_domains, .open_domain = open_domain,
         .last_error = last_error, .quiesce = quiesce, .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops };
     static struct tieline_state shared; /* STATE_SHARED */
-    int32_t status = TIELINE_OK;
+    int32_t status;
     if (!host || !out) return TIELINE_INVALID;
     if (!(ops.state = MUTATED(STATE_SHARED) ? &shared : calloc(1, sizeof *ops.state))) return TIELINE_NO_MEMORY;
     ops.state->host = host;
-    for (int n = 0; n < VARIABLES && !status; n++)
-        status = setting(host, &variables[n].var, variables[n].least, variables[n].most, &ops.state->values[n]);
-    if (IS_ODD(LEAST_LIMITS)) ops.state->values[PACKET] = 64, ops.state->values[WINDOW] = 1;
-    if (!status) status = setting(host, &patience_of_close, 0, UINT64_MAX, &ops.state->close_timeout);
+    status = settings(host, ops.state->values);
     if (status) { quiesce(ops.state); return status; }
+    if (IS_ODD(LEAST_LIMITS)) ops.state->values[PACKET] = 64, ops.state->values[WINDOW] = 1;
     tieline_write_record(out, &ops, sizeof ops);
     out->size = sizeof ops;
     return TIELINE_OK;

@@ -58,6 +58,7 @@
     M(CONNECT_WAITS, "connect waits 300 ms for an answer that the peer does not give") \
     M(FOREIGN_KERNEL_IS_REACHABLE, "an address from another host is said to be reachable") \
     M(SETTINGS_IGNORED, "settings are read and have no effect") \
+    M(ONE_LESS_THAN_SET, "an interface takes one peer less than is set: where that is 1, nobody") \
     /* AGAIN */ \
     M(AGAIN_FOR_EVER, "a sender that was told AGAIN once is told nothing else from then on") \
     /* what a module may offer beyond the rest */ \
@@ -120,7 +121,6 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 #define ODDLY(name) (ODD == name)
 
 #define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
-#define DEFAULT_PEERS "1024"
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 #define DECLINING (ODDLY(DECLINES) || MUTATED(DECLINED_AND_DONE) || MUTATED(DECLINED_COMPLETES))
 #define LIMITED (ODDLY(ENDPOINT_LIMITS) || MUTATED(LIMITS_OVERSTATED) || MUTATED(LIMITS_WRITTEN_WHOLE))
@@ -987,7 +987,7 @@ static uint32_t count_peers(const struct tieline_interface *i)
 
 static int accept_peer(struct tieline_interface *i)
 {
-    uint32_t limit = MUTATED(NINTH_PEER_REFUSED) ? 8 : i->domain->settings.peers, place = 0;
+    uint32_t limit = MUTATED(NINTH_PEER_REFUSED) ? 8 : i->domain->settings.peers - MUTATED(ONE_LESS_THAN_SET), place = 0;
     struct peer *p;
     int fd = accept4(i->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
@@ -1429,26 +1429,6 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     return TIELINE_OK;
 }
 
-#define TEXT(text) (const uint8_t *)(text), strlen(text)
-
-static int32_t query_config(struct tieline_state *state, struct tieline_config_var *out, size_t capacity, size_t *count)
-{
-    const struct tieline_config_var vars[] = {
-        { sizeof *vars, TEXT("TIELINE_RINGS_RING_SIZE"), TEXT(DEFAULT_RING_SIZE),
-          TEXT("Bytes of messages that are on their way to one peer: 8k to 16m, 4k for each."), TEXT("size") },
-        { sizeof *vars, TEXT("TIELINE_RINGS_PEERS"), TEXT(DEFAULT_PEERS),
-          TEXT("The most peers whose messages an interface takes."), TEXT("count") },
-    };
-    (void)state;
-    *count = sizeof vars / sizeof *vars;
-    size_t distance = capacity ? out->size : 0; /* the first record's size is the distance between records */
-    for (size_t n = 0; n < *count && n < capacity; n++) {
-        void *record = (char *)out + n * distance;
-        tieline_write_record(record, &vars[n], sizeof vars[n]);
-    }
-    return TIELINE_OK;
-}
-
 static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capacity)
 {
     (void)state;
@@ -1457,56 +1437,46 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
 
 static void quiesce(struct tieline_state *state) { free(state); }
 
-/* `4096`, `64k`, `2MiB`: 0 for what is no size. */
-static uint64_t parse(const char *text)
-{
-    char *unit;
-    if (*text < '0' || *text > '9') return 0;
-    errno = 0;
-    uint64_t number = strtoull(text, &unit, 10), scale = 1;
-    if (*unit == 'k' || *unit == 'K') scale = UINT64_C(1) << 10, unit++;
-    else if (*unit == 'm' || *unit == 'M') scale = UINT64_C(1) << 20, unit++;
-    else if (*unit == 'g' || *unit == 'G') scale = UINT64_C(1) << 30, unit++;
-    if (scale > 1 && *unit == 'i') unit++;
-    if (*unit == 'b' || *unit == 'B') unit++;
-    return *unit || errno || number > UINT64_MAX / scale ? 0 : number * scale;
-}
+#define TEXT(text) (const uint8_t *)(text), strlen(text)
+#define HOST_HAS(host, slot) ((host)->size >= offsetof(struct tieline_host, slot) + sizeof (host)->slot && (host)->slot)
 
-static int32_t setting(const struct tieline_host *host, const char *name, const char *or_else, uint64_t least, uint64_t most,
-                       uint64_t *out)
+/* The number that holds for a variable; a host that is too old to know any leaves us the default. */
+static uint64_t setting(const struct tieline_host *host, const struct tieline_config_var *var, uint64_t or_else)
 {
-    char text[32];
-    int64_t len = TIELINE_NO_DEVICE;
-    if (host->size >= offsetof(struct tieline_host, config_get) + sizeof host->config_get && host->config_get)
-        len = host->config_get(host->context, (const uint8_t *)name, strlen(name), (uint8_t *)text, sizeof text - 1);
-    if (len < 0 || MUTATED(SETTINGS_IGNORED)) len = snprintf(text, sizeof text, "%s", or_else);
-    if (len < (int64_t)sizeof text) {
-        text[len] = 0;
-        *out = parse(text);
-        if (*out >= least && *out <= most) return TIELINE_OK;
-    }
-    return fail(TIELINE_INVALID, "%s is a number from %llu to %llu", name, (unsigned long long)least, (unsigned long long)most);
+    struct tieline_config_value value = { .size = sizeof value };
+    if (MUTATED(SETTINGS_IGNORED) || !HOST_HAS(host, config_get)) return or_else;
+    return host->config_get(host->context, var->name, var->name_len, &value) ? or_else : value.number;
 }
 
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
 {
-    const uint64_t slot = SLOT_BYTES;
-    uint64_t ring_size, peers;
+    const struct tieline_config_var ring_size = {
+        .size = sizeof ring_size, .name = TEXT("TIELINE_RINGS_RING_SIZE"), .default_value = TEXT(DEFAULT_RING_SIZE),
+        .doc = TEXT("Bytes of messages that are on their way to one peer, 4k for each."), .kind = TIELINE_CONFIG_SIZE,
+        .least = LEAST_SLOTS * SLOT_BYTES, .most = MOST_SLOTS * SLOT_BYTES };
+    const struct tieline_config_var peers = {
+        .size = sizeof peers, .name = TEXT("TIELINE_RINGS_PEERS"), .default_value = TEXT("1024"),
+        .doc = TEXT("The most peers whose messages an interface takes."), .kind = TIELINE_CONFIG_COUNT,
+        .least = 1, .most = MOST_PEERS };
+    const struct tieline_config_var variables[] = { ring_size, peers };
     struct tieline_state *state;
     int32_t status;
     if (!host || !out) return TIELINE_INVALID;
-    status = setting(host, "TIELINE_RINGS_RING_SIZE", DEFAULT_RING_SIZE, LEAST_SLOTS * slot, MOST_SLOTS * slot, &ring_size);
-    if (!status) status = setting(host, "TIELINE_RINGS_PEERS", DEFAULT_PEERS, 1, MOST_PEERS, &peers);
-    if (!status && !(state = calloc(1, sizeof *state))) status = fail(TIELINE_NO_MEMORY, "malloc has no memory");
-    if (status) { /* an operator reads this */
-        if (host->size >= offsetof(struct tieline_host, async_event) + sizeof host->async_event && host->async_event)
-            host->async_event(host->context, status, (const uint8_t *)why, strlen(why));
-        return status;
+    if (HOST_HAS(host, config_declare)) { /* the host checks what was set, and has the words for what is wrong with it */
+        status = host->config_declare(host->context, variables, sizeof variables / sizeof *variables);
+        if (status) return status;
     }
-    state->settings = (struct settings){ .slots = (uint32_t)(ring_size / slot), .peers = (uint32_t)peers };
+    if (!(state = calloc(1, sizeof *state))) { /* an operator reads this */
+        struct tieline_async_event event = { .size = sizeof event, .kind = TIELINE_ASYNC_MESSAGE,
+                                             .status = TIELINE_NO_MEMORY, .text = TEXT("malloc has no memory") };
+        if (HOST_HAS(host, async_event)) host->async_event(host->context, &event);
+        return TIELINE_NO_MEMORY;
+    }
+    state->settings.slots = (uint32_t)(setting(host, &ring_size, ODDLY(LEAST_LIMITS) ? 8 << 10 : 256 << 10) / SLOT_BYTES);
+    state->settings.peers = (uint32_t)setting(host, &peers, 1024);
     struct tieline_provider_ops ops = {
         .abi_minor = TIELINE_ABI_MINOR, .state = state, .query_domains = query_domains, .open_domain = open_domain,
-        .query_config = query_config, .last_error = last_error, .quiesce = quiesce,
+        .last_error = last_error, .quiesce = quiesce,
         .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops };
     tieline_write_record(out, &ops, sizeof ops);
     out->size = sizeof ops;

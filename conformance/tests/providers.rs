@@ -275,7 +275,8 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
         "kind 77",
     ),
     (
-        "if (params.offset || params.len || params.access)",
+        "if (params.offset || (params.len && params.len != params.region->len) ||\n        \
+         (params.access && params.access != params.region->access))",
         "if (0)",
         "a_key_to_a_part_of_a_region",
         "beyond the part",

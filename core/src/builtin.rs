@@ -1,6 +1,6 @@
 //! The providers that are linked into the library, and what they can be told.
 
-use tieline_config::ProviderVar;
+use tieline_config::Declared;
 
 /// The text of `docs/configuration.md`: every variable of the core and of the providers that are linked into it. What this
 /// process has set plays no part.
@@ -10,20 +10,11 @@ pub fn configuration_markdown() -> String {
 }
 
 /// What the built-in providers declare, in the order of their names.
-pub(crate) fn variables() -> Vec<(&'static str, Vec<ProviderVar>)> {
+pub(crate) fn variables() -> Vec<(&'static str, Vec<Declared>)> {
     #[cfg(feature = "builtin")]
     {
         use tieline_plugin_api::Provider;
-        let owned = |docs: &[tieline_plugin_api::ConfigDoc]| {
-            docs.iter()
-                .map(|doc| ProviderVar {
-                    name: doc.name.into(),
-                    default: doc.default.into(),
-                    kind: doc.kind.into(),
-                    doc: doc.doc.into(),
-                })
-                .collect()
-        };
+        let owned = |docs: &[tieline_plugin_api::ConfigDoc]| docs.iter().map(Into::into).collect();
         vec![
             ("shm", owned(tieline_provider_shm::Shm::config())),
             ("shm-cma", owned(tieline_provider_shm_cma::ShmCma::config())),

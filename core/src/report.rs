@@ -163,6 +163,10 @@ pub struct LogView {
     pub level: String,
     /// What it said.
     pub text: String,
+    /// What has happened to a device, where it is that: `port_down`, `port_up`, `device_gone` or `device_new`. Told whatever
+    /// `TIELINE_LOG` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
 }
 
 impl Report {
@@ -248,10 +252,14 @@ impl Report {
         }
         text.push_str(&listed("WAITS", std::slice::from_ref(&self.waits)));
         text.push_str(&listed("WARNINGS", &self.warnings));
+        let words = |line: &LogView| match &line.event {
+            Some(event) => format!("{}: {}", event.replace('_', " "), line.text),
+            None => line.text.clone(),
+        };
         let log = self
             .log
             .iter()
-            .map(|line| vec![line.level.clone(), line.provider.clone(), line.text.clone()]);
+            .map(|line| vec![line.level.clone(), line.provider.clone(), words(line)]);
         let log: Vec<Vec<String>> = log.collect();
         if !log.is_empty() {
             text.push_str("LOG\n");

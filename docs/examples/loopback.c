@@ -15,9 +15,14 @@
 TIELINE_PROVIDER_NOTE("loopback", "0.1.0", 0);
 
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
-enum { SLOTS = 256, PAYLOAD = 2048, REGIONS = 1024, IDENTITY = 256 };
+enum { SLOTS = 256, PAYLOAD = 4096, REGIONS = 1024, IDENTITY = 4096 };
 
-struct tieline_region { uint8_t *base; size_t len; uint64_t access, generation; }; /* generation 0: free */
+struct tieline_region {
+    uint8_t *base;
+    size_t len;
+    uint64_t access, generation; /* generation 0: no key fits any more */
+    uint64_t users, taken;       /* copies that are under way; not free */
+};
 struct tieline_domain { pthread_mutex_t lock; struct tieline_region regions[REGIONS]; };   /* used from any thread */
 struct tieline_key { uint64_t slot, generation; };                                /* what pack_key writes */
 struct address { char magic[8]; uint8_t worker[16]; uint64_t number; };
@@ -100,7 +105,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
     return TIELINE_OK;
 }
 
-static int64_t poll(struct tieline_interface *i, struct tieline_event *out, uint32_t max)
+static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t max)
 {
     i->head += i->shown; /* what the call before showed is released now */
     for (i->shown = 0; i->shown < max && i->head + i->shown < i->tail; i->shown++) {
@@ -125,16 +130,21 @@ static int32_t copy(struct tieline_endpoint *e, const struct tieline_rma *op, ui
     int32_t status = TIELINE_OK;
     struct tieline_region *r;
     if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
-    pthread_mutex_lock(&d->lock); /* deregister waits until the bytes have moved */
+    pthread_mutex_lock(&d->lock);
     r = find(d, op->key);
     if (!r || !(r->access & right)) status = TIELINE_KEY_REJECTED;
     else if (op->offset > r->len || op->len > r->len - op->offset) status = TIELINE_OUT_OF_RANGE;
+    else r->users++; /* without the lock from here on: deregister says AGAIN meanwhile, and does not wait */
+    pthread_mutex_unlock(&d->lock);
+    if (status) return status;
     for (size_t n = 0, at = 0; status == TIELINE_OK && n < op->iov_count; at += op->iov[n++].len) {
         uint8_t *remote = r->base + op->offset + at, *local = op->iov[n].base;
         if (op->iov[n].len > op->len - at) status = TIELINE_INVALID;
         else if (right == TIELINE_ACCESS_REMOTE_WRITE) memmove(remote, local, op->iov[n].len);
         else memmove(local, remote, op->iov[n].len);
     }
+    pthread_mutex_lock(&d->lock);
+    r->users--;
     pthread_mutex_unlock(&d->lock);
     return status;
 }
@@ -187,8 +197,9 @@ static int32_t register_memory(struct tieline_domain *d, const struct tieline_re
         return fail(TIELINE_UNSUPPORTED, "loopback registers the processor's memory only, by its address");
     pthread_mutex_lock(&d->lock);
     for (size_t n = 0; n < REGIONS && !r; n++)
-        if (!d->regions[n].generation) r = &d->regions[n];
-    if (r) *r = (struct tieline_region){ params.base, params.len, params.access, atomic_fetch_add(&next_number, 1) };
+        if (!d->regions[n].taken) r = &d->regions[n];
+    if (r) *r = (struct tieline_region){ .base = params.base, .len = params.len, .access = params.access,
+                                         .generation = atomic_fetch_add(&next_number, 1), .taken = 1 };
     pthread_mutex_unlock(&d->lock);
     if (!r) return fail(TIELINE_NO_MEMORY, "all 1024 regions are in use");
     struct tieline_memory_region region = { .size = sizeof region, .handle = r, .base = params.base,
@@ -197,13 +208,18 @@ static int32_t register_memory(struct tieline_domain *d, const struct tieline_re
     return TIELINE_OK;
 }
 
-static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
+static int32_t end(struct tieline_domain *d, struct tieline_region *r, int free_it)
 {
+    uint64_t users;
     pthread_mutex_lock(&d->lock);
     r->generation = 0; /* from here on no key fits */
+    users = r->users;
+    if (free_it && !users) r->taken = 0;
     pthread_mutex_unlock(&d->lock);
-    return TIELINE_OK;
+    return users ? TIELINE_AGAIN : TIELINE_OK;
 }
+static int32_t revoke(struct tieline_domain *d, struct tieline_region *r) { return end(d, r, 0); }
+static int32_t deregister(struct tieline_domain *d, struct tieline_region *r) { return end(d, r, 1); }
 
 static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_params *in, uint8_t *out, size_t capacity)
 {
@@ -212,7 +228,11 @@ static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_param
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.access & ~RIGHTS) return fail(TIELINE_UNSUPPORTED_PARAM, "a right that loopback does not know");
-    if (params.offset || params.len || params.access)
+    if (params.access & ~params.region->access) return fail(TIELINE_INVALID, "a right that the region has not");
+    if (params.offset > params.region->len || params.len > params.region->len - params.offset)
+        return fail(TIELINE_OUT_OF_RANGE, "a part that leaves the region");
+    if (params.offset || (params.len && params.len != params.region->len) ||
+        (params.access && params.access != params.region->access))
         return fail(TIELINE_UNSUPPORTED, "loopback keys lead to whole regions, with all their rights");
     k = (struct tieline_key){ (uint64_t)(params.region - d->regions), params.region->generation };
     if (capacity >= sizeof k) memcpy(out, &k, sizeof k);
@@ -280,7 +300,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if ((status = reachable(i, params.address, params.address_len))) return status; /* it has said why */
-    if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 256 bytes");
+    if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 4096 bytes");
     if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0)))
         return fail(TIELINE_AGAIN, "no room for the arrival: poll and connect again");
     if (!(e = malloc(sizeof *e))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
@@ -296,9 +316,10 @@ static void close_endpoint(struct tieline_endpoint *e) { free(e); }
 
 static const struct tieline_domain_ops domain_ops = {
     .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules,
-    .open_interface = open_interface, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key };
+    .open_interface = open_interface, .register_ = register_memory, .deregister = deregister,
+    .pack_key = pack_key, .revoke = revoke };
 static const struct tieline_interface_ops interface_ops = {
-    .size = sizeof interface_ops, .poll = poll, .close = close_interface, .address = interface_address,
+    .size = sizeof interface_ops, .poll = poll_interface, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = connect_endpoint };
 static const struct tieline_endpoint_ops endpoint_ops = {
     .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put,

@@ -18,6 +18,7 @@
 
 #![allow(unsafe_code)] // abi_stable's derive implements an unsafe trait
 
+mod declared;
 mod domain;
 mod endpoint;
 #[doc(hidden)]
@@ -29,6 +30,7 @@ mod records;
 mod rights;
 pub mod shims;
 
+pub use declared::{Declarations, Declared, Set, played_host};
 pub use domain::{
     AllocParams, Cost, DomainAttr, DomainOps, DomainParams, KeyParams, MemoryRegion, ModuleAttr,
     RegisterParams,
@@ -113,24 +115,28 @@ pub struct Host {
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
-    /// The value of a configuration variable: `(context, name, name length, buffer, capacity)` returns
-    /// the value's length (which may exceed the capacity: nothing more than that is written), or
-    /// `NO_DEVICE` when it is not set anywhere and has no default.
+    /// Declares the configuration variables that the provider reads: `(context, list, count)`, in which the first
+    /// record's size is the distance between records. The entry function calls it before anything else. The records
+    /// and their texts are borrowed for the call. `INVALID` when somebody has set one to what it cannot be: the host
+    /// has kept the sentence, with where it was set, and the entry function returns that status.
+    pub config_declare: Option<
+        unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
+    >,
+    /// The value of a variable that was declared: `(context, name, name length, out)`. `NO_DEVICE` when it was not.
+    /// What a value is does not change, and its texts stay until `quiesce` has returned, or the entry function has
+    /// failed.
     pub config_get: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
             name: *const u8,
             name_len: usize,
-            buffer: *mut u8,
-            capacity: usize,
-        ) -> i64,
+            out: *mut ConfigValue,
+        ) -> i32,
     >,
     /// Nanoseconds of a clock that never goes backwards.
     pub clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// Reports something that no call is waiting for, from any thread: `(context, status, text, length)`.
-    pub async_event: Option<
-        unsafe extern "C" fn(context: *mut c_void, status: i32, text: *const u8, text_len: usize),
-    >,
+    /// Reports something that no call is waiting for. The record and its texts are borrowed for the call.
+    pub async_event: Option<unsafe extern "C" fn(context: *mut c_void, event: *const AsyncEvent)>,
     /// Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
     /// `(context, length)`; null when there is none.
     pub pages_alloc: Option<unsafe extern "C" fn(context: *mut c_void, len: usize) -> *mut c_void>,
@@ -169,15 +175,6 @@ pub struct ProviderOps {
             out: *mut *mut DomainHandle,
         ) -> i32,
     >,
-    /// Lists the provider's configuration variables, like `query_domains`.
-    pub query_config: Option<
-        unsafe extern "C" fn(
-            state: *mut StateHandle,
-            out: *mut ConfigVar,
-            capacity: usize,
-            count: *mut usize,
-        ) -> i32,
-    >,
     /// The calling thread's last error in words: `(state, buffer, capacity)` returns the length.
     pub last_error: Option<
         unsafe extern "C" fn(state: *mut StateHandle, buffer: *mut u8, capacity: usize) -> i64,
@@ -210,17 +207,18 @@ pub struct Layouts {
     pub count: usize,
 }
 
-/// One configuration variable of a provider: the report, the docs and the check for unknown names use it.
+/// One configuration variable of a provider: what its value is checked against, and what reports say of it.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigVar {
     /// Size of this record.
     pub size: usize,
-    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`; where it reads one of the
+    /// core's it declares that too, and the core's own declaration holds.
     pub name: *const u8,
     /// Its length.
     pub name_len: usize,
-    /// The default, as a user would write it: `4k`.
+    /// The default, as a user would write it: `4k`. A variable whose default is empty may be empty.
     pub default_value: *const u8,
     /// Its length.
     pub default_value_len: usize,
@@ -228,10 +226,65 @@ pub struct ConfigVar {
     pub doc: *const u8,
     /// Its length.
     pub doc_len: usize,
-    /// `size`, `count`, `duration`, `bool`, `text` or `list`.
-    pub kind: *const u8,
+    /// `TIELINE_CONFIG_*`.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Sizes, counts and durations: the least number.
+    pub least: u64,
+    /// Sizes, counts and durations: the greatest number; 0: any.
+    pub most: u64,
+    /// With bars between them (`auto|on|off`): what a text has to be one of, or what a value of another kind may be
+    /// instead of a number; empty: any text, numbers only.
+    pub words: *const u8,
     /// Its length.
-    pub kind_len: usize,
+    pub words_len: usize,
+}
+
+/// The value of a configuration variable.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct ConfigValue {
+    /// Size of this record.
+    pub size: usize,
+    /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
+    pub number: u64,
+    /// Which of the variable's words it is, from 1 on; 0: none of them.
+    pub word: u32,
+    /// 1: nobody has set it.
+    pub is_default: u32,
+    /// As it was written, without blanks around it.
+    pub text: *const u8,
+    /// Its length.
+    pub text_len: usize,
+    /// Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    pub origin: *const u8,
+    /// Its length.
+    pub origin_len: usize,
+}
+
+/// What a provider reports without having been asked.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct AsyncEvent {
+    /// Size of this record.
+    pub size: usize,
+    /// `TIELINE_ASYNC_*`. A kind that the host does not know is taken as a message.
+    pub kind: u32,
+    /// A status, or 0 for what is no failure.
+    pub status: i32,
+    /// The domain that it is about; empty: none.
+    pub domain: *const u8,
+    /// Its length.
+    pub domain_len: usize,
+    /// The module that it is about; empty: all of the domain's.
+    pub module: *const u8,
+    /// Its length.
+    pub module_len: usize,
+    /// What happened, in words.
+    pub text: *const u8,
+    /// Its length.
+    pub text_len: usize,
 }
 
 /// The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set; 0 or a negative status.

@@ -69,7 +69,7 @@ table! {
         PUT_NOTIFY = 1 << 21, "put_notify: a put that tells the target; how many bits it carries is said by notify_bits";
         NO_EVENT = 1 << 22, "knows OP_NO_EVENT";
         INTERFACE_KEYS = 1 << 23, "import_key of the interface: one key serves all its endpoints to the peer that it came from";
-        ANY_THREAD = 1 << 24, "the interface and its endpoints may be used by another thread than the one that opened them, by one at a time";
+        ANY_THREAD = 1 << 24, "the interface with its endpoints and keys may be used by another thread than the one that opened it: calls come from one thread at a time, and each sees what those before it have done";
         FLUSH_ALL = 1 << 25, "flush of the interface";
         CANCEL = 1 << 26, "cancel";
     }
@@ -121,7 +121,7 @@ table! {
     pub mod event: u32, "EVENT_" {
         MESSAGE = 1, "an active message: id, header, data, length, peer";
         COMPLETION = 2, "a pending operation ended: cookie, status, and the fetched value in header; where it failed, data may say why in words, and header is the device's own number of the reason, or 0";
-        PEER_ARRIVED = 3, "first contact from a peer: data is its identity, peer the number that its messages will carry";
+        PEER_ARRIVED = 3, "modules that connect to an interface: first contact from a peer: data is its identity, peer the number that its messages will carry";
         PEER_LEFT = 4, "that peer's connection to us ended, behind everything that came over it: status 0, the peer closed it in good order; else data is the reason in words";
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
         DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known";
@@ -188,6 +188,29 @@ table! {
 }
 
 table! {
+    /// What the value of a configuration variable may be.
+    pub mod config_kind: u32, "CONFIG_" {
+        SIZE = 1, "bytes: 4096, 64k, 2GiB, inf; all units are powers of 1024";
+        COUNT = 2, "a whole number, or inf";
+        DURATION = 3, "a time with its unit: 10ms, 1s, inf; as a number nanoseconds";
+        BOOL = 4, "on, off and their usual spellings; as a number 1 and 0";
+        TEXT = 5, "any text, or one of the variable's words";
+        LIST = 6, "names with commas between them";
+    }
+}
+
+table! {
+    /// What a provider reports without having been asked. A later minor may have more.
+    pub mod async_kind: u32, "ASYNC_" {
+        MESSAGE = 0, "words, for the log; from an entry function that fails: why";
+        PORT_DOWN = 1, "a port or an interface of the network has lost its link: what goes that way waits or fails";
+        PORT_UP = 2, "it has its link again";
+        DEVICE_GONE = 3, "a device was removed or has failed for good: everything opened on it has ended";
+        DEVICE_NEW = 4, "a device has come: contexts that are opened from now on can use it";
+    }
+}
+
+table! {
     /// Flags in the ELF note.
     pub mod note_flags: u16, "NOTE_" {
         UNWIND = 1 << 0, "built with unwinding panics: a panic is caught on the provider's side";
@@ -224,6 +247,8 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
         ("Flags of an operation", op_flags::ALL),
         ("The flags that a data call knows", known_flags::ALL),
         ("Log levels", log_level::ALL),
+        ("Kinds of configuration variable (config_var.kind)", config_kind::ALL),
+        ("Kinds of asynchronous event (async_event.kind)", async_kind::ALL),
         ("Flags of the ELF note", note_flags::ALL),
         ("Cost classes: indices into module_attr.cost", cost_class::ALL),
     ]

@@ -34,6 +34,7 @@
 //! `docs/writing-a-provider.md` takes a reader from there to a provider that passes conformance.
 
 pub mod abi;
+pub mod config;
 mod events;
 mod flags;
 mod note;
@@ -43,16 +44,17 @@ pub mod units;
 
 pub use abi::host::HostHandle;
 pub use abi::raised_rights;
+pub use config::ConfigDoc;
 pub use events::Events;
 pub use flags::{
-    Named, access, atomic_op, caps, connects, cost_class, event, event_flags, known_flags,
-    log_level, memory_caps, memory_kind, not_understood, note_flags, op_flags, register_flags,
-    role, tables,
+    Named, access, async_kind, atomic_op, caps, config_kind, connects, cost_class, event,
+    event_flags, known_flags, log_level, memory_caps, memory_kind, not_understood, note_flags,
+    op_flags, register_flags, role, tables,
 };
 pub use note::Note;
 pub use provider::{
-    Absent, Allocation, Armed, ConfigDoc, Connector, Domain, DomainInfo, Endpoint, Interface,
-    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
+    Absent, Allocation, Armed, Connector, Domain, DomainInfo, Endpoint, Interface, MemoryReport,
+    Packer, Posted, Posting, Provider, Revoked, RmaOp,
 };
 pub use status::{Failure, OK, PENDING, Status};
 

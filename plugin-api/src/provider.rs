@@ -12,7 +12,7 @@ use crate::abi::{
     AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams,
     host::HostHandle,
 };
-use crate::{Events, Failure, Status};
+use crate::{ConfigDoc, Events, Failure, Status};
 
 /// How a data call ended when it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +25,6 @@ pub enum Posting {
 
 /// The result of a data call.
 pub type Posted = Result<Posting, Status>;
-
-/// One configuration variable of a provider.
-#[derive(Clone, Copy, Debug)]
-pub struct ConfigDoc {
-    /// `TIELINE_SHM_FASTBOX_SIZE`.
-    pub name: &'static str,
-    /// The default, as a user would write it: `4k`.
-    pub default: &'static str,
-    /// `size`, `count`, `duration`, `bool`, `text` or `list`.
-    pub kind: &'static str,
-    /// What it does, in one sentence.
-    pub doc: &'static str,
-}
 
 /// What `Provider::domains` says of one domain.
 #[derive(Clone, Debug)]
@@ -65,7 +52,9 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The reason why this provider cannot be used here; it becomes the line that an operator reads.
     fn open(host: HostHandle) -> Result<Self, Failure>;
 
-    /// The variables that it reads, all of them named `TIELINE_<PROVIDER>_...`.
+    /// The variables that it reads: its own, all of them named `TIELINE_<PROVIDER>_...`, and those of
+    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then finds
+    /// values that are valid.
     fn config() -> &'static [ConfigDoc] {
         &[]
     }
@@ -346,9 +335,9 @@ pub trait Endpoint: Sized + 'static {
         id: u32,
         header: u64,
         packer: Packer<'_>,
-        max: usize,
+        most: usize,
     ) -> Result<usize, Status> {
-        let _ = (id, header, packer, max);
+        let _ = (id, header, packer, most);
         Err(Status::Unsupported)
     }
 

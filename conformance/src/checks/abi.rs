@@ -30,7 +30,7 @@ fn entry(case: &Case) -> Result<EntryFn, Stop> {
 }
 
 pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> Checked {
-    let len = offset_of!(Host, async_event);
+    let len = offset_of!(Host, config_declare);
     let host = Guarded::new(&Host { size: len, ..load::host() }, len);
     let at = host.as_ptr();
     host.leak();
@@ -278,34 +278,23 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
 }
 
 pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Checked {
-    let Some(query) = case.provider.ops.query_config else {
-        return Err(Stop::Skip("there are no variables".to_string()));
+    let known = succeeds("query_modules", case.domain.modules())?;
+    let Some(query) = case.provider.domain.query_modules.filter(|_| known.len() > 1) else {
+        return Err(Stop::Skip("there are not two modules".to_string()));
     };
-    let known = succeeds("query_config", case.provider.configuration())?;
-    if known.len() < 2 {
-        return Err(Stop::Skip("there are not two variables".to_string()));
-    }
-    let mut records = vec![Longer { record: ConfigVar::empty(), tail: [0; 64] }; known.len()];
+    let mut records = vec![Longer { record: ModuleAttr::empty(), tail: [0; 64] }; known.len()];
     for record in &mut records {
-        record.record.size = size_of::<Longer<ConfigVar>>();
+        record.record.size = size_of::<Longer<ModuleAttr>>();
     }
     let mut count = 0;
-    // SAFETY: the provider's state, as many records as is said, each of the size that it states, a place for the count.
+    // SAFETY: an open domain, as many records as is said, each of the size that it states, a place for the count.
     let code = unsafe {
-        query(case.provider.ops.state, records.as_mut_ptr().cast(), records.len(), &mut count)
+        query(case.domain.handle, records.as_mut_ptr().cast(), records.len(), &mut count)
     };
-    equal("query_config with longer records", 0, code)?;
-    for (record, variable) in records.iter().zip(&known) {
-        let (at, len) = (record.record.name, record.record.name_len);
-        holds(
-            !at.is_null(),
-            "a record of a list, one step of the first one's size on",
-            "a name",
-            "none",
-        )?;
-        // SAFETY: constant text of the provider.
-        let name = unsafe { core::slice::from_raw_parts(at, len) };
-        crate::report::same_bytes("the name in a longer record", variable.name.as_bytes(), name)?;
+    equal("query_modules with longer records", 0, code)?;
+    for (record, module) in records.iter().zip(&known) {
+        let name = &record.record.name;
+        crate::report::same_bytes("the name in a longer record", &module.name, name)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::load;
 use crate::note;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use tieline_plugin_api::abi::{ABI_MAJOR, ENTRY_SYMBOL, NoteDesc, fixed_str};
+use tieline_plugin_api::abi::{ABI_MAJOR, Declared, ENTRY_SYMBOL, NoteDesc, fixed_str};
 use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};
 
 pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
@@ -222,9 +222,13 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
     Ok(())
 }
 
-pub(super) fn configuration_variables_carry_the_prefix(case: &Case) -> Checked {
-    for variable in succeeds("query_config", case.provider.configuration())? {
-        let (name, doc) = (variable.name, variable.doc);
+pub(super) fn configuration_variables_carry_the_prefix(_: &Case) -> Checked {
+    equal(
+        "a variable that config_get is asked for and nobody has declared",
+        None,
+        load::undeclared(),
+    )?;
+    for Declared { name, doc, .. } in load::declared() {
         let shape = name.starts_with("TIELINE_")
             && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
         holds(shape, "a variable's name", "TIELINE_<PROVIDER>_...", &name)?;

@@ -370,6 +370,8 @@ checks! {
             "Regions and keys of several threads do not get mixed up.";
         regions_that_threads_make_at_the_same_moment_are_different: caps::PUT,
             "Two threads are never given the same region.";
+        an_interface_goes_to_another_thread_and_back: caps::AM_SHORT | caps::ANY_THREAD,
+            "An interface does not belong to the thread that opened it.";
         packers_of_several_threads_do_not_meet: messages::PACKED,
             "What one thread packs is not in another one's message.";
     }

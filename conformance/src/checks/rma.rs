@@ -195,6 +195,10 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
     let mut bench = bench(case, ALL_RIGHTS)?;
     equal("put before deregister", Ok(()), bench.move_bytes(true, 8, 0, 1)?)?;
     succeeds("deregister", bench.target.revoke())?;
+    for put in [true, false] {
+        let done = bench.move_bytes(put, 8, 0, 1)?;
+        refused("an operation with a key that was just revoked", done, &[Status::KeyRejected])?;
+    }
     // Another region takes the place of the old one, where the domain lets it.
     let next = case.memory(TARGET, ALL_RIGHTS)?;
     next.write(0, &[0xdd; TARGET]);

@@ -6,15 +6,19 @@ use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
 use crate::runner::{self, Plan};
 use crate::sys::Provider;
 use crate::watch::limit;
-use tieline_plugin_api::{Status, caps};
+use tieline_plugin_api::abi::Declared;
+use tieline_plugin_api::{Status, caps, config_kind};
 
-/// The least that is not nothing, and more than anybody needs, in the words of each kind.
-fn values(kind: &str) -> Option<[&'static str; 2]> {
-    match kind {
-        "size" => Some(["1", "64m"]),
-        "count" => Some(["1", "1000000"]),
-        _ => None,
-    }
+/// The least that is accepted and not nothing, and the most, or more than anybody needs.
+fn values(variable: &Declared) -> Option<[String; 2]> {
+    let accepts = variable.accepts();
+    let enough = match accepts.kind {
+        config_kind::SIZE => 64 << 20,
+        config_kind::COUNT => 1_000_000,
+        _ => return None,
+    };
+    let most = if accepts.most == 0 { enough } else { accepts.most.min(enough) };
+    Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
 /// What shows whether the module still works.
@@ -42,10 +46,10 @@ fn plan(case: &Case) -> Plan {
 
 pub(super) fn settings_hold_or_are_refused_by_name(case: &Case) -> Checked {
     let mut any = false;
-    for variable in succeeds("query_config", case.provider.configuration())? {
-        for value in values(&variable.kind).into_iter().flatten() {
+    for variable in load::declared() {
+        for value in values(&variable).into_iter().flatten() {
             any = true;
-            let setting = [(variable.name.as_str(), value)];
+            let setting = [(variable.name.as_str(), value.as_str())];
             let what = format!("{}={value}", variable.name);
             match runner::one(&plan(case), tried(case), &case.name(), &setting) {
                 Verdict::Passed | Verdict::Skipped(_) => {}
@@ -64,54 +68,65 @@ pub(super) fn settings_hold_or_are_refused_by_name(case: &Case) -> Checked {
 }
 
 pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
-    let sizes: Vec<_> = succeeds("query_config", case.provider.configuration())?
-        .into_iter()
-        .filter(|variable| variable.kind == "size")
-        .collect();
+    let sizes = sizes();
     if sizes.is_empty() {
         return Err(Stop::Skip("no variable is a size".to_string()));
     }
     let mut same = Vec::new();
     for variable in &sizes {
-        let seen: Vec<Option<String>> = ["4k", "256k", "1m"]
-            .iter()
+        let seen: Vec<Option<String>> = ["4k", "16k", "256k", "1m"]
+            .into_iter()
+            .filter(|value| variable.accepts().read(value).is_some())
             .map(|value| runner::observe(&plan(case), &case.name(), &[(&variable.name, value)]))
             .collect();
-        // A value that is refused is heard.
+        if seen.len() < 2 {
+            continue;
+        }
+        // A value that the provider itself refuses is heard.
         if seen.iter().any(Option::is_none) || seen.iter().any(|one| one != &seen[0]) {
             return Ok(());
         }
         same.push(variable.name.as_str());
     }
+    if same.is_empty() {
+        return Err(Stop::Skip("no variable accepts two of the sizes that are tried".to_string()));
+    }
     holds(
         false,
-        format!("{} at 4k, 256k and 1m", same.join(", ")),
+        format!("{} at sizes from 4k to 1m", same.join(", ")),
         "a difference in limits, queues or memory",
         "none: what is set is not used",
     )
 }
 
+fn sizes() -> Vec<Declared> {
+    let mut sizes = load::declared();
+    sizes.retain(|variable| variable.accepts().kind == config_kind::SIZE);
+    sizes
+}
+
 /// What no variable of the kind can be.
-fn nonsense(kind: &str) -> &'static [&'static str] {
+fn nonsense(kind: u32) -> &'static [&'static str] {
     match kind {
-        "size" => &["many", "-1", "4x"],
-        "count" => &["many", "-1", "1.5"],
-        "duration" => &["soon", "20", "3 moons"],
-        "bool" => &["perhaps", "2"],
+        config_kind::SIZE => &["many", "-1", "4x"],
+        config_kind::COUNT => &["many", "-1", "1.5"],
+        config_kind::DURATION => &["soon", "20", "3 moons"],
+        config_kind::BOOL => &["perhaps", "2"],
         _ => &[],
     }
 }
 
 pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
     let mut any = false;
-    for variable in succeeds("query_config", case.provider.configuration())? {
-        for value in nonsense(&variable.kind) {
+    for variable in load::declared() {
+        for value in nonsense(variable.accepts().kind) {
             any = true;
             // Set where the host says so, and nowhere else.
             load::set(&variable.name, value);
             let entered = load::entry(&case.path).map_err(Stop::Fail).map(Provider::enter)?;
             load::forget();
-            let what = format!("{}={value}, which is a {}", variable.name, variable.kind);
+            let kind = variable.accepts().name();
+            let what = format!("{}={value}, which is a {kind}", variable.name);
             let expected = "INVALID from the entry function, with words that name the variable";
             match entered {
                 Ok(_) => return Err(fail(what, expected, "success")),
@@ -129,8 +144,7 @@ pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
 }
 
 pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
-    let sizes = succeeds("query_config", case.provider.configuration())?;
-    for variable in sizes.iter().filter(|variable| variable.kind == "size") {
+    for variable in sizes() {
         let enter = |value: &str| {
             load::set(&variable.name, value);
             let case = Case::open(&case.path, &case.name(), &case.peer_program);

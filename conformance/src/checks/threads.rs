@@ -1,9 +1,9 @@
 //! Several threads at once: functions of a domain, packers, and words of errors.
 
-use crate::case::{ALL_RIGHTS, Case};
+use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes, succeeds};
-use crate::sys::Memory;
+use crate::sys::{Memory, Moved};
 use crate::watch::share;
 use core::sync::atomic::{
     AtomicUsize,
@@ -25,6 +25,28 @@ fn all(work: impl Fn(usize) -> Checked + Sync) -> Checked {
             thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
         })
     })
+}
+
+pub(super) fn an_interface_goes_to_another_thread_and_back(case: &Case) -> Checked {
+    let mut desk = case.desk()?;
+    for n in 0..4 {
+        desk.send(n, 0, b"here")?;
+        let moved = Moved(desk);
+        let there = move || -> Result<Moved<Desk>, Stop> {
+            let mut desk = moved.into_inner();
+            equal("a message sent by one thread and received by another", n, desk.receive()?.id)?;
+            desk.send(n, 1, b"there")?;
+            Ok(Moved(desk))
+        };
+        let back = std::thread::scope(|scope| scope.spawn(there).join());
+        desk = back.map_err(|_| Stop::Fail("a thread panicked".to_string()))??.into_inner();
+        equal("the header of a message sent by another thread", 1, desk.receive()?.header)?;
+    }
+    // It is closed by a thread that did not open it.
+    let moved = Moved(desk);
+    let close = move || drop(moved.into_inner());
+    std::thread::scope(|scope| scope.spawn(close).join())
+        .map_err(|_| Stop::Fail("a thread panicked".to_string()))
 }
 
 /// A region with the key that it had from the first.

@@ -26,8 +26,8 @@ pub(crate) use raw::RawEndpoint;
 use std::ffi::c_void;
 use std::sync::Mutex;
 use tieline_plugin_api::abi::{
-    AllocParams, Atomic, ConfigVar, ConnectParams, ConnectorOps, DomainAttr, DomainOps,
-    DomainParams, EndpointLimits, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps,
+    AllocParams, Atomic, ConnectParams, ConnectorOps, DomainAttr, DomainOps, DomainParams,
+    EndpointLimits, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps,
     InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps,
     RegisterParams, Rma,
 };
@@ -112,7 +112,6 @@ table! {
     ProviderTable from ProviderOps {
         query_domains(*mut DomainAttr, usize, *mut usize) -> i32 = NO;
         open_domain(*const DomainParams, *mut *mut c_void) -> i32 = NO;
-        query_config(*mut ConfigVar, usize, *mut usize) -> i32 = NO;
         last_error(*mut u8, usize) -> i64 = 0;
         quiesce() -> () = ();
     }

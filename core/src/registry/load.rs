@@ -21,28 +21,18 @@ use crate::Error;
 use crate::explain::Verdict;
 use crate::log::Log;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::collections::HashMap;
 use std::ffi::{OsStr, c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_plugin_api::abi::{
-    ConfigVar, DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ModuleAttr, ProviderOps, fixed_str,
+    DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ModuleAttr, ProviderOps, fixed_str,
 };
 use tieline_plugin_api::{Status, caps, connects, role};
 
 /// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
 /// its head make progress.
 pub(crate) const LEAST_PACKED: usize = 64;
-
-/// A configuration variable that a provider declares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConfigDecl {
-    pub(crate) name: String,
-    pub(crate) default: String,
-    pub(crate) kind: String,
-    pub(crate) doc: String,
-}
 
 /// The step at which a provider refuses to start because of a value that it was given.
 pub(crate) const REFUSED_VALUE: &str = "value";
@@ -239,7 +229,7 @@ pub(super) fn start(
     let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
     if code < 0 {
         let status = Status::from_code(code);
-        let text = services.take_event().map(|(_, text)| text).filter(|text| !text.is_empty());
+        let text = services.take_words();
         services.close();
         let found =
             text.map_or_else(|| status.text().to_string(), |text| format!("{text} ({status})"));
@@ -263,7 +253,7 @@ pub(super) fn start(
             return Err(refusal);
         }
     };
-    let provider = LoadedProvider {
+    Ok(Arc::new(LoadedProvider {
         name: name.to_string(),
         version: version.clone(),
         origin,
@@ -273,11 +263,7 @@ pub(super) fn start(
         services,
         poisoned: AtomicBool::new(false),
         poisoned_by: Mutex::new(String::new()),
-    };
-    let defaults: HashMap<String, String> =
-        provider.config_vars().into_iter().map(|var| (var.name, var.default)).collect();
-    services.set_defaults(defaults);
-    Ok(Arc::new(provider))
+    }))
 }
 
 /// Compares the layouts that a Rust-built provider carries with the core's.
@@ -306,27 +292,6 @@ impl LoadedProvider {
             unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
         })
         .map_err(|code| self.failed_call(code, &what))
-    }
-
-    /// The variables that it declares; none when it does not say.
-    pub(crate) fn config_vars(&self) -> Vec<ConfigDecl> {
-        let vars = listed(ConfigVar::empty(), |out, capacity, count| {
-            // SAFETY: as domains.
-            unsafe { (self.tables.provider.query_config)(self.state, out, capacity, count) }
-        });
-        let vars = vars.unwrap_or_default();
-        vars.iter()
-            .map(|var| ConfigDecl {
-                // SAFETY: the provider's texts, constants of a file that is never unloaded.
-                name: unsafe { text(var.name, var.name_len) },
-                // SAFETY: as above.
-                default: unsafe { text(var.default_value, var.default_value_len) },
-                // SAFETY: as above.
-                kind: unsafe { text(var.kind, var.kind_len) },
-                // SAFETY: as above.
-                doc: unsafe { text(var.doc, var.doc_len) },
-            })
-            .collect()
     }
 
     /// The calling thread's last error in the provider's words; empty when it has none.
@@ -484,19 +449,6 @@ impl std::fmt::Debug for LoadedProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "LoadedProvider({} {} from {})", self.name, self.version, self.origin)
     }
-}
-
-/// A provider's text.
-///
-/// # Safety
-/// `text` is null or readable for `len` bytes.
-unsafe fn text(text: *const u8, len: usize) -> String {
-    if text.is_null() || len == 0 {
-        return String::new();
-    }
-    // SAFETY: the caller's promise; no more than a page of it is taken.
-    let bytes = unsafe { std::slice::from_raw_parts(text, len.min(4096)) };
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Where the object that holds this code lies: the executable, or the library when the core is one.

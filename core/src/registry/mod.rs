@@ -72,7 +72,7 @@ pub(crate) fn discover_in(
     wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
 ) -> Discovery {
     let looked = path.looked();
-    let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").as_deref());
+    let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").map(|set| set.0).as_deref());
     let (candidates, records) = path.candidates();
     let log = Arc::new(Log::new());
     let mut search = Search { providers: Vec::new(), records, settings, log, wanted };

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tieline_plugin_api::abi::ENTRY_SYMBOL;
+use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::raised_rights;
 
 /// How long constructors and entry function may take together.
@@ -162,15 +162,16 @@ fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
 }
 
 /// What the settings answer, for a child that must take no lock of this process.
-struct Snapshot(Vec<(String, String)>);
+struct Snapshot(Vec<(String, Set)>);
 
 impl Settings for Snapshot {
-    fn get(&self, name: &str) -> Option<String> {
+    fn get(&self, name: &str) -> Option<Set> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
-    fn all(&self) -> Vec<(String, String)> {
+    fn all(&self) -> Vec<(String, Set)> {
         self.0.clone()
     }
+    fn declared(&self, _: &str, _: &Declared) {}
 }
 
 fn try_file(path: &Path, settings: &dyn Settings) -> std::io::Result<Trial> {

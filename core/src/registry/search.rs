@@ -87,7 +87,7 @@ fn refused(
 impl SearchPath {
     /// The path that the settings and this installation give.
     pub(crate) fn from_settings(settings: &dyn Settings) -> SearchPath {
-        let mut path = SearchPath::named(settings.get(VARIABLE).as_deref());
+        let mut path = SearchPath::named(settings.get(VARIABLE).map(|set| set.0).as_deref());
         let beside = load::own_object().filter(|_| !raised_rights());
         if let Some(beside) = beside.as_deref().and_then(Path::parent) {
             path.push(beside.to_path_buf(), Kind::Beside);

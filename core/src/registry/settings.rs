@@ -1,10 +1,15 @@
 //! The settings that providers ask the host for.
 
+use tieline_plugin_api::abi::{Declared, Set};
+
 /// Where a provider's configuration comes from, and the search's own.
 pub(crate) trait Settings: Send + Sync {
-    /// The value of a variable, when somebody has set it.
-    fn get(&self, name: &str) -> Option<String>;
+    /// The value of a variable and who set it, when somebody has or the core has a default for it.
+    fn get(&self, name: &str) -> Option<Set>;
 
     /// Everything that [`Settings::get`] answers, for a child process that can ask nobody.
-    fn all(&self) -> Vec<(String, String)>;
+    fn all(&self) -> Vec<(String, Set)>;
+
+    /// A provider has declared a variable.
+    fn declared(&self, provider: &str, variable: &Declared);
 }

@@ -11,6 +11,7 @@ use crate::config::{Config, vars};
 use crate::explain::{Record, Verdict};
 use crate::lanes::{LaneTarget, PeerModule, Serves, lanes};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
+use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
 
 impl Report {
@@ -33,10 +34,12 @@ impl Report {
         let records = [&discovery.records, &core.records, &core.composition.records];
         let level = wanted_level(&core.config);
         let lines = discovery.log.lines();
-        let log = lines.into_iter().filter(|line| line.level <= level).map(|line| LogView {
+        let told = |line: &LogLine| line.level <= level || line.event.is_some();
+        let log = lines.into_iter().filter(told).map(|line| LogView {
             provider: line.provider,
             level: level_name(line.level).to_owned(),
             text: line.text,
+            event: line.event.map(str::to_owned),
         });
         let mut warnings = core.config.warnings();
         warnings.extend(core.notes());

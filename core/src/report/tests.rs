@@ -103,7 +103,12 @@ fn sample() -> Report {
             "TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?"
                 .into(),
         ],
-        log: vec![LogView { provider: "shm".into(), level: "warn".into(), text: "a line".into() }],
+        log: vec![LogView {
+            provider: "shm".into(),
+            level: "warn".into(),
+            text: "a line".into(),
+            event: None,
+        }],
         config: vec![],
         files: vec![],
     }

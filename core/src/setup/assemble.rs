@@ -4,7 +4,7 @@ use super::selftest;
 use super::{Core, ModuleUse, Roles};
 use crate::address::Location;
 use crate::compose::{self, Composition, Preferences};
-use crate::config::{Config, ProviderVar, vars};
+use crate::config::{Config, Declared, vars};
 use crate::explain::{Record, Verdict};
 use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
@@ -14,19 +14,24 @@ use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Setting
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, OnceLock};
-use tieline_plugin_api::abi::{ModuleAttr, fixed_str};
+use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
 /// Lets the registry read the configuration, also on behalf of providers.
 struct ConfigSettings(Arc<Config>);
 
 impl Settings for ConfigSettings {
-    fn get(&self, name: &str) -> Option<String> {
-        self.0.get(name)
+    fn get(&self, name: &str) -> Option<Set> {
+        Some((self.0.get(name)?, self.0.who_set(name)))
     }
 
-    fn all(&self) -> Vec<(String, String)> {
-        self.0.all()
+    fn all(&self) -> Vec<(String, Set)> {
+        let all = self.0.all().into_iter();
+        all.map(|(name, value)| (name.clone(), (value, self.0.who_set(&name)))).collect()
+    }
+
+    fn declared(&self, provider: &str, variable: &Declared) {
+        self.0.declare(provider, [variable.clone()]);
     }
 }
 
@@ -118,13 +123,7 @@ impl Core {
         let seen: Vec<&str> = discovery.records.iter().map(|r| r.provider.as_str()).collect();
         records.extend(providers.unmatched(&seen, &discovery.looked));
         for provider in &discovery.providers {
-            let variables = provider.config_vars().into_iter().map(|v| ProviderVar {
-                name: v.name,
-                default: v.default,
-                kind: v.kind,
-                doc: v.doc,
-            });
-            config.declare(&provider.name, variables.collect());
+            config.declare(&provider.name, []);
         }
 
         let mut domains = Vec::new();

@@ -175,7 +175,7 @@ pub struct KeyParams {
     /// Bytes that the key leads to; 0: up to the region's end. A part that leaves the region is `OUT_OF_RANGE`, and so is what an
     /// operation by the key does outside of the part.
     pub len: u64,
-    /// What the key grants, of the region's rights; 0: all of them.
+    /// What the key grants, of the region's rights; 0: all of them. A right that the region has not is `INVALID`.
     pub access: u64,
     /// None yet.
     pub flags: u64,

@@ -54,35 +54,35 @@ golden! {
         name = 12,
         version = 44,
     }
-    Host = 72 {
+    Host = 80 {
         size = 0,
         abi_major = 8,
         abi_minor = 12,
         context = 16,
         log = 24,
-        config_get = 32,
-        clock_ns = 40,
-        async_event = 48,
-        pages_alloc = 56,
-        pages_free = 64,
+        config_declare = 32,
+        config_get = 40,
+        clock_ns = 48,
+        async_event = 56,
+        pages_alloc = 64,
+        pages_free = 72,
     }
-    ProviderOps = 104 {
+    ProviderOps = 96 {
         size = 0,
         abi_minor = 8,
         reserved = 12,
         state = 16,
         query_domains = 24,
         open_domain = 32,
-        query_config = 40,
-        last_error = 48,
-        quiesce = 56,
-        layouts = 64,
-        domain = 72,
-        interface = 80,
-        endpoint = 88,
-        connector = 96,
+        last_error = 40,
+        quiesce = 48,
+        layouts = 56,
+        domain = 64,
+        interface = 72,
+        endpoint = 80,
+        connector = 88,
     }
-    ConfigVar = 72 {
+    ConfigVar = 96 {
         size = 0,
         name = 8,
         name_len = 16,
@@ -91,7 +91,32 @@ golden! {
         doc = 40,
         doc_len = 48,
         kind = 56,
-        kind_len = 64,
+        reserved = 60,
+        least = 64,
+        most = 72,
+        words = 80,
+        words_len = 88,
+    }
+    ConfigValue = 56 {
+        size = 0,
+        number = 8,
+        word = 16,
+        is_default = 20,
+        text = 24,
+        text_len = 32,
+        origin = 40,
+        origin_len = 48,
+    }
+    AsyncEvent = 64 {
+        size = 0,
+        kind = 8,
+        status = 12,
+        domain = 16,
+        domain_len = 24,
+        module = 32,
+        module_len = 40,
+        text = 48,
+        text_len = 56,
     }
     DomainAttr = 104 {
         size = 0,

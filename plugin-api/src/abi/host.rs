@@ -1,12 +1,15 @@
 //! The host's services as a provider in Rust sees them.
 
-use super::Host;
-use crate::flags::log_level;
+use super::{AsyncEvent, ConfigValue, ConfigVar, Host};
+use crate::config::{ConfigDoc, Value};
+use crate::flags::{async_kind, log_level};
+use crate::{Failure, OK, Status};
 
 /// The host: log, configuration, clock, asynchronous events. Copy it wherever it is needed.
 #[derive(Clone, Copy)]
 pub struct HostHandle {
     host: *const Host,
+    declared: &'static [ConfigDoc],
 }
 
 // SAFETY: the host table is constant for the life of the process and its functions may be called from any
@@ -40,7 +43,7 @@ impl HostHandle {
         }
         // SAFETY: not null, and the caller promises a table, of which `size` is the first field.
         let size = unsafe { (*host).size };
-        (size >= core::mem::offset_of!(Host, context)).then_some(HostHandle { host })
+        (size >= core::mem::offset_of!(Host, context)).then_some(HostHandle { host, declared: &[] })
     }
 
     /// Logs one line at a [`log_level`].
@@ -56,22 +59,53 @@ impl HostHandle {
         self.log(log_level::DEBUG, text);
     }
 
-    /// The value of a configuration variable, from the environment, a file, or the declared default.
-    #[must_use]
-    pub fn config(&self, name: &str) -> Option<String> {
-        let (context, f) = slot!(self, config_get)?;
-        let mut buffer = vec![0u8; 256];
-        loop {
-            // SAFETY: the host's function with the host's context; it writes at most the capacity given.
-            let len =
-                unsafe { f(context, name.as_ptr(), name.len(), buffer.as_mut_ptr(), buffer.len()) };
-            let len = usize::try_from(len).ok()?;
-            if len <= buffer.len() {
-                buffer.truncate(len);
-                return String::from_utf8(buffer).ok();
-            }
-            buffer.resize(len, 0);
+    /// Declares the variables that [`HostHandle::config`] is asked for: once, before anything else.
+    ///
+    /// # Errors
+    /// A variable was set to what it cannot be. The host has kept the words.
+    pub fn declare(mut self, variables: &'static [ConfigDoc]) -> Result<HostHandle, Failure> {
+        self.declared = variables;
+        let Some((context, f)) = slot!(self, config_declare) else { return Ok(self) };
+        let records: Vec<ConfigVar> = variables.iter().map(record).collect();
+        // SAFETY: the host's function with the host's context; the records and their texts live for the call.
+        match unsafe { f(context, records.as_ptr(), records.len()) } {
+            OK => Ok(self),
+            code => Err(Status::from_code(code).into()),
         }
+    }
+
+    /// The value of a variable that was declared, from the program, the environment or a file, or its default.
+    #[must_use]
+    pub fn config(&self, name: &str) -> Value {
+        self.asked(name).unwrap_or_else(|| {
+            let declared = self.declared.iter().find(|doc| doc.name == name);
+            let default = declared.and_then(|doc| doc.read(doc.default).ok()).unwrap_or_default();
+            Value { is_default: true, ..default }
+        })
+    }
+
+    fn asked(&self, name: &str) -> Option<Value> {
+        let (context, f) = slot!(self, config_get)?;
+        let mut out = ConfigValue::empty();
+        // SAFETY: the host's function with the host's context; the name lives for the call, and `out` is a whole record.
+        if unsafe { f(context, name.as_ptr(), name.len(), &mut out) } != OK {
+            return None;
+        }
+        let text = |at: *const u8, len: usize| {
+            if at.is_null() || len == 0 {
+                return String::new();
+            }
+            // SAFETY: the host's text, which stays longer than this call.
+            let bytes = unsafe { core::slice::from_raw_parts(at, len) };
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        Some(Value {
+            number: out.number,
+            word: out.word,
+            text: text(out.text, out.text_len),
+            origin: text(out.origin, out.origin_len),
+            is_default: out.is_default != 0,
+        })
     }
 
     /// Nanoseconds of a clock that never goes backwards.
@@ -84,12 +118,43 @@ impl HostHandle {
         }
     }
 
-    /// Reports something that no call is waiting for.
-    pub fn async_event(&self, status: i32, text: &str) {
-        if let Some((context, f)) = slot!(self, async_event) {
-            // SAFETY: the host's function with the host's context; the text is borrowed for the call.
-            unsafe { f(context, status, text.as_ptr(), text.len()) }
-        }
+    /// Reports something that no call is waiting for, in words.
+    pub fn message(&self, status: i32, text: &str) {
+        self.async_event(async_kind::MESSAGE, status, "", text);
+    }
+
+    /// Reports what has happened to a domain's device: [`async_kind`].
+    pub fn async_event(&self, kind: u32, status: i32, domain: &str, text: &str) {
+        let Some((context, f)) = slot!(self, async_event) else { return };
+        let event = AsyncEvent {
+            kind,
+            status,
+            domain: domain.as_ptr(),
+            domain_len: domain.len(),
+            text: text.as_ptr(),
+            text_len: text.len(),
+            ..AsyncEvent::empty()
+        };
+        // SAFETY: the host's function with the host's context; the record and its texts live for the call.
+        unsafe { f(context, &event) }
+    }
+}
+
+fn record(doc: &ConfigDoc) -> ConfigVar {
+    ConfigVar {
+        size: size_of::<ConfigVar>(),
+        name: doc.name.as_ptr(),
+        name_len: doc.name.len(),
+        default_value: doc.default.as_ptr(),
+        default_value_len: doc.default.len(),
+        doc: doc.doc.as_ptr(),
+        doc_len: doc.doc.len(),
+        kind: doc.accepts.kind,
+        reserved: 0,
+        least: doc.accepts.least,
+        most: doc.accepts.most,
+        words: doc.accepts.words.as_ptr(),
+        words_len: doc.accepts.words.len(),
     }
 }
 

@@ -107,9 +107,10 @@ pub struct InterfaceOps {
         ) -> i32,
     >,
     /// Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
-    /// something to poll right now.
+    /// something to poll right now. It may be called at any time, also behind a poll that brought something.
     pub arm: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
-    /// A descriptor for poll(2) or epoll, or a negative status.
+    /// A descriptor for poll(2) or epoll (level-triggered), or a negative status: one for the interface's life, which stays
+    /// the provider's. The core neither reads nor closes it.
     pub event_fd: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
     /// Gives a lent payload back, by the cookie of its event.
     pub release: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64)>,

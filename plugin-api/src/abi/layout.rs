@@ -12,6 +12,8 @@ pub static LAYOUTS: &[&TypeLayout] = &[
     <Host as StableAbi>::LAYOUT,
     <ProviderOps as StableAbi>::LAYOUT,
     <ConfigVar as StableAbi>::LAYOUT,
+    <ConfigValue as StableAbi>::LAYOUT,
+    <AsyncEvent as StableAbi>::LAYOUT,
     <DomainAttr as StableAbi>::LAYOUT,
     <DomainParams as StableAbi>::LAYOUT,
     <Cost as StableAbi>::LAYOUT,

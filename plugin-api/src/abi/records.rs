@@ -50,6 +50,8 @@ zeroed_record!(
     ConnectorOps,
     Layouts,
     ConfigVar,
+    ConfigValue,
+    AsyncEvent,
     DomainAttr,
     DomainParams,
     ModuleAttr,

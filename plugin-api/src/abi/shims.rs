@@ -112,7 +112,7 @@ fn code(value: i64) -> i32 {
 ///
 /// # Safety
 /// `params` is null or points to a record whose first field is its size.
-unsafe fn read_params<T: Copy>(params: *const T, mut record: T) -> Result<T, Failure> {
+pub(super) unsafe fn read_params<T: Copy>(params: *const T, mut record: T) -> Result<T, Failure> {
     if params.is_null() {
         return Err(Failure::new(Status::Invalid, "the parameter record is null"));
     }
@@ -151,7 +151,7 @@ fn understood(what: &str, flags: u64, known: u64) -> Result<(), Failure> {
 ///
 /// # Safety
 /// `out` points to a record whose first field is its size.
-unsafe fn write_attr<T: Copy>(out: *mut T, value: &T) {
+pub(super) unsafe fn write_attr<T: Copy>(out: *mut T, value: &T) {
     // SAFETY: the first field of every attribute record is `size: usize`.
     let size = unsafe { *out.cast::<usize>() }.min(size_of::<T>());
     let skip = size_of::<usize>();

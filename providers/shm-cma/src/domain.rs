@@ -65,7 +65,8 @@ impl Domain for CmaDomain {
                 | caps::PASSIVE_TARGET
                 | caps::SYNCHRONOUS
                 | caps::LOCAL_ONLY
-                | caps::CHECKS_KEYS,
+                | caps::CHECKS_KEYS
+                | caps::ANY_THREAD,
             priority: 40,
             max_iov: endpoint::MAX_IOV,
             max_address_len: ADDRESS_LEN as u32,

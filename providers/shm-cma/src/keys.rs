@@ -2,8 +2,9 @@
 //!
 //! Peers read an entry straight out of this process's memory before they touch a region. So an entry stays
 //! at its address, mapped, for the life of the process; only its contents change. An entry and the key made
-//! from it hold the same 48 bytes, its *image*; they match only while that very registration lives, because
-//! no generation is given out twice. The generation is also the token of an announced access.
+//! from it hold the same 56 bytes, its *image*; they match only while that very registration lives, because
+//! no generation is given out twice, and only at the entry's own address, which the image holds: a copy of it
+//! that lies elsewhere in this process (every packed key is one) is no entry. The generation is also the token of an announced access.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,12 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tieline_memory_file::Announcements;
 use tieline_plugin_api::{Failure, Revoked, Status};
 
-/// Bytes that tell a registration: cookie, generation, base, length, access.
-pub(crate) const IMAGE_LEN: usize = 48;
-/// Length of a packed key: magic, entry address, image.
-pub(crate) const PACKED_LEN: usize = 16 + IMAGE_LEN;
+/// Bytes that tell a registration: cookie, generation, base, length, access, and where its entry is.
+pub(crate) const IMAGE_LEN: usize = 56;
+/// Length of a packed key: magic, image.
+pub(crate) const PACKED_LEN: usize = 8 + IMAGE_LEN;
 
-const MAGIC: [u8; 8] = *b"tl-cma\0\x01";
+const MAGIC: [u8; 8] = *b"tl-cma\0\x02";
 const ENTRIES_PER_CHUNK: usize = 64;
 
 /// A random number that nobody can guess: it names one domain of one process.
@@ -31,9 +32,10 @@ struct Entry {
     base: AtomicU64,
     len: AtomicU64,
     access: AtomicU64,
+    at: AtomicU64,
 }
 
-const _: () = assert!(core::mem::offset_of!(Entry, access) + 8 == IMAGE_LEN);
+const _: () = assert!(core::mem::offset_of!(Entry, at) + 8 == IMAGE_LEN);
 
 impl Entry {
     fn free() -> Entry {
@@ -44,6 +46,7 @@ impl Entry {
             base: zero(),
             len: zero(),
             access: zero(),
+            at: zero(),
         }
     }
 }
@@ -80,12 +83,14 @@ impl Registration {
         };
         let entry = entry.expect("the list was filled above, under the same lock");
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        let fields = [half(cookie, 0), half(cookie, 8), generation, base, len, access];
+        let at = address_of(entry);
+        let fields = [half(cookie, 0), half(cookie, 8), generation, base, len, access, at];
         entry.cookie[0].store(fields[0], Ordering::Relaxed);
         entry.cookie[1].store(fields[1], Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
         entry.access.store(access, Ordering::Relaxed);
+        entry.at.store(at, Ordering::Relaxed);
         entry.generation.store(generation, Ordering::Release);
         let mut image = [0; IMAGE_LEN];
         for (bytes, field) in image.chunks_exact_mut(8).zip(fields) {
@@ -105,7 +110,7 @@ impl Registration {
 
     /// Where peers read the entry.
     pub(crate) fn address(&self) -> u64 {
-        core::ptr::from_ref(self.entry).expose_provenance() as u64
+        address_of(self.entry)
     }
 
     /// Writes the packed key.
@@ -117,8 +122,7 @@ impl Registration {
             )
         })?;
         out[..8].copy_from_slice(&MAGIC);
-        out[8..16].copy_from_slice(&self.address().to_ne_bytes());
-        out[16..].copy_from_slice(&self.image);
+        out[8..].copy_from_slice(&self.image);
         Ok(PACKED_LEN)
     }
 }
@@ -179,15 +183,15 @@ impl RemoteKey {
         if bytes[..8] != MAGIC {
             return Err(rejected("is not one of shm-cma"));
         }
-        if bytes[16..32] != cookie[..] {
+        if bytes[8..24] != cookie[..] {
             return Err(rejected(
                 "belongs to another process or context than this endpoint's peer",
             ));
         }
         let mut image = [0; IMAGE_LEN];
-        image.copy_from_slice(&bytes[16..]);
+        image.copy_from_slice(&bytes[8..]);
         let key = RemoteKey {
-            entry: half(bytes, 8),
+            entry: half(&image, 48),
             base: half(&image, 24),
             len: half(&image, 32),
             access: half(&image, 40),
@@ -207,6 +211,10 @@ impl RemoteKey {
             _ => Err(Status::OutOfRange),
         }
     }
+}
+
+fn address_of(entry: &'static Entry) -> u64 {
+    core::ptr::from_ref(entry).expose_provenance() as u64
 }
 
 /// A new cookie.
@@ -263,6 +271,18 @@ mod tests {
             assert!(held.len() < 10_000, "the entry never came back");
         }
         assert_ne!(entry_bytes(old.entry), old.image);
+    }
+
+    #[test]
+    fn a_copy_of_an_entry_is_none() {
+        let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
+        let (mut key, copy) = (packed(&registration), Box::new(registration.image));
+        let at = key.windows(8).position(|it| it == registration.address().to_ne_bytes()).unwrap();
+        let elsewhere = core::ptr::from_ref(&*copy).expose_provenance() as u64;
+        key[at..at + 8].copy_from_slice(&elsewhere.to_ne_bytes());
+        let forged = RemoteKey::unpack(&key, &COOKIE).unwrap();
+        assert_eq!(entry_bytes(forged.entry), *copy, "it leads to the copy");
+        assert_ne!(forged.image, *copy, "and asks for another one there");
     }
 
     #[test]

@@ -50,7 +50,13 @@ pub const DOMAIN: &str = "shm-cma";
 /// The name of the only module.
 pub const MODULE: &str = "copy";
 
-const PTRACER: &str = "TIELINE_SHM_CMA_PTRACER";
+const PTRACER: ConfigDoc = ConfigDoc::text(
+    "TIELINE_SHM_CMA_PTRACER",
+    "auto",
+    "auto: where Yama's ptrace_scope is 1, let every process of the same user attach to this one \
+     once a shm-cma lane is opened; off: never, such a pair uses another lane",
+)
+.one_of("auto|off");
 
 /// The provider.
 pub struct ShmCma {
@@ -61,28 +67,13 @@ impl Provider for ShmCma {
     type Domain = CmaDomain;
 
     fn open(host: HostHandle) -> Result<ShmCma, Failure> {
-        let may_set_ptracer = match host.config(PTRACER).as_deref() {
-            None | Some("" | "auto") => true,
-            Some("off") => false,
-            Some(other) => {
-                return Err(Failure::new(
-                    Status::Invalid,
-                    format!("{PTRACER} is `{other}`; it can be `auto` or `off`"),
-                ));
-            }
-        };
+        let may_set_ptracer = host.config(PTRACER.name).text != "off";
         probe::kernel_has_it()?;
         Ok(ShmCma { may_set_ptracer })
     }
 
     fn config() -> &'static [ConfigDoc] {
-        &[ConfigDoc {
-            name: PTRACER,
-            default: "auto",
-            kind: "text",
-            doc: "auto: where Yama's ptrace_scope is 1, let every process of the same user attach to this one \
-                  once a shm-cma lane is opened; off: never, such a pair uses another lane",
-        }]
+        &[PTRACER]
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {

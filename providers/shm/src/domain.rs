@@ -85,7 +85,8 @@ impl Domain for ShmDomain {
                 | caps::CHECKS_KEYS
                 | caps::SYNCHRONOUS
                 | caps::KEY_POINTER
-                | caps::CONNECTED_SEND,
+                | caps::CONNECTED_SEND
+                | caps::ANY_THREAD,
             notify_bits: 32,
             priority: 50,
             max_iov: 16,

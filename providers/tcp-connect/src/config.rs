@@ -3,16 +3,23 @@
 use std::time::Duration;
 
 use tieline_net::{Filter, Listen, Ports};
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
+use tieline_plugin_api::config::{Value, shared};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The variables that only this provider reads. `TIELINE_SECRET`, `TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`,
-/// `TIELINE_FAILURE_TIMEOUT` and `TIELINE_CONNECT_TIMEOUT` are declared by the core.
-pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc {
-    name: "TIELINE_TCP_CONNECT_MAX",
-    default: "512",
-    kind: "count",
-    doc: "Connections that a worker keeps open for connecting; beyond it the longest unused ones are closed.",
-}];
+/// The variable that only this provider reads, and those of the core's.
+pub(crate) const VARIABLES: &[ConfigDoc] = &[
+    ConfigDoc::count(
+        "TIELINE_TCP_CONNECT_MAX",
+        "512",
+        "Connections that a worker keeps open for connecting; beyond it the longest unused ones are closed.",
+    )
+    .between(1, 0),
+    shared::SECRET,
+    shared::TCP_INTERFACES,
+    shared::TCP_PORTS,
+    shared::FAILURE_TIMEOUT,
+    shared::CONNECT_TIMEOUT,
+];
 
 /// The values.
 #[derive(Clone, Debug)]
@@ -30,34 +37,26 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    pub(crate) fn read(value: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
-        let text = |name: &str| value(name).unwrap_or_default();
-        let duration = |name: &str, default: u64| match text(name).as_str() {
-            "" => Ok(Duration::from_secs(default)),
-            text => units::time_limit(text.trim()).ok_or_else(|| {
-                bad(name, &format!("`{text}` is no duration: write 500ms, 20s or inf"))
-            }),
-        };
-        let filter = Filter::parse(&text("TIELINE_TCP_INTERFACES"))
-            .map_err(|why| bad("TIELINE_TCP_INTERFACES", &why))?;
-        let ports = Ports::parse(&text("TIELINE_TCP_PORTS"))
-            .map_err(|why| bad("TIELINE_TCP_PORTS", &why))?;
-        let max_wires = match text("TIELINE_TCP_CONNECT_MAX").trim() {
-            "" => 512,
-            text => text.parse().ok().filter(|&count| count > 0).ok_or_else(|| {
-                bad("TIELINE_TCP_CONNECT_MAX", &format!("`{text}` is no number of connections"))
-            })?,
-        };
+    /// The values where these are set.
+    #[cfg(test)]
+    pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
+        Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
+    }
+
+    fn read(value: impl Fn(&str) -> Value) -> Result<Settings, Failure> {
+        let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
+        let filter = Filter::parse(&value(interfaces).text).map_err(|why| bad(interfaces, &why))?;
+        let ports = Ports::parse(&value(ports).text).map_err(|why| bad(ports, &why))?;
         Ok(Settings {
             net: tieline_net::Settings {
-                secret: text("TIELINE_SECRET").into_bytes(),
+                secret: value(shared::SECRET.name).text.into_bytes(),
                 filter,
                 listen: Listen::Ports(ports),
                 ..tieline_net::Settings::default()
             },
-            silence: duration("TIELINE_FAILURE_TIMEOUT", 20)?,
-            connect_timeout: duration("TIELINE_CONNECT_TIMEOUT", 30)?,
-            max_wires,
+            silence: value(shared::FAILURE_TIMEOUT.name).duration(),
+            connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
+            max_wires: value("TIELINE_TCP_CONNECT_MAX").size(),
         })
     }
 }
@@ -72,7 +71,7 @@ mod tests {
 
     #[test]
     fn nothing_set_is_fine() {
-        let settings = Settings::read(|_| None).expect("the defaults");
+        let settings = Settings::of(|_| None).expect("the defaults");
         assert_eq!(settings.silence, Duration::from_secs(20));
         assert_eq!(settings.connect_timeout, Duration::from_secs(30));
         assert_eq!(settings.max_wires, 512);
@@ -88,7 +87,7 @@ mod tests {
             ("TIELINE_CONNECT_TIMEOUT", "5"),
             ("TIELINE_TCP_CONNECT_MAX", "0"),
         ] {
-            let failure = Settings::read(|asked| (asked == name).then(|| value.to_string()))
+            let failure = Settings::of(|asked| (asked == name).then(|| value.to_string()))
                 .expect_err("a wrong value");
             assert_eq!(failure.status, Status::Invalid);
             assert!(failure.text.contains(name), "{}", failure.text);

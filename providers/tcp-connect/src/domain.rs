@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn all_workers_of_a_process_share_one_listener_that_closes_with_the_last() {
-        let (settings, hub) = (Settings::read(|_| None).expect("defaults"), Arc::default());
+        let (settings, hub) = (Settings::of(|_| None).expect("defaults"), Arc::default());
         let domain = || TcpConnectDomain::new(settings.clone(), Arc::clone(&hub), None);
         let (one, other) = (domain(), domain());
         let open = |domain: &TcpConnectDomain, worker| domain.open_connector(MODULE, [worker; 16]);
@@ -101,11 +101,8 @@ mod tests {
 
     #[test]
     fn other_names_are_refused() {
-        let domain = TcpConnectDomain::new(
-            Settings::read(|_| None).expect("defaults"),
-            Arc::default(),
-            None,
-        );
+        let domain =
+            TcpConnectDomain::new(Settings::of(|_| None).expect("defaults"), Arc::default(), None);
         assert!(domain.open_connector("streams", [1; 16]).is_err());
         assert!(domain.open_interface(MODULE, [1; 16]).is_err());
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 fn settings(max_wires: usize) -> Settings {
-    let mut settings = Settings::read(|_| None).expect("the defaults");
+    let mut settings = Settings::of(|_| None).expect("the defaults");
     settings.net.filter = tieline_net::Filter::parse("lo").expect("a filter");
     settings.max_wires = max_wires;
     settings

@@ -3,56 +3,53 @@
 use std::time::Duration;
 
 use tieline_net::{Filter, Listen, Ports};
-use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, units};
+use tieline_plugin_api::config::{Value, shared};
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
 /// The most connections that one poll reads.
 pub(crate) const MOST_VISITS: usize = 64;
 /// The most streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
 
-/// Every variable, for `tieline config`.
+/// Every variable: its own, and those of the core's that it reads.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
-    ConfigDoc {
-        name: "TIELINE_TCP_STREAMS",
-        default: "1",
-        kind: "count",
-        doc: "Connections per endpoint and rail, 1 to 8 in all; both sides use the smaller number.",
-    },
-    ConfigDoc {
-        name: "TIELINE_TCP_RAILS",
-        default: "1",
-        kind: "text",
-        doc: "Network interfaces that an endpoint uses at once, or `all` that lead to the peer.",
-    },
-    ConfigDoc {
-        name: "TIELINE_TCP_RECONNECT",
-        default: "auto",
-        kind: "text",
-        doc: "Keep what is sent until it is acknowledged, and connect again when a connection breaks: on, off, or \
-              auto: only with several streams.",
-    },
-    ConfigDoc {
-        name: "TIELINE_TCP_STALL",
-        default: "1s",
-        kind: "duration",
-        doc: "How long a stream may hold up the others before it is given up and connected again.",
-    },
-    ConfigDoc {
-        name: "TIELINE_TCP_SEND_BUFFER",
-        default: "256k",
-        kind: "size",
-        doc: "The most bytes that wait in one endpoint for the kernel, or for acknowledgement: 128k to 64m.",
-    },
-];
-
-/// Variables that the core declares.
-const SHARED: [(&str, &str); 6] = [
-    ("TIELINE_SECRET", ""),
-    ("TIELINE_TCP_INTERFACES", ""),
-    ("TIELINE_TCP_PORTS", "0"),
-    ("TIELINE_FAILURE_TIMEOUT", "20s"),
-    ("TIELINE_CONNECT_TIMEOUT", "30s"),
-    ("TIELINE_CLOSE_TIMEOUT", "1s"),
+    ConfigDoc::count(
+        "TIELINE_TCP_STREAMS",
+        "1",
+        "Connections per endpoint and rail, 1 to 8 in all; both sides use the smaller number.",
+    )
+    .between(1, MAX_STREAMS as u64),
+    ConfigDoc::count(
+        "TIELINE_TCP_RAILS",
+        "1",
+        "Network interfaces that an endpoint uses at once, or `all` that lead to the peer.",
+    )
+    .between(1, MAX_STREAMS as u64)
+    .one_of("all"),
+    ConfigDoc::flag(
+        "TIELINE_TCP_RECONNECT",
+        "auto",
+        "Keep what is sent until it is acknowledged, and connect again when a connection breaks: on, off, or \
+         auto: only with several streams.",
+    )
+    .one_of("auto"),
+    ConfigDoc::duration(
+        "TIELINE_TCP_STALL",
+        "1s",
+        "How long a stream may hold up the others before it is given up and connected again.",
+    ),
+    ConfigDoc::size(
+        "TIELINE_TCP_SEND_BUFFER",
+        "256k",
+        "The most bytes that wait in one endpoint for the kernel, or for acknowledgement: 128k to 64m.",
+    )
+    .between(128 << 10, 64 << 20),
+    shared::SECRET,
+    shared::TCP_INTERFACES,
+    shared::TCP_PORTS,
+    shared::FAILURE_TIMEOUT,
+    shared::CONNECT_TIMEOUT,
+    shared::CLOSE_TIMEOUT,
 ];
 
 /// Whether to keep what is sent, and to connect again.
@@ -84,51 +81,40 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    pub(crate) fn read(value: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
-        let own = VARIABLES.iter().map(|v| (v.name, v.default));
-        let text = |name: &str| {
-            let default = own.clone().chain(SHARED).find(|(n, _)| *n == name).map_or("", |v| v.1);
-            value(name).unwrap_or_else(|| default.to_string())
-        };
+    /// The values where these are set.
+    #[cfg(test)]
+    pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
+        Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
+    }
+
+    fn read(value: impl Fn(&str) -> Value) -> Result<Settings, Failure> {
         let refuse = |name: &str, why: &str| {
-            Failure::new(Status::Invalid, format!("{name}={:?} {why}", text(name)))
+            Failure::new(Status::Invalid, format!("{name}={:?} {why}", value(name).text))
         };
-        let duration = |name: &str| {
-            let limit = units::time_limit(text(name).trim());
-            limit.ok_or_else(|| refuse(name, "it is no duration: write 500ms, 20s, 2min or inf"))
-        };
-        let streams = "TIELINE_TCP_STREAMS";
-        let rails = "TIELINE_TCP_RAILS";
-        let count = |name: &str| match text(name).trim().parse() {
-            Ok(n) if (1..=MAX_STREAMS).contains(&n) => Ok(n),
-            _ => Err(refuse(name, "is no number from 1 to 8")),
-        };
-        let buffer = "TIELINE_TCP_SEND_BUFFER";
-        let send_buffer = match units::size(text(buffer).trim()) {
-            Some(n) if (128 << 10..=64 << 20).contains(&n) => n,
-            _ => return Err(refuse(buffer, "is no size from 128k to 64m, such as 256k")),
-        };
-        let (interfaces, ports) = ("TIELINE_TCP_INTERFACES", "TIELINE_TCP_PORTS");
+        let (rails, reconnect) = (value("TIELINE_TCP_RAILS"), value("TIELINE_TCP_RECONNECT"));
+        let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
+        let filter =
+            Filter::parse(&value(interfaces).text).map_err(|why| refuse(interfaces, &why))?;
+        let range = Ports::parse(&value(ports).text).map_err(|why| refuse(ports, &why))?;
         Ok(Settings {
-            streams: count(streams)?,
-            rails: if text(rails).trim() == "all" { None } else { Some(count(rails)?) },
-            reconnect: match text("TIELINE_TCP_RECONNECT").trim() {
-                "auto" => Reconnect::Auto,
-                "on" | "1" | "true" | "yes" => Reconnect::On,
-                "off" | "0" | "false" | "no" => Reconnect::Off,
-                _ => return Err(refuse("TIELINE_TCP_RECONNECT", "is not auto, on or off")),
+            streams: value("TIELINE_TCP_STREAMS").size(),
+            rails: (rails.word == 0).then(|| rails.size()),
+            reconnect: match reconnect.word {
+                0 if reconnect.is_yes() => Reconnect::On,
+                0 => Reconnect::Off,
+                _ => Reconnect::Auto,
             },
-            stall: duration("TIELINE_TCP_STALL")?,
-            send_buffer,
-            failure_timeout: duration("TIELINE_FAILURE_TIMEOUT")?.max(Duration::from_millis(100)),
-            connect_timeout: duration("TIELINE_CONNECT_TIMEOUT")?,
-            close_timeout: duration("TIELINE_CLOSE_TIMEOUT")?,
+            stall: value("TIELINE_TCP_STALL").duration(),
+            send_buffer: value("TIELINE_TCP_SEND_BUFFER").size(),
+            failure_timeout: value(shared::FAILURE_TIMEOUT.name)
+                .duration()
+                .max(Duration::from_millis(100)),
+            connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
+            close_timeout: value(shared::CLOSE_TIMEOUT.name).duration(),
             net: tieline_net::Settings {
-                secret: text("TIELINE_SECRET").into_bytes(),
-                filter: Filter::parse(&text(interfaces)).map_err(|why| refuse(interfaces, &why))?,
-                listen: Listen::Ports(
-                    Ports::parse(&text(ports)).map_err(|why| refuse(ports, &why))?,
-                ),
+                secret: value(shared::SECRET.name).text.into_bytes(),
+                filter,
+                listen: Listen::Ports(range),
                 ..tieline_net::Settings::default()
             },
         })
@@ -159,12 +145,12 @@ mod tests {
     use super::*;
 
     fn with(name: &'static str, value: &'static str) -> Result<Settings, Failure> {
-        Settings::read(|n| (n == name).then(|| value.to_string()))
+        Settings::of(|n| (n == name).then(|| value.to_string()))
     }
 
     #[test]
     fn the_defaults_are_one_stream_that_keeps_nothing() {
-        let settings = Settings::read(|_| None).unwrap();
+        let settings = Settings::of(|_| None).unwrap();
         assert_eq!((settings.streams(5), settings.retains(1)), (1, false));
         assert!(settings.retains(2));
         assert_eq!(settings.send_buffer, 256 << 10);

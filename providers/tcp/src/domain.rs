@@ -69,7 +69,8 @@ impl Domain for TcpDomain {
                 | caps::EVENT_FD
                 | caps::NEEDS_POLL
                 | caps::CHECKS_KEYS
-                | caps::SLOW_POLL,
+                | caps::SLOW_POLL
+                | caps::ANY_THREAD,
             notify_bits: 32,
             priority: 10,
             max_iov: 64,

@@ -31,7 +31,7 @@ const RIGHTS: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 const TIMEOUT: Duration = Duration::from_secs(100);
 
 fn domain(variables: &[(&str, &str)]) -> TcpDomain {
-    let settings = Settings::read(|name| {
+    let settings = Settings::of(|name| {
         let given = variables.iter().find(|(n, _)| *n == name);
         match (given, name) {
             (Some((_, value)), _) => Some((*value).to_string()),

@@ -37,7 +37,8 @@ impl VerbsDomain {
     }
 
     fn rc(&self) -> ModuleAttr {
-        let mut caps = caps::AM_SHORT
+        let mut caps = caps::ANY_THREAD
+            | caps::AM_SHORT
             | caps::AM_PACKED
             | caps::AM_ZCOPY
             | caps::PUT
@@ -95,7 +96,7 @@ impl VerbsDomain {
             name: fixed(UD),
             role: role::DATA,
             connects: connects::TO_INTERFACE,
-            caps: caps::AM_SHORT | caps::EVENT_FD | caps::NEEDS_POLL,
+            caps: caps::AM_SHORT | caps::EVENT_FD | caps::NEEDS_POLL | caps::ANY_THREAD,
             priority: 10,
             max_short: ud::max_message(self.state.port.mtu),
             max_address_len: ud::ADDRESS_LEN as u32,

@@ -94,7 +94,7 @@ impl DomainState {
             seal,
             buffers: Arc::new(Arena::new(registry.lender.clone(), buffers::MOST)),
             registry,
-            watch: Arc::new(Watch::new(device.clone(), name.port, devices::access(class, &name))),
+            watch: Arc::new(Watch::new(device.clone(), &name, devices::access(class, &name), host)),
             pd,
             max_iov: (attr.max_sge.max(2) as usize - 1).min(MAX_IOV),
             max_message: (port.max_msg_sz as usize).clamp(1 << 12, 1 << 30),

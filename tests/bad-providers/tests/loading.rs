@@ -62,7 +62,11 @@ fn the_trial_gives_the_entry_function_the_settings_that_it_will_have() {
     const NAME: &str = "TIELINE_MOODY_MOOD";
     let directory = Directory::new();
     let ask = format!(
-        "ENTRY=uint8_t mood[8]; if (host->config_get(host->context, (const uint8_t *)\"{NAME}\", {}, mood, 8) > 0) abort()",
+        "ENTRY=const uint8_t *name = (const uint8_t *)\"{NAME}\"; size_t len = {}; \
+         struct tieline_config_var var = {{ .size = sizeof var, .name = name, .name_len = len, .kind = TIELINE_CONFIG_TEXT }}; \
+         struct tieline_config_value mood = {{ .size = sizeof mood }}; \
+         if (host->config_declare(host->context, &var, 1)) return TIELINE_INVALID; \
+         if (!host->config_get(host->context, name, len, &mood) && mood.text_len) abort()",
         NAME.len()
     );
     let _ = directory.compile("moody", &[&ask]);

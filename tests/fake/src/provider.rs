@@ -21,25 +21,19 @@ pub struct Fake<const NUMBER: usize> {
 
 const NAMES: [&str; 2] = ["fake", "other"];
 const CONFIG: [ConfigDoc; 2] = [
-    ConfigDoc {
-        name: "TIELINE_FAKE_WORLD",
-        default: "",
-        kind: "text",
-        doc: "The world of the test that this provider plays in.",
-    },
-    ConfigDoc {
-        name: "TIELINE_OTHER_WORLD",
-        default: "",
-        kind: "text",
-        doc: "The world of the test that this provider plays in.",
-    },
+    ConfigDoc::text("TIELINE_FAKE_WORLD", "", "The world of the test that this provider plays in."),
+    ConfigDoc::text(
+        "TIELINE_OTHER_WORLD",
+        "",
+        "The world of the test that this provider plays in.",
+    ),
 ];
 
 impl<const NUMBER: usize> Provider for Fake<NUMBER> {
     type Domain = FakeDomain;
 
     fn open(host: HostHandle) -> Result<Self, Failure> {
-        let setting = host.config(CONFIG[NUMBER].name).unwrap_or_default();
+        let setting = host.config(CONFIG[NUMBER].name).text;
         let world = sys::world(&setting).map_err(|why| Failure::new(Status::NoDevice, why))?;
         Ok(Fake { world })
     }

@@ -6,13 +6,14 @@
 
 use crate::log::Log;
 use crate::registry::settings::Settings;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Host};
-use tieline_plugin_api::{Status, log_level};
+use tieline_plugin_api::abi::{
+    ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Host,
+};
+use tieline_plugin_api::{OK, Status, async_kind, log_level};
 
 /// One line that a provider logged.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) struct LogLine {
     pub(crate) level: u32,
     /// The line.
     pub(crate) text: String,
+    /// What has happened to a device, if that is what it is about: `port_down`.
+    pub(crate) event: Option<&'static str>,
 }
 
 /// How long a line may be.
@@ -30,14 +33,14 @@ const MOST_LINE_BYTES: usize = 1024;
 
 impl From<String> for LogLine {
     fn from(text: String) -> LogLine {
-        LogLine { provider: "tieline".into(), level: log_level::WARN, text }
+        LogLine { provider: "tieline".into(), level: log_level::WARN, text, event: None }
     }
 }
 
 impl Log<LogLine> {
     /// Adds a line of a provider's.
     pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
-        self.add(LogLine { provider: provider.to_string(), level, text });
+        self.add(LogLine { provider: provider.to_string(), level, text, event: None });
     }
 }
 
@@ -45,13 +48,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Default)]
+struct Words {
+    refused: Option<String>,
+    reported: Option<String>,
+}
+
 /// What a provider's host functions work on.
 pub(crate) struct Services {
     provider: String,
     log: Arc<Log<LogLine>>,
     settings: RwLock<Option<Arc<dyn Settings>>>,
-    defaults: RwLock<HashMap<String, String>>,
-    event: Mutex<Option<(i32, String)>>,
+    declarations: Declarations,
+    /// Why a value was refused, or else what the provider reported last.
+    words: Mutex<Words>,
     page_bytes: AtomicUsize,
 }
 
@@ -66,8 +76,8 @@ impl Services {
             provider: provider.to_string(),
             log,
             settings: RwLock::new(Some(settings)),
-            defaults: RwLock::new(HashMap::new()),
-            event: Mutex::new(None),
+            declarations: Declarations::new(),
+            words: Mutex::default(),
             page_bytes: AtomicUsize::new(0),
         }));
         let host = Box::leak(Box::new(Host {
@@ -76,6 +86,7 @@ impl Services {
             abi_minor: u32::from(ABI_MINOR),
             context: std::ptr::from_ref(services).cast_mut().cast(),
             log: Some(log_line),
+            config_declare: Some(config_declare),
             config_get: Some(config_get),
             clock_ns: Some(clock_ns),
             async_event: Some(async_event),
@@ -85,14 +96,10 @@ impl Services {
         (services, host)
     }
 
-    /// Declared defaults: what `config_get` answers when nobody has set a variable.
-    pub(in crate::registry) fn set_defaults(&self, defaults: HashMap<String, String>) {
-        *self.defaults.write().unwrap_or_else(PoisonError::into_inner) = defaults;
-    }
-
-    /// The last event that the provider reported, taken.
-    pub(in crate::registry) fn take_event(&self) -> Option<(i32, String)> {
-        lock(&self.event).take()
+    /// Why the entry function has failed: the value that it was refused, or what it has reported.
+    pub(in crate::registry) fn take_words(&self) -> Option<String> {
+        let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
+        refused.or(reported).filter(|words| !words.is_empty())
     }
 
     /// Bytes that the provider holds from `pages_alloc`.
@@ -104,14 +111,28 @@ impl Services {
     /// The provider is done: what the settings hold may go.
     pub(in crate::registry) fn close(&self) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = None;
-        self.set_defaults(HashMap::new());
+        self.declarations.clear();
     }
 
-    fn config(&self, name: &str) -> Option<String> {
+    /// # Safety
+    /// As [`Declarations::declare`].
+    unsafe fn declare(&self, vars: *const ConfigVar, count: usize) -> i32 {
         let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner).clone();
-        settings.and_then(|settings| settings.get(name)).or_else(|| {
-            self.defaults.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-        })
+        let Some(settings) = settings else { return Status::Closed as i32 };
+        // SAFETY: the caller's promise.
+        let declared = unsafe {
+            self.declarations.declare(vars, count, |variable| {
+                settings.declared(&self.provider, variable);
+                settings.get(&variable.name)
+            })
+        };
+        declared.map_or_else(
+            |failure| {
+                lock(&self.words).refused = Some(failure.text);
+                failure.status as i32
+            },
+            |()| OK,
+        )
     }
 }
 
@@ -154,30 +175,25 @@ unsafe extern "C" fn log_line(context: *mut c_void, level: u32, text: *const u8,
     }
 }
 
+unsafe extern "C" fn config_declare(
+    context: *mut c_void,
+    vars: *const ConfigVar,
+    count: usize,
+) -> i32 {
+    // SAFETY: a provider calls with its table's context, and with records that it lends for the call.
+    unsafe { serve(context, Status::Invalid as i32, |services| services.declare(vars, count)) }
+}
+
 unsafe extern "C" fn config_get(
     context: *mut c_void,
     name: *const u8,
     name_len: usize,
-    out: *mut u8,
-    capacity: usize,
-) -> i64 {
-    let broken = Status::Invalid as i64;
-    // SAFETY: a provider calls with its table's context.
+    out: *mut ConfigValue,
+) -> i32 {
+    // SAFETY: a provider calls with its table's context; it lends the name and the record for the call.
     unsafe {
-        serve(context, broken, |services| {
-            if name.is_null() || (out.is_null() && capacity > 0) {
-                return broken;
-            }
-            // SAFETY: the provider lends the name for the call.
-            let name = std::slice::from_raw_parts(name, name_len);
-            let Ok(name) = std::str::from_utf8(name) else { return broken };
-            let Some(value) = services.config(name) else { return Status::NoDevice as i64 };
-            let len = value.len().min(capacity);
-            if len > 0 {
-                // SAFETY: the provider's buffer has room for `capacity` bytes.
-                std::ptr::copy_nonoverlapping(value.as_ptr(), out, len);
-            }
-            i64::try_from(value.len()).unwrap_or(broken)
+        serve(context, Status::Invalid as i32, |services| {
+            services.declarations.get(name, name_len, out)
         })
     }
 }
@@ -194,14 +210,40 @@ unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
     now_ns()
 }
 
-unsafe extern "C" fn async_event(context: *mut c_void, status: i32, text: *const u8, len: usize) {
-    // SAFETY: as log_line.
+unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent) {
+    // SAFETY: a provider calls with its table's context, and with a record and texts that it lends for the call. What a
+    // shorter record lacks is zero; what a longer one has besides is not for us.
     unsafe {
         serve(context, (), |services| {
-            let text = line(text, len);
-            let level = if status < 0 { log_level::WARN } else { log_level::INFO };
-            services.log.push(&services.provider, level, text.clone());
-            *lock(&services.event) = Some((status, text));
+            if event.is_null() {
+                return;
+            }
+            let mut known = AsyncEvent::empty();
+            let size = (*event.cast::<usize>()).min(size_of::<AsyncEvent>());
+            std::ptr::copy_nonoverlapping(
+                event.cast::<u8>(),
+                std::ptr::from_mut(&mut known).cast(),
+                size,
+            );
+            let text = line(known.text, known.text_len);
+            let (level, event) = match known.kind {
+                async_kind::PORT_DOWN => (log_level::WARN, Some("port_down")),
+                async_kind::PORT_UP => (log_level::INFO, Some("port_up")),
+                async_kind::DEVICE_GONE => (log_level::WARN, Some("device_gone")),
+                async_kind::DEVICE_NEW => (log_level::INFO, Some("device_new")),
+                _ if known.status < 0 => (log_level::WARN, None),
+                _ => (log_level::INFO, None),
+            };
+            if event.is_none() {
+                lock(&services.words).reported = Some(text.clone());
+            }
+            let domain = line(known.domain, known.domain_len);
+            let text = match (domain.as_str(), line(known.module, known.module_len).as_str()) {
+                ("", _) => text,
+                (domain, "") => format!("{domain}: {text}"),
+                (domain, module) => format!("{domain}/{module}: {text}"),
+            };
+            services.log.add(LogLine { provider: services.provider.clone(), level, text, event });
         });
     }
 }

@@ -7,18 +7,22 @@ use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use tieline_plugin_api::abi::{
-    DomainAttr, DomainOps, EndpointOps, EntryFn, Host, InterfaceOps, ModuleAttr, ProviderOps, fixed,
+    AsyncEvent, Declared, DomainAttr, DomainOps, EndpointOps, EntryFn, Host, InterfaceOps,
+    ModuleAttr, ProviderOps, Set, fixed,
 };
-use tieline_plugin_api::{HostHandle, Status, caps, connects, log_level, role};
+use tieline_plugin_api::{
+    ConfigDoc, HostHandle, Status, async_kind, caps, connects, log_level, role,
+};
 
 struct NoSettings;
 impl Settings for NoSettings {
-    fn get(&self, name: &str) -> Option<String> {
-        (name == "TIELINE_TEST_SET").then(|| "by the user".to_string())
+    fn get(&self, name: &str) -> Option<Set> {
+        (name == "TIELINE_TEST_SET").then(|| ("64k".to_string(), Some("a file:3".to_string())))
     }
-    fn all(&self) -> Vec<(String, String)> {
-        vec![("TIELINE_TEST_SET".into(), "by the user".into())]
+    fn all(&self) -> Vec<(String, Set)> {
+        Vec::new()
     }
+    fn declared(&self, _: &str, _: &Declared) {}
 }
 
 fn discover_builtin(entry: EntryFn) -> Discovery {
@@ -169,7 +173,7 @@ fn what_a_failed_init_says_is_in_the_record() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         // SAFETY: the core's table.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
-        host.async_event(Status::NoDevice as i32, "no card in any slot");
+        host.message(Status::NoDevice as i32, "no card in any slot");
         Status::NoDevice as i32
     }
     let found = discover_builtin(entry);
@@ -178,7 +182,11 @@ fn what_a_failed_init_says_is_in_the_record() {
 
 #[test]
 fn the_hosts_services_serve_a_provider() {
-    static SEEN: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+    static SEEN: Mutex<Vec<(u64, String, bool)>> = Mutex::new(Vec::new());
+    const VARIABLES: &[ConfigDoc] = &[
+        ConfigDoc::size("TIELINE_TEST_SET", "4k", "One."),
+        ConfigDoc::duration("TIELINE_TEST_UNSET", "2us", "Another."),
+    ];
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
         // SAFETY: the core's arguments.
         let (code, table) = unsafe { (old_entry(host, out), &*host) };
@@ -187,9 +195,11 @@ fn the_hosts_services_serve_a_provider() {
         handle.log(log_level::INFO, "two\nlines");
         let before = handle.clock_ns();
         assert!(handle.clock_ns() >= before && before > 0);
-        let mut seen = SEEN.lock().unwrap();
-        seen.push(handle.config("TIELINE_TEST_SET"));
-        seen.push(handle.config("TIELINE_TEST_UNSET"));
+        let handle = handle.declare(VARIABLES).expect("values that are some");
+        for name in ["TIELINE_TEST_SET", "TIELINE_TEST_UNSET", "TIELINE_TEST_UNDECLARED"] {
+            let value = handle.config(name);
+            SEEN.lock().unwrap().push((value.number, value.origin, value.is_default));
+        }
         let (alloc, free) = (table.pages_alloc.expect("a slot"), table.pages_free.expect("a slot"));
         // SAFETY: the host's functions with the host's context.
         unsafe {
@@ -202,10 +212,71 @@ fn the_hosts_services_serve_a_provider() {
         code
     }
     let found = discover_builtin(entry);
-    assert_eq!(SEEN.lock().unwrap().as_slice(), [Some("by the user".to_string()), None]);
+    let seen = SEEN.lock().unwrap();
+    let seen: Vec<_> =
+        seen.iter().map(|(n, origin, default)| (*n, &origin[..], *default)).collect();
+    assert_eq!(seen, [(64 << 10, "a file:3", false), (2000, "default", true), (0, "", true)]);
     let lines = found.log.lines();
     assert_eq!((lines[0].provider.as_str(), lines[0].text.as_str()), ("test", "two lines"));
     assert_eq!(found.providers[0].page_bytes(), 0);
+}
+
+#[test]
+fn a_value_that_a_variable_does_not_accept_is_refused_with_the_hosts_words() {
+    unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
+        const VARIABLES: &[ConfigDoc] =
+            &[ConfigDoc::size("TIELINE_TEST_SET", "4k", "One.").between(1 << 10, 32 << 10)];
+        // SAFETY: the core's table.
+        let host = unsafe { HostHandle::new(host) }.expect("a host");
+        let refused = host.declare(VARIABLES).expect_err("it is too large");
+        host.message(refused.status as i32, "what the provider makes of it");
+        refused.status as i32
+    }
+    let found = discover_builtin(entry);
+    let (phase, found) = refusal(&found);
+    assert_eq!(phase, "value");
+    assert!(
+        found.starts_with("TIELINE_TEST_SET=64k (a file:3) is not valid: a size is"),
+        "{found}"
+    );
+    assert!(found.contains("between 1k and 32k"), "{found}");
+}
+
+#[test]
+fn what_happens_to_a_device_is_logged_with_its_name() {
+    unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's arguments.
+        let (code, table) = unsafe { (old_entry(host, out), &*host) };
+        // SAFETY: the core's table.
+        let host = unsafe { HostHandle::new(host) }.expect("a host");
+        host.async_event(async_kind::PORT_DOWN, 0, "test:0", "it has lost its link");
+        host.async_event(1000, 0, "", "a kind of a later minor");
+        let event = table.async_event.expect("a slot");
+        let text = "behind the end";
+        let short = AsyncEvent {
+            size: std::mem::offset_of!(AsyncEvent, domain),
+            kind: async_kind::DEVICE_GONE,
+            text: text.as_ptr(),
+            text_len: text.len(),
+            ..AsyncEvent::empty()
+        };
+        // SAFETY: the host's function; a null record, and one that ends behind its status.
+        unsafe {
+            event(table.context, std::ptr::null());
+            event(table.context, &short);
+        }
+        code
+    }
+    let lines = discover_builtin(entry).log.lines();
+    let lines: Vec<_> = lines.iter().map(|it| (it.level, it.event, it.text.as_str())).collect();
+    assert_eq!(
+        lines,
+        [
+            (log_level::WARN, Some("port_down"), "test:0: it has lost its link"),
+            (log_level::INFO, None, "a kind of a later minor"),
+            (log_level::WARN, Some("device_gone"), ""),
+        ]
+    );
 }
 
 #[test]

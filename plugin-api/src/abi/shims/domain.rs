@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
         understood("flag of an allocation", params.flags, 0)?;
         let got = this.inner.alloc(&params)?;
         let region = MemoryRegion {
-            handle: Box::into_raw(Box::new(got.region)).cast(),
+            handle: Registered::into_raw(got.region, got.len, params.access),
             base: got.base,
             len: got.len,
             ..MemoryRegion::empty()
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn register<D: Domain>(
         understood("flag of a registration", params.flags, register_flags::DMABUF)?;
         let region = this.inner.register(&params)?;
         let region = MemoryRegion {
-            handle: Box::into_raw(Box::new(region)).cast(),
+            handle: Registered::into_raw(region, params.len, params.access),
             base: params.base,
             len: params.len,
             ..MemoryRegion::empty()
@@ -123,8 +123,8 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
             return Err(still_inside());
         }
         // SAFETY: as above, and the core ends it once: it has not been told yet that it is over.
-        let region = unsafe { Box::from_raw(region.cast::<D::Region>()) };
-        this.inner.deregister(*region)?;
+        let region = unsafe { Box::from_raw(region.cast::<Registered<D::Region>>()) };
+        this.inner.deregister(region.region)?;
         Ok(0)
     }))
 }
@@ -162,6 +162,41 @@ fn still_inside() -> Failure {
     Failure::new(Status::Again, "an access that a peer began before is not through yet")
 }
 
+/// A region behind its handle. The provider's own comes first: pieces of memory that carry the handle lead to that.
+#[repr(C)]
+struct Registered<R> {
+    region: R,
+    len: usize,
+    access: u64,
+}
+
+impl<R> Registered<R> {
+    fn into_raw(region: R, len: usize, access: u64) -> *mut c_void {
+        Box::into_raw(Box::new(Registered { region, len, access })).cast()
+    }
+
+    /// Checks what a key is asked to lead to; all that there is becomes zero.
+    fn key_to(&self, key: &mut KeyParams) -> Result<(), Failure> {
+        if key.access & !self.access != 0 {
+            return Err(Failure::new(
+                Status::Invalid,
+                "a key with a right that its region has not",
+            ));
+        }
+        let len = self.len as u64;
+        if key.offset > len || key.len > len - key.offset {
+            return Err(Failure::new(Status::OutOfRange, "a key to a part that leaves its region"));
+        }
+        if key.offset == 0 && key.len == len {
+            key.len = 0;
+        }
+        if key.access == self.access {
+            key.access = 0;
+        }
+        Ok(())
+    }
+}
+
 pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     domain: *mut c_void,
     params: *const KeyParams,
@@ -172,14 +207,16 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     let this = unsafe { shared::<D>(domain) };
     guarded(this.poisoned, || {
         // SAFETY: the core's record.
-        let params = unsafe { read_params(params, KeyParams::empty()) }?;
+        let mut params = unsafe { read_params(params, KeyParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         rights(params.access)?;
         if params.region.is_null() {
             return Err(Failure::new(Status::Invalid, "a key to no region"));
         }
         // SAFETY: a registered region's handle.
-        let region = unsafe { &*params.region.cast::<D::Region>() };
+        let region = unsafe { &*params.region.cast::<Registered<D::Region>>() };
+        region.key_to(&mut params)?;
+        let region = &region.region;
         // SAFETY: the core's buffer, which it zeroed.
         let room = unsafe { room(out, capacity) };
         match this.inner.pack_key(region, &params, room) {
@@ -191,4 +228,23 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
             packed => Ok(packed? as i64),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_to_all_of_a_region_is_one_however_it_is_asked_for() {
+        let region = Registered { region: (), len: 4096, access: 3 };
+        let key = |offset, len, access| {
+            let mut key = KeyParams { offset, len, access, ..KeyParams::empty() };
+            region.key_to(&mut key).map_err(|failure| failure.status)?;
+            key.whole().map_err(|failure| failure.status)
+        };
+        assert_eq!([key(0, 0, 0), key(0, 4096, 0), key(0, 4096, 3)], [Ok(()); 3]);
+        assert_eq!([key(0, 64, 0), key(64, 0, 0), key(0, 0, 1)], [Err(Status::Unsupported); 3]);
+        assert_eq!([key(0, 0, 4), key(0, 0, 7)], [Err(Status::Invalid); 2]);
+        assert_eq!([key(1, 4096, 0), key(4097, 0, 0)], [Err(Status::OutOfRange); 2]);
+    }
 }

@@ -25,7 +25,7 @@ pub(super) unsafe extern "C" fn am_packed<E: Endpoint>(
     header: u64,
     pack: PackFn,
     argument: *mut c_void,
-    max: usize,
+    most: usize,
 ) -> i64 {
     // SAFETY: an open endpoint's handle.
     let this = unsafe { shared::<E>(endpoint) };
@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn am_packed<E: Endpoint>(
             let written = unsafe { pack(argument, at, capacity) };
             usize::try_from(written).map_err(|_| Status::from_code(written as i32))
         };
-        match this.inner.am_packed(id, header, Packer::new(&mut call), max) {
+        match this.inner.am_packed(id, header, Packer::new(&mut call), most) {
             Ok(len) => len as i64,
             Err(status) => i64::from(status as i32),
         }

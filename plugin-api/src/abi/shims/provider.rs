@@ -16,7 +16,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     }
     let poisoned: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let result = code(guarded(poisoned, || {
-        let provider = P::open(host)?;
+        let provider = P::open(host.declare(P::config())?)?;
         let ops = ProviderOps {
             size: size_of::<ProviderOps>(),
             abi_minor: u32::from(ABI_MINOR),
@@ -24,7 +24,6 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
             state: Shared::into_raw(provider, poisoned),
             query_domains: Some(query_domains::<P>),
             open_domain: Some(open_domain::<P>),
-            query_config: Some(query_config::<P>),
             last_error: Some(last_error),
             quiesce: Some(quiesce::<P>),
             layouts: Some(layouts),
@@ -53,7 +52,12 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
         Ok(0)
     }));
     if result != OK {
-        LAST_ERROR.with_borrow(|text| host.async_event(result, text));
+        // Without words it is a value that the host has refused, with words of its own.
+        LAST_ERROR.with_borrow(|text| {
+            if !text.is_empty() {
+                host.message(result, text);
+            }
+        });
     }
     result
 }
@@ -102,34 +106,6 @@ unsafe extern "C" fn open_domain<P: Provider>(
         // SAFETY: the core's place for the handle.
         unsafe { *out = Shared::into_raw(domain, this.poisoned) };
         Ok(0)
-    }))
-}
-
-unsafe extern "C" fn query_config<P: Provider>(
-    state: *mut c_void,
-    out: *mut ConfigVar,
-    capacity: usize,
-    count: *mut usize,
-) -> i32 {
-    // SAFETY: `state` is the one that `entry` wrote.
-    let this = unsafe { shared::<P>(state) };
-    code(guarded(this.poisoned, || {
-        let list: Vec<ConfigVar> = P::config()
-            .iter()
-            .map(|v| ConfigVar {
-                size: size_of::<ConfigVar>(),
-                name: v.name.as_ptr(),
-                name_len: v.name.len(),
-                default_value: v.default.as_ptr(),
-                default_value_len: v.default.len(),
-                doc: v.doc.as_ptr(),
-                doc_len: v.doc.len(),
-                kind: v.kind.as_ptr(),
-                kind_len: v.kind.len(),
-            })
-            .collect();
-        // SAFETY: the core's array; the texts are `'static`.
-        unsafe { write_list(&list, out, capacity, count) }
     }))
 }
 

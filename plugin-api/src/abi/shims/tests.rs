@@ -1,7 +1,7 @@
 //! The entry of a provider and its end, as the core calls them.
 
 use super::super::host::HostHandle;
-use super::super::{Host, ProviderOps};
+use super::super::{AsyncEvent, Host, ProviderOps};
 use super::*;
 use crate::abi::ModuleAttr;
 use crate::provider::{Absent, Domain, DomainInfo, Provider};
@@ -72,26 +72,16 @@ impl Domain for Nothing {
     }
 }
 
-unsafe extern "C" fn told(_: *mut c_void, status: i32, text: *const u8, len: usize) {
-    // SAFETY: a text that is borrowed for the call.
-    let text = unsafe { core::slice::from_raw_parts(text, len) };
+unsafe extern "C" fn told(_: *mut c_void, event: *const AsyncEvent) {
+    // SAFETY: a record that is borrowed for the call, with its text.
+    let (status, text) =
+        unsafe { ((*event).status, core::slice::from_raw_parts((*event).text, (*event).text_len)) };
     note(format!("{status}: {}", String::from_utf8_lossy(text)));
 }
 
 /// A host that only listens.
 fn host() -> &'static Host {
-    Box::leak(Box::new(Host {
-        size: size_of::<Host>(),
-        abi_major: 1,
-        abi_minor: 0,
-        context: ptr::null_mut(),
-        log: None,
-        config_get: None,
-        clock_ns: None,
-        async_event: Some(told),
-        pages_alloc: None,
-        pages_free: None,
-    }))
+    Box::leak(Box::new(Host { async_event: Some(told), ..Host::empty() }))
 }
 
 fn empty_ops() -> ProviderOps {

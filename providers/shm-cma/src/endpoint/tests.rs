@@ -121,7 +121,7 @@ fn rights_are_the_regions_own() {
     assert_eq!(endpoint.put(&honest, &op(&pieces, 0)), Err(Status::KeyRejected));
     assert_eq!(endpoint.get(&honest, &op(&pieces, 0)), Ok(Posting::Done));
     // A key that was given a right afterwards does not match the table.
-    packed[56] |= access::REMOTE_WRITE as u8;
+    packed[48] |= access::REMOTE_WRITE as u8;
     let forged = endpoint.import_key(&packed).unwrap();
     assert_eq!(endpoint.put(&forged, &op(&pieces, 0)), Err(Status::KeyRejected));
     assert_eq!(target, [1; 64]);

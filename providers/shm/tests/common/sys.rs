@@ -1,38 +1,16 @@
 //! Drives the provider through its C tables, as the core does, with a host that has a given configuration.
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)] // the C side of the ABI, for tests and examples
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use tieline_plugin_api::abi::{
-    self, AllocParams, Atomic, DomainOps, DomainParams, EndpointOps, EndpointParams, Event, Host,
-    ImportParams, InterfaceOps, InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse,
-    ProviderOps, Rma,
+    AllocParams, Atomic, DomainOps, DomainParams, EndpointOps, EndpointParams, Event, ImportParams,
+    InterfaceOps, InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse, ProviderOps, Rma,
+    played_host,
 };
 use tieline_plugin_api::{Status, abi::shims};
-
-pub type Pairs = Vec<(String, String)>;
-
-unsafe extern "C" fn config_get(
-    context: *mut c_void,
-    name: *const u8,
-    len: usize,
-    out: *mut u8,
-    capacity: usize,
-) -> i64 {
-    // SAFETY: the context is the leaked list; the name is the provider's text; out is its buffer.
-    unsafe {
-        let pairs = &*context.cast::<Pairs>();
-        let name = std::slice::from_raw_parts(name, len);
-        match pairs.iter().find(|(key, _)| key.as_bytes() == name) {
-            Some((_, value)) => {
-                std::ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity));
-                value.len() as i64
-            }
-            None => i64::from(Status::NoDevice as i32),
-        }
-    }
-}
 
 /// A status with its words.
 #[derive(Debug)]
@@ -47,14 +25,9 @@ pub struct Provider {
 
 impl Provider {
     pub fn open(config: &[(&str, &str)]) -> Result<Provider, Error> {
-        let pairs: Pairs = config.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        let host = Box::leak(Box::new(Host {
-            abi_major: u32::from(abi::ABI_MAJOR),
-            abi_minor: u32::from(abi::ABI_MINOR),
-            context: Box::into_raw(Box::new(pairs)).cast(),
-            config_get: Some(config_get),
-            ..Host::empty()
-        }));
+        let pairs: HashMap<String, String> =
+            config.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let host = Box::leak(Box::new(played_host(move |name| pairs.get(name).cloned())));
         let mut ops = ProviderOps::empty();
         // SAFETY: a host table that lives for ever, and a table to fill.
         let status = unsafe { shims::entry::<tieline_provider_shm::Shm>(host, &mut ops) };

@@ -1,40 +1,13 @@
 //! The unsafe side of the example: a host whose configuration is the environment, events as a slice, CPUs.
 #![allow(unsafe_code, missing_docs, unreachable_pub)]
 
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use tieline_plugin_api::abi::{self, Event, Host};
-use tieline_plugin_api::{Events, HostHandle, Interface, Status};
-
-unsafe extern "C" fn config_get(
-    _: *mut c_void,
-    name: *const u8,
-    len: usize,
-    out: *mut u8,
-    capacity: usize,
-) -> i64 {
-    // SAFETY: the provider's text, borrowed for the call.
-    let name = unsafe { std::slice::from_raw_parts(name, len) };
-    match std::str::from_utf8(name).ok().and_then(|name| std::env::var(name).ok()) {
-        Some(value) => {
-            // SAFETY: at most `capacity` bytes into the provider's buffer.
-            unsafe {
-                std::ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity))
-            };
-            value.len() as i64
-        }
-        None => i64::from(Status::NoDevice as i32),
-    }
-}
+use tieline_plugin_api::abi::{Event, played_host};
+use tieline_plugin_api::{Events, HostHandle, Interface};
 
 pub fn host() -> HostHandle {
-    let host = Box::leak(Box::new(Host {
-        abi_major: u32::from(abi::ABI_MAJOR),
-        abi_minor: u32::from(abi::ABI_MINOR),
-        config_get: Some(config_get),
-        ..Host::empty()
-    }));
+    let host = Box::leak(Box::new(played_host(|name| std::env::var(name).ok())));
     // SAFETY: a table that lives for ever.
     unsafe { HostHandle::new(host) }.expect("a whole table")
 }

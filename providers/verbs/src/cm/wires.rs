@@ -82,7 +82,7 @@ impl Wires {
         random(&mut target)?;
         let (boot_id, net_namespace) = tieline_net::here();
         let contact = Contact { boot_id, net_namespace, cookie, target, addresses };
-        let secret = domain.host.config("TIELINE_SECRET").unwrap_or_default().into_bytes();
+        let secret = domain.settings.secret.clone();
         let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
         let sleep = Sleep::new(&domain.watch, &cq)?;
         sleep.also(channel.fd())?;

@@ -95,7 +95,7 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
         settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string())
     };
     let name = PortName { device: device.to_string(), port: 1 };
-    VerbsDomain::open(&class.0, name, Settings::read(read)?, sys::host())
+    VerbsDomain::open(&class.0, name, Settings::of(read)?, sys::host())
 }
 
 /// Opens `rc` with these settings.

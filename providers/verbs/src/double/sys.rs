@@ -572,22 +572,20 @@ pub(crate) fn pushed(
     room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
 }
 
-/// A host that says nothing and keeps nothing.
+/// A host that keeps what it is told of devices, and does nothing else.
 pub(crate) fn host() -> tieline_plugin_api::HostHandle {
-    let table = Box::leak(Box::new(tieline_plugin_api::abi::Host {
-        size: size_of::<tieline_plugin_api::abi::Host>(),
-        abi_major: 1,
-        abi_minor: 0,
-        context: ptr::null_mut(),
-        log: None,
-        config_get: None,
-        clock_ns: None,
-        async_event: None,
-        pages_alloc: None,
-        pages_free: None,
-    }));
+    use tieline_plugin_api::abi::Host;
+    let table = Box::leak(Box::new(Host { async_event: Some(report), ..Host::empty() }));
     // SAFETY: the table is never freed.
     unsafe { tieline_plugin_api::HostHandle::new(table) }.unwrap()
+}
+
+unsafe extern "C" fn report(_: *mut c_void, event: *const tieline_plugin_api::abi::AsyncEvent) {
+    // SAFETY: the provider's record and its text, lent for the call.
+    let (kind, domain) = unsafe {
+        ((*event).kind, core::slice::from_raw_parts((*event).domain, (*event).domain_len))
+    };
+    world(|world| world.reported.push((kind, String::from_utf8_lossy(domain).into_owned())));
 }
 
 /// The bytes that an event of the poll just made points to.

@@ -124,6 +124,8 @@ pub(super) struct World {
     pub(super) taken: i64,
     /// What was said to each opened device, by the address of its context.
     pub(super) async_events: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
+    /// What the host was told of devices.
+    pub(super) reported: Vec<(u32, String)>,
 }
 
 thread_local! {
@@ -159,6 +161,11 @@ pub(crate) fn registrations() -> usize {
 /// Bytes that are registered now.
 pub(crate) fn locked() -> usize {
     world(|world| world.memory.values().map(|area| area.len as usize).sum())
+}
+
+/// What the host has been told of devices, and whose.
+pub(crate) fn reported() -> Vec<(u32, String)> {
+    world(|world| world.reported.clone())
 }
 
 /// The device says something about itself (`IBV_EVENT_*`) or about port 1.

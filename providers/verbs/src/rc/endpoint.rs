@@ -286,13 +286,8 @@ impl RcEndpoint {
     }
 
     pub(crate) fn atomic(&self, key: &PackedKey, op: &Atomic) -> Posted {
-        match op.width {
-            8 => {}
-            4 => return Err(Status::Unsupported),
-            _ => return Err(Status::Invalid),
-        }
-        if op.op > atomic_op::MAX {
-            return Err(Status::Invalid);
+        if op.width != 8 || !matches!(op.op, atomic_op::ADD | atomic_op::COMPARE_SWAP) {
+            return Err(Status::Unsupported);
         }
         if op.offset % 8 != 0 || key.base.wrapping_add(op.offset) % 8 != 0 {
             return Err(Status::Misaligned);
@@ -301,10 +296,7 @@ impl RcEndpoint {
         let rkey = key.rkey;
         let work = match op.op {
             atomic_op::ADD => Work::FetchAdd { address, rkey, add: op.operand },
-            atomic_op::COMPARE_SWAP => {
-                Work::CompareSwap { address, rkey, compare: op.compare, swap: op.operand }
-            }
-            _ => return Err(Status::Unsupported),
+            _ => Work::CompareSwap { address, rkey, compare: op.compare, swap: op.operand },
         };
         let state = &mut *self.state.borrow_mut();
         connection!(state, self.slot).may_post()?;

@@ -5,6 +5,7 @@ pub(crate) mod sys;
 mod tests;
 
 use crate::abi::*;
+use crate::devices::PortName;
 #[cfg(test)]
 use crate::double::clock::Instant;
 use crate::sys::{AsyncEvent, Cq, Device};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[cfg(not(test))]
 use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
-use tieline_plugin_api::Failure;
+use tieline_plugin_api::{Failure, HostHandle, Status, async_kind};
 
 /// Hands the asynchronous events of a device to the interfaces that were opened on it, whoever reads them: those of a queue
 /// pair to the one that it belongs to, all others to each.
@@ -30,6 +31,9 @@ pub(crate) struct Watch {
     /// driver sends an event (soft RoCE waits, silently, until the last process has closed the device).
     entry: Option<PathBuf>,
     entry_looked: Mutex<Instant>,
+    host: HostHandle,
+    /// What the host calls the domain.
+    domain: String,
 }
 
 /// How often the entry is looked at.
@@ -44,10 +48,17 @@ pub(crate) struct Inbox {
 }
 
 impl Watch {
-    pub(crate) fn new(device: Arc<Device>, port: u8, entry: Option<PathBuf>) -> Watch {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        port: &PortName,
+        entry: Option<PathBuf>,
+        host: HostHandle,
+    ) -> Watch {
         Watch {
             device,
-            port,
+            port: port.port,
+            domain: port.domain(),
+            host,
             inboxes: Mutex::default(),
             gone: AtomicBool::new(false),
             port_down: AtomicBool::new(false),
@@ -80,21 +91,36 @@ impl Watch {
     pub(crate) fn read_events(&self) {
         while let Some(event) = self.device.next_event() {
             match event.kind {
-                IBV_EVENT_DEVICE_FATAL => self.gone.store(true, Ordering::Relaxed),
-                IBV_EVENT_PORT_ERR if event.port == Some(self.port) => {
-                    self.port_down.store(true, Ordering::Relaxed);
+                IBV_EVENT_DEVICE_FATAL if !self.gone.swap(true, Ordering::Relaxed) => {
+                    self.tell(async_kind::DEVICE_GONE, "the device has failed, or was removed");
                 }
-                IBV_EVENT_PORT_ACTIVE if event.port == Some(self.port) => {
-                    self.port_down.store(false, Ordering::Relaxed);
+                IBV_EVENT_PORT_ERR
+                    if event.port == Some(self.port)
+                        && !self.port_down.swap(true, Ordering::Relaxed) =>
+                {
+                    self.tell(async_kind::PORT_DOWN, "the port has lost its link");
+                }
+                IBV_EVENT_PORT_ACTIVE
+                    if event.port == Some(self.port)
+                        && self.port_down.swap(false, Ordering::Relaxed) =>
+                {
+                    self.tell(async_kind::PORT_UP, "the port has its link again");
                 }
                 _ => {}
             }
             self.deliver(event);
         }
         if self.entry_vanished() && !self.gone.swap(true, Ordering::Relaxed) {
+            self.tell(async_kind::DEVICE_GONE, "the device was removed");
             let kind = IBV_EVENT_DEVICE_FATAL;
             self.deliver(AsyncEvent { kind, qp: None, queue: None, port: None });
         }
+    }
+
+    /// Tells the host, whose report operators read.
+    fn tell(&self, kind: u32, words: &str) {
+        let status = if kind == async_kind::DEVICE_GONE { Status::NoDevice as i32 } else { 0 };
+        self.host.async_event(kind, status, &self.domain, words);
     }
 
     fn deliver(&self, event: AsyncEvent) {

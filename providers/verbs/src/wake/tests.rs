@@ -4,7 +4,8 @@ use super::*;
 use crate::devices::tests::FakeClass;
 use crate::double::clock::pass;
 use crate::double::domain;
-use crate::double::world::{announce, announce_of};
+use crate::double::sys::host;
+use crate::double::world::{announce, announce_of, reported};
 use crate::queue_pair::{Qp, QpShape, Srq};
 use std::sync::atomic::AtomicUsize;
 
@@ -128,7 +129,8 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
     folder.file("uverbs0/ibdev", "double0\n");
     let entry = folder.0.join("uverbs0");
     let device = domain(&[]).unwrap().state.device.clone();
-    let watch = Arc::new(Watch::new(device.clone(), 1, Some(entry.clone())));
+    let name = PortName { device: "double0".into(), port: 1 };
+    let watch = Arc::new(Watch::new(device.clone(), &name, Some(entry.clone()), host()));
     let sleep = Sleep::new(&watch, &Cq::new(&device, 16).unwrap()).unwrap();
     pass(ENTRY_EVERY);
     assert!(sleep.async_events().is_empty() && !watch.device_gone(), "it is there");
@@ -143,4 +145,29 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
         told.extend(sleep.async_events().iter().map(|event| event.kind));
     }
     assert_eq!((told, watch.device_gone()), (vec![IBV_EVENT_DEVICE_FATAL], true), "told once");
+    assert_eq!(reported(), [(async_kind::DEVICE_GONE, "verbs:double0".to_owned())]);
+}
+
+#[test]
+fn the_host_hears_once_that_the_port_or_the_device_is_gone() {
+    let domain = domain(&[]).unwrap();
+    let watch = &domain.state.watch;
+    let sleep = || Sleep::new(watch, &Cq::new(&domain.state.device, 16).unwrap()).unwrap();
+    let both = [sleep(), sleep()];
+    for (port, kind) in [
+        (1, IBV_EVENT_PORT_ACTIVE),
+        (1, IBV_EVENT_PORT_ERR),
+        (2, IBV_EVENT_PORT_ERR),
+        (1, IBV_EVENT_PORT_ERR),
+        (1, IBV_EVENT_PORT_ACTIVE),
+        (1, IBV_EVENT_DEVICE_FATAL),
+        (1, IBV_EVENT_DEVICE_FATAL),
+    ] {
+        announce_of(port, kind);
+        for sleep in &both {
+            assert_eq!(sleep.async_events().len(), 1);
+        }
+    }
+    let kinds: Vec<u32> = reported().into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [async_kind::PORT_DOWN, async_kind::PORT_UP, async_kind::DEVICE_GONE]);
 }

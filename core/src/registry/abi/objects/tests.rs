@@ -4,7 +4,7 @@ use super::*;
 use crate::registry::{Builtin, SearchPath, Settings, discover_in};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use tieline_plugin_api::abi::{
-    DomainAttr, DomainOps, Host, KeyParams, ProviderOps, RegisterParams, fixed,
+    Declared, DomainAttr, DomainOps, Host, KeyParams, ProviderOps, RegisterParams, Set, fixed,
 };
 use tieline_plugin_api::memory_caps;
 
@@ -112,12 +112,13 @@ unsafe extern "C" fn entry(_: *const Host, out: *mut ProviderOps) -> i32 {
 
 struct NoSettings;
 impl Settings for NoSettings {
-    fn get(&self, _: &str) -> Option<String> {
+    fn get(&self, _: &str) -> Option<Set> {
         None
     }
-    fn all(&self) -> Vec<(String, String)> {
+    fn all(&self) -> Vec<(String, Set)> {
         Vec::new()
     }
+    fn declared(&self, _: &str, _: &Declared) {}
 }
 
 /// A registration that ends as `answers` says.

@@ -1,0 +1,304 @@
+//! Configuration variables: how a provider declares them, what their values may be, and the values.
+
+use crate::flags::config_kind::{BOOL, COUNT, DURATION, LIST, SIZE, TEXT};
+use crate::{Failure, Status, units};
+use std::time::Duration;
+
+/// What the value of a variable may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepts<'a> {
+    /// [`crate::config_kind`].
+    pub kind: u32,
+    /// The least number: bytes, a count, nanoseconds.
+    pub least: u64,
+    /// The greatest number; 0: any.
+    pub most: u64,
+    /// With bars between them: what a text has to be one of, or what a value of another kind may be instead.
+    pub words: &'a str,
+}
+
+impl<'a> Accepts<'a> {
+    /// Every value of a kind.
+    #[must_use]
+    pub const fn any(kind: u32) -> Accepts<'a> {
+        Accepts { kind, least: 0, most: 0, words: "" }
+    }
+
+    /// What a text means: its number, and its place among the words, from 1 on; 0 when it is none of them. An empty text
+    /// says nothing, and is accepted.
+    #[must_use]
+    pub fn read(&self, text: &str) -> Option<(u64, u32)> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Some((0, 0));
+        }
+        if let Some(at) = self.words.split('|').position(|word| word.eq_ignore_ascii_case(text)) {
+            return Some((0, at as u32 + 1));
+        }
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let number = match self.kind {
+            SIZE => units::size(text)? as u64,
+            COUNT => units::count(text)?,
+            DURATION => nanoseconds(units::duration(text)?),
+            BOOL => return units::boolean(text).map(|yes| (u64::from(yes), 0)),
+            TEXT if !self.words.is_empty() => return None,
+            TEXT | LIST => return Some((0, 0)),
+            _ => return None,
+        };
+        let most = if self.most == 0 { u64::MAX } else { self.most };
+        (self.least..=most).contains(&number).then_some((number, 0))
+    }
+
+    /// The kind as reports name it: `size`, or the words that a text has to be one of.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let kind = match self.kind {
+            SIZE => "size",
+            COUNT => "count",
+            DURATION => "duration",
+            BOOL => "bool",
+            LIST => "list",
+            _ => "text",
+        };
+        match (self.kind, self.words) {
+            (_, "") => kind.to_owned(),
+            (TEXT, words) => words.to_owned(),
+            (_, words) => format!("{kind}|{words}"),
+        }
+    }
+
+    /// What is accepted, for the error of a value that is not.
+    #[must_use]
+    pub fn accepted(&self) -> String {
+        let words = self.words.replace('|', ", ");
+        let kind = match self.kind {
+            SIZE => {
+                "a size is a whole number with k, m, g or t (powers of 1024), such as 4096, 64k or 2GiB, or inf"
+            }
+            COUNT => "a count is a whole number such as 16, or inf",
+            DURATION => {
+                "a duration is a whole number with ns, us, ms, s, min or h, such as 10ms or 1s, or inf"
+            }
+            BOOL => "accepted are y, yes, on, true, 1 and n, no, off, false, 0",
+            TEXT if !words.is_empty() => return format!("accepted are {words}"),
+            _ => return "any text is accepted".into(),
+        };
+        let number = |number: u64| match self.kind {
+            SIZE => bytes(number),
+            DURATION => format!("{:?}", Duration::from_nanos(number)),
+            _ => number.to_string(),
+        };
+        let limits = match (self.least, self.most) {
+            (0, 0) => String::new(),
+            (least, 0) => format!("; it is {} at least", number(least)),
+            (least, most) => format!("; it lies between {} and {}", number(least), number(most)),
+        };
+        let words = if words.is_empty() { words } else { format!("; accepted is also {words}") };
+        format!("{kind}{limits}{words}")
+    }
+}
+
+/// `64k`: with the largest unit that leaves a whole number.
+fn bytes(number: u64) -> String {
+    let whole = |shift: u32| number != 0 && number % (1 << shift) == 0;
+    match [(40, 't'), (30, 'g'), (20, 'm'), (10, 'k')].into_iter().find(|unit| whole(unit.0)) {
+        Some((shift, unit)) => format!("{}{unit}", number >> shift),
+        None => number.to_string(),
+    }
+}
+
+/// One configuration variable of a provider.
+///
+/// ```
+/// use tieline_plugin_api::ConfigDoc;
+/// const VARIABLES: &[ConfigDoc] = &[
+///     ConfigDoc::size("TIELINE_MINE_BUFFER", "64k", "How much waits for one peer.").between(4 << 10, 1 << 30),
+///     ConfigDoc::text("TIELINE_MINE_MODE", "auto", "When it is used.").one_of("auto|on|off"),
+/// ];
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigDoc {
+    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    pub name: &'static str,
+    /// The default, as a user would write it: `4k`.
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+    /// What it may be.
+    pub accepts: Accepts<'static>,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $kind:ident;)*) => { $(
+        $(#[$doc])*
+        #[must_use]
+        pub const fn $name(name: &'static str, default: &'static str, doc: &'static str) -> ConfigDoc {
+            ConfigDoc { name, default, doc, accepts: Accepts::any($kind) }
+        }
+    )* };
+}
+
+impl ConfigDoc {
+    kinds! {
+        /// Bytes: `64k`.
+        size = SIZE;
+        /// A number: `16`.
+        count = COUNT;
+        /// A time: `10ms`.
+        duration = DURATION;
+        /// Yes or no.
+        flag = BOOL;
+        /// Any text.
+        text = TEXT;
+        /// Names with commas between them.
+        list = LIST;
+    }
+
+    /// With limits for its number: bytes, a count, nanoseconds.
+    #[must_use]
+    pub const fn between(mut self, least: u64, most: u64) -> ConfigDoc {
+        (self.accepts.least, self.accepts.most) = (least, most);
+        self
+    }
+
+    /// A text that is one of these words, with bars between them; a value of another kind may be one of them instead.
+    #[must_use]
+    pub const fn one_of(mut self, words: &'static str) -> ConfigDoc {
+        self.accepts.words = words;
+        self
+    }
+
+    /// The value that a text stands for.
+    ///
+    /// # Errors
+    /// A sentence that names the variable and what it accepts.
+    pub fn read(&self, text: &str) -> Result<Value, Failure> {
+        let Some((number, word)) = self.accepts.read(text) else {
+            let why = format!("{}={text} is not valid: {}", self.name, self.accepts.accepted());
+            return Err(Failure::new(Status::Invalid, why));
+        };
+        Ok(Value { number, word, text: text.trim().to_owned(), ..Value::default() })
+    }
+}
+
+/// The value of a variable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Value {
+    /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number.
+    pub number: u64,
+    /// Which of the variable's words it is, from 1 on; 0: none of them.
+    pub word: u32,
+    /// As it was written, without blanks around it.
+    pub text: String,
+    /// Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    pub origin: String,
+    /// Nobody set it.
+    pub is_default: bool,
+}
+
+impl Value {
+    /// A number of bytes, or of things.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        usize::try_from(self.number).unwrap_or(usize::MAX)
+    }
+
+    /// A time that can be added to what a clock shows: at most [`units::FOREVER`].
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        Duration::from_nanos(self.number).min(units::FOREVER)
+    }
+
+    /// Yes or no.
+    #[must_use]
+    pub fn is_yes(&self) -> bool {
+        self.number != 0
+    }
+}
+
+/// The values of variables where `set` says what some of them were set to: what a host answers, without one.
+///
+/// # Errors
+/// The first value that is none.
+pub fn values(
+    variables: &[ConfigDoc],
+    set: impl Fn(&str) -> Option<String>,
+) -> Result<impl Fn(&str) -> Value, Failure> {
+    let read = |doc: &ConfigDoc| {
+        let text = set(doc.name);
+        let value = doc.read(text.as_deref().unwrap_or(doc.default))?;
+        Ok((doc.name, Value { is_default: text.is_none(), ..value }))
+    };
+    let values = variables.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
+    Ok(move |name: &str| {
+        values.iter().find(|value| value.0 == name).map(|value| value.1.clone()).unwrap_or_default()
+    })
+}
+
+/// Variables of the core that providers read as well. Who reads one declares it; the core's own declaration holds.
+pub mod shared {
+    use super::ConfigDoc;
+
+    /// The job's secret.
+    pub const SECRET: ConfigDoc = ConfigDoc::text("TIELINE_SECRET", "", "The core's.");
+    /// Interfaces that connections over TCP may use.
+    pub const TCP_INTERFACES: ConfigDoc =
+        ConfigDoc::list("TIELINE_TCP_INTERFACES", "", "The core's.");
+    /// Ports to listen on for connections over TCP.
+    pub const TCP_PORTS: ConfigDoc = ConfigDoc::text("TIELINE_TCP_PORTS", "0", "The core's.");
+    /// How long a peer or the way to it may be silent.
+    pub const FAILURE_TIMEOUT: ConfigDoc =
+        ConfigDoc::duration("TIELINE_FAILURE_TIMEOUT", "20s", "The core's.");
+    /// How long forming one connection may take.
+    pub const CONNECT_TIMEOUT: ConfigDoc =
+        ConfigDoc::duration("TIELINE_CONNECT_TIMEOUT", "30s", "The core's.");
+    /// How long closing an interface may take.
+    pub const CLOSE_TIMEOUT: ConfigDoc =
+        ConfigDoc::duration("TIELINE_CLOSE_TIMEOUT", "1s", "The core's.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_read_in_its_unit_and_within_its_limits() {
+        let size = ConfigDoc::size("TIELINE_X", "4k", "").between(1 << 10, 1 << 20);
+        assert_eq!(size.read(" 64k ").unwrap().size(), 64 << 10);
+        for text in ["512", "2m", "lots", "inf"] {
+            let failure = size.read(text).unwrap_err();
+            let expected = format!("TIELINE_X={text} is not valid: a size is");
+            assert!(failure.text.starts_with(&expected), "{}", failure.text);
+            assert!(failure.text.ends_with("it lies between 1k and 1m"), "{}", failure.text);
+        }
+        let time = ConfigDoc::duration("TIELINE_X", "", "").between(1_000_000, 0);
+        assert_eq!(time.read("2ms").unwrap().duration(), Duration::from_millis(2));
+        assert_eq!(time.read("inf").unwrap().duration(), units::FOREVER);
+        assert!(time.read("1us").unwrap_err().text.ends_with("it is 1ms at least"));
+        assert_eq!(time.read("").unwrap().number, 0, "an empty text says nothing");
+    }
+
+    #[test]
+    fn words_are_told_by_their_place_and_stand_beside_numbers() {
+        let mode = ConfigDoc::text("TIELINE_X", "auto", "").one_of("auto|on|off");
+        assert_eq!(["auto", "On", "off"].map(|text| mode.read(text).unwrap().word), [1, 2, 3]);
+        assert!(mode.read("maybe").unwrap_err().text.ends_with("accepted are auto, on, off"));
+        let rails = ConfigDoc::count("TIELINE_X", "1", "").between(1, 8).one_of("all");
+        let read = |text| rails.read(text).map(|value| (value.number, value.word)).ok();
+        assert_eq!([read("all"), read("8"), read("9")], [Some((0, 1)), Some((8, 0)), None]);
+        assert_eq!(rails.accepts.name(), "count|all");
+        let flag = ConfigDoc::flag("TIELINE_X", "auto", "").one_of("auto");
+        assert_eq!(
+            ["auto", "yes", "off"].map(|t| flag.read(t).unwrap().is_yes()),
+            [false, true, false]
+        );
+    }
+
+    #[test]
+    fn what_is_set_takes_the_place_of_the_default() {
+        let list = [ConfigDoc::count("TIELINE_A", "3", ""), ConfigDoc::count("TIELINE_B", "4", "")];
+        let values = values(&list, |name| (name == "TIELINE_B").then(|| "5".into())).unwrap();
+        let (a, b) = (values("TIELINE_A"), values("TIELINE_B"));
+        assert_eq!(((a.number, a.is_default), (b.number, b.is_default)), ((3, true), (5, false)));
+    }
+}
