@@ -370,7 +370,10 @@ struct tieline_config_value {
     uint32_t word;
     /* 1: nobody has set it. */
     uint32_t is_default;
-    /* As it was written, without blanks around it. */
+    /*
+     * As it was written, without blanks around it; one of the variable's words as the variable declares it, in whatever
+     * case it was written.
+     */
     const uint8_t *text;
     /* Its length. */
     size_t text_len;

@@ -253,7 +253,8 @@ pub struct ConfigValue {
     pub word: u32,
     /// 1: nobody has set it.
     pub is_default: u32,
-    /// As it was written, without blanks around it.
+    /// As it was written, without blanks around it; one of the variable's words as the variable declares it, in whatever
+    /// case it was written.
     pub text: *const u8,
     /// Its length.
     pub text_len: usize,

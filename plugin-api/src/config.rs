@@ -49,6 +49,15 @@ impl<'a> Accepts<'a> {
         (self.least..=most).contains(&number).then_some((number, 0))
     }
 
+    /// The value that a text stands for; nobody has set it, so far.
+    #[must_use]
+    pub fn value(&self, text: &str) -> Option<Value> {
+        let (number, word) = self.read(text)?;
+        let declared = self.words.split('|').nth((word as usize).wrapping_sub(1));
+        let text = declared.unwrap_or(text.trim()).to_owned();
+        Some(Value { number, word, text, ..Value::default() })
+    }
+
     /// The kind as reports name it: `size`, or the words that a text has to be one of.
     #[must_use]
     pub fn name(&self) -> String {
@@ -173,11 +182,10 @@ impl ConfigDoc {
     /// # Errors
     /// A sentence that names the variable and what it accepts.
     pub fn read(&self, text: &str) -> Result<Value, Failure> {
-        let Some((number, word)) = self.accepts.read(text) else {
+        self.accepts.value(text).ok_or_else(|| {
             let why = format!("{}={text} is not valid: {}", self.name, self.accepts.accepted());
-            return Err(Failure::new(Status::Invalid, why));
-        };
-        Ok(Value { number, word, text: text.trim().to_owned(), ..Value::default() })
+            Failure::new(Status::Invalid, why)
+        })
     }
 }
 
@@ -188,7 +196,8 @@ pub struct Value {
     pub number: u64,
     /// Which of the variable's words it is, from 1 on; 0: none of them.
     pub word: u32,
-    /// As it was written, without blanks around it.
+    /// As it was written, without blanks around it; one of the variable's words as the variable declares it, in whatever
+    /// case it was written.
     pub text: String,
     /// Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: String,
@@ -282,6 +291,8 @@ mod tests {
     fn words_are_told_by_their_place_and_stand_beside_numbers() {
         let mode = ConfigDoc::text("TIELINE_X", "auto", "").one_of("auto|on|off");
         assert_eq!(["auto", "On", "off"].map(|text| mode.read(text).unwrap().word), [1, 2, 3]);
+        let texts = ["AUTO", " On ", "off"].map(|text| mode.read(text).unwrap().text);
+        assert_eq!(texts, ["auto", "on", "off"], "as they are declared");
         assert!(mode.read("maybe").unwrap_err().text.ends_with("accepted are auto, on, off"));
         let rails = ConfigDoc::count("TIELINE_X", "1", "").between(1, 8).one_of("all");
         let read = |text| rails.read(text).map(|value| (value.number, value.word)).ok();

@@ -52,7 +52,7 @@ pub(super) enum Mode {
 
 impl Mode {
     pub(super) fn parse(value: Option<&str>) -> Mode {
-        match value {
+        match value.map(str::to_ascii_lowercase).as_deref() {
             Some("off" | "0" | "no" | "false") => Mode::Off,
             Some("nocache") => Mode::NoCache,
             _ => Mode::On,

@@ -172,12 +172,12 @@ fn value_of(declared: &Declared, set: Option<Set>) -> Result<Value, Failure> {
     let (text, origin) = set.unwrap_or_else(|| (declared.default.clone(), None));
     let is_default = origin.is_none();
     let origin = origin.unwrap_or_else(|| "default".into());
-    let Some((number, word)) = declared.accepts().read(&text) else {
+    let Some(value) = declared.accepts().value(&text) else {
         let (name, accepted) = (&declared.name, declared.accepts().accepted());
         let why = format!("{name}={text} ({origin}) is not valid: {accepted}");
         return Err(Failure::new(Status::Invalid, why));
     };
-    Ok(Value { number, word, text: text.trim().to_owned(), origin, is_default })
+    Ok(Value { origin, is_default, ..value })
 }
 
 /// # Safety
@@ -241,6 +241,14 @@ unsafe extern "C" fn played_get(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_handed_out_as_it_was_declared() {
+        let doc = crate::ConfigDoc::text("TIELINE_X", "auto", "").one_of("auto|off");
+        let set = Some(("OFF ".into(), Some("environment".into())));
+        let value = value_of(&Declared::from(&doc), set).unwrap();
+        assert_eq!((&value.text[..], value.word), ("off", 2));
+    }
 
     #[test]
     fn an_empty_text_counts_as_not_set() {

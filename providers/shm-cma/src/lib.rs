@@ -41,6 +41,7 @@ pub use endpoint::CmaEndpoint;
 pub use interface::CmaInterface;
 pub use keys::{Registration, RemoteKey};
 
+use tieline_plugin_api::config::Value;
 use tieline_plugin_api::{
     ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
 };
@@ -58,6 +59,10 @@ const PTRACER: ConfigDoc = ConfigDoc::text(
 )
 .one_of("auto|off");
 
+fn may_set_ptracer(value: &Value) -> bool {
+    value.text != "off"
+}
+
 /// The provider.
 pub struct ShmCma {
     may_set_ptracer: bool,
@@ -67,7 +72,7 @@ impl Provider for ShmCma {
     type Domain = CmaDomain;
 
     fn open(host: HostHandle) -> Result<ShmCma, Failure> {
-        let may_set_ptracer = host.config(PTRACER.name).text != "off";
+        let may_set_ptracer = may_set_ptracer(&host.config(PTRACER.name));
         probe::kernel_has_it()?;
         Ok(ShmCma { may_set_ptracer })
     }
@@ -92,5 +97,16 @@ impl Provider for ShmCma {
         } else {
             Err(Failure::new(Status::NoDevice, format!("shm-cma has no domain `{name}`")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_named_where_that_is_off_in_whatever_case() {
+        let may = |text| may_set_ptracer(&PTRACER.read(text).unwrap());
+        assert_eq!(["auto", "off", "OFF", " Off "].map(may), [true, false, false, false]);
     }
 }

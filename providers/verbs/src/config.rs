@@ -303,6 +303,16 @@ mod tests {
     }
 
     #[test]
+    fn the_cache_is_named_in_whatever_case() {
+        let cache = |text: &'static str| {
+            Settings::of(|n| (n == "TIELINE_VERBS_CACHE").then(|| text.into())).unwrap().cache
+        };
+        assert!(cache("OFF").is_none());
+        assert!(cache("Keep").is_some_and(|limits| limits.keep));
+        assert!(cache("in-use").is_some_and(|limits| !limits.keep));
+    }
+
+    #[test]
     fn timers_are_rounded_up_to_what_the_device_knows() {
         assert_eq!(ack_exponent(Duration::from_millis(67)), 14);
         assert_eq!(ack_exponent(Duration::from_secs(1)), 18);
