@@ -10,6 +10,7 @@
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
 //! assert_eq!(config.size(vars::QUEUE_BYTES)?, 1 << 20);
 //! config.declare("shm", provider_variables);        // when its entry function says so
+//! config.uses("shm");                               // once it has started
 //! let warnings = config.check(&["verbs"])?;         // found, but not loaded
 //! ```
 
@@ -33,7 +34,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use serde::Serialize;
-use tieline_plugin_api::Status;
+use tieline_plugin_api::config::{Accepts, shown};
+use tieline_plugin_api::{Status, config_kind};
 
 use select::Selection;
 
@@ -130,7 +132,7 @@ pub struct Config {
 struct Known {
     /// By name: the provider and what it declared.
     declared: BTreeMap<String, (String, Declared)>,
-    /// Providers that declared, even nothing.
+    /// Providers that are in use.
     providers: BTreeSet<String>,
     /// Names of families (priorities, connection lists) that somebody asked for.
     asked: BTreeSet<String>,
@@ -242,6 +244,8 @@ impl Config {
         if let Some(error) = self.refused(name) {
             return Some(error);
         }
+        let text = self.text(name);
+        let words = words.replace(&text, shown(name, &text));
         let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
@@ -301,10 +305,27 @@ impl Config {
         set.map(|name| self.selection(name)).transpose()
     }
 
+    /// What the core says of a variable of its own, which holds whatever a provider declares; none for any other.
+    pub fn of_the_core(&self, name: &str) -> Option<Declared> {
+        let exact = vars::CORE.iter().find(|var| var.name == name);
+        let mut families = vars::CORE.iter().filter(|var| var.is_family());
+        let var = exact.or_else(|| families.find(|var| name.starts_with(var.name)))?;
+        let accepts = match var.kind {
+            Kind::Value(accepts) => accepts,
+            // To a provider these are texts: the core's own check has more to say of them.
+            Kind::Integer | Kind::Selection | Kind::Path => Accepts::any(config_kind::TEXT),
+        };
+        Some(Declared::new(name, var.default, var.doc, accepts))
+    }
+
+    /// A provider is in use: a name that begins as its own do, and that it has not declared, is a slip.
+    pub fn uses(&self, provider: &str) {
+        let _ = self.known_mut().providers.insert(provider.to_owned());
+    }
+
     /// Adds variables of a provider that is in use, or would be but for a value.
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
-        let _ = known.providers.insert(provider.to_owned());
         for variable in variables {
             if !vars::CORE.iter().any(|core| core.name == variable.name) {
                 let entry = known.declared.entry(variable.name.clone());
@@ -449,11 +470,6 @@ impl Config {
     fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A value as it may be shown to anybody.
-fn shown<'a>(name: &str, value: &'a str) -> &'a str {
-    if name == vars::SECRET && !value.is_empty() { "(set)" } else { value }
 }
 
 /// `shm-cma` as it stands in a variable's name: `SHM_CMA`.

@@ -273,13 +273,26 @@ fn names_of_providers_that_were_not_loaded_pass() {
         ("TIELINE_STRICT", "1"),
     ];
     let config = env(&set).build().unwrap();
-    config.declare("shm", []);
+    config.uses("shm");
     assert!(config.check(&["verbs", "shm-cma"]).unwrap().is_empty());
     // shm-cma is loaded and has no such variable: shm, which is not loaded, does not excuse it.
     let config = env(&set).build().unwrap();
     config.declare("shm-cma", vec![size("TIELINE_SHM_CMA_CHUNKS", "1k")]);
+    config.uses("shm-cma");
     let error = config.check(&["verbs", "shm"]).unwrap_err();
     assert!(error.fix().contains("TIELINE_SHM_CMA_CHUNKS"), "{error}");
+}
+
+#[test]
+fn a_provider_that_declared_and_did_not_start_excuses_its_families() {
+    let set = [
+        ("TIELINE_PRIORITY_VERBS", "3"),
+        ("TIELINE_CONNECT_VERBS", "tcp-connect"),
+        ("TIELINE_STRICT", "1"),
+    ];
+    let config = env(&set).build().unwrap();
+    config.declare("verbs", vec![size("TIELINE_VERBS_SEGMENT", "8k")]);
+    assert!(config.check(&["verbs"]).unwrap().is_empty());
 }
 
 #[test]
@@ -328,7 +341,7 @@ fn a_modules_priority_beats_its_providers() {
 #[test]
 fn a_priority_of_nobody_is_not_known() {
     let config = env(&[("TIELINE_PRIORITY_VERSB", "1")]).build().unwrap();
-    config.declare("verbs", []);
+    config.uses("verbs");
     let _ = config.priority("verbs", "rc").unwrap();
     let warnings = config.check(&[]).unwrap();
     assert!(warnings[0].contains("did you mean TIELINE_PRIORITY_VERBS?"), "{warnings:?}");
@@ -359,6 +372,19 @@ fn a_secret_is_read_from_its_file_and_never_shown() {
     assert_eq!(config.get(vars::SECRET).as_deref(), Some("open sesame"));
     assert!(!config.cite(vars::SECRET).contains("sesame"));
     assert!(!format!("{:?}", config.views()).contains("sesame"));
+    let error = config.refused_by("tcp", "TIELINE_SECRET=open sesame is too short").unwrap();
+    assert!(!format!("{error:?}").contains("sesame"), "{error:?}");
+    assert!(error.why().contains("TIELINE_SECRET=(set) is too short"), "{error}");
+}
+
+#[test]
+fn the_core_knows_its_own_variables_and_no_others() {
+    let config = env(&[]).build().unwrap();
+    let kind = |name: &str| config.of_the_core(name).map(|it| it.accepts().name());
+    assert_eq!(kind(vars::FAILURE_TIMEOUT).as_deref(), Some("duration"));
+    assert_eq!(kind(vars::PROBE).as_deref(), Some("on|off|nocache"));
+    assert_eq!(kind("TIELINE_PRIORITY_SHM").as_deref(), Some("text"));
+    assert_eq!(kind("TIELINE_SHM_WINDOW"), None);
 }
 
 #[test]

@@ -126,7 +126,7 @@ unsafe extern "C" fn config_declare(
     vars: *const ConfigVar,
     count: usize,
 ) -> i32 {
-    let set = |variable: &Declared| {
+    let set = |variable: &mut Declared| {
         if let Ok(mut declared) = DECLARED.lock() {
             declared.retain(|known: &Declared| known.name != variable.name);
             declared.push(variable.clone());

@@ -183,7 +183,8 @@ impl ConfigDoc {
     /// A sentence that names the variable and what it accepts.
     pub fn read(&self, text: &str) -> Result<Value, Failure> {
         self.accepts.value(text).ok_or_else(|| {
-            let why = format!("{}={text} is not valid: {}", self.name, self.accepts.accepted());
+            let (name, text) = (self.name, shown(self.name, text));
+            let why = format!("{name}={text} is not valid: {}", self.accepts.accepted());
             Failure::new(Status::Invalid, why)
         })
     }
@@ -242,6 +243,12 @@ pub fn values(
     Ok(move |name: &str| {
         values.iter().find(|value| value.0 == name).map(|value| value.1.clone()).unwrap_or_default()
     })
+}
+
+/// A value as it may be shown to anybody: not the job's secret.
+#[must_use]
+pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    if name == shared::SECRET.name && !value.is_empty() { "(set)" } else { value }
 }
 
 /// Variables of the core that providers read as well. Who reads one declares it; the core's own declaration holds.

@@ -10,6 +10,11 @@ pub(crate) trait Settings: Send + Sync {
     /// Everything that [`Settings::get`] answers, for a child process that can ask nobody.
     fn all(&self) -> Vec<(String, Set)>;
 
+    /// What the core says of a variable of its own, whatever a provider declares.
+    fn of_the_core(&self, _name: &str) -> Option<Declared> {
+        None
+    }
+
     /// A provider has declared a variable.
     fn declared(&self, provider: &str, variable: &Declared);
 }

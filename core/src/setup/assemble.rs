@@ -30,6 +30,10 @@ impl Settings for ConfigSettings {
         all.map(|(name, value)| (name.clone(), (value, self.0.who_set(&name)))).collect()
     }
 
+    fn of_the_core(&self, name: &str) -> Option<Declared> {
+        self.0.of_the_core(name)
+    }
+
     fn declared(&self, provider: &str, variable: &Declared) {
         self.0.declare(provider, [variable.clone()]);
     }
@@ -123,7 +127,7 @@ impl Core {
         let seen: Vec<&str> = discovery.records.iter().map(|r| r.provider.as_str()).collect();
         records.extend(providers.unmatched(&seen, &discovery.looked));
         for provider in &discovery.providers {
-            config.declare(&provider.name, []);
+            config.uses(&provider.name);
         }
 
         let mut domains = Vec::new();

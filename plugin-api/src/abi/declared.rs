@@ -2,7 +2,7 @@
 
 use super::shims::{read_params, write_attr};
 use super::{ABI_MAJOR, ABI_MINOR, ConfigValue, ConfigVar, Host};
-use crate::config::{Accepts, Value};
+use crate::config::{Accepts, Value, shown};
 use crate::{Failure, OK, Status, config_kind};
 use core::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,14 @@ pub struct Declared {
 }
 
 impl Declared {
+    /// A variable of this name.
+    #[must_use]
+    pub fn new(name: &str, default: &str, doc: &str, accepts: Accepts<'_>) -> Declared {
+        let Accepts { kind, least, most, words } = accepts;
+        let (name, default, doc) = (name.into(), default.into(), doc.into());
+        Declared { name, default, doc, kind, least, most, words: words.into() }
+    }
+
     /// What its value may be.
     #[must_use]
     pub fn accepts(&self) -> Accepts<'_> {
@@ -32,16 +40,7 @@ impl Declared {
 
 impl From<&crate::ConfigDoc> for Declared {
     fn from(doc: &crate::ConfigDoc) -> Declared {
-        let Accepts { kind, least, most, words } = doc.accepts;
-        Declared {
-            name: doc.name.into(),
-            default: doc.default.into(),
-            doc: doc.doc.into(),
-            kind,
-            least,
-            most,
-            words: words.into(),
-        }
+        Declared::new(doc.name, doc.default, doc.doc, doc.accepts)
     }
 }
 
@@ -59,7 +58,8 @@ impl Declarations {
         Declarations(Mutex::new(Vec::new()))
     }
 
-    /// Takes a list in. `set` is told of each variable, and says what somebody has set it to.
+    /// Takes a list in. `set` is told of each variable, and says what somebody has set it to; where it knows better what a
+    /// variable is, it says so in its place.
     ///
     /// # Errors
     /// A list that makes no sense, and the first value that is none, in a sentence; the others are taken all the same.
@@ -70,7 +70,7 @@ impl Declarations {
         &self,
         vars: *const ConfigVar,
         count: usize,
-        mut set: impl FnMut(&Declared) -> Option<Set>,
+        mut set: impl FnMut(&mut Declared) -> Option<Set>,
     ) -> Result<(), Failure> {
         if count > 0 && vars.is_null() {
             return Err(Failure::new(Status::Invalid, "the list of variables is null"));
@@ -78,11 +78,14 @@ impl Declarations {
         let mut refused = Ok(());
         for at in 0..count {
             // SAFETY: the first record's size is the distance between records, says the caller.
-            let declared = unsafe {
+            let mut declared = unsafe {
                 let distance = *vars.cast::<usize>();
                 read(vars.cast::<u8>().add(at * distance).cast())
             }?;
-            let value = value_of(&declared, set(&declared));
+            let value = {
+                let set = set(&mut declared);
+                value_of(&declared, set)
+            };
             let mut list = self.locked();
             match value {
                 Ok(value) if list.iter().all(|(name, _)| *name != declared.name) => {
@@ -174,6 +177,7 @@ fn value_of(declared: &Declared, set: Option<Set>) -> Result<Value, Failure> {
     let origin = origin.unwrap_or_else(|| "default".into());
     let Some(value) = declared.accepts().value(&text) else {
         let (name, accepted) = (&declared.name, declared.accepts().accepted());
+        let text = shown(name, &text);
         let why = format!("{name}={text} ({origin}) is not valid: {accepted}");
         return Err(Failure::new(Status::Invalid, why));
     };
@@ -223,7 +227,7 @@ unsafe extern "C" fn played_declare(
     // SAFETY: the context of a table of `played_host`, which is never freed; the provider's records.
     unsafe {
         let played = &*context.cast::<Played>();
-        let set = |var: &Declared| Some(((played.set)(&var.name)?, Some("here".to_owned())));
+        let set = |var: &mut Declared| Some(((played.set)(&var.name)?, Some("here".to_owned())));
         played.declarations.declare(vars, count, set).map_or_else(|f| f.status as i32, |()| OK)
     }
 }
@@ -248,6 +252,15 @@ mod tests {
         let set = Some(("OFF ".into(), Some("environment".into())));
         let value = value_of(&Declared::from(&doc), set).unwrap();
         assert_eq!((&value.text[..], value.word), ("off", 2));
+    }
+
+    #[test]
+    fn a_secret_is_in_no_sentence() {
+        let doc = crate::ConfigDoc::text("TIELINE_SECRET", "", "").one_of("a|b");
+        let set = Some(("open sesame".into(), Some("environment".into())));
+        let failure = value_of(&Declared::from(&doc), set).unwrap_err();
+        assert!(failure.text.starts_with("TIELINE_SECRET=(set) (environment) is"), "{failure:?}");
+        assert!(!doc.read("open sesame").unwrap_err().text.contains("sesame"));
     }
 
     #[test]

@@ -122,6 +122,9 @@ impl Services {
         // SAFETY: the caller's promise.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
+                if let Some(known) = settings.of_the_core(&variable.name) {
+                    *variable = known;
+                }
                 settings.declared(&self.provider, variable);
                 settings.get(&variable.name)
             })

@@ -22,6 +22,10 @@ impl Settings for NoSettings {
     fn all(&self) -> Vec<(String, Set)> {
         Vec::new()
     }
+    fn of_the_core(&self, name: &str) -> Option<Declared> {
+        let doc = ConfigDoc::duration("TIELINE_OF_THE_CORE", "20s", "The core's.");
+        (name == doc.name).then(|| (&doc).into())
+    }
     fn declared(&self, _: &str, _: &Declared) {}
 }
 
@@ -240,6 +244,21 @@ fn a_value_that_a_variable_does_not_accept_is_refused_with_the_hosts_words() {
         "{found}"
     );
     assert!(found.contains("between 1k and 32k"), "{found}");
+}
+
+#[test]
+fn what_the_core_says_of_its_own_variable_holds_whatever_a_provider_declares() {
+    const VARIABLES: &[ConfigDoc] =
+        &[ConfigDoc::count("TIELINE_OF_THE_CORE", "7", "Mine.").between(1, 9)];
+    unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's table.
+        let handle = unsafe { HostHandle::new(host) }.expect("a host");
+        let value = handle.declare(VARIABLES).expect("a value").config("TIELINE_OF_THE_CORE");
+        assert_eq!((value.number, value.text.as_str()), (20_000_000_000, "20s"));
+        // SAFETY: the core's arguments.
+        unsafe { old_entry(host, out) }
+    }
+    assert_eq!(discover_builtin(entry).providers.len(), 1);
 }
 
 #[test]
