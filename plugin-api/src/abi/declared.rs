@@ -1,10 +1,11 @@
 //! The host's side of configuration variables: what a provider has declared, checked, and the values that it is given.
 
-use super::shims::{read_params, write_attr};
+use super::shims::{read_params_of, write_attr};
 use super::{ABI_MAJOR, ABI_MINOR, ConfigValue, ConfigVar, Host};
 use crate::config::{Accepts, Value, shown};
 use crate::{Failure, OK, Status, config_kind};
 use core::ffi::c_void;
+use core::mem::offset_of;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A variable as a provider has declared it.
@@ -62,7 +63,8 @@ impl Declarations {
     /// variable is, it says so in its place.
     ///
     /// # Errors
-    /// A list that makes no sense, and the first value that is none, in a sentence; the others are taken all the same.
+    /// `INVALID`: the first value that is none, in a sentence; the others are taken all the same. `UNSUPPORTED_PARAM`: what only
+    /// a newer minor may mean. `PROVIDER_FAILED`: a list that makes no sense. Of these two nothing is taken.
     ///
     /// # Safety
     /// `vars` points to `count` records, each as long as the first one's `size`, with texts that can be read.
@@ -72,26 +74,36 @@ impl Declarations {
         count: usize,
         mut set: impl FnMut(&mut Declared) -> Option<Set>,
     ) -> Result<(), Failure> {
-        if count > 0 && vars.is_null() {
-            return Err(Failure::new(Status::Invalid, "the list of variables is null"));
+        if count == 0 {
+            return Ok(());
+        }
+        if vars.is_null() || !vars.is_aligned() || count > MOST_RECORDS {
+            return Err(nonsense("the list of variables is null, at an odd address or too long"));
+        }
+        // SAFETY: the list has a first record, whose first field is its size.
+        let distance = unsafe { *vars.cast::<usize>() };
+        if !(LEAST_RECORD..=MOST_RECORD).contains(&distance)
+            || distance % align_of::<ConfigVar>() != 0
+        {
+            let why = format!("a record of a variable says that it is {distance} bytes long");
+            return Err(nonsense(&why));
+        }
+        // All of the list makes sense before any value is looked at: a provider's slip is not the user's.
+        let mut declared: Vec<Declared> = Vec::new();
+        for at in 0..count {
+            // SAFETY: the first record's size is the distance between records, says the caller; both are bounded.
+            let var = unsafe { read(vars.cast::<u8>().add(at * distance).cast(), distance) }?;
+            let taken = self.locked().iter().any(|(name, _)| *name == var.name);
+            if taken || declared.iter().any(|other| other.name == var.name) {
+                return Err(nonsense(&format!("variable {:?} is declared twice", var.name)));
+            }
+            declared.push(var);
         }
         let mut refused = Ok(());
-        for at in 0..count {
-            // SAFETY: the first record's size is the distance between records, says the caller.
-            let mut declared = unsafe {
-                let distance = *vars.cast::<usize>();
-                read(vars.cast::<u8>().add(at * distance).cast())
-            }?;
-            let value = {
-                let set = set(&mut declared);
-                value_of(&declared, set)
-            };
-            let mut list = self.locked();
-            match value {
-                Ok(value) if list.iter().all(|(name, _)| *name != declared.name) => {
-                    list.push((declared.name, Box::new(value)));
-                }
-                Ok(_) => {}
+        for mut var in declared {
+            let set = set(&mut var);
+            match value_of(&var, set) {
+                Ok(value) => self.locked().push((var.name, Box::new(value))),
                 Err(failure) => refused = refused.and(Err(failure)),
             }
         }
@@ -101,9 +113,10 @@ impl Declarations {
     /// Writes the value of a variable.
     ///
     /// # Safety
-    /// The name can be read; `out` is a record whose size is set.
+    /// The name can be read; `out` is a record that is as long as it says.
     pub unsafe fn get(&self, name: *const u8, name_len: usize, out: *mut ConfigValue) -> i32 {
-        if out.is_null() {
+        // SAFETY: the caller's record, whose first field is its size.
+        if out.is_null() || unsafe { *out.cast::<usize>() } < LEAST_VALUE {
             return Status::Invalid as i32;
         }
         // SAFETY: the caller's promise.
@@ -137,14 +150,29 @@ impl Declarations {
     }
 }
 
-/// One record of a list.
+/// As many variables are taken, and so long a record and a text.
+const MOST_RECORDS: usize = 4096;
+const MOST_RECORD: usize = 4096;
+const MOST_TEXT: usize = 4096;
+/// The record of minor 0: none is shorter.
+const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>();
+
+/// As much of a value has to have room.
+const LEAST_VALUE: usize = offset_of!(ConfigValue, origin_len) + size_of::<usize>();
+
+/// What no host can make sense of.
+fn nonsense(why: &str) -> Failure {
+    Failure::new(Status::ProviderFailed, why)
+}
+
+/// One record of a list whose records are `size` bytes long.
 ///
 /// # Safety
 /// As [`Declarations::declare`].
-unsafe fn read(record: *const ConfigVar) -> Result<Declared, Failure> {
+unsafe fn read(record: *const ConfigVar, size: usize) -> Result<Declared, Failure> {
     // SAFETY: the caller's promise, for the record and for its texts.
     unsafe {
-        let var = read_params(record, ConfigVar::empty())?;
+        let var = read_params_of(record, size, ConfigVar::empty())?;
         let declared = Declared {
             name: text(var.name, var.name_len)?,
             default: text(var.default_value, var.default_value_len)?,
@@ -154,14 +182,16 @@ unsafe fn read(record: *const ConfigVar) -> Result<Declared, Failure> {
             most: var.most,
             words: text(var.words, var.words_len)?,
         };
-        let refuse = |why: &str| {
-            Err(Failure::new(Status::Invalid, format!("variable {:?}: {why}", declared.name)))
-        };
+        let refuse = |why: &str| Err(nonsense(&format!("variable {:?}: {why}", declared.name)));
         if !declared.name.starts_with("TIELINE_") {
             return refuse("its name does not begin with TIELINE_");
         }
         if !(config_kind::SIZE..=config_kind::LIST).contains(&var.kind) {
-            return refuse(&format!("kind {} is not known", var.kind));
+            let why = format!("variable {:?}: kind {} is not known", declared.name, var.kind);
+            return Err(Failure::new(Status::UnsupportedParam, why));
+        }
+        if var.most != 0 && var.least > var.most {
+            return refuse("its least number is greater than its greatest");
         }
         if declared.accepts().read(&declared.default).is_none() {
             return refuse("it does not accept its own default");
@@ -190,10 +220,15 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
     if at.is_null() || len == 0 {
         return Ok(String::new());
     }
-    // SAFETY: the caller's promise; no more than a page of it is taken.
-    let bytes = unsafe { core::slice::from_raw_parts(at, len.min(4096)) };
+    // SAFETY: the caller's promise; no more than a page of it is read.
+    let bytes = unsafe { core::slice::from_raw_parts(at, len.min(MOST_TEXT)) };
+    if len > MOST_TEXT {
+        let begin = String::from_utf8_lossy(&bytes[..32]);
+        let why = format!("the text that begins {begin:?} is longer than {MOST_TEXT} bytes");
+        return Err(nonsense(&why));
+    }
     let text = core::str::from_utf8(bytes);
-    text.map(str::to_owned).map_err(|_| Failure::new(Status::Invalid, "a text is not UTF-8"))
+    text.map(str::to_owned).map_err(|_| nonsense("a text is not UTF-8"))
 }
 
 type Setter = dyn Fn(&str) -> Option<String> + Send + Sync;
@@ -252,6 +287,75 @@ mod tests {
         let set = Some(("OFF ".into(), Some("environment".into())));
         let value = value_of(&Declared::from(&doc), set).unwrap();
         assert_eq!((&value.text[..], value.word), ("off", 2));
+    }
+
+    fn list<const N: usize>(docs: [crate::ConfigDoc; N]) -> [ConfigVar; N] {
+        docs.map(|doc| super::super::host::record(&doc))
+    }
+
+    /// What a host where everything is set to `set` makes of a list.
+    fn declare(vars: &[ConfigVar], set: &str) -> Result<(), (Status, String)> {
+        let declarations = Declarations::new();
+        let set = |_: &mut Declared| Some((set.into(), Some("environment".into())));
+        // SAFETY: records with their texts.
+        let declared = unsafe { declarations.declare(vars.as_ptr(), vars.len(), set) };
+        declared.map_err(|failure| (failure.status, failure.text))
+    }
+
+    #[test]
+    fn what_a_provider_gets_wrong_is_not_the_users() {
+        let doc = |name| crate::ConfigDoc::count(name, "4", "");
+        let nonsense = |vars: &[ConfigVar], words: &str| {
+            // The value that is set is none either, and is not what counts.
+            let (status, text) = declare(vars, "no number").unwrap_err();
+            assert!(status == Status::ProviderFailed && text.contains(words), "{status:?} {text}");
+        };
+        nonsense(&list([doc("TIELINE_A").between(5, 9)]), "its own default");
+        nonsense(&list([doc("TIELINE_A").between(9, 5)]), "greater than its greatest");
+        nonsense(&list([doc("TIELINE_A"), doc("TIELINE_A")]), "declared twice");
+        nonsense(&list([doc("TIELINE_A"), doc("OTHER")]), "does not begin with TIELINE_");
+        let long: &'static str = "TIELINE_LONG_".repeat(400).leak();
+        nonsense(&list([doc(long)]), "TIELINE_LONG_");
+        let mut newer = list([doc("TIELINE_A")]);
+        newer[0].kind = 77;
+        assert_eq!(declare(&newer, "4").unwrap_err().0, Status::UnsupportedParam);
+        let refused = declare(&list([doc("TIELINE_A")]), "no number").unwrap_err();
+        assert_eq!(refused.0, Status::Invalid);
+    }
+
+    #[test]
+    fn records_lie_as_far_apart_as_the_first_one_is_long() {
+        let mut vars = list([
+            crate::ConfigDoc::count("TIELINE_A", "4", ""),
+            crate::ConfigDoc::count("TIELINE_B", "4", ""),
+        ]);
+        vars[1].size = 0;
+        assert_eq!(declare(&vars, "5"), Ok(()), "only the first one's size counts");
+        for size in [0, 8, LEAST_RECORD - 8, LEAST_RECORD + 1, 1 << 40] {
+            vars[0].size = size;
+            let (status, text) = declare(&vars, "5").unwrap_err();
+            assert!(text.contains(&format!("{size} bytes long")), "{text}");
+            assert_eq!(status, Status::ProviderFailed);
+        }
+        let declarations = Declarations::new();
+        // SAFETY: what is too long is not read.
+        let refused = unsafe { declarations.declare(vars.as_ptr(), usize::MAX, |_| None) };
+        assert!(refused.unwrap_err().text.contains("too long"));
+    }
+
+    #[test]
+    fn a_value_goes_only_where_there_is_room_for_it() {
+        let declarations = Declarations::new();
+        let vars = list([crate::ConfigDoc::count("TIELINE_A", "4", "")]);
+        // SAFETY: a record with its texts.
+        unsafe { declarations.declare(vars.as_ptr(), 1, |_| None) }.unwrap();
+        let get = |size| {
+            let mut out = ConfigValue { size, ..ConfigValue::empty() };
+            // SAFETY: the name's bytes, and a record that is no shorter than it says.
+            (unsafe { declarations.get("TIELINE_A".as_ptr(), 9, &mut out) }, out.number)
+        };
+        assert_eq!(get(size_of::<ConfigValue>()), (OK, 4));
+        assert_eq!([get(0), get(8), get(48)], [(Status::Invalid as i32, 0); 3]);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl HostHandle {
     }
 }
 
-fn record(doc: &ConfigDoc) -> ConfigVar {
+pub(super) fn record(doc: &ConfigDoc) -> ConfigVar {
     ConfigVar {
         size: size_of::<ConfigVar>(),
         name: doc.name.as_ptr(),

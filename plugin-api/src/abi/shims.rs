@@ -112,12 +112,23 @@ fn code(value: i64) -> i32 {
 ///
 /// # Safety
 /// `params` is null or points to a record whose first field is its size.
-pub(super) unsafe fn read_params<T: Copy>(params: *const T, mut record: T) -> Result<T, Failure> {
+unsafe fn read_params<T: Copy>(params: *const T, record: T) -> Result<T, Failure> {
     if params.is_null() {
         return Err(Failure::new(Status::Invalid, "the parameter record is null"));
     }
-    // SAFETY: the first field of every parameter record is `size: usize`.
-    let size = unsafe { *params.cast::<usize>() };
+    // SAFETY: the first field of every parameter record is `size: usize`; the caller's promise.
+    unsafe { read_params_of(params, *params.cast::<usize>(), record) }
+}
+
+/// The same of a record that is `size` bytes long, whatever it says.
+///
+/// # Safety
+/// `params` points to that many bytes.
+pub(super) unsafe fn read_params_of<T: Copy>(
+    params: *const T,
+    size: usize,
+    mut record: T,
+) -> Result<T, Failure> {
     let known = size_of::<T>();
     // SAFETY: `size` bytes can be read, the caller says; no more than our record is written.
     unsafe {
