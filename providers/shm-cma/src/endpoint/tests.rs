@@ -40,7 +40,7 @@ proptest::proptest! {
         len in 0usize..3000,
         offset in 0usize..100,
         lengths in proptest::collection::vec(0usize..400, 0..100),
-        limit_bytes in 49usize..600,
+        limit_bytes in IMAGE_LEN + 1..600,
         limit_pieces in 1usize..20,
     ) {
         let domain = CmaDomain::new(false).unwrap();
