@@ -1002,7 +1002,7 @@ struct tieline_endpoint_ops {
      * it has happened; INVALID: nothing with this cookie is pending.
      */
     int32_t (*cancel)(struct tieline_endpoint *endpoint, uint64_t cookie);
-    /* What this endpoint can carry, asked once: behind `connect`, of the interface or of the endpoint. */
+    /* What this endpoint can carry, asked behind `connect`; of one that is formed again when it stands. */
     int32_t (*limits)(struct tieline_endpoint *endpoint, struct tieline_endpoint_limits *out);
 };
 

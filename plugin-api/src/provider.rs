@@ -398,7 +398,7 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// What this endpoint can carry, where that is less than its module can: asked once, behind [`Interface::connect`] or
+    /// What this endpoint can carry, where that is less than its module can: asked behind [`Interface::connect`] or
     /// [`Endpoint::connect`].
     fn limits(&self) -> EndpointLimits {
         EndpointLimits::empty()

@@ -211,7 +211,7 @@ pub struct EndpointOps {
     /// CAP_CANCEL: asks that a pending operation end soon. 0: its completion comes as it would have, with CANCELED where nothing of
     /// it has happened; INVALID: nothing with this cookie is pending.
     pub cancel: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
-    /// What this endpoint can carry, asked once: behind `connect`, of the interface or of the endpoint.
+    /// What this endpoint can carry, asked behind `connect`; of one that is formed again when it stands.
     pub limits: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, out: *mut EndpointLimits) -> i32,
     >,

@@ -574,9 +574,9 @@ impl Endpoint for FakeEndpoint {
     }
 
     fn limits(&self) -> EndpointLimits {
-        let _ = self.call(Slot::Limits, 0, 0, 0, 0);
+        let knows = self.call(Slot::Limits, 0, 0, 0, 0).is_ok();
         let mut state = self.world.state();
-        let limits = state.lanes[self.lane].limits;
+        let limits = if knows { state.lanes[self.lane].limits } else { EndpointLimits::empty() };
         state.endpoints[self.number].limits = limits;
         limits
     }

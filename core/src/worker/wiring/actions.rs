@@ -49,7 +49,7 @@ impl Inner {
                 let outcome = bound.as_ref().copied().map_err(|(_, words)| words.as_str());
                 self.wiring.machine.borrow_mut().bound(now, &key, outcome);
             }
-            Action::Ready { key } => self.wire_up_ended(&key, None),
+            Action::Ready { key } => self.stands(&key),
             Action::Renumbered { from, to } => self.renumbered(&from, to),
             Action::Failed { key, reason } => self.wire_up_ended(&key, Some(&reason)),
             Action::Send { key, datagram } => {
@@ -149,6 +149,17 @@ impl Inner {
             }
         }
         Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
+    }
+
+    /// A connection is there, and is used unless it says only now that it carries too little.
+    fn stands(self: &Rc<Self>, key: &ConnectionKey) {
+        let number = self.wiring.by_key.borrow().get(key).copied();
+        let limits = number.map_or(Ok(()), |number| self.ask_limits(number));
+        let too_little = limits.err().map(|(_, text)| {
+            self.wiring.machine.borrow_mut().close(self.wiring.now(), key);
+            Reason { kind: ReasonKind::Rejected, text }
+        });
+        self.wire_up_ended(key, too_little.as_ref());
     }
 
     /// A connection is there, or will never be.

@@ -288,7 +288,7 @@ impl Inner {
 
     /// Connects a circuit's endpoint to the peer's, and asks what it carries. One that carries too little is not used.
     pub(super) fn bind_circuit(&self, number: u64, address: &[u8]) -> Result<(), (Status, String)> {
-        let Some((interface, raw)) = self.raw_of_circuit(number) else {
+        let Some((_, raw)) = self.raw_of_circuit(number) else {
             return Err((Status::Closed, Status::Closed.text().into()));
         };
         let code = raw.connect(address);
@@ -296,6 +296,12 @@ impl Inner {
             let status = Status::from_code(code);
             return Err((status, status.text().into()));
         }
+        self.ask_limits(number)
+    }
+
+    /// Asks what a circuit's endpoint carries: as it is bound, and again when it stands, since some know it only then.
+    pub(super) fn ask_limits(&self, number: u64) -> Result<(), (Status, String)> {
+        let Some((interface, raw)) = self.raw_of_circuit(number) else { return Ok(()) };
         let limits = self.shared.interfaces[interface].limits(&raw);
         let limits = limits.map_err(|error| (error.status(), error.to_string()))?;
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {

@@ -54,8 +54,9 @@ cases! {
         }
     }
 
-    fn an_endpoint_is_asked_once_behind_its_connect() {
-        for lane in [narrow(), narrow().over_circuits()] {
+    /// One of a circuit that may not know it yet, once more.
+    fn an_endpoint_is_asked_behind_its_connect_and_when_it_stands_and_never_again() {
+        for (lane, times) in [(narrow(), 1), (narrow().over_circuits(), 2)] {
             let stage = Stage::new(vec![lane]);
             let asked = |stage: &Stage| {
                 let at = stage.world.interface(0, "all");
@@ -67,7 +68,30 @@ cases! {
                 let _ = stage.ended(stage.ab.put_bytes(&[1; 64], &key, 0)).unwrap();
                 let _ = stage.ended(stage.ab.send(5, 0, &[1; 50])).unwrap();
             }
-            assert_eq!((before, asked(&stage)), (1, 1));
+            assert_eq!((before, asked(&stage)), (times, times));
+        }
+    }
+
+    /// It is negotiated while the connection forms.
+    fn what_an_endpoint_knows_only_when_it_stands_counts() {
+        for max_packed in [100, 63] {
+            let limits = EndpointLimits { max_packed, ..LESS };
+            let late = Lane { limits, ..Lane::whole("late").over_circuits() };
+            let stage = Stage::new(vec![Lane { priority: 9, ..Lane::messages("am") }, late]);
+            for nth in [0, 1] {
+                let at = stage.world.interface(nth, "late");
+                stage.world.rule(Rule::next(Slot::Limits, Act::Refuse(Status::Again)).at(at));
+            }
+            let (target, key) = stage.target(vec![0; 64]);
+            assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 64], &key, 0)), Ok(0));
+            assert_eq!(target.to_vec(0..64).unwrap(), [1; 64]);
+            assert!(stage.world.was_refused(Slot::Limits), "nobody asked while it formed");
+            // Where it is too little for the library it is not used.
+            let used = max_packed == 100;
+            let path = if used { "fake:late/late" } else { "emulated over fake:am/am" };
+            assert_eq!(&*key.path(), path);
+            assert_eq!(stage.world.calls(Slot::Put).len(), if used { 7 } else { 0 });
+            stage.assert_no_faults();
         }
     }
 
