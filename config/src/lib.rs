@@ -327,7 +327,7 @@ impl Config {
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         for variable in variables {
-            if !vars::CORE.iter().any(|core| core.name == variable.name) {
+            if self.of_the_core(&variable.name).is_none() {
                 let entry = known.declared.entry(variable.name.clone());
                 let owner = entry.or_insert_with(|| (provider.to_owned(), variable.clone()));
                 if owner.0 == provider {

@@ -131,7 +131,7 @@ unsafe extern "C" fn config_declare(
             declared.retain(|known: &Declared| known.name != variable.name);
             declared.push(variable.clone());
         }
-        Some((setting(&variable.name)?, Some("environment".to_owned())))
+        Ok(setting(&variable.name).map(|text| (text, Some("environment".to_owned()))))
     };
     // SAFETY: the context of a table of `host`, which is never freed; the provider's records, borrowed for the call.
     let declared = unsafe { (*context.cast::<Declarations>()).declare(vars, count, set) };

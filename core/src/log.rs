@@ -12,13 +12,30 @@ pub(crate) struct Log<T>(Mutex<Lines<T>>);
 struct Lines<T> {
     first: Vec<T>,
     last: VecDeque<T>,
-    /// Lines that had to make room between the two.
+    /// Lines between the two that others do not push out: the latest ones.
+    lasting: VecDeque<T>,
+    /// Lines that had to make room between the two, those that last among them.
     left_out: u64,
 }
 
-impl<T: Clone + PartialEq + From<String>> Log<T> {
+/// What a log consists of.
+pub(crate) trait Line: Clone + PartialEq + From<String> {
+    /// Whether lines that come later leave it where it is.
+    fn lasts(&self) -> bool {
+        false
+    }
+}
+
+impl Line for String {}
+
+impl<T: Line> Log<T> {
     pub(crate) fn new() -> Log<T> {
-        Log(Mutex::new(Lines { first: Vec::new(), last: VecDeque::new(), left_out: 0 }))
+        Log(Mutex::new(Lines {
+            first: Vec::new(),
+            last: VecDeque::new(),
+            lasting: VecDeque::new(),
+            left_out: 0,
+        }))
     }
 
     /// Keeps a line.
@@ -36,10 +53,13 @@ impl<T: Clone + PartialEq + From<String>> Log<T> {
 
     /// The lines kept so far, oldest first.
     pub(crate) fn lines(&self) -> Vec<T> {
-        let Lines { first, last, left_out } = &*self.locked();
-        let between =
-            (*left_out > 0).then(|| T::from(format!("({left_out} lines are left out here)")));
-        first.iter().cloned().chain(between).chain(last.iter().cloned()).collect()
+        let Lines { first, last, lasting, left_out } = &*self.locked();
+        let between = {
+            let left_out = left_out - lasting.len() as u64;
+            (left_out > 0).then(|| T::from(format!("({left_out} lines are left out here)")))
+        };
+        let later = lasting.iter().chain(last);
+        first.iter().cloned().chain(between).chain(later.cloned()).collect()
     }
 
     fn locked(&self) -> MutexGuard<'_, Lines<T>> {
@@ -47,14 +67,17 @@ impl<T: Clone + PartialEq + From<String>> Log<T> {
     }
 }
 
-impl<T> Lines<T> {
+impl<T: Line> Lines<T> {
     fn add(&mut self, line: T) {
         if self.first.len() < KEPT {
             return self.first.push(line);
         }
         if self.last.len() == KEPT {
-            let _ = self.last.pop_front();
+            self.lasting.extend(self.last.pop_front().filter(T::lasts));
             self.left_out += 1;
+            if self.lasting.len() > KEPT {
+                let _ = self.lasting.pop_front();
+            }
         }
         self.last.push_back(line);
     }
@@ -78,5 +101,32 @@ mod tests {
         assert_eq!((&lines[KEPT + 1][..], &lines[2 * KEPT][..]), ("line 744", "line 999"));
         log.add("line 999".into());
         assert_eq!(log.lines()[2 * KEPT - 1..], ["line 999", "line 999"]);
+    }
+
+    #[test]
+    fn what_happens_to_a_device_is_pushed_out_by_no_chatter() {
+        #[derive(Clone, PartialEq, Debug)]
+        struct Told(String);
+        impl From<String> for Told {
+            fn from(text: String) -> Told {
+                Told(text)
+            }
+        }
+        impl Line for Told {
+            fn lasts(&self) -> bool {
+                self.0.starts_with("gone")
+            }
+        }
+        let log = Log::<Told>::new();
+        let chatter = || (0..2 * KEPT).for_each(|n| log.add(Told(format!("line {n}"))));
+        chatter();
+        log.add(Told("gone".into()));
+        chatter();
+        let lines = log.lines();
+        assert_eq!(lines[KEPT].0, "(512 lines are left out here)");
+        assert_eq!(lines[KEPT + 1].0, "gone");
+        assert_eq!(lines.len(), 2 * KEPT + 2);
+        (0..4 * KEPT).for_each(|n| log.add(Told(format!("gone {n}"))));
+        assert_eq!(log.lines().len(), 3 * KEPT + 1, "and they are bounded");
     }
 }

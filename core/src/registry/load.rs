@@ -229,16 +229,25 @@ pub(super) fn start(
     let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
     if code < 0 {
         let status = Status::from_code(code);
-        let text = services.take_words();
+        let (of_a_value, text) = services.take_words(status);
+        if of_a_value {
+            services.tell_declared();
+        }
         services.close();
         let found =
             text.map_or_else(|| status.text().to_string(), |text| format!("{text} ({status})"));
-        let phase = if status == Status::Invalid { REFUSED_VALUE } else { "init" };
+        let phase = if of_a_value { REFUSED_VALUE } else { "init" };
         return refuse(phase, "a provider that starts", found);
     }
+    // Its functions may rely on values that it was not given.
+    let refused = services.refused_value();
     // SAFETY: this is what the entry function wrote.
     let tables = unsafe { Tables::complete(&room.ops) };
     let checked = match tables {
+        Ok(_) if refused.is_some() => {
+            services.tell_declared();
+            refuse(REFUSED_VALUE, "a provider that starts", refused.unwrap_or_default())
+        }
         Ok(tables) => compare_layouts(&room.ops).map(|()| tables),
         Err(found) => refuse("tables", "complete tables", found),
     };
@@ -253,6 +262,7 @@ pub(super) fn start(
             return Err(refusal);
         }
     };
+    services.tell_declared();
     Ok(Arc::new(LoadedProvider {
         name: name.to_string(),
         version: version.clone(),

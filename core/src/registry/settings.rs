@@ -1,5 +1,6 @@
 //! The settings that providers ask the host for.
 
+use crate::config::upper;
 use tieline_plugin_api::abi::{Declared, Set};
 
 /// Where a provider's configuration comes from, and the search's own.
@@ -15,6 +16,12 @@ pub(crate) trait Settings: Send + Sync {
         None
     }
 
-    /// A provider has declared a variable.
+    /// Whether a variable that is not the core's may be this provider's: its name says so.
+    fn may_declare(&self, provider: &str, name: &str) -> bool {
+        let rest = name.strip_prefix("TIELINE_").and_then(|it| it.strip_prefix(&upper(provider)));
+        rest.is_some_and(|rest| rest.starts_with('_'))
+    }
+
+    /// A provider that starts, or would but for a value, has declared a variable.
     fn declared(&self, provider: &str, variable: &Declared);
 }

@@ -60,7 +60,7 @@ impl Declarations {
     }
 
     /// Takes a list in. `set` is told of each variable, and says what somebody has set it to; where it knows better what a
-    /// variable is, it says so in its place.
+    /// variable is, it says so in its place; a failure of its own ends all.
     ///
     /// # Errors
     /// `INVALID`: the first value that is none, in a sentence; the others are taken all the same. `UNSUPPORTED_PARAM`: what only
@@ -72,7 +72,7 @@ impl Declarations {
         &self,
         vars: *const ConfigVar,
         count: usize,
-        mut set: impl FnMut(&mut Declared) -> Option<Set>,
+        mut set: impl FnMut(&mut Declared) -> Result<Option<Set>, Failure>,
     ) -> Result<(), Failure> {
         if count == 0 {
             return Ok(());
@@ -100,8 +100,8 @@ impl Declarations {
             declared.push(var);
         }
         let mut refused = Ok(());
-        for mut var in declared {
-            let set = set(&mut var);
+        let told = declared.into_iter().map(|mut var| set(&mut var).map(|set| (var, set)));
+        for (var, set) in told.collect::<Result<Vec<_>, Failure>>()? {
             match value_of(&var, set) {
                 Ok(value) => self.locked().push((var.name, Box::new(value))),
                 Err(failure) => refused = refused.and(Err(failure)),
@@ -262,7 +262,9 @@ unsafe extern "C" fn played_declare(
     // SAFETY: the context of a table of `played_host`, which is never freed; the provider's records.
     unsafe {
         let played = &*context.cast::<Played>();
-        let set = |var: &mut Declared| Some(((played.set)(&var.name)?, Some("here".to_owned())));
+        let set = |var: &mut Declared| {
+            Ok((played.set)(&var.name).map(|text| (text, Some("here".to_owned()))))
+        };
         played.declarations.declare(vars, count, set).map_or_else(|f| f.status as i32, |()| OK)
     }
 }
@@ -296,7 +298,7 @@ mod tests {
     /// What a host where everything is set to `set` makes of a list.
     fn declare(vars: &[ConfigVar], set: &str) -> Result<(), (Status, String)> {
         let declarations = Declarations::new();
-        let set = |_: &mut Declared| Some((set.into(), Some("environment".into())));
+        let set = |_: &mut Declared| Ok(Some((set.into(), Some("environment".into()))));
         // SAFETY: records with their texts.
         let declared = unsafe { declarations.declare(vars.as_ptr(), vars.len(), set) };
         declared.map_err(|failure| (failure.status, failure.text))
@@ -339,7 +341,7 @@ mod tests {
         }
         let declarations = Declarations::new();
         // SAFETY: what is too long is not read.
-        let refused = unsafe { declarations.declare(vars.as_ptr(), usize::MAX, |_| None) };
+        let refused = unsafe { declarations.declare(vars.as_ptr(), usize::MAX, |_| Ok(None)) };
         assert!(refused.unwrap_err().text.contains("too long"));
     }
 
@@ -348,7 +350,7 @@ mod tests {
         let declarations = Declarations::new();
         let vars = list([crate::ConfigDoc::count("TIELINE_A", "4", "")]);
         // SAFETY: a record with its texts.
-        unsafe { declarations.declare(vars.as_ptr(), 1, |_| None) }.unwrap();
+        unsafe { declarations.declare(vars.as_ptr(), 1, |_| Ok(None)) }.unwrap();
         let get = |size| {
             let mut out = ConfigValue { size, ..ConfigValue::empty() };
             // SAFETY: the name's bytes, and a record that is no shorter than it says.

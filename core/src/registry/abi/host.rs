@@ -4,16 +4,17 @@
 //! it points to are never freed; what they hold on to (the settings) is let go when the provider is.
 //! Nothing here prints: lines go into a log that the report shows.
 
-use crate::log::Log;
+use crate::config::upper;
+use crate::log::{Line, Log};
 use crate::registry::settings::Settings;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tieline_plugin_api::abi::{
-    ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Host,
+    ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Declared, Host,
 };
-use tieline_plugin_api::{OK, Status, async_kind, log_level};
+use tieline_plugin_api::{Failure, OK, Status, async_kind, log_level};
 
 /// One line that a provider logged.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +38,12 @@ impl From<String> for LogLine {
     }
 }
 
+impl Line for LogLine {
+    fn lasts(&self) -> bool {
+        self.event.is_some()
+    }
+}
+
 impl Log<LogLine> {
     /// Adds a line of a provider's.
     pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
@@ -50,7 +57,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Default)]
 struct Words {
-    refused: Option<String>,
+    /// The first value that was refused, or else the first list.
+    refused: Option<(Status, String)>,
     reported: Option<String>,
 }
 
@@ -60,6 +68,8 @@ pub(crate) struct Services {
     log: Arc<Log<LogLine>>,
     settings: RwLock<Option<Arc<dyn Settings>>>,
     declarations: Declarations,
+    /// What the entry function has declared.
+    declared: Mutex<Vec<Declared>>,
     /// Why a value was refused, or else what the provider reported last.
     words: Mutex<Words>,
     page_bytes: AtomicUsize,
@@ -77,6 +87,7 @@ impl Services {
             log,
             settings: RwLock::new(Some(settings)),
             declarations: Declarations::new(),
+            declared: Mutex::default(),
             words: Mutex::default(),
             page_bytes: AtomicUsize::new(0),
         }));
@@ -96,10 +107,33 @@ impl Services {
         (services, host)
     }
 
-    /// Why the entry function has failed: the value that it was refused, or what it has reported.
-    pub(in crate::registry) fn take_words(&self) -> Option<String> {
+    /// Why the entry function has failed with this status: what it was refused so, or what it has reported; and whether a value
+    /// is to blame.
+    pub(in crate::registry) fn take_words(&self, status: Status) -> (bool, Option<String>) {
         let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
-        refused.or(reported).filter(|words| !words.is_empty())
+        let reported = reported.filter(|words| !words.is_empty());
+        let is_invalid = status == Status::Invalid;
+        match refused {
+            Some((with, words)) if with == status || reported.is_none() => {
+                (is_invalid && with == status, Some(words))
+            }
+            _ => (is_invalid, reported),
+        }
+    }
+
+    /// The sentence about a value that was refused.
+    pub(in crate::registry) fn refused_value(&self) -> Option<String> {
+        let refused = lock(&self.words).refused.take();
+        refused.filter(|(status, _)| *status == Status::Invalid).map(|(_, words)| words)
+    }
+
+    /// What was declared holds: the provider has started, or would have but for a value.
+    pub(in crate::registry) fn tell_declared(&self) {
+        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let declared = std::mem::take(&mut *lock(&self.declared));
+        if let Some(settings) = settings {
+            declared.iter().for_each(|variable| settings.declared(&self.provider, variable));
+        }
     }
 
     /// Bytes that the provider holds from `pages_alloc`.
@@ -124,14 +158,26 @@ impl Services {
             self.declarations.declare(vars, count, |variable| {
                 if let Some(known) = settings.of_the_core(&variable.name) {
                     *variable = known;
+                } else if !settings.may_declare(&self.provider, &variable.name) {
+                    return Err(Failure::new(
+                        Status::ProviderFailed,
+                        format!(
+                            "variable {:?}: it is neither the core's nor named TIELINE_{}_...",
+                            variable.name,
+                            upper(&self.provider)
+                        ),
+                    ));
                 }
-                settings.declared(&self.provider, variable);
-                settings.get(&variable.name)
+                lock(&self.declared).push(variable.clone());
+                Ok(settings.get(&variable.name))
             })
         };
         declared.map_or_else(
             |failure| {
-                lock(&self.words).refused = Some(failure.text);
+                let refused = &mut lock(&self.words).refused;
+                if !refused.as_ref().is_some_and(|(status, _)| *status == Status::Invalid) {
+                    *refused = Some((failure.status, failure.text));
+                }
                 failure.status as i32
             },
             |()| OK,
@@ -223,6 +269,14 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
             }
             let mut known = AsyncEvent::empty();
             let size = (*event.cast::<usize>()).min(size_of::<AsyncEvent>());
+            if size < std::mem::offset_of!(AsyncEvent, domain) {
+                let text = format!(
+                    "it has reported an event whose size is {size}: nothing can be read of it"
+                );
+                lock(&services.words).reported = Some(text.clone());
+                services.log.push(&services.provider, log_level::WARN, text);
+                return;
+            }
             std::ptr::copy_nonoverlapping(
                 event.cast::<u8>(),
                 std::ptr::from_mut(&mut known).cast(),

@@ -4,7 +4,9 @@ use super::objects::OpenDomain;
 use super::{EndpointTable, FAILED_ENDPOINT, RawEndpoint};
 use crate::explain::{Record, Verdict};
 use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
+use std::cell::RefCell;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tieline_plugin_api::abi::{
     AsyncEvent, Declared, DomainAttr, DomainOps, EndpointOps, EntryFn, Host, InterfaceOps,
@@ -26,7 +28,14 @@ impl Settings for NoSettings {
         let doc = ConfigDoc::duration("TIELINE_OF_THE_CORE", "20s", "The core's.");
         (name == doc.name).then(|| (&doc).into())
     }
-    fn declared(&self, _: &str, _: &Declared) {}
+    fn declared(&self, _: &str, variable: &Declared) {
+        TOLD.with_borrow_mut(|told| told.push(variable.name.clone()));
+    }
+}
+
+thread_local! {
+    /// The variables that this thread's providers have brought along.
+    static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 fn discover_builtin(entry: EntryFn) -> Discovery {
@@ -261,6 +270,65 @@ fn what_the_core_says_of_its_own_variable_holds_whatever_a_provider_declares() {
     assert_eq!(discover_builtin(entry).providers.len(), 1);
 }
 
+const TOO_SMALL: &[ConfigDoc] =
+    &[ConfigDoc::size("TIELINE_TEST_SET", "4k", "One.").between(1 << 10, 32 << 10)];
+
+#[test]
+fn a_provider_that_goes_on_without_a_value_is_refused_and_let_go() {
+    static QUIESCED: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" fn quiesce(_: *mut c_void) {
+        QUIESCED.store(true, Ordering::Relaxed);
+    }
+    unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's arguments.
+        unsafe {
+            let _ = HostHandle::new(host).expect("a host").declare(TOO_SMALL).expect_err("refused");
+            let code = old_entry(host, out);
+            (*out).quiesce = Some(quiesce);
+            code
+        }
+    }
+    let found = discover_builtin(entry);
+    let (phase, words) = refusal(&found);
+    assert_eq!(phase, "value");
+    assert!(words.starts_with("TIELINE_TEST_SET=64k (a file:3) is not valid"), "{words}");
+    assert!(QUIESCED.load(Ordering::Relaxed));
+    assert_eq!(TOLD.take(), ["TIELINE_TEST_SET"], "the error asks what it may be");
+}
+
+#[test]
+fn a_failure_that_comes_after_a_refused_value_has_its_own_words() {
+    unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's table.
+        let host = unsafe { HostHandle::new(host) }.expect("a host");
+        let _ = host.declare(TOO_SMALL).expect_err("it is too large");
+        host.message(Status::NoDevice as i32, "no card in any slot");
+        Status::NoDevice as i32
+    }
+    let found = discover_builtin(entry);
+    assert_eq!(refusal(&found), ("init", "no card in any slot (no such device) (built in)"));
+    assert_eq!(TOLD.take(), [""; 0], "nothing of it is left");
+}
+
+#[test]
+fn who_declares_anothers_variable_is_refused_alone_and_leaves_nothing_behind() {
+    unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
+        const VARIABLES: &[ConfigDoc] = &[
+            ConfigDoc::size("TIELINE_TEST_UNSET", "4k", "Its own."),
+            ConfigDoc::size("TIELINE_TESTS_OTHER", "4k", "Somebody else's."),
+        ];
+        // SAFETY: the core's table.
+        let host = unsafe { HostHandle::new(host) }.expect("a host");
+        let _ = host.declare(VARIABLES).expect_err("it is not its own");
+        Status::Invalid as i32 // whatever it makes of that
+    }
+    let found = discover_builtin(entry);
+    let (phase, words) = refusal(&found);
+    assert_eq!(phase, "init", "no value is to blame");
+    assert!(words.contains("TIELINE_TESTS_OTHER") && words.contains("TIELINE_TEST_..."), "{words}");
+    assert_eq!(TOLD.take(), [""; 0]);
+}
+
 #[test]
 fn what_happens_to_a_device_is_logged_with_its_name() {
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
@@ -283,6 +351,7 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
         unsafe {
             event(table.context, std::ptr::null());
             event(table.context, &short);
+            event(table.context, &AsyncEvent { size: 0, ..short });
         }
         code
     }
@@ -294,6 +363,11 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
             (log_level::WARN, Some("port_down"), "test:0: it has lost its link"),
             (log_level::INFO, None, "a kind of a later minor"),
             (log_level::WARN, Some("device_gone"), ""),
+            (
+                log_level::WARN,
+                None,
+                "it has reported an event whose size is 0: nothing can be read of it"
+            ),
         ]
     );
 }
