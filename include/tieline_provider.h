@@ -326,7 +326,7 @@ struct tieline_note_desc {
 
 /* One configuration variable of a provider: what its value is checked against, and what reports say of it. */
 struct tieline_config_var {
-    /* Size of this record. */
+    /* Size of this record: every record of a list carries it, and all the same. */
     size_t size;
     /*
      * `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`; where it reads one of the
@@ -421,7 +421,8 @@ struct tieline_host {
      * Declares the configuration variables that the provider reads: `(context, list, count)`, in which the first
      * record's size is the distance between records. The entry function calls it before anything else. The records
      * and their texts are borrowed for the call. `INVALID` when somebody has set one to what it cannot be: the host
-     * has kept the sentence, with where it was set, and the entry function returns that status.
+     * has kept the sentence, with where it was set, and the entry function returns that status. `PROVIDER_FAILED` for a
+     * list that makes no sense, `UNSUPPORTED_PARAM` for what only a newer host knows.
      */
     int32_t (*config_declare)(void *context, const struct tieline_config_var *vars, size_t count);
     /*

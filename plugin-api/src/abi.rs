@@ -13,8 +13,8 @@
 //! * No bit-fields, no enums, no `bool`, no struct by value. Text is a pointer and a length, UTF-8,
 //!   without a terminating zero; fixed-size names are zero-padded.
 //! * Each side frees what it allocated. Pointers that are passed in are borrowed for the call.
-//! * Functions of one interface and its endpoints are called by one thread at a time. Functions of a
-//!   provider or a domain may be called by several threads at once.
+//! * Functions of one interface and its endpoints are called by one thread at a time, the one that opened the interface unless
+//!   the module says `ANY_THREAD`. Functions of a provider or a domain may be called by several threads at once.
 
 #![allow(unsafe_code)] // abi_stable's derive implements an unsafe trait
 
@@ -118,7 +118,8 @@ pub struct Host {
     /// Declares the configuration variables that the provider reads: `(context, list, count)`, in which the first
     /// record's size is the distance between records. The entry function calls it before anything else. The records
     /// and their texts are borrowed for the call. `INVALID` when somebody has set one to what it cannot be: the host
-    /// has kept the sentence, with where it was set, and the entry function returns that status.
+    /// has kept the sentence, with where it was set, and the entry function returns that status. `PROVIDER_FAILED` for a
+    /// list that makes no sense, `UNSUPPORTED_PARAM` for what only a newer host knows.
     pub config_declare: Option<
         unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
     >,
@@ -211,7 +212,7 @@ pub struct Layouts {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigVar {
-    /// Size of this record.
+    /// Size of this record: every record of a list carries it, and all the same.
     pub size: usize,
     /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`; where it reads one of the
     /// core's it declares that too, and the core's own declaration holds.
