@@ -175,7 +175,7 @@ impl Services {
         declared.map_or_else(
             |failure| {
                 let refused = &mut lock(&self.words).refused;
-                if !refused.as_ref().is_some_and(|(status, _)| *status == Status::Invalid) {
+                if refused.as_ref().is_none_or(|(status, _)| *status != Status::Invalid) {
                     *refused = Some((failure.status, failure.text));
                 }
                 failure.status as i32
