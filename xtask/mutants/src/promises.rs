@@ -85,7 +85,7 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ("core/src/registry/abi/objects.rs", "fn release(", "", "lent payloads are never given back"),
     // ---- wire-up ----
     (
-        "core/src/worker/wiring/actions.rs",
+        "core/src/worker/wiring/circuits.rs",
         "code < 0",
         "false",
         "an endpoint that could not be connected counts as one that is",
