@@ -105,7 +105,7 @@
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "Every second data call answers AGAIN.") \
     M(LATE_AND_OUT_OF_ORDER, "Completions come with the poll after the one that could bring them, the last first.") \
-    M(LEAST_LIMITS, "The smallest limits that a module may have: 8 and 64 bytes, one piece, one operation under way.")
+    M(LEAST_LIMITS, "The smallest limits that a module may have, where nobody has set them: 8 and 64 bytes, one piece, one operation under way.")
 
 #ifndef MUTATION
 #define MUTATION NONE
@@ -1288,7 +1288,8 @@ static int32_t settings(const struct tieline_host *h, uint64_t *values)
         if (MUTATED(SETTING_FROM_ENVIRONMENT)) {
             if (text) values[n] = strtoull(text, NULL, 10);
         } else if (HOST_HAS(h, config_get) && !h->config_get(h->context, of->name, of->name_len, &value)) {
-            values[n] = value.number;
+            int least = IS_ODD(LEAST_LIMITS) && value.is_default && (n == PACKET || n == WINDOW);
+            values[n] = least ? variables[n].least : value.number;
         }
     }
     return TIELINE_OK;
@@ -1315,7 +1316,6 @@ int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_prov
     ops.state->host = host;
     status = settings(host, ops.state->values);
     if (status) { quiesce(ops.state); return status; }
-    if (IS_ODD(LEAST_LIMITS)) ops.state->values[PACKET] = 64, ops.state->values[WINDOW] = 1;
     tieline_write_record(out, &ops, sizeof ops);
     out->size = sizeof ops;
     return TIELINE_OK;
