@@ -279,7 +279,15 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
         Ok(times)
     };
     let _ = some(20, 20)?;
-    let held = Held::now();
-    let times = some(40, TIMES)?;
-    held.is_as_it_was(&format!("{times} connectors that came and went"), times)
+    // A table that grows once is no leak: what grows each time is.
+    let mut grows = Ok(());
+    for _ in 0..3 {
+        let held = Held::now();
+        let times = some(40, TIMES)?;
+        grows = held.is_as_it_was(&format!("{times} connectors that came and went"), times);
+        if grows.is_ok() {
+            break;
+        }
+    }
+    grows
 }

@@ -1,6 +1,6 @@
 //! Variables of a provider: what they may be set to, and that they are heard.
 
-use crate::case::Case;
+use crate::case::{Case, modules};
 use crate::load;
 use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
 use crate::runner::{self, Plan};
@@ -90,6 +90,10 @@ pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
     }
     if same.is_empty() {
         return Err(Stop::Skip("no variable accepts two of the sizes that are tried".to_string()));
+    }
+    if modules(&case.path).is_ok_and(|all| all.len() > 1) {
+        let why = format!("{} may be for another module", same.join(", "));
+        return Err(Stop::Skip(why));
     }
     holds(
         false,

@@ -273,7 +273,7 @@ fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_wha
     let failure = a.connect(&[], &[], 2).err().unwrap();
     assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 1));
     let words = "2 endpoints need 5136 places in a completion queue and double0 has 4096 at most: lower \
-                 TIELINE_VERBS_TX_DEPTH";
+                 TIELINE_VERBS_TX_DEPTH or TIELINE_VERBS_RX_BUFFERS";
     assert_eq!(failure.text, words);
 }
 

@@ -177,7 +177,7 @@ impl State {
         if entries < need {
             let text = format!(
                 "{} endpoints need {need} places in a completion queue and {} has {} at most: lower \
-                 TIELINE_VERBS_TX_DEPTH",
+                 TIELINE_VERBS_TX_DEPTH or TIELINE_VERBS_RX_BUFFERS",
                 connections, self.domain.name.device, self.domain.max_cqe
             );
             return Err(Failure::new(Status::NoMemory, text));
