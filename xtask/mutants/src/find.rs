@@ -170,6 +170,53 @@ fn is_left_out(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// What `{:?}` writes is for the eyes of who looks for a mistake; no page says how it looks.
+fn is_debug(item: &syn::ItemImpl) -> bool {
+    let name = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
+    name.is_some_and(|name| name.ident == "Debug")
+}
+
+/// A call that has no effect but on the time that something takes: hints for the processor, and room that a collection
+/// takes in advance and would otherwise take later. Only for collections: what other types reserve is theirs alone.
+fn is_hint(call: &syn::ExprCall) -> bool {
+    let Expr::Path(path) = &*call.func else { return false };
+    let names: Vec<String> = path.path.segments.iter().map(|name| name.ident.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    matches!(
+        names[..],
+        ["std" | "core", "hint", _]
+            | ["_mm_prefetch"]
+            | ["Vec" | "VecDeque" | "String" | "HashMap" | "HashSet", "with_capacity"]
+    )
+}
+
+/// Whether the clock is read here: no test can make it show the one instant in which `<` and `<=` differ.
+fn reads_clock(expression: &Expr) -> bool {
+    struct Looks(bool);
+    impl<'a> Visit<'a> for Looks {
+        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+            self.0 |= call.method == "elapsed" && call.args.is_empty();
+            visit::visit_expr_method_call(self, call);
+        }
+        // What is counted or found by the clock is no time.
+        fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {}
+        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
+            let mut names = path.path.segments.iter().rev().map(|name| name.ident.to_string());
+            let last = (names.next(), names.next());
+            let (last, before) = (last.0.as_deref(), last.1.as_deref());
+            self.0 |= last == Some("now") && matches!(before, Some("Instant" | "SystemTime"));
+        }
+    }
+    let mut looks = Looks(false);
+    looks.visit_expr(expression);
+    looks.0
+}
+
+/// Two operators that differ where both sides are equal, and nowhere else.
+fn differs_at_equal(operator: &BinOp) -> bool {
+    matches!(operator, BinOp::Lt(_) | BinOp::Le(_) | BinOp::Gt(_) | BinOp::Ge(_))
+}
+
 /// What a binary operator is exchanged for.
 fn exchanged(operator: &BinOp) -> Option<&'static str> {
     Some(match operator {
@@ -233,7 +280,7 @@ impl<'a> Visit<'a> for Finder<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
-        if !is_left_out(&item.attrs) {
+        if !is_left_out(&item.attrs) && !is_debug(item) {
             visit::visit_item_impl(self, item);
         }
     }
@@ -252,8 +299,10 @@ impl<'a> Visit<'a> for Finder<'_> {
     fn visit_generic_argument(&mut self, _: &'a syn::GenericArgument) {}
 
     fn visit_expr_binary(&mut self, item: &'a syn::ExprBinary) {
-        if let Some(other) =
-            exchanged(&item.op).filter(|_| !has_let(&item.left) && !has_let(&item.right))
+        let reads_clock = || reads_clock(&item.left) || reads_clock(&item.right);
+        let is_of_time = differs_at_equal(&item.op) && reads_clock();
+        if let Some(other) = exchanged(&item.op)
+            .filter(|_| !is_of_time && !has_let(&item.left) && !has_let(&item.right))
         {
             let (left, right) = (self.text(item.left.span()), self.text(item.right.span()));
             let text = format!("{left} {other} {right}");
@@ -283,10 +332,17 @@ impl<'a> Visit<'a> for Finder<'_> {
         visit::visit_expr_if(self, item);
     }
 
+    fn visit_expr_call(&mut self, item: &'a syn::ExprCall) {
+        if !is_hint(item) {
+            visit::visit_expr_call(self, item);
+        }
+    }
+
     fn visit_stmt(&mut self, item: &'a Stmt) {
         if let Stmt::Expr(expression, Some(_)) = item {
             let is_alone = match expression {
-                Expr::Call(_) | Expr::MethodCall(_) => true,
+                Expr::Call(call) => !is_hint(call),
+                Expr::MethodCall(_) => true,
                 Expr::Assign(assign) => !matches!(&*assign.left, Expr::Infer(_)),
                 _ => false,
             };
@@ -323,6 +379,21 @@ mod tests {
                 "4 `a < 3` with <=",
             ]
         );
+    }
+
+    #[test]
+    fn what_no_assertion_can_notice_is_left_as_it_is() {
+        assert!(found("impl fmt::Debug for A { fn fmt(&self) -> bool { f.add(1) } }").is_empty());
+        assert_eq!(found("impl fmt::Display for A { fn fmt(&self) -> bool { f() } }").len(), 2);
+        let of = |body: &str| found(&format!("fn f() -> A {{ {body} }}"));
+        assert!(of("std::hint::spin_loop();").is_empty());
+        assert!(of("Vec::with_capacity(a + 1)").is_empty());
+        assert_eq!(of("Ring::with_capacity(a + 1)").len(), 1);
+        assert!(of("since.elapsed() < limit").is_empty());
+        assert!(of("std::time::Instant::now() >= self.end + grace").len() == 1);
+        assert_eq!(of("now >= self.end").len(), 1);
+        assert_eq!(of("all.filter(|a| a.elapsed() < limit).count() < 3").len(), 1);
+        assert_eq!(of("since.elapsed() < limit && b").len(), 1);
     }
 
     #[test]

@@ -39,12 +39,14 @@ cargo xtask mutants [FILTER...]   mutates core, config, job, plugin-api, net and
   --seed S       another choice (1)
   --promises     before them those that were chosen by hand, each of which breaks a promise (--sample 0: only those)
   --list         name them, and run nothing
+  --reached      run every suite once, and name the mutants that no suite near them comes by: nobody can notice those
 ";
 
 struct Wish {
     sample: usize,
     seed: u64,
     list: bool,
+    reached: bool,
     promises: bool,
     filters: Vec<String>,
 }
@@ -60,7 +62,14 @@ fn main() -> ExitCode {
 }
 
 fn wish() -> Result<Wish, String> {
-    let mut wish = Wish { sample: 150, seed: 1, list: false, promises: false, filters: Vec::new() };
+    let mut wish = Wish {
+        sample: 150,
+        seed: 1,
+        list: false,
+        reached: false,
+        promises: false,
+        filters: Vec::new(),
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || {
@@ -71,6 +80,7 @@ fn wish() -> Result<Wish, String> {
             "--sample" => wish.sample = number()? as usize,
             "--seed" => wish.seed = number()?,
             "--list" => wish.list = true,
+            "--reached" => wish.reached = true,
             "--promises" => wish.promises = true,
             "--help" | "-h" => return Err(HELP.into()),
             filter if !filter.starts_with('-') => wish.filters.push(word),
@@ -96,6 +106,14 @@ fn run(wish: &Wish) -> Result<(), String> {
         wish.filters.is_empty() || wish.filters.iter().any(|filter| name.contains(filter.as_str()))
     };
     all.retain(is_named);
+    let work = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) if !dir.is_empty() => root.join(dir),
+        _ => root.join("target"),
+    };
+    let work = work.join("mutants");
+    if wish.reached {
+        return reached(&root, &work, all);
+    }
     shuffle(&mut all, wish.seed);
     let sample = wish.sample.min(all.len());
     println!("{there} mutants; a sample of {sample} with seed {}", wish.seed);
@@ -108,13 +126,8 @@ fn run(wish: &Wish) -> Result<(), String> {
         all.iter().take(wanted).for_each(|mutant| println!("{mutant}"));
         return Ok(());
     }
-    let work = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) if !dir.is_empty() => root.join(dir),
-        _ => root.join("target"),
-    };
-    let work = work.join("mutants");
     let chosen = tree::compiled_in(&root, &work, all, wanted)?;
-    let suites = Suites::build(&work)?;
+    let suites = Suites::build(&work, true)?;
     let results = Mutex::new(Vec::new());
     let began = Instant::now();
     let next = Mutex::new(chosen.iter().enumerate());
@@ -140,6 +153,25 @@ fn run(wish: &Wish) -> Result<(), String> {
     }
     told("promises", results.iter().filter(|(_, mutant)| mutant.is_promise));
     told("sample", results.iter().filter(|(_, mutant)| !mutant.is_promise));
+    Ok(())
+}
+
+/// Names what no suite comes by; and by which other suites it comes, where there are some.
+fn reached(root: &Path, work: &Path, all: Vec<Mutant>) -> Result<(), String> {
+    let all = tree::marked(root, work, all)?;
+    let suites = Suites::build(work, false)?;
+    let mut missed = 0;
+    for (at, mutant) in all.iter().enumerate() {
+        let (asked, others) = suites.reach(&mutant.file, at as u32 + 1);
+        if asked {
+            continue;
+        }
+        missed += 1;
+        let others = others.join(", ");
+        let others = if others.is_empty() { others } else { format!(" (only {others})") };
+        println!("unreached: {mutant}{others}");
+    }
+    println!("{missed} of {} mutants are reached by no suite that is asked about them", all.len());
     Ok(())
 }
 

@@ -128,8 +128,9 @@ struct Ended {
 }
 
 impl Suites {
-    /// Builds every test of the copy, and runs each once without a mutant.
-    pub(crate) fn build(work: &Path) -> Result<Suites, String> {
+    /// Builds every test of the copy, and runs each once without a mutant. Those that do not pass then can say nothing of
+    /// mutants, but what they come by.
+    pub(crate) fn build(work: &Path, only_passing: bool) -> Result<Suites, String> {
         println!("building the tests");
         let tree = work.join("tree");
         let hooks = "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks";
@@ -177,8 +178,10 @@ impl Suites {
             let Ended { failed, crashed, hung, took } = ended;
             println!("{:6.1} s  {program}", took.as_secs_f64());
             if hung || crashed {
-                println!("          left out: it does not pass without a mutant");
-                continue;
+                println!("          it does not pass without a mutant");
+                if only_passing {
+                    continue;
+                }
             }
             failed.iter().for_each(|test| println!("          {test} fails without a mutant"));
             (program.usual, program.fails) = (took, failed);
@@ -191,15 +194,9 @@ impl Suites {
 
     /// Whether the suites notice this mutant of that file.
     pub(crate) fn verdict(&self, file: &str, id: u32) -> Verdict {
-        let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
         let mut programs = Vec::new();
-        for program in &self.programs {
-            let distance = match program.test {
-                Some(_) => Some(near.len()),
-                None => near.iter().position(|near| program.package == *near),
-            };
-            let distance = distance.filter(|_| program.reached.contains(&id));
-            if let Some(distance) = distance.filter(|at| *at == 0 || program.usual < QUICK) {
+        for program in self.programs.iter().filter(|program| program.reached.contains(&id)) {
+            if let Some(distance) = distance(program, file) {
                 programs.push((distance, program));
             }
         }
@@ -224,6 +221,13 @@ impl Suites {
             }
         }
         hang.map_or(Verdict::Missed, Verdict::Hang)
+    }
+
+    /// Whether a suite comes by this mutant that is asked about that file, and the names of those that do and are not asked.
+    pub(crate) fn reach(&self, file: &str, id: u32) -> (bool, Vec<String>) {
+        let by = self.programs.iter().filter(|program| program.reached.contains(&id));
+        let (asked, others): (Vec<_>, Vec<_>) = by.partition(|by| distance(by, file).is_some());
+        (!asked.is_empty(), others.iter().map(ToString::to_string).collect())
     }
 
     /// Runs a program with a mutant turned on, or none, until its end or the first test that fails because of it.
@@ -279,6 +283,16 @@ impl Suites {
         let crashed = !well && !hung && failed.is_empty() && program.fails.is_empty();
         Ended { failed, crashed, hung, took: began.elapsed() }
     }
+}
+
+/// How far the program is from the file; none where it is not asked about it.
+fn distance(program: &Program, file: &str) -> Option<usize> {
+    let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
+    let distance = match program.test {
+        Some(_) => Some(near.len()),
+        None => near.iter().position(|near| program.package == *near),
+    };
+    distance.filter(|at| *at == 0 || program.usual < QUICK)
 }
 
 /// The tests of a program, by name.

@@ -22,7 +22,7 @@ pub fn mutant_switch(id: u32) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
     static ON: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     static TELLS: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
-    static TOLD: [AtomicBool; 4096] = [const { AtomicBool::new(false) }; 4096];
+    static TOLD: [AtomicBool; 1 << 16] = [const { AtomicBool::new(false) }; 1 << 16];
     if let Some(file) = TELLS.get_or_init(|| std::env::var_os("MUTANTS_REACHED")) {
         if !TOLD[id as usize].swap(true, Ordering::Relaxed) {
             let file = std::fs::OpenOptions::new().append(true).open(file);
@@ -75,6 +75,100 @@ pub(crate) fn compiled_in(
     }
 }
 
+/// Copies the tree to `work/tree` and marks the place of every mutant: a process that comes by one notes it and nothing
+/// changes, so that all fit at once, one within another. The number of a mutant is its place in the result, from 1 on;
+/// those beside which a mark does not compile are left out.
+pub(crate) fn marked(
+    root: &Path,
+    work: &Path,
+    mut all: Vec<Mutant>,
+) -> Result<Vec<Mutant>, String> {
+    let tree = work.join("tree");
+    copy(root, &tree)?;
+    loop {
+        let mut of_files: BTreeMap<&str, Vec<(usize, &Mutant)>> = BTreeMap::new();
+        for (at, mutant) in all.iter().enumerate() {
+            of_files.entry(&mutant.file).or_default().push((at + 1, mutant));
+        }
+        let sources = sources(&tree, of_files.keys().copied());
+        for file in &sources {
+            let text = fs::read_to_string(root.join(file)).map_err(|e| format!("{file}: {e}"))?;
+            let new = with_marks(&text, &of_files.remove(file.as_str()).unwrap_or_default());
+            put_source(&tree, file, new)?;
+        }
+        put(&tree.join("mutated"), sources.join("\n").as_bytes())?;
+        println!("compiling the marks of {} mutants", all.len());
+        // Marks change no line's number.
+        let places = all.iter().map(|m| (m.file.clone(), m.line, m.line)).collect();
+        let wrong = wrong(&tree, work, &places)?;
+        if wrong.is_empty() {
+            return Ok(all);
+        }
+        let mut number = 0;
+        all.retain(|mutant| {
+            number += 1;
+            let stays = !wrong.contains(&number);
+            if !stays {
+                println!("not looked at: {mutant}");
+            }
+            stays
+        });
+    }
+}
+
+/// An expression becomes a pair of the mark and of itself: what it borrows lives as long as without.
+fn with_marks(text: &str, mutants: &[(usize, &Mutant)]) -> String {
+    // What begins at the same place: the longer one is around the shorter.
+    let mut opened: Vec<(usize, usize, String)> = Vec::new();
+    let mut closed: Vec<usize> = Vec::new();
+    for (id, mutant) in mutants {
+        let range = mutant.edit.range();
+        let call = format!("crate::mutant_switch({id})");
+        match &mutant.edit {
+            Edit::Replace(..) => {
+                closed.push(range.end);
+                opened.push((range.start, range.end, format!("({call}, ")));
+            }
+            Edit::Leave(_) => opened.push((range.start, usize::MAX, format!("{call}; "))),
+            Edit::Return(..) => opened.push((range.start, usize::MAX, format!(" {call};"))),
+        }
+    }
+    opened.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
+    closed.sort_unstable();
+    let (mut opened, mut closed) = (opened.into_iter().peekable(), closed.into_iter().peekable());
+    let mut new = String::new();
+    for (at, letter) in text.char_indices() {
+        while closed.next_if_eq(&at).is_some() {
+            new.push_str(").1");
+        }
+        while let Some((_, _, mark)) = opened.next_if(|(start, _, _)| *start == at) {
+            new.push_str(&mark);
+        }
+        new.push(letter);
+    }
+    new
+}
+
+/// The files that are written: those of the mutants, those that hold the switch, and those that were written before, which
+/// become what they were.
+fn sources<'a>(tree: &Path, files: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut sources: Vec<String> = files.map(str::to_owned).collect();
+    sources.extend(PACKAGES.iter().map(|(_, folder)| format!("{folder}/src/lib.rs")));
+    sources.extend(
+        fs::read_to_string(tree.join("mutated")).unwrap_or_default().lines().map(Into::into),
+    );
+    sources.sort();
+    sources.dedup();
+    sources
+}
+
+fn put_source(tree: &Path, file: &str, mut text: String) -> Result<(), String> {
+    if file.ends_with("src/lib.rs") {
+        text.push_str(FUNCTION);
+    }
+    put(&tree.join(file), text.as_bytes())
+}
+
 /// Two changes of the same bytes cannot be made at once.
 fn overlap(a: &Mutant, b: &Mutant) -> bool {
     let (of_a, of_b) = (a.edit.range(), b.edit.range());
@@ -115,14 +209,7 @@ fn write(root: &Path, tree: &Path, chosen: &[Mutant]) -> Result<Places, String> 
         of_files.entry(&mutant.file).or_default().push((at, mutant));
     }
     let mut places = vec![(String::new(), 0, 0); chosen.len()];
-    let mut sources: Vec<String> = of_files.keys().map(|file| (*file).to_owned()).collect();
-    sources.extend(PACKAGES.iter().map(|(_, folder)| format!("{folder}/src/lib.rs")));
-    // Files whose mutants have all been left out become what they were.
-    sources.extend(
-        fs::read_to_string(tree.join("mutated")).unwrap_or_default().lines().map(Into::into),
-    );
-    sources.sort();
-    sources.dedup();
+    let sources = sources(tree, of_files.keys().copied());
     for file in &sources {
         let text = fs::read_to_string(root.join(file)).map_err(|e| format!("{file}: {e}"))?;
         let mut mutants = of_files.remove(file.as_str()).unwrap_or_default();
@@ -146,10 +233,7 @@ fn write(root: &Path, tree: &Path, chosen: &[Mutant]) -> Result<Places, String> 
             places[at] = (file.clone(), first, new.matches('\n').count() + 1);
         }
         new.push_str(&text[end..]);
-        if file.ends_with("src/lib.rs") {
-            new.push_str(FUNCTION);
-        }
-        put(&tree.join(file), new.as_bytes())?;
+        put_source(tree, file, new)?;
     }
     put(&tree.join("mutated"), sources.join("\n").as_bytes())?;
     Ok(places)
@@ -208,4 +292,40 @@ fn wrong(tree: &Path, work: &Path, places: &Places) -> Result<HashSet<usize>, St
         return Err(format!("the copy does not compile: {}", other.join("\n")));
     }
     Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_stand_within_each_other_and_change_nothing() {
+        let text = "fn f() { if !a(b + c) { d(); } }";
+        let at = |what: &str| {
+            let start = text.find(what).unwrap();
+            start..start + what.len()
+        };
+        let edits = [
+            Edit::Return(8, String::new()),
+            Edit::Replace(at("!a(b + c)"), String::new()),
+            Edit::Replace(at("b + c"), String::new()),
+            Edit::Replace(at("!a(b + c)"), String::new()),
+            Edit::Leave(at("d();")),
+        ];
+        let mutant = |edit| Mutant {
+            package: "p",
+            file: String::new(),
+            line: 1,
+            what: String::new(),
+            edit,
+            is_promise: false,
+        };
+        let mutants: Vec<Mutant> = edits.map(mutant).into();
+        let mutants: Vec<(usize, &Mutant)> = (1..).zip(&mutants).collect();
+        let new = with_marks(text, &mutants).replace("crate::mutant_switch", "m");
+        assert_eq!(
+            new,
+            "fn f() { m(1); if (m(2), (m(4), !a((m(3), b + c).1)).1).1 { m(5); d(); } }"
+        );
+    }
 }
