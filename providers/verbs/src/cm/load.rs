@@ -40,18 +40,6 @@ macro_rules! functions {
                 )*
                 Ok(Library { $( $name, )* })
             }
-
-            /// One whose functions do nothing and say zero.
-            #[cfg(test)]
-            fn idle() -> Library {
-                $(
-                    unsafe extern "C" fn $name($(_: $argument),*) -> $result {
-                        // SAFETY: numbers and pointers, which may be zero.
-                        unsafe { core::mem::zeroed() }
-                    }
-                )*
-                Library { $( $name, )* }
-            }
         }
     };
 }
@@ -86,9 +74,9 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     device(Path::new(DEVICE))?;
     #[cfg(not(test))]
     let load = || load(LIBRARY);
-    // Tests have no kernel that makes connections: channels and ids, of which nothing is heard.
+    // Tests have no kernel that makes connections.
     #[cfg(test)]
-    let load = || Ok(tests::played());
+    let load = || Ok(super::double::sys::library());
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
@@ -126,77 +114,8 @@ fn load(name: &CStr) -> Result<Library, Failure> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
-
-    thread_local! {
-        static ASKED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
-        static REFUSES: Cell<bool> = const { Cell::new(false) };
-    }
-
-    /// What this thread has asked of the manager for connections that are there, since this was last called.
-    pub(in crate::cm) fn asked() -> Vec<&'static str> {
-        ASKED.take()
-    }
-
-    /// From here on the manager does nothing of that for this thread, or does it again.
-    pub(in crate::cm) fn refuse(refuses: bool) {
-        REFUSES.set(refuses);
-    }
-
-    fn ask(what: &'static str) -> c_int {
-        ASKED.with_borrow_mut(|asked| asked.push(what));
-        if REFUSES.get() { -1 } else { 0 }
-    }
-
-    pub(in crate::cm) fn played() -> Library {
-        unsafe extern "C" fn channel() -> *mut rdma_event_channel {
-            Box::into_raw(Box::new(rdma_event_channel { fd: crate::double::sys::descriptor() }))
-        }
-        unsafe extern "C" fn end_channel(channel: *mut rdma_event_channel) {
-            // SAFETY: it came from `channel`, and ends once.
-            let _ = unsafe { libc::close(Box::from_raw(channel).fd) };
-        }
-        unsafe extern "C" fn id(
-            _: *mut rdma_event_channel,
-            out: *mut *mut rdma_cm_id,
-            _: *mut c_void,
-            _: c_uint,
-        ) -> c_int {
-            // SAFETY: numbers and pointers, which may be zero, and the caller's place.
-            unsafe { *out = Box::into_raw(Box::new(core::mem::zeroed())) };
-            0
-        }
-        unsafe extern "C" fn end_id(id: *mut rdma_cm_id) -> c_int {
-            // SAFETY: it came from `id`, and ends once.
-            drop(unsafe { Box::from_raw(id) });
-            0
-        }
-        unsafe extern "C" fn connect(_: *mut rdma_cm_id, _: *mut rdma_conn_param) -> c_int {
-            ask("connect")
-        }
-        unsafe extern "C" fn accept(_: *mut rdma_cm_id, _: *mut rdma_conn_param) -> c_int {
-            ask("accept")
-        }
-        unsafe extern "C" fn establish(_: *mut rdma_cm_id) -> c_int {
-            ask("establish")
-        }
-        unsafe extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
-            ask("disconnect")
-        }
-        Library {
-            rdma_connect: connect,
-            rdma_accept: accept,
-            rdma_establish: establish,
-            rdma_disconnect: disconnect,
-            rdma_create_event_channel: channel,
-            rdma_destroy_event_channel: end_channel,
-            rdma_create_id: id,
-            rdma_destroy_id: end_id,
-            ..Library::idle()
-        }
-    }
 
     #[test]
     fn a_kernel_without_the_connection_manager_is_said_in_one_line() {

@@ -38,9 +38,16 @@
 
 mod abi;
 mod address;
+#[cfg(test)]
+mod connecting_tests;
 mod connector;
 mod credits;
 mod dial;
+#[cfg(test)]
+mod double {
+    //! A connection manager that is played by this process, beside the device that is.
+    pub(super) mod sys;
+}
 mod frame;
 mod half_open;
 #[cfg(test)]

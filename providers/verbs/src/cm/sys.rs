@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_the_manager_refuses_is_not_taken_for_done() {
-        use crate::cm::load::tests::{asked, refuse};
+        use crate::cm::double::sys::{asked, fault};
         let id = Id::new(&Channel::new().expect("it is played")).expect("it is played");
         type Call<'a> = &'a dyn Fn() -> Result<(), Failure>;
         let calls: [(&str, Call<'_>); 3] = [
@@ -357,9 +357,9 @@ mod tests {
         ];
         for (name, call) in calls {
             assert_eq!((call().is_ok(), asked()), (true, vec![name]));
-            refuse(true);
+            fault(|faults| faults.refuses = true);
             assert_eq!((call().is_ok(), asked()), (false, vec![name]));
-            refuse(false);
+            fault(|faults| faults.refuses = false);
         }
     }
 }

@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_closes_says_so_and_gives_its_buffers_back() {
-        use crate::cm::{BUFFER, load::tests::asked, sys::Channel};
+        use crate::cm::{BUFFER, double::sys::asked, sys::Channel};
         let domain = crate::double::domain(&[]).expect("it is played");
         let pool = || Pool::new(&domain.state.buffers, BUFFER, 2, 2);
         let (mut sends, mut receives) = (pool(), pool());

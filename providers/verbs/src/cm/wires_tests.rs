@@ -1,8 +1,9 @@
-//! Connections over a device that this process plays, and a connection manager that says nothing.
+//! Connections over a device that this process plays, one by one.
 
 use super::PURPOSE;
 use super::address::{self, tests::contact};
 use super::connector::RdmaCm;
+use super::double::sys as manager;
 use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::{Phase, Wire};
@@ -35,6 +36,7 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_connection_and_every_dial
     let here = vec![local("10.77.0.2"), local("fd00::2")];
     let mut wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
     let peer = address::pack(&contact(1));
+    manager::fault(|faults| faults.silent = true);
     let dial = wires.dial(&peer);
     assert!(wires.events.is_empty() && wires.dials.len() == 1, "{:?}", wires.events);
     let mut links = Vec::new();
@@ -102,6 +104,7 @@ fn who_waits_for_a_peer_hears_it_when_the_connector_cannot_go_on() {
     let here = vec![local("10.77.0.2")];
     let wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
     let (connector, peer) = (RdmaCm::new(wires), address::pack(&contact(1)));
+    manager::fault(|faults| faults.silent = true);
     assert_eq!(connector.send(&peer, b"waits for a connection"), Ok(()));
     fault(|faults| faults.polls_fail = true);
     let mut room = [const { MaybeUninit::uninit() }; 4];
