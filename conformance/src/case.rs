@@ -196,15 +196,16 @@ impl Case {
         if !to_self {
             boxes.push(Mailbox::new(far));
         }
-        let mut desk =
-            Desk { boxes, endpoint: None, back: None, synchronous: self.has(caps::SYNCHRONOUS) };
+        let synchronous = self.has(caps::SYNCHRONOUS);
+        let far_ends = Vec::new();
+        let mut desk = Desk { boxes, endpoint: None, back: None, far_ends, synchronous };
         desk.connect_ends(self)?;
         Ok(desk)
     }
 }
 
-/// The cookie of the endpoint that [`Case::desk`] makes.
-pub(crate) const NEAR_COOKIE: u64 = 0xe0;
+/// The cookie of the endpoint that [`Case::desk`] makes: all of its 64 bits are the core's.
+pub(crate) const NEAR_COOKIE: u64 = 0xe0e1_e2e3_0000_00e0;
 
 /// `put` for `TIELINE_CAP_PUT`.
 pub(crate) fn short_name(named: &Named) -> String {
@@ -216,6 +217,8 @@ pub(crate) struct Desk {
     pub(crate) boxes: Vec<Mailbox>,
     pub(crate) endpoint: Option<Endpoint>,
     back: Option<Endpoint>,
+    /// Far ends of what [`Desk::second`] has connected.
+    far_ends: Vec<Endpoint>,
     synchronous: bool,
 }
 
@@ -226,6 +229,7 @@ impl Desk {
             boxes: vec![mailbox],
             endpoint: None,
             back: None,
+            far_ends: Vec::new(),
             synchronous: case.has(caps::SYNCHRONOUS),
         }
     }
@@ -295,19 +299,44 @@ impl Desk {
         Ok(())
     }
 
-    /// A second endpoint to the far end; nothing where each connection is a pair of endpoints.
+    /// One more endpoint to the far end; nothing where an endpoint leads to itself.
     pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
         if case.connects_to_endpoint() {
-            return Ok(None);
+            return match self.boxes.len() {
+                2 => self.second_pair(case).map(Some),
+                _ => Ok(None),
+            };
         }
         let address = case.address_of(&self.far().interface)?;
         self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
+    }
+
+    /// One more connection of the same two interfaces, whose far end stays open as long as that of the first.
+    fn second_pair(&mut self, case: &Case) -> Result<Endpoint, Stop> {
+        let cookie = NEAR_COOKIE + 16 + 2 * self.far_ends.len() as u64;
+        let near = self.connect(0, &[], &case.identity(), cookie)?;
+        let far = self.connect(1, &[], &case.identity(), cookie + 1)?;
+        let capacity = case.attr.max_endpoint_address_len as usize;
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let there = succeeds("the endpoint's address", to.address(capacity))?;
+            succeeds("connecting to the endpoint", from.connect(&there))?;
+        }
+        self.far_ends.push(far);
+        Ok(near)
     }
 
     /// Closes the endpoints; the interfaces stay open.
     pub(crate) fn close_endpoints(&mut self) {
         self.endpoint = None;
         self.back = None;
+        self.far_ends.clear();
+    }
+
+    /// The far end closes its endpoints and its interface, in good order.
+    pub(crate) fn far_leaves(&mut self) {
+        self.back = None;
+        self.far_ends.clear();
+        self.boxes.truncate(1);
     }
 
     /// Polls every end once.

@@ -8,8 +8,8 @@ use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
 /// Where the cookies of endpoints of the middle begin, and of those around it.
-pub(crate) const OUT: u64 = 0xc000;
-const BACK: u64 = 0x5000;
+pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
+const BACK: u64 = 0x5051_5253_0000_5000;
 
 /// One of those around the middle.
 pub(crate) struct Spoke {

@@ -5,6 +5,7 @@
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::checks::count_remotely;
 use crate::connector;
+use crate::endpoint::Endpoint;
 use crate::report::{Stop, succeeds};
 use crate::sys::Memory;
 use crate::watch;
@@ -65,6 +66,8 @@ struct Peer<'a> {
     case: &'a Case,
     desk: Desk,
     memory: Option<Memory>,
+    /// Second connections to the same process.
+    twins: Vec<Endpoint>,
     /// Has agreed to sleep, and does until it is told something else.
     asleep: bool,
 }
@@ -79,7 +82,7 @@ impl<'a> Peer<'a> {
         } else {
             None
         };
-        Ok(Peer { case, desk, memory, asleep: false })
+        Ok(Peer { case, desk, memory, twins: Vec::new(), asleep: false })
     }
 
     fn obey(&mut self, line: &str) -> Result<String, Stop> {
@@ -105,6 +108,22 @@ impl<'a> Peer<'a> {
                     succeeds("the endpoint's address", self.desk.endpoint().address(capacity))?
                 };
                 Ok(format!("-{}", hex(&address)))
+            }
+            "twin" => {
+                let first = self.desk.endpoint.take();
+                self.desk.connect_as(&[], &self.case.identity(), NEAR_COOKIE + 1)?;
+                let twin = self.desk.endpoint();
+                self.desk.endpoint = first;
+                let capacity = self.case.attr.max_endpoint_address_len as usize;
+                let address = succeeds("the endpoint's address", twin.address(capacity))?;
+                self.twins.push(twin);
+                Ok(hex(&address))
+            }
+            "bind-twin" => {
+                for twin in &self.twins {
+                    succeeds("connect", twin.connect(&unhex(argument)))?;
+                }
+                Ok("done".to_string())
             }
             "bind" => {
                 succeeds("connect", self.desk.endpoint().connect(&unhex(argument)))?;

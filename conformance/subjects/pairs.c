@@ -101,7 +101,37 @@
     M(SETTING_OF_ANOTHER, "The length of a packet is the value of the window.") \
     M(BAD_SETTING_DEFAULTS, "A value that the host refuses is replaced by the default.") \
     M(ERROR_OF_ALL_THREADS, "last_error is that of whichever thread failed last.") \
-    M(STATE_SHARED, "All contexts of a process share one state: the last one's settings hold for all.")
+    M(STATE_SHARED, "All contexts of a process share one state: the last one's settings hold for all.") \
+    M(CREDIT_TWICE, "A get that ends gives back two places of the window.") \
+    M(ANSWER_DROPPED, "An answer that finds no room in the socket is dropped.") \
+    M(KEY_OF_NEWEST, "A key is compared with the domain that the interface's newest endpoint leads to.") \
+    M(TWINS_CONFUSED, "The cookie of a message is looked up by the peer's domain: of two connections to it the newest is meant.") \
+    M(ENDS_WITH_TWIN, "When the peer closes one connection, all others to its domain end as well.") \
+    M(HALF_CLOSE_IGNORED, "That the peer sends no more is not looked at: its end is seen where this side sends.") \
+    M(BYE_OVERTAKES, "The last packet of an endpoint that is closed overtakes what was taken and waits for room.") \
+    M(READS_NOT_WHILE_ANSWERS_WAIT, "Nothing is read from a peer while an answer to it waits for room.") \
+    M(ROOM_WATCHED_ONCE, "Room in a socket wakes once in the life of an endpoint.") \
+    M(TIMER_OF_NEWEST, "Only the newest endpoint that waits asks a full listener again.") \
+    M(NEW_NAME_AT_CONNECT, "An endpoint takes its name when it is connected: its address from before leads nowhere.") \
+    M(COOKIE_OF_32_BITS, "Of an endpoint's cookie 32 bits are kept.") \
+    M(WORDS_IN_ENDPOINT, "The words of ENDPOINT_FAILED lie in the endpoint, and go when it is closed.") \
+    M(FLUSH_CLEANS_OTHERS, "A flush that ends counts for all endpoints of the interface.") \
+    M(FLUSH_CLEANS_LATER, "A flush that ends counts also for what was posted behind it.") \
+    M(ENDPOINTS_RECYCLED, "An endpoint is made of one that was closed, and has what waited on that.") \
+    M(PENDING_END_WELL, "What is pending when the peer closes ends with status 0.") \
+    M(EVENT_FD_EACH_TIME, "event_fd gives a descriptor of its own each time.") \
+    M(STRANGER_LEAKS, "The descriptor of a stranger who was turned away stays open.") \
+    M(CLOSED_BEFORE_CONNECT_LOSES, "What a peer has sent that has closed before connect was called here is lost.") \
+    M(KEYS_CACHED, "A key that is imported twice on an endpoint is one handle, and gone when it is dropped once.") \
+    M(DONE_AND_COMPLETES, "am_zcopy says that it is done, and a completion follows.") \
+    M(ANSWERS_TO_NEWEST, "Answers go out over the newest endpoint of the interface.") \
+    M(IMPORT_REJECTED_EARLY, "Before connect, import_key answers KEY_REJECTED and not AGAIN.") \
+    M(POST_REFUSED_EARLY, "Before connect, data calls answer INVALID and not AGAIN.") \
+    M(NOISE_CONNECTS, "connect takes bytes of any length for an address.") \
+    M(ADDRESS_OVERREAD, "connect reads a whole address, however short the one it was given.") \
+    M(ENDPOINT_ADDRESS_WHOLE, "The address of an endpoint is written whole, whatever there is room for.") \
+    M(MISCOUNTED_ENDS, "Closing an endpoint that has told of its end counts that end once more.") \
+    M(TWICE_WHEN_FULL, "An atomic whose answer finds no room is carried out once more when there is some.")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "Every second data call answers AGAIN.") \
     M(LATE_AND_OUT_OF_ORDER, "Completions come with the poll after the one that could bring them, the last first.") \
@@ -200,6 +230,9 @@ struct tieline_endpoint {
     int broken;                    /* nobody is at the other end of `out`: what is left is to read */
     int32_t status;                /* ENDED: why */
     const char *words;
+    char text[80];                 /* WORDS_IN_ENDPOINT */
+    struct tieline_key cached;     /* KEYS_CACHED */
+    int is_cached;
     uint64_t serial, window, open, gets, fence; /* fence: gets that must be answered before anything else is posted */
     uint64_t calls;
     int dirty;                     /* something was posted that no flush has covered */
@@ -218,7 +251,8 @@ struct tieline_interface { /* one thread at a time */
     int epoll, timer;
     struct tieline_endpoint *endpoints, *leaving;
     uint64_t peers, held, untold; /* operations that are HELD, endpoints that have ended and not said so */
-    uint64_t ghosts, ghost; /* COMPLETES_AFTER_CLOSE */
+    uint64_t ghosts, ghost; /* COMPLETES_AFTER_CLOSE, DONE_AND_COMPLETES */
+    struct tieline_endpoint *spare; /* ENDPOINTS_RECYCLED */
     int again;              /* AGAIN_OFTEN: arm says to make progress */
     int packing;            /* packers that run */
     uint8_t *arena;         /* the payloads of one poll */
@@ -375,7 +409,7 @@ static void drop_sockets(struct tieline_endpoint *e)
 static void want_room(struct tieline_endpoint *e, int wanted) /* wakes whoever sleeps when there is room again */
 {
     if (MUTATED(NO_WAKE_FOR_ROOM) || e->watched == wanted || e->out < 0) return;
-    e->watched = wanted;
+    e->watched = wanted || (e->watched && MUTATED(ROOM_WATCHED_ONCE));
     watch(e, EPOLL_CTL_MOD, e->out, OUTWARD, wanted ? EPOLLOUT : 0);
 }
 
@@ -399,6 +433,7 @@ static void end(struct tieline_endpoint *e, int32_t status, const char *words)
     if (e->phase == ENDED) return;
     drop_sockets(e);
     e->phase = ENDED, e->status = status, e->words = words;
+    if (MUTATED(WORDS_IN_ENDPOINT)) snprintf(e->text, sizeof e->text, "%s", words), e->words = e->text;
     e->replies = 0, e->stash = e->stash == PACKING ? PACKING : EMPTY;
     e->interface->untold++;
 }
@@ -412,6 +447,11 @@ static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
     struct tieline_region *r = NULL;
     struct tieline_iov piece = { .len = f->len };
     int32_t status;
+    if (f->op & 0x8000 && f->kind == ATOMIC) { /* TWICE_WHEN_FULL */
+        struct frame again = *f;
+        again.op &= 0x7fff;
+        carry_out_atomic(d, &again);
+    }
     if (f->kind != GET) return transmit(e, &reply, REPLY_HEAD, NULL, 0);
     if (MUTATED(GET_CHECKED_ON_ARRIVAL) && f->operand) {
         piece.base = (uint8_t *)(uintptr_t)f->operand;
@@ -431,8 +471,16 @@ static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
 static int push(struct tieline_endpoint *e)
 {
     if (e->phase != OPEN && e->phase != LEAVING) return 0;
+    if (MUTATED(BYE_OVERTAKES) && e->bye) {
+        struct frame bye = { .kind = BYE };
+        if (transmit(e, &bye, MESSAGE_HEAD, NULL, 0) == TIELINE_AGAIN) return 0;
+        e->bye = 0;
+    }
     for (; e->replies; e->first = (e->first + 1) % OPS, e->replies--)
-        if (send_answer(e, &e->answers[e->first]) == TIELINE_AGAIN) return 0;
+        if (send_answer(e, &e->answers[e->first]) == TIELINE_AGAIN && !MUTATED(ANSWER_DROPPED)) {
+            e->answers[e->first].op |= 0x8000 * MUTATED(TWICE_WHEN_FULL);
+            return 0;
+        }
     if (e->stash == FULL) {
         for (size_t n = 0, at = MESSAGE_HEAD; n < e->late; at += e->pieces[n++].len)
             memcpy(e->packed + at, e->pieces[n].base, e->pieces[n].len);
@@ -471,6 +519,7 @@ static void set_timer(struct tieline_interface *i)
         if (!is_waiting(e)) continue;
         if (e->deadline < first) first = e->deadline;
         if (e->phase == CONNECTING && now() + RETRY < first) first = now() + RETRY;
+        if (MUTATED(TIMER_OF_NEWEST)) break;
     }
     if (first != UINT64_MAX && !MUTATED(NO_TIMER))
         at.it_value = (struct timespec){ (time_t)(first / 1000000000u), (long)(first % 1000000000u) };
@@ -488,7 +537,8 @@ static void admit(struct tieline_endpoint *e) /* of those who have connected to 
         len = sizeof from;
         if (!MUTATED(STRANGER_ADMITTED) &&
             (getpeername(fd, (struct sockaddr *)&from, &len) || len != peer_len || memcmp(&from, &peer, len))) {
-            close(fd);
+            if (MUTATED(STRANGER_LEAKS)) shutdown(fd, SHUT_RDWR);
+            else close(fd);
             continue;
         }
         e->in = fd;
@@ -512,7 +562,7 @@ static void try_connect(struct tieline_endpoint *e)
         push(e);
     } else if (errno != EAGAIN && errno != EINTR) {
         e->refused = 1;
-        admit(e); /* a peer that has closed may have sent before: that comes first, and its end says the rest */
+        if (!MUTATED(CLOSED_BEFORE_CONNECT_LOSES)) admit(e); /* a peer that has closed may have sent before: that comes first, and its end says the rest */
         if (e->in < 0 && !MUTATED(REFUSED_NEVER_ENDS))
             end(e, TIELINE_UNREACHABLE, "nobody listens at the peer's address: its endpoint is closed");
     }
@@ -524,6 +574,7 @@ static void tick(struct tieline_interface *i)
     if (read(i->timer, &count, sizeof count) < 0) return;
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next) {
         if (e->phase == CONNECTING && !e->refused) try_connect(e);
+        if (MUTATED(TIMER_OF_NEWEST) && is_waiting(e)) break;
         if (is_waiting(e) && time >= e->deadline)
             end(e, TIELINE_TIMED_OUT, "the peer has not connected its endpoint within TIELINE_PAIRS_PATIENCE");
     }
@@ -545,7 +596,9 @@ static int finish(struct tieline_endpoint *e, struct batch *b, const struct fram
             if (o->iov[n].len) memcpy(o->iov[n].base, data, o->iov[n].len);
     }
     if (o->kind == GET) e->gets--, e->fence -= e->fence > 0;
-    if (o->kind == FLUSH && e->serial == o->serial) e->dirty = 0;
+    if (o->kind == FLUSH && (e->serial == o->serial || MUTATED(FLUSH_CLEANS_LATER))) e->dirty = 0;
+    for (struct tieline_endpoint *other = e->interface->endpoints; other && MUTATED(FLUSH_CLEANS_OTHERS); other = other->next)
+        if (o->kind == FLUSH) other->dirty = 0;
     if (f->status) event.data = (const uint8_t *)words_of(f->status), event.len = strlen(words_of(f->status));
     else if (o->fetch) event.header = f->header;
     if (MUTATED(RESULT_WRITTEN_LATE) && o->kind == ATOMIC && o->fetch && o->result) *o->result = f->header;
@@ -554,6 +607,7 @@ static int finish(struct tieline_endpoint *e, struct batch *b, const struct fram
         o->kind = HELD, o->event = event, e->interface->held++;
         return 1;
     }
+    if (MUTATED(CREDIT_TWICE) && o->kind == GET && e->open > 1) e->open--;
     o->kind = 0, e->open -= !(MUTATED(PLACE_LEAKS) && f->status);
     emit(b, event);
     return 1;
@@ -578,11 +632,16 @@ static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *pa
     if (len < MESSAGE_HEAD) return 0;
     if (f.kind == MESSAGE) {
         uint64_t peer = MUTATED(PEER_OF_NEWEST) ? e->interface->endpoints->cookie : e->cookie;
+        for (struct tieline_endpoint *twin = e->interface->endpoints; twin && MUTATED(TWINS_CONFUSED); twin = twin->next)
+            if (!memcmp(twin->peer.domain, e->peer.domain, sizeof e->peer.domain)) { peer = twin->cookie; break; }
         emit(b, (struct tieline_event){ .kind = TIELINE_EVENT_MESSAGE, .id = f.id, .peer = peer, .header = f.header,
                                         .data = packet + MESSAGE_HEAD, .len = len - MESSAGE_HEAD });
         return 1;
     }
     if (f.kind == BYE) {
+        for (struct tieline_endpoint *twin = e->interface->endpoints; twin && MUTATED(ENDS_WITH_TWIN); twin = twin->next)
+            if (twin != e && twin->phase == OPEN && !memcmp(twin->peer.domain, e->peer.domain, sizeof e->peer.domain))
+                end(twin, TIELINE_CLOSED, "the peer has closed its endpoint");
         end(e, TIELINE_CLOSED, "the peer has closed its endpoint");
         return 1;
     }
@@ -606,18 +665,23 @@ static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *pa
     default: return 0;
     }
     if (MUTATED(RANGE_ENDS_CONNECTION) && f.status == TIELINE_OUT_OF_RANGE) return 0;
-    return answer(e, &f);
+    return answer(MUTATED(ANSWERS_TO_NEWEST) ? e->interface->endpoints : e, &f);
 }
 
 static void receive(struct tieline_endpoint *e, struct batch *b, uint32_t reads)
 {
     for (uint32_t n = 0; n < reads && b->count < b->capacity && e->in >= 0; n++) {
+        if (MUTATED(READS_NOT_WHILE_ANSWERS_WAIT) && e->replies) return;
         static uint8_t scratch[BATCH * BUFFER];
         uint8_t *arena = MUTATED(SCRATCH_SHARED) ? scratch : e->interface->arena;
         size_t place = MUTATED(PAYLOADS_SHARE_BUFFERS) ? b->count % 8 : b->count; /* that of the event which it may become */
         uint8_t *buffer = arena + place * BUFFER;
         ssize_t len = recv(e->in, buffer, BUFFER, MSG_DONTWAIT | MSG_TRUNC);
         if (len < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (len <= 0 && MUTATED(HALF_CLOSE_IGNORED)) {
+            drop_socket(e, &e->in);
+            return;
+        }
         if (len <= 0)
             end(e, MUTATED(DEATH_IN_GOOD_ORDER) ? TIELINE_CLOSED : TIELINE_PEER_FAILED,
                 "the peer's process has ended without closing its endpoint");
@@ -633,11 +697,19 @@ static void forget(struct tieline_endpoint **list, struct tieline_endpoint *e)
     *list = e->next;
 }
 
+static void release(struct tieline_endpoint *e)
+{
+    struct tieline_interface *i = e->interface;
+    if (MUTATED(WORDS_IN_ENDPOINT)) explicit_bzero(e->text, sizeof e->text); /* free leaves it or not */
+    if (MUTATED(ENDPOINTS_RECYCLED) && !i->spare) i->spare = e;
+    else free(e);
+}
+
 static void leave(struct tieline_endpoint *e) /* the last of a closed endpoint */
 {
     forget(&e->interface->leaving, e);
     drop_sockets(e);
-    free(e);
+    release(e);
 }
 
 static void outward(struct tieline_endpoint *e, uint32_t events)
@@ -671,7 +743,8 @@ static void tell(struct tieline_interface *i, struct batch *b) /* of endpoints t
             struct operation *o = &e->operations[n];
             if (!o->kind || o->kind == HELD || MUTATED(SILENT_AT_DEATH)) continue;
             if (b->count == b->capacity) return;
-            emit(b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .status = e->status, .cookie = o->cookie,
+            emit(b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .cookie = o->cookie,
+                                            .status = MUTATED(PENDING_END_WELL) && e->status == TIELINE_CLOSED ? 0 : e->status,
                                             .data = (const uint8_t *)e->words, .len = strlen(e->words) });
             o->kind = 0, e->open--;
         }
@@ -691,7 +764,8 @@ static int64_t poll(struct tieline_interface *i, struct tieline_event *events, u
     int count;
     i->again = 0;
     if (i->ghosts && b.capacity) {
-        emit(&b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .status = TIELINE_CANCELED, .cookie = i->ghost });
+        emit(&b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .cookie = i->ghost,
+                                         .status = MUTATED(DONE_AND_COMPLETES) ? TIELINE_OK : TIELINE_CANCELED });
         i->ghosts = 0;
     }
     tell_held(i, &b);
@@ -717,7 +791,7 @@ static int32_t arm(struct tieline_interface *i)
     return epoll_wait(i->epoll, &ready, 1, 0) > 0; /* 0: the next one makes it readable */
 }
 
-static int32_t event_fd(struct tieline_interface *i) { return i->epoll; }
+static int32_t event_fd(struct tieline_interface *i) { return MUTATED(EVENT_FD_EACH_TIME) ? dup(i->epoll) : i->epoll; }
 
 /* ---- posting ---- */
 
@@ -725,6 +799,7 @@ static int32_t postable(struct tieline_endpoint *e)
 {
     if (e->phase == ENDED) return MUTATED(ENDED_IS_AGAIN) ? TIELINE_AGAIN : e->status;
     if (MUTATED(PACKER_HOLDS_INTERFACE) && e->interface->packing) return TIELINE_AGAIN;
+    if (MUTATED(POST_REFUSED_EARLY) && e->phase == FRESH) return TIELINE_INVALID;
     if (e->phase != OPEN || e->fence) return TIELINE_AGAIN;
     if (IS_ODD(AGAIN_OFTEN) && ++e->calls % 2) { e->interface->again = 1; return TIELINE_AGAIN; }
     if (MUTATED(OVERTAKES_PACKED)) return TIELINE_OK;
@@ -764,6 +839,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
     int32_t status = sum(iov, count, longest(e->interface), &len);
     (void)cookie; /* the kernel has copied it when the call returns: no completion follows */
     if (status) return status;
+    if (MUTATED(DONE_AND_COMPLETES)) e->interface->ghosts = 1, e->interface->ghost = cookie;
     if (MUTATED(EMPTY_MESSAGE_LOST) && !len && e->phase == OPEN) return TIELINE_OK;
     status = send_message(e, id, MUTATED(HEADER_CUT) ? (uint32_t)header : header, iov, count);
     if (MUTATED(PIECES_READ_LATE) && status == TIELINE_AGAIN && e->phase == OPEN && e->stash == EMPTY && !e->fence) {
@@ -875,17 +951,28 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     struct tieline_key *k;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if (e->phase == FRESH) return fail(TIELINE_AGAIN, "the endpoint is not connected: whose key this should be is not known");
+    if (e->phase == FRESH) return fail(MUTATED(IMPORT_REJECTED_EARLY) ? TIELINE_KEY_REJECTED : TIELINE_AGAIN, "the endpoint is not connected: whose key this should be is not known");
     if (params.len != sizeof *k) return fail(TIELINE_KEY_REJECTED, "a key of pairs has 40 bytes");
-    if (memcmp(params.bytes, e->peer.domain, sizeof e->peer.domain) && !MUTATED(FOREIGN_KEY_TAKEN))
+    if (memcmp(params.bytes, (MUTATED(KEY_OF_NEWEST) ? e->interface->endpoints : e)->peer.domain, sizeof e->peer.domain) && !MUTATED(FOREIGN_KEY_TAKEN))
         return fail(TIELINE_KEY_REJECTED, "the key is none of the peer's domain");
     if (!(k = malloc(sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     memcpy(k, params.bytes, sizeof *k); /* the rest of it the peer checks at every operation: it knows its regions */
+    if (MUTATED(KEYS_CACHED)) {
+        if (!e->is_cached || !memcmp(&e->cached, k, sizeof *k)) {
+            e->cached = *k, e->is_cached = 1;
+            free(k);
+            k = &e->cached;
+        }
+    }
     *out = k;
     return TIELINE_OK;
 }
 
-static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)e; if (!MUTATED(KEY_LEAKS)) free(k); }
+static void drop_key(struct tieline_endpoint *e, struct tieline_key *k)
+{
+    if (&e->cached == k) memset(k, 0, sizeof *k), e->is_cached = 0;
+    else if (!MUTATED(KEY_LEAKS)) free(k);
+}
 
 /* ---- endpoints ---- */
 
@@ -899,8 +986,12 @@ static int32_t new_endpoint(struct tieline_interface *i, const struct tieline_en
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.address_len || params.identity_len)
         return fail(TIELINE_INVALID, "an endpoint of pairs is made without address and identity: connect takes the address");
-    if (!(e = calloc(1, size))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
-    e->interface = i, e->cookie = params.cookie, e->window = window;
+    if (i->spare) {
+        struct tieline_endpoint fresh = { .first = 0 };
+        e = i->spare, i->spare = NULL;
+        memcpy(e, &fresh, offsetof(struct tieline_endpoint, open)); /* the queues stay */
+    } else if (!(e = calloc(1, size))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
+    e->interface = i, e->cookie = MUTATED(COOKIE_OF_32_BITS) ? (uint32_t)params.cookie : params.cookie, e->window = window;
     e->packed = (uint8_t *)&e->operations[window];
     e->own.place = i->place;
     memcpy(e->own.domain, i->domain->id, sizeof e->own.domain);
@@ -928,7 +1019,7 @@ static int64_t copy_out(const void *from, size_t len, uint8_t *out, size_t capac
 
 static int64_t endpoint_address(struct tieline_endpoint *e, uint8_t *out, size_t capacity)
 {
-    return copy_out(&e->own, sizeof e->own, out, capacity);
+    return copy_out(&e->own, sizeof e->own, out, MUTATED(ENDPOINT_ADDRESS_WHOLE) && capacity ? sizeof e->own : capacity);
 }
 
 static const char *elsewhere(const struct tieline_interface *i, const struct place *p) /* why it cannot be reached */
@@ -943,17 +1034,24 @@ static const char *elsewhere(const struct tieline_interface *i, const struct pla
 static int32_t connect_endpoint(struct tieline_endpoint *e, const struct tieline_connect_params *in)
 {
     struct tieline_connect_params params;
-    struct address to;
+    struct address to = { .place = e->interface->place };
     const char *no;
     int32_t status = MUTATED(CONNECT_TAKES_UNKNOWN) ? (params = *in, TIELINE_OK) : tieline_read_params(&params, sizeof params, in);
     uint64_t patience = e->interface->domain->state->values[PATIENCE], time = now();
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (e->phase != FRESH) return fail(TIELINE_INVALID, "the endpoint has been connected before");
-    if (params.address_len != sizeof to) return fail(TIELINE_UNREACHABLE, "the address is no address of pairs");
-    memcpy(&to, params.address, sizeof to);
+    if (MUTATED(NOISE_CONNECTS) && params.address_len < sizeof to) memcpy(&to.name, params.address, params.address_len < 32 ? params.address_len : 32);
+    else if (params.address_len != sizeof to && !(MUTATED(ADDRESS_OVERREAD) && params.address_len))
+        return fail(TIELINE_UNREACHABLE, "the address is no address of pairs");
+    else memcpy(&to, params.address, sizeof to);
     if ((no = elsewhere(e->interface, &to.place))) return fail(TIELINE_UNREACHABLE, no);
     if (watch(e, EPOLL_CTL_ADD, e->listener, LISTENER, EPOLLIN)) return fail(TIELINE_NO_MEMORY, "epoll takes no more sockets");
     e->peer = to, e->phase = CONNECTING;
+    if (MUTATED(NEW_NAME_AT_CONNECT) && randomly(e->own.name, sizeof e->own.name)) {
+        drop_sockets(e);
+        e->listener = new_socket(e->own.name, "-in"), e->out = new_socket(e->own.name, "-out");
+        if (listen(e->listener, BACKLOG) || watch(e, EPOLL_CTL_ADD, e->listener, LISTENER, EPOLLIN)) return TIELINE_IO;
+    }
     e->deadline = patience > UINT64_MAX - time ? UINT64_MAX : time + patience;
     try_connect(e);
     set_timer(e->interface);
@@ -967,7 +1065,7 @@ static void close_endpoint(struct tieline_endpoint *e)
     int fd;
     forget(&i->endpoints, e);
     i->peers--;
-    i->untold -= e->phase == ENDED && e->told <= MUTATED(FAILS_TWICE);
+    i->untold -= e->phase == ENDED && (e->told <= MUTATED(FAILS_TWICE) || MUTATED(MISCOUNTED_ENDS));
     for (uint64_t n = 0; n < e->window && MUTATED(COMPLETES_AFTER_CLOSE); n++)
         if (e->operations[n].kind) i->ghosts = 1, i->ghost = e->operations[n].cookie;
     for (uint64_t n = 0; n < e->window; n++) i->held -= e->operations[n].kind == HELD;
@@ -988,7 +1086,7 @@ static void close_endpoint(struct tieline_endpoint *e)
         if (push(e)) leave(e); /* else poll sends the rest, or the interface's close */
     } else {
         drop_sockets(e);
-        free(e);
+        release(e);
     }
     set_timer(i);
 }
@@ -1040,6 +1138,7 @@ static void close_interface(struct tieline_interface *i)
         }
     }
     while (i->leaving) leave(i->leaving);
+    free(i->spare);
     if (i->epoll >= 0) close(i->epoll);
     if (i->timer >= 0) close(i->timer);
     free_pages(i->domain->state->host, i->arena, (size_t)BATCH * BUFFER);

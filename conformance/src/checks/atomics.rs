@@ -164,7 +164,7 @@ pub(super) fn add_width(case: &Case) -> Result<usize, Stop> {
     Ok(add(case)?.1 as usize)
 }
 
-fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
+pub(super) fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
     let add = claimed(case).into_iter().find(|(op, ..)| *op == atomic_op::ADD);
     add.ok_or_else(|| Stop::Skip("claims no atomic add".to_string()))
 }

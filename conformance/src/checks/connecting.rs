@@ -12,7 +12,7 @@ use tieline_plugin_api::Status;
 /// The cookie of the endpoints here.
 const COOKIE: u64 = 1;
 
-fn only_to_endpoints(case: &Case) -> Checked {
+pub(super) fn only_to_endpoints(case: &Case) -> Checked {
     match case.connects_to_endpoint() {
         true => Ok(()),
         false => Err(Stop::Skip("the module connects to interfaces".to_string())),

@@ -2,9 +2,10 @@
 
 use super::messages::check;
 use super::processes::{Partner, join, meet};
+use super::waiting::address_of;
 use crate::case::{ALL_RIGHTS, Case, Desk, NEAR_COOKIE};
 use crate::endpoint::{Endpoint, Target};
-use crate::peer::{REGION, unhex};
+use crate::peer::{REGION, hex, unhex};
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
@@ -33,8 +34,18 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
     let gone: Vec<u64> = desk.boxes[0].arrived.iter().map(|arrival| arrival.peer).collect();
     let mut cookies = vec![NEAR_COOKIE];
     let ours = desk.endpoint();
-    let mut twin = None;
-    if !case.connects_to_endpoint() {
+    let twin;
+    if case.connects_to_endpoint() {
+        first.tell("twin")?;
+        let there = unhex(&first.answer(&mut desk)?);
+        desk.connect_as(&[], &case.identity(), NEAR_COOKIE + 1)?;
+        let here = address_of(case, &desk.endpoint())?;
+        succeeds("connecting to the endpoint", desk.endpoint().connect(&there))?;
+        first.tell(&format!("bind-twin {}", hex(&here)))?;
+        let _ = first.answer(&mut desk)?;
+        twin = desk.endpoint.take();
+        cookies.push(NEAR_COOKIE + 1);
+    } else {
         first.tell("address")?;
         let address = unhex(&first.answer(&mut desk)?);
         desk.connect_as(&address, &case.identity(), NEAR_COOKIE + 1)?;

@@ -1,11 +1,14 @@
 //! The list of checks, in the order in which they run.
 
 mod abi;
+mod anew;
 mod atomics;
 mod attributes;
 mod bounds;
+mod circuits;
 mod connecting;
 mod connectors;
+mod crossing;
 mod deaths;
 mod ends;
 mod flight;
@@ -468,5 +471,49 @@ checks! {
             "What one lane declines another one does, and nobody does it twice.";
         the_limits_of_an_endpoint_stay_and_respect_their_record: 0,
             "What an endpoint carries can be believed.";
+    }
+    circuits for DATA => {
+        the_address_of_an_endpoint_fits_its_stated_length_and_stays: messages::SHORT,
+            "An endpoint's address fits the space that the core has for it, and leads there whenever the peer asks.";
+        bytes_that_are_no_address_of_an_endpoint_are_refused: messages::SHORT,
+            "A damaged or hostile address of an endpoint ends in words, and not in a crash.";
+        an_endpoint_that_is_not_connected_says_again: 0,
+            "What is posted before a connection is formed waits, and is not lost.";
+        what_was_sent_before_connect_arrives_though_its_sender_has_closed: messages::SHORT,
+            "A peer that was quick to connect, to send and to close is heard.";
+        an_endpoint_that_waits_keeps_no_other_waiting: messages::SHORT,
+            "One peer that does not come holds up no other.";
+        strangers_leave_nothing_behind: 0,
+            "Whoever knows an endpoint's address cannot use up what its process has.";
+    }
+    crossing for DATA => {
+        operations_of_many_peers_at_once_have_each_its_bytes_and_end: rma::BOTH,
+            "With a dozen endpoints in use each operation is done where it was meant, and ends where it was posted.";
+        a_flush_of_one_endpoint_stands_for_no_other: rma::BOTH,
+            "A flush says what it has waited for, and nothing of other peers.";
+        a_flush_covers_what_was_posted_while_another_one_was_under_way: rma::BOTH,
+            "Each flush covers all that was posted before it.";
+        two_that_get_from_each_other_at_once_both_end: rma::BOTH,
+            "Two programs that use each other's memory do not wait for each other for ever.";
+        an_atomic_whose_answer_waits_is_done_once: atomics::ATOMICS | caps::GET,
+            "A counter counts once, however full the way back is.";
+        a_key_serves_the_endpoint_to_its_owner_and_no_other: rma::CHECKED,
+            "With many peers a key is that of its owner.";
+        a_key_that_is_imported_twice_is_dropped_twice: rma::BOTH,
+            "Two parts of a program that use one region do not take it from each other.";
+    }
+    anew for DATA => {
+        the_words_of_an_end_stay_though_its_endpoint_is_closed: caps::PEER_FAILURE,
+            "Who closes an endpoint because it has failed can still say why.";
+        an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed: waiting::WAITS | caps::PEER_FAILURE,
+            "A worker that has lost a peer neither spins nor misses the next end.";
+        what_is_pending_when_its_peer_closes_ends_with_closed: rma::BOTH | caps::PEER_FAILURE,
+            "Nothing that has not happened ends well because its peer closed in good order.";
+        a_new_endpoint_has_nothing_of_the_one_before_it: messages::SHORT,
+            "A connection that is made again begins anew.";
+    }
+    anew for DATA | CONNECTORS => {
+        the_descriptor_of_an_interface_is_one: caps::EVENT_FD,
+            "Who sleeps on a descriptor may keep it as long as the interface.";
     }
 }

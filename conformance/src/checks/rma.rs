@@ -137,7 +137,7 @@ pub(super) fn a_range_outside_the_region_is_refused(case: &Case) -> Checked {
     equal("the endpoint afterwards: a put", Ok(()), bench.move_bytes(true, 8, 0, 1)?)
 }
 
-const WRONG_KEY: &[Status] =
+pub(super) const WRONG_KEY: &[Status] =
     &[Status::KeyRejected, Status::OutOfRange, Status::Invalid, Status::BadData];
 
 pub(super) fn a_key_with_any_byte_changed_is_rejected(case: &Case) -> Checked {

@@ -327,11 +327,21 @@ impl Endpoint {
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
+    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
+        let Some(f) = self.ops().address else { return (0, false) };
+        let mut out = vec![CANARY; capacity + 4096];
+        // SAFETY: an open endpoint and a buffer that is larger than what is said.
+        let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
+        (len, out[capacity..].iter().any(|&b| b != CANARY))
+    }
+
     pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let _call = call("connect");
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
+        let guarded = Guarded::bytes(address);
         let params = ConnectParams {
-            address: address.as_ptr(),
+            address: guarded.as_ptr(),
             address_len: address.len(),
             ..ConnectParams::empty()
         };
