@@ -247,3 +247,38 @@ yama() { echo "$1" > /proc/sys/kernel/yama/ptrace_scope; }
 
 # plain COMMAND...: runs a command that has root's files and none of root's rights.
 plain() { setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all -- "$@"; }
+
+# ---- Kernel modules of tests/lab/modules; a test that uses these says `modules=1` in its head ----
+
+# load MODULE [PARAMETER=VALUE...]
+load() {
+    local name=$1
+    shift
+    [ -e "$TARGET/lab/modules/$name.ko" ] || skip "module $name is not built: cargo xtask lab builds it for tests with modules=1"
+    insmod "$TARGET/lab/modules/$name.ko" "$@" || fail "$name cannot be loaded"
+    [ -c "/dev/$name" ] || fail "there is no /dev/$name"
+    dmesg > "kernel.$name"
+}
+
+# unload MODULE: nothing may use it any more, and the kernel may have said nothing since `load`.
+unload() {
+    rmmod "$1" || fail "$1 cannot be unloaded: $(lsmod | grep "^$1 ")"
+    dmesg | diff "kernel.$1" - || fail "the kernel said something while $1 was loaded"
+}
+
+# counter MODULE NAME
+counter() { cat "/sys/module/$1/parameters/$2"; }
+
+# nothing_attached: every attachment that was made has gone, and there were some.
+nothing_attached() {
+    grep . /sys/module/xpmem/parameters/*
+    [ "$(counter xpmem attached)" -gt 0 ] || fail "nothing was attached"
+    [ "$(counter xpmem attached)" = "$(counter xpmem detached)" ] || fail "something is attached still"
+}
+
+# nothing_pinned: every region that was made has gone, and there were some.
+nothing_pinned() {
+    grep . /sys/module/knem/parameters/*
+    [ "$(counter knem created)" -gt 0 ] || fail "no region was made"
+    [ "$(counter knem created)" = "$(counter knem destroyed)" ] || fail "a region is left"
+}

@@ -41,6 +41,7 @@ impl Hosts {
             devices: 1,
             cpus: 1,
             timeout,
+            modules: false,
             unsteady: None,
         };
         let mut lab = match self.lab.take() {

@@ -1,7 +1,7 @@
 //! The kernel of the hosts: Debian's package, fetched once and kept in the user's cache, with an initramfs
 //! of the few modules and the one script that bring a host up.
 
-use super::scripts;
+use super::{modules, scripts};
 use crate::sh::{Outcome, capture, command, is_root, run};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -29,6 +29,8 @@ const MODULES: &[&str] = &[
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) initramfs: PathBuf,
+    /// The folder of the cache that holds it, named as its package.
+    pub(super) home: PathBuf,
 }
 
 /// The kernel, fetched if it is not there; the error says why there is none.
@@ -43,7 +45,7 @@ pub(super) fn prepared() -> Outcome<Kernel> {
         },
         None => kept().ok_or("apt knows no linux-image-amd64, and no kernel is kept")?,
     };
-    Ok(Kernel { image: home.join("kernel"), initramfs: initramfs(&home)? })
+    Ok(Kernel { image: home.join("kernel"), initramfs: initramfs(&home)?, home })
 }
 
 /// `$XDG_CACHE_HOME/tieline-lab`: outside the tree, so that it outlives `cargo clean`.
@@ -78,11 +80,21 @@ fn kept(cache: &Path) -> Option<PathBuf> {
     homes.max_by_key(|home| fs::metadata(home).and_then(|m| m.modified()).ok())
 }
 
-/// Fetches the package and keeps of it what a host needs: some ten MB.
+/// Fetches the package and keeps of it what a host needs: some ten MB. Its headers come with it where there are any: of a later
+/// day they are of another kernel.
 fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     println!("fetching {name}");
     let work = cache.join(format!("{name}.{}", std::process::id()));
-    let outcome = download(&work, name).and_then(|()| keep(&work, name));
+    let make = |folder: PathBuf| {
+        fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))
+    };
+    let outcome = make(work.join("home/modules"))
+        .and_then(|()| download(&work, &[name]))
+        .and_then(|()| keep(&work, name));
+    if outcome.is_ok() {
+        // What needs them asks again, and says why there are none.
+        let _ = modules::headers(&work.join("home"), name);
+    }
     let home = cache.join(name);
     let outcome = outcome.and_then(|()| {
         let _ = fs::remove_dir_all(&home);
@@ -93,10 +105,11 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     outcome.or_else(|text| if is_complete(&home) { Ok(()) } else { Err(text) }).map(|()| home)
 }
 
-fn download(work: &Path, name: &str) -> Outcome {
-    fs::create_dir_all(work.join("home/modules"))
-        .map_err(|e| format!("{}: {e}", work.display()))?;
-    let download = || capture(command("apt-get", &["-q", "download", name]).current_dir(work));
+/// Fetches packages and unpacks them all into `work/tree`.
+pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
+    fs::create_dir_all(work).map_err(|e| format!("{}: {e}", work.display()))?;
+    let download =
+        || capture(command("apt-get", &["-q", "download"]).args(names).current_dir(work));
     if let Err(text) = download() {
         if !is_root() {
             return Err(text);
@@ -105,14 +118,20 @@ fn download(work: &Path, name: &str) -> Outcome {
         run(&mut command("apt-get", &["update", "-qq"]))?;
         let _ = download()?;
     }
-    let package = fs::read_dir(work)
-        .map_err(|e| e.to_string())?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|file| file.extension() == Some(OsStr::new("deb")))
-        .ok_or_else(|| format!("apt-get download {name} left no package"))?;
-    let tree = work.join("tree");
-    run(command("dpkg-deb", &["-x"]).arg(package).arg(tree))
+    let entries = fs::read_dir(work).map_err(|e| e.to_string())?.flatten();
+    let files = entries.map(|entry| entry.path());
+    let packages: Vec<_> =
+        files.filter(|file| file.extension() == Some(OsStr::new("deb"))).collect();
+    if packages.len() != names.len() {
+        return Err(format!(
+            "apt-get download {} left {} packages",
+            names.join(" "),
+            packages.len()
+        ));
+    }
+    packages.iter().try_for_each(|package| {
+        run(command("dpkg-deb", &["-x"]).arg(package).arg(work.join("tree")))
+    })
 }
 
 /// Copies the kernel, and the modules under the number of their turn.

@@ -6,6 +6,7 @@
 mod hosts;
 mod kernel;
 mod machine;
+mod modules;
 mod network;
 mod pace;
 mod show;
@@ -16,6 +17,7 @@ use crate::setup;
 use crate::sh::{Outcome, root, target, which};
 pub(crate) use hosts::Hosts;
 use machine::{Ended, Lab};
+use modules::Built;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -216,11 +218,24 @@ impl Wish {
                         filters.join(" or ")
                     ));
                 }
+                // What is built on the headers of the kernel is skipped where there are none.
+                if tests.iter().any(|test| test.modules) {
+                    if let Built::Not(reason) = modules::build(kernel)? {
+                        let without = |test: &Test| format!("{}: {reason}", test.name);
+                        left_out.extend(tests.iter().filter(|test| test.modules).map(without));
+                        tests.retain(|test| !test.modules);
+                    }
+                }
                 tests
             }
             What::File(file) => vec![self.foreign_test(&folder, file)?],
             What::Commands(_) | What::Shell | What::List => Vec::new(),
         };
+        if !matches!(self.what, What::Tests(_)) {
+            if let Built::Not(reason) = modules::build(kernel)? {
+                println!("there are no modules of tests/lab: {reason}");
+            }
+        }
         let tests = repeated(tests, self.repeat);
         // Longer than everything in it may take, so that a machine whose lab was killed ends by itself.
         let deadline = tests.iter().map(|test| test.timeout).sum::<Duration>() * 2
@@ -354,6 +369,7 @@ impl Wish {
             devices: self.devices,
             cpus: self.cpus.unwrap_or(1),
             timeout: self.timeout,
+            modules: false,
             unsteady: None,
         })
     }

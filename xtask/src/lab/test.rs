@@ -21,6 +21,8 @@ pub(super) struct Test {
     pub(super) cpus: usize,
     /// On a quiet machine.
     pub(super) timeout: Duration,
+    /// It loads kernel modules of `tests/lab/modules`.
+    pub(super) modules: bool,
     /// Why it is run only when it is named: it does not always end the same way yet.
     pub(super) unsteady: Option<String>,
 }
@@ -54,7 +56,7 @@ pub(super) fn all() -> Outcome<Vec<Test>> {
 }
 
 impl Test {
-    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=` and `unsteady=` of a test's file.
+    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=`, `modules=` and `unsteady=` of a test's file.
     pub(super) fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
@@ -78,6 +80,7 @@ impl Test {
             devices: number("devices", 1, 2)?,
             cpus: number("cpus", 1, 8)?.max(1),
             timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
+            modules: number("modules", 0, 1)? == 1,
             unsteady: value("unsteady"),
         })
     }

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A double of /dev/knem for the lab: what its two files share. README.md says what it is and what it is not.
+ *
+ * A context is an open descriptor; it has regions and, once mapped, slots in which later copies tell how they ended. A
+ * region has pinned its pages when it was made: it follows memory, not addresses.
+ */
+#ifndef LAB_KNEM_H
+#define LAB_KNEM_H
+
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/uidgid.h>
+#include <linux/workqueue.h>
+
+#define KNEM_ABI 0xd
+#define FEATURE_DMA 1
+
+#define FLAG_DMA 1
+#define FLAG_DMA_LATER 2
+#define FLAG_DMA_THREAD 4
+#define FLAG_COPY_THREAD 8
+#define FLAG_PIN_LOCAL 16
+#define FLAG_SINGLE_USE 32
+#define FLAG_ANY_USER 64
+#define FLAGS_LATER (FLAG_DMA_LATER | FLAG_DMA_THREAD | FLAG_COPY_THREAD)
+
+enum status { PENDING, SUCCESS, FAILED };
+
+struct piece { u64 base, len; };
+
+/* A piece of memory, pinned. */
+struct pinned {
+	struct page **pages;
+	u64 first;			/* offset in the first page */
+	u64 len;
+	unsigned long count;
+	bool writable;
+};
+
+struct memory {
+	struct pinned *pieces;
+	u32 count;
+	u64 len;
+};
+
+struct region {
+	struct kref refs;
+	struct hlist_node hashed;
+	struct list_head own;
+	struct context *context;
+	struct memory memory;
+	u64 cookie;
+	kuid_t uid;
+	u32 protection;
+	bool single_use, any_user;
+};
+
+struct context {
+	struct list_head regions;
+	struct mutex lock;		/* the slots are made once */
+	u8 *slots;
+	unsigned long slot_count;
+	struct workqueue_struct *later;
+};
+
+extern atomic64_t copies, created, destroyed;
+extern unsigned int delay_ms;
+extern bool dma;
+
+/* knem_copy.c */
+long memory_pin(struct memory *memory, const struct piece __user *list, u32 count, bool writable);
+void memory_unpin(struct memory *memory);
+void region_put(struct region *region);
+long copy_regions(struct context *context, struct region *from, u64 from_at, struct region *to, u64 to_at, u64 most,
+		  u32 flags, u32 slot, u32 *status);
+long copy_inline(struct context *context, const struct piece __user *list, u32 count, bool write, struct region *region,
+		 u64 at, u64 most, u32 flags, u32 slot, u32 *status);
+
+#endif

@@ -1,0 +1,255 @@
+//! /dev/knem, command by command.
+
+use crate::sys::{self, Answer};
+use std::os::fd::RawFd;
+
+/// How a copy went.
+pub const PENDING: u32 = 0;
+/// As asked, or as far as both sides went.
+pub const SUCCESS: u32 = 1;
+/// Not.
+pub const FAILED: u32 = 2;
+
+/// Flags of copies.
+pub const DMA: u32 = 1;
+/// With [`DMA`]: it completes later.
+pub const DMA_LATER: u32 = 2;
+/// Later completion, by a thread.
+pub const THREAD: u32 = 8;
+/// Of regions: for one copy.
+pub const SINGLE_USE: u32 = 32;
+/// Of regions: for every user.
+pub const ANY_USER: u32 = 64;
+
+/// Reading.
+pub const READ: u32 = libc::PROT_READ as u32;
+/// Writing.
+pub const WRITE: u32 = libc::PROT_WRITE as u32;
+
+/// A piece of memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Piece {
+    /// Its address.
+    pub base: u64,
+    /// In bytes.
+    pub len: u64,
+}
+
+impl Piece {
+    /// The memory there.
+    pub fn of(base: usize, len: usize) -> Piece {
+        Piece { base: base as u64, len: len as u64 }
+    }
+}
+
+#[repr(C)]
+struct Create {
+    pieces: u64,
+    count: u32,
+    flags: u32,
+    protection: u32,
+    pad: u32,
+    cookie: u64,
+}
+
+/// What `copy` and `copy, bounded` ask; `most` is in the second only.
+#[repr(C)]
+#[derive(Default)]
+struct Copy {
+    from: u64,
+    from_at: u64,
+    to: u64,
+    to_at: u64,
+    flags: u32,
+    status: u32,
+    slot: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct CopyBounded {
+    from: u64,
+    from_at: u64,
+    to: u64,
+    to_at: u64,
+    most: u64,
+    flags: u32,
+    status: u32,
+    slot: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct Inline {
+    pieces: u64,
+    count: u32,
+    write: u32,
+    cookie: u64,
+    at: u64,
+    flags: u32,
+    status: u32,
+    slot: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct InlineBounded {
+    pieces: u64,
+    count: u32,
+    write: u32,
+    cookie: u64,
+    at: u64,
+    most: u64,
+    flags: u32,
+    status: u32,
+    slot: u32,
+    pad: u32,
+}
+
+/// A status that nobody has written.
+const UNWRITTEN: u32 = 99;
+
+/// How a copy is done.
+#[derive(Clone, Copy, Default)]
+pub struct How {
+    /// Its flags.
+    pub flags: u32,
+    /// Where its end is told.
+    pub slot: u32,
+}
+
+/// A descriptor of the device: a context.
+#[derive(Clone, Copy)]
+pub struct Device {
+    /// Its number.
+    pub fd: RawFd,
+}
+
+impl Device {
+    /// Opens it for reading and writing.
+    pub fn open() -> Device {
+        Device::open_as(libc::O_RDWR)
+    }
+
+    /// Opens it so.
+    pub fn open_as(flags: i32) -> Device {
+        let fd = sys::open("/dev/knem", flags);
+        Device { fd: fd.unwrap_or_else(|e| panic!("/dev/knem: errno {e}")) }
+    }
+
+    /// The command `info`.
+    pub fn info(self) -> Answer<[u32; 4]> {
+        let mut info = [UNWRITTEN; 4];
+        sys::ioctl(self.fd, 0x4010_4b10, &mut info).map(|_| info)
+    }
+
+    /// The command that binds the thread.
+    pub fn bind(self) -> Answer {
+        sys::ioctl(self.fd, 0x8010_4b11, &mut [2u32, 0, 0, 0]).map(drop)
+    }
+
+    /// The command `create`.
+    pub fn create(self, pieces: &[Piece], protection: u32, flags: u32) -> Answer<u64> {
+        let list = pieces.as_ptr() as u64;
+        let mut create = Create {
+            pieces: list,
+            count: pieces.len() as u32,
+            flags,
+            protection,
+            pad: 0,
+            cookie: 0,
+        };
+        sys::ioctl(self.fd, 0xc020_4b21, &mut create).map(|_| create.cookie)
+    }
+
+    /// A region of one piece, for reading and writing.
+    pub fn region(self, base: usize, len: usize) -> u64 {
+        let made = self.create(&[Piece::of(base, len)], READ | WRITE, 0);
+        made.unwrap_or_else(|e| panic!("create: errno {e}"))
+    }
+
+    /// The command `destroy`.
+    pub fn destroy(self, mut cookie: u64) -> Answer {
+        sys::ioctl(self.fd, 0x8008_4b22, &mut cookie).map(drop)
+    }
+
+    /// The command `copy`: its status.
+    pub fn copy(self, from: (u64, u64), to: (u64, u64), how: How) -> Answer<u32> {
+        let mut copy =
+            Copy { from: from.0, from_at: from.1, to: to.0, to_at: to.1, ..Copy::default() };
+        (copy.flags, copy.status, copy.slot) = (how.flags, UNWRITTEN, how.slot);
+        sys::ioctl(self.fd, 0x8030_4b32, &mut copy).map(|_| copy.status)
+    }
+
+    /// The command `copy, bounded`: its status.
+    pub fn copy_bounded(
+        self,
+        from: (u64, u64),
+        to: (u64, u64),
+        most: u64,
+        how: How,
+    ) -> Answer<u32> {
+        let (flags, status, slot) = (how.flags, UNWRITTEN, how.slot);
+        let (from, from_at, to, to_at) = (from.0, from.1, to.0, to.1);
+        let mut copy = CopyBounded { from, from_at, to, to_at, most, flags, status, slot, pad: 0 };
+        sys::ioctl(self.fd, 0x8038_4b34, &mut copy).map(|_| copy.status)
+    }
+
+    /// The command `inline copy`, to the region where `write` is set: its status.
+    pub fn inline(
+        self,
+        pieces: &[Piece],
+        write: bool,
+        region: (u64, u64),
+        how: How,
+    ) -> Answer<u32> {
+        let (list, count) = (pieces.as_ptr() as u64, pieces.len() as u32);
+        let (cookie, at) = region;
+        let (flags, status, slot) = (how.flags, UNWRITTEN, how.slot);
+        let mut copy = Inline {
+            pieces: list,
+            count,
+            write: write.into(),
+            cookie,
+            at,
+            flags,
+            status,
+            slot,
+            pad: 0,
+        };
+        sys::ioctl(self.fd, 0x8030_4b33, &mut copy).map(|_| copy.status)
+    }
+
+    /// The command `inline, bounded`: its status.
+    pub fn inline_bounded(
+        self,
+        pieces: &[Piece],
+        write: bool,
+        region: (u64, u64),
+        most: u64,
+        how: How,
+    ) -> Answer<u32> {
+        let (list, count) = (pieces.as_ptr() as u64, pieces.len() as u32);
+        let (cookie, at) = region;
+        let (flags, status, slot) = (how.flags, UNWRITTEN, how.slot);
+        let mut copy = InlineBounded {
+            pieces: list,
+            count,
+            write: write.into(),
+            cookie,
+            at,
+            most,
+            flags,
+            status,
+            slot,
+            pad: 0,
+        };
+        sys::ioctl(self.fd, 0x8038_4b35, &mut copy).map(|_| copy.status)
+    }
+
+    /// Any command.
+    pub fn command(self, number: u64) -> Answer {
+        sys::ioctl(self.fd, number, &mut [0u64; 8]).map(drop)
+    }
+}

@@ -1,0 +1,329 @@
+//! The system, as these programs need it: memory by its address, which may be gone, and calls with their errno.
+//!
+//! Addresses are plain numbers here. What a test touches may be unmapped on purpose, or be another process's; a touch that the
+//! kernel refuses ends a process of the test, which is what is tested.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// A page.
+pub const PAGE: usize = 4096;
+
+/// What a call returned, or its errno.
+pub type Answer<T = ()> = Result<T, i32>;
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn answer(returned: i64) -> Answer<i64> {
+    if returned < 0 { Err(errno()) } else { Ok(returned) }
+}
+
+/// ioctl.
+pub fn ioctl<T>(fd: RawFd, number: u64, argument: &mut T) -> Answer<i64> {
+    // SAFETY: each caller's argument has the layout of its command; the modules write within it.
+    answer(i64::from(unsafe { libc::ioctl(fd, number, std::ptr::from_mut(argument)) }))
+}
+
+/// open with `O_CLOEXEC`.
+pub fn open(path: &str, flags: i32) -> Answer<RawFd> {
+    let path = CString::new(path).unwrap_or_default();
+    // SAFETY: the path ends with a zero.
+    answer(i64::from(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }))
+        .map(|fd| fd as RawFd)
+}
+
+/// close.
+pub fn close(fd: RawFd) {
+    // SAFETY: passes a number only.
+    let _ = unsafe { libc::close(fd) };
+}
+
+/// dup.
+pub fn dup(fd: RawFd) -> Answer<RawFd> {
+    // SAFETY: passes a number only.
+    answer(i64::from(unsafe { libc::dup(fd) })).map(|fd| fd as RawFd)
+}
+
+fn mapped(address: *mut libc::c_void) -> Answer<usize> {
+    if address == libc::MAP_FAILED { Err(errno()) } else { Ok(address as usize) }
+}
+
+/// Fresh private memory, of zeros.
+pub fn map(len: usize) -> usize {
+    map_at(0, len).unwrap_or_else(|e| panic!("mmap: errno {e}"))
+}
+
+/// The same at an address (0: anywhere), in place of what is there.
+pub fn map_at(address: usize, len: usize) -> Answer<usize> {
+    let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+    // SAFETY: what is replaced belongs to the test.
+    mapped(unsafe {
+        libc::mmap(address as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    })
+}
+
+/// Fresh memory that children share.
+pub fn map_shared(len: usize) -> usize {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory.
+    let address = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    mapped(address).unwrap_or_else(|e| panic!("mmap: errno {e}"))
+}
+
+/// A mapping of a descriptor, for reading.
+pub fn map_file(fd: RawFd, offset: i64, len: usize) -> Answer<usize> {
+    // SAFETY: new memory.
+    mapped(unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, offset)
+    })
+}
+
+/// munmap.
+pub fn unmap(address: usize, len: usize) {
+    // SAFETY: the test's own memory.
+    let _ = unsafe { libc::munmap(address as *mut _, len) };
+}
+
+/// mremap to a fresh place.
+pub fn remap(address: usize, len: usize) -> Answer<usize> {
+    let to = map(len);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: both places are the test's own.
+    mapped(unsafe { libc::mremap(address as *mut _, len, len, flags, to as *mut libc::c_void) })
+}
+
+/// mprotect to reading only, or to both.
+pub fn protect(address: usize, len: usize, writable: bool) -> Answer<i64> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: the test's own memory.
+    answer(i64::from(unsafe { libc::mprotect(address as *mut _, len, protection) }))
+}
+
+/// `MADV_DONTNEED`.
+pub fn discard(address: usize, len: usize) {
+    // SAFETY: the test's own memory.
+    let _ = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED) };
+}
+
+/// Stores a byte.
+pub fn store(address: usize, byte: u8) {
+    // SAFETY: see the top of this file; an atomic, since another process may touch it now.
+    unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::SeqCst);
+}
+
+/// Loads a byte.
+pub fn load(address: usize) -> u8 {
+    // SAFETY: as above.
+    unsafe { AtomicU8::from_ptr(address as *mut u8) }.load(Ordering::SeqCst)
+}
+
+/// Stores a word that is aligned.
+pub fn store_word(address: usize, word: u64) {
+    // SAFETY: as above.
+    unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(word, Ordering::SeqCst);
+}
+
+/// Loads a word that is aligned.
+pub fn load_word(address: usize) -> u64 {
+    // SAFETY: as above.
+    unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::SeqCst)
+}
+
+/// Adds one to a word that is aligned.
+pub fn count_word(address: usize) {
+    // SAFETY: as above.
+    let _ = unsafe { AtomicU64::from_ptr(address as *mut u64) }.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A pipe: its end for reading and its end for writing.
+pub fn pipe() -> (RawFd, RawFd) {
+    let mut ends = [0; 2];
+    // SAFETY: the array is writable.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0, "pipe: errno {}", errno());
+    (ends[0], ends[1])
+}
+
+/// write from any address.
+pub fn write_from(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
+    // SAFETY: the kernel looks whether the memory is there.
+    answer(unsafe { libc::write(fd, address as *const _, len) } as i64)
+}
+
+/// read to any address.
+pub fn read_to(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
+    // SAFETY: the kernel looks whether the memory is there.
+    answer(unsafe { libc::read(fd, address as *mut _, len) } as i64)
+}
+
+/// send on a fresh pair of sockets, from any address; the bytes that came.
+pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
+    let mut ends = [0; 2];
+    let mut bytes = vec![0u8; len];
+    // SAFETY: the array is writable, the buffer as long as told; the kernel looks whether the memory is there.
+    let sent = unsafe {
+        assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
+        let sent = answer(libc::send(ends[0], address as *const _, len, 0) as i64);
+        if sent.is_ok() {
+            let _ = libc::recv(ends[1], bytes.as_mut_ptr().cast(), len, 0);
+        }
+        sent
+    };
+    ends.into_iter().for_each(close);
+    sent.map(|_| bytes)
+}
+
+/// The byte there, copied by the kernel, which answers EFAULT where a touch would be a signal.
+pub fn probe(address: usize) -> Answer<u8> {
+    let (from, to) = pipe();
+    let mut byte = 0u8;
+    let written = write_from(to, address, 1);
+    if written.is_ok() {
+        let _ = read_to(from, std::ptr::from_mut(&mut byte) as usize, 1);
+    }
+    close(from);
+    close(to);
+    written.map(|_| byte)
+}
+
+/// `process_vm_readv`, of so many bytes.
+pub fn read_process(pid: i32, remote: usize, local: usize, len: usize) -> Answer<i64> {
+    let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
+    let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
+    // SAFETY: one piece each; the kernel looks whether the memory is there.
+    answer(unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) } as i64)
+}
+
+/// fork; 0 in the child. Only a process with one thread calls it.
+pub fn fork() -> i32 {
+    // SAFETY: these programs have one thread.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: errno {}", errno());
+    pid
+}
+
+/// Does that in a child that shares this process's memory, which waits until it has ended.
+pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
+    extern "C" fn run(given: *mut libc::c_void) -> i32 {
+        // SAFETY: `given` points to what the call below passes, which waits until this has ended.
+        let (body, argument) = unsafe { *given.cast::<(fn(usize), usize)>() };
+        body(argument);
+        0
+    }
+    let mut given = (body, argument);
+    let stack = map(1 << 18);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is the child's alone, and this process stands still until the child has ended.
+    let pid = unsafe {
+        libc::clone(
+            run,
+            (stack + (1 << 18)) as *mut _,
+            flags,
+            std::ptr::from_mut(&mut given).cast(),
+        )
+    };
+    assert!(pid > 0, "clone: errno {}", errno());
+    let _ = wait(pid);
+    unmap(stack, 1 << 18);
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With that status.
+    Status(i32),
+    /// By that signal.
+    Signal(i32),
+}
+
+/// Waits for a child's end.
+pub fn wait(pid: i32) -> End {
+    let mut status = 0;
+    // SAFETY: the status is writable.
+    while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {}
+    if libc::WIFSIGNALED(status) {
+        End::Signal(libc::WTERMSIG(status))
+    } else {
+        End::Status(libc::WEXITSTATUS(status))
+    }
+}
+
+/// Ends this process at once, as a child does whose parent's work must not be done twice.
+pub fn exit(status: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// SIGKILL.
+pub fn kill(pid: i32) {
+    // SAFETY: passes numbers only.
+    let _ = unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// Becomes `sleep`, in this process.
+pub fn exec_sleep() {
+    // SAFETY: every string ends with a zero, the list with a null.
+    let _ = unsafe {
+        libc::execlp(
+            c"sleep".as_ptr(),
+            c"sleep".as_ptr(),
+            c"60".as_ptr(),
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
+}
+
+/// Becomes that user, of that group and no other.
+pub fn become_user(uid: u32, gid: u32) {
+    // SAFETY: passes numbers only.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0, "setgroups: errno {}", errno());
+        assert_eq!(libc::setgid(gid), 0, "setgid: errno {}", errno());
+        assert_eq!(libc::setuid(uid), 0, "setuid: errno {}", errno());
+    }
+}
+
+/// Keeps others from looking into this process, as far as ptrace's checks go.
+pub fn not_dumpable() {
+    // SAFETY: passes numbers only.
+    let _ = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+/// A child that crashes on purpose leaves no file.
+pub fn no_core() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the record is readable.
+    let _ = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+}
+
+/// Ends this process when its parent does.
+pub fn end_with_parent() {
+    // SAFETY: passes numbers only.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// This process's number as the kernel counts. /proc below the one of this namespace of processes tells it.
+pub fn kernel_pid() -> i64 {
+    // SAFETY: a mount namespace of its own, in a process that ends soon.
+    unsafe {
+        assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "unshare: errno {}", errno());
+        let _ = libc::mount(
+            std::ptr::null(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            libc::MS_REC | libc::MS_PRIVATE,
+            std::ptr::null(),
+        );
+        let _ = libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH);
+    }
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("NStgid:")).unwrap_or("");
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(-1)
+}

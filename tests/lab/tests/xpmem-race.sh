@@ -1,0 +1,15 @@
+about="two processes touch each other's memory by xpmem while both map, unmap and discard: no wrong byte, and nothing is left"
+timeout=60
+modules=1
+hosts=1
+devices=0
+cpus=2
+h0() {
+    built examples/xpmem_race
+    load xpmem
+    for time in 1 2 3; do
+        "$TARGET/debug/examples/xpmem_race" 4 || fail "run $time"
+        nothing_attached
+    done
+    unload xpmem
+}

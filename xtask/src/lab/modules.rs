@@ -1,0 +1,139 @@
+//! The kernel modules of `tests/lab/modules`: built against the headers of the kernel that the hosts boot, which are fetched
+//! with it, and kept in `target/lab/modules`.
+
+use super::kernel::{self, Kernel};
+use super::{folder, scripts};
+use crate::sh::{Outcome, capture, command, lines, which};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// The kernels whose interface the modules are written for.
+const LINUX: &str = "linux-image-6.1.";
+
+/// The modules, as files.
+pub(super) enum Built {
+    Yes,
+    /// Why there are none here.
+    Not(String),
+}
+
+/// Builds the modules, unless those that are there are of these sources and this kernel. A module that does not compile is an
+/// error.
+pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
+    let name = kernel.home.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !name.starts_with(LINUX) {
+        return Ok(Built::Not(format!(
+            "the modules are written for {LINUX}*, and {name} is booted"
+        )));
+    }
+    if which("make").is_none() {
+        return Ok(Built::Not("no make: apt-get install make".into()));
+    }
+    let headers = match headers(&kernel.home, &name) {
+        Ok(headers) => headers,
+        Err(text) => return Ok(Built::Not(format!("no headers of {name}: {text}"))),
+    };
+    let compiler = compiler(&headers);
+    if which(&compiler).is_none() {
+        return Ok(Built::Not(format!("no {compiler}, with which {name} was compiled")));
+    }
+    let sources = sources()?;
+    let mut hasher = DefaultHasher::new();
+    (&name, &sources).hash(&mut hasher);
+    let stamp = format!("{:016x}", hasher.finish());
+    let home = folder().join("modules");
+    if fs::read_to_string(home.join("stamp")).is_ok_and(|said| said == stamp) {
+        return Ok(Built::Yes);
+    }
+    println!("building the kernel modules");
+    let work = folder().join(format!("modules.{}", std::process::id()));
+    let outcome = compile(&work, &headers, &sources, &stamp);
+    if outcome.is_ok() {
+        let _ = fs::remove_dir_all(&home);
+        fs::rename(&work, &home).map_err(|e| format!("{}: {e}", home.display()))?;
+    }
+    let _ = fs::remove_dir_all(&work);
+    outcome.map(|()| Built::Yes)
+}
+
+/// The files that the kernel's own build takes, with their texts, by name.
+fn sources() -> Outcome<Vec<(String, String)>> {
+    let folder = scripts().join("modules");
+    let said = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(said)?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == "Makefile" || name.ends_with(".c") || name.ends_with(".h") {
+            sources.push((name, fs::read_to_string(entry.path()).map_err(said)?));
+        }
+    }
+    sources.sort();
+    Ok(sources)
+}
+
+fn compile(work: &Path, headers: &Path, sources: &[(String, String)], stamp: &str) -> Outcome {
+    let said = |e: std::io::Error| format!("{}: {e}", work.display());
+    fs::create_dir_all(work).map_err(said)?;
+    for (name, text) in sources {
+        fs::write(work.join(name), text).map_err(said)?;
+    }
+    // What a compiler warns of is wrong here, as everywhere.
+    let mut make = command("make", &["-s", "-C"]);
+    let _ = make.arg(headers).arg(format!("M={}", work.display())).arg("KCFLAGS=-Werror");
+    let mut told = Vec::new();
+    let made = lines(make.arg("modules"), |line| told.push(line.to_owned()))?;
+    if !made {
+        told.iter().for_each(|line| println!("{line}"));
+        return Err("the kernel modules do not compile: see above".into());
+    }
+    for module in ["xpmem.ko", "knem.ko"] {
+        // A host reads them from this machine: without what is for debuggers they are a tenth as long.
+        let _ = capture(command("strip", &["--strip-debug"]).arg(work.join(module)))?;
+    }
+    fs::write(work.join("stamp"), stamp).map_err(said)
+}
+
+/// The folder of headers of the kernel in `home`, whose package is `image`: fetched if they are not there.
+pub(super) fn headers(home: &Path, image: &str) -> Outcome<PathBuf> {
+    let name = image.replacen("image", "headers", 1);
+    let all = home.join("headers");
+    let own = all.join("usr/src").join(&name);
+    if own.join("Makefile").exists() {
+        return Ok(own);
+    }
+    println!("fetching {name}");
+    let work = home.join(format!("headers.{}", std::process::id()));
+    let outcome = fetch(&work, &name).and_then(|()| {
+        fs::rename(work.join("tree"), &all).map_err(|e| format!("{}: {e}", all.display()))
+    });
+    let _ = fs::remove_dir_all(&work);
+    // Who fetched the same at the same time may have been faster.
+    outcome.or_else(|text| if own.join("Makefile").exists() { Ok(()) } else { Err(text) })?;
+    Ok(own)
+}
+
+/// The package, and those of which it is made: what all flavours of this kernel share, and the tools of its build.
+fn fetch(work: &Path, name: &str) -> Outcome {
+    let said = capture(&mut command("apt-cache", &["depends", name]))?;
+    let depends = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let mut names = vec![name];
+    names
+        .extend(depends.filter(|name| {
+            name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-")
+        }));
+    kernel::download(work, &names)?;
+    // It names the place where its package would install the other.
+    let file = work.join("tree/usr/src").join(name).join("Makefile");
+    let said = |e: std::io::Error| format!("{}: {e}", file.display());
+    let text = fs::read_to_string(&file).map_err(said)?;
+    let here = "include $(dir $(lastword $(MAKEFILE_LIST)))../";
+    fs::write(&file, text.replace("include /usr/src/", here)).map_err(said)
+}
+
+/// The compiler that the headers ask for.
+fn compiler(headers: &Path) -> String {
+    let text = fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default();
+    let named = text.split_whitespace().find_map(|word| Some(&word[word.find("gcc-")?..]));
+    named.map_or("gcc".into(), str::to_owned)
+}
