@@ -90,9 +90,18 @@ extern struct workqueue_struct *endings;
 extern atomic64_t faults, zaps, attached, detached;
 
 /* xpmem_objects.c */
+struct party *caller(void);
 void party_put(struct party *party);
-void attachment_put(struct attachment *attachment);
 void party_end(struct party *party);
+void segment_put(struct segment *segment);
+void segment_drop(struct segment *segment);
+void permit_put(struct permit *permit);
+void permit_drop(struct permit *permit);
+void permit_detach(struct permit *permit);
+void attachment_put(struct attachment *attachment);
+
+/* xpmem_commands.c */
+long xpmem_ioctl(struct file *file, unsigned int command, unsigned long argument);
 
 /* xpmem_map.c */
 extern const struct mmu_interval_notifier_ops party_notifier;

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 use tieline_lab_programs::child::Child;
 use tieline_lab_programs::random::Random;
-use tieline_lab_programs::sys::{self, End, PAGE};
+use tieline_lab_programs::sys::{self, End, PAGE, Pipe};
 use tieline_lab_programs::xpmem::Device;
 
 /// Of each process.
@@ -65,6 +65,7 @@ struct Side {
     permit: Option<i64>,
     /// Places for attachments: one that the kernel chose could lie where this process has unmapped its own memory.
     places: Vec<usize>,
+    pipe: Pipe,
     /// Where, which page of the other is the first, how many.
     attached: Vec<(usize, usize, usize)>,
     read: u64,
@@ -104,6 +105,7 @@ impl Side {
             turns: [0; PAGES],
             random: Random::new(me + u64::from(std::process::id())),
             permit: None,
+            pipe: Pipe::default(),
             places: (0..ATTACHMENTS).map(|_| sys::map(PAGES * PAGE)).collect(),
             attached: Vec::new(),
             read: 0,
@@ -198,7 +200,7 @@ impl Side {
             return;
         }
         let (at, first, count) = self.attached[self.random.below(self.attached.len())];
-        for _ in 0..16 {
+        for _ in 0..64 {
             let page = self.random.below(count);
             let end = if self.random.below(2) == 0 { 0 } else { PAGE - 8 };
             let place = at + page * PAGE + end;
@@ -209,7 +211,7 @@ impl Side {
                 sys::load_word(place)
             } else {
                 self.copied += 1;
-                match copied(place) {
+                match self.pipe.word(place) {
                     Ok(word) => word,
                     Err(libc::EFAULT) => {
                         self.holes += 1;
@@ -247,17 +249,4 @@ impl Side {
         assert!(self.attachments > 0, "nothing was attached");
         sys::close(self.device.fd);
     }
-}
-
-/// A word, copied by the kernel.
-fn copied(place: usize) -> Result<u64, i32> {
-    let (from, to) = sys::pipe();
-    let mut word = 0u64;
-    let written = sys::write_from(to, place, 8);
-    if written.is_ok() {
-        let _ = sys::read_to(from, std::ptr::from_mut(&mut word) as usize, 8);
-    }
-    sys::close(from);
-    sys::close(to);
-    written.map(|_| word)
 }

@@ -180,17 +180,40 @@ pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
     sent.map(|_| bytes)
 }
 
-/// The byte there, copied by the kernel, which answers EFAULT where a touch would be a signal.
-pub fn probe(address: usize) -> Answer<u8> {
-    let (from, to) = pipe();
-    let mut byte = 0u8;
-    let written = write_from(to, address, 1);
-    if written.is_ok() {
-        let _ = read_to(from, std::ptr::from_mut(&mut byte) as usize, 1);
+/// A pipe of one's own, through which the kernel copies: it answers EFAULT where a touch would be a signal.
+pub struct Pipe(RawFd, RawFd);
+
+impl Default for Pipe {
+    fn default() -> Pipe {
+        let (from, to) = pipe();
+        Pipe(from, to)
     }
-    close(from);
-    close(to);
-    written.map(|_| byte)
+}
+
+impl Pipe {
+    /// The word there.
+    pub fn word(&self, address: usize) -> Answer<u64> {
+        let mut word = 0u64;
+        let _ = write_from(self.1, address, 8)?;
+        let _ = read_to(self.0, std::ptr::from_mut(&mut word) as usize, 8)?;
+        Ok(word)
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        close(self.0);
+        close(self.1);
+    }
+}
+
+/// The byte there, copied by the kernel.
+pub fn probe(address: usize) -> Answer<u8> {
+    let pipe = Pipe::default();
+    let mut byte = 0u8;
+    let _ = write_from(pipe.1, address, 1)?;
+    let _ = read_to(pipe.0, std::ptr::from_mut(&mut byte) as usize, 1)?;
+    Ok(byte)
 }
 
 /// `process_vm_readv`, of so many bytes.
