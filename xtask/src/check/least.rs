@@ -19,13 +19,13 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-shm-cma", 20),
     ("tieline-provider-tcp", 65),
     ("tieline-provider-tcp-connect", 16),
-    ("tieline-provider-verbs", 200),
+    ("tieline-provider-verbs", 210),
     ("tieline-registration", 5),
     ("tieline-testing", 4),
     ("tieline-tools", 60),
     ("xtask", 22),
     ("xtask-header", 1),
-    ("xtask-mutants", 5),
+    ("xtask-mutants", 6),
 ];
 
 /// Everything else.

@@ -6,7 +6,8 @@ use super::half_open::HALF_OPEN;
 use super::sys::{Channel, Id};
 use super::wires::Wires;
 use super::{MAX_DATAGRAM, RdmaCm, listening};
-use crate::double::{domain, sys, world::pairs};
+use crate::double::world::{counts, fault as device, logged, pairs};
+use crate::double::{domain, sys};
 use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
@@ -364,4 +365,133 @@ fn what_the_manager_and_the_device_tell_wakes_who_sleeps() {
     assert_eq!(a.arm(), Ok(Armed::Ready), "there is something to tell");
     let hash = address_hash(&a.address());
     assert_eq!(poll(&a, 64), [Told::Datagram(hash, b"to myself".to_vec())]);
+}
+
+#[test]
+fn two_that_ask_to_close_at_once_agree_and_lose_nothing() {
+    let settings = [("TIELINE_VERBS_CM_IDLE", "1ms")];
+    let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &settings));
+    let hash = address_hash(&a.address());
+    a.send(&b.address(), b"hello").unwrap();
+    assert_eq!(only(&[&a, &b]), Told::Datagram(hash, b"hello".to_vec()));
+    device(|faults| faults.stuck = true);
+    let before = counts().sends;
+    poll_until(&[&a, &b], || counts().sends == before + 2);
+    a.send(&b.address(), b"after all").unwrap();
+    assert_eq!(poll(&a, 64), [], "it waits for the end of the connection");
+    device(|faults| faults.stuck = false);
+    assert_eq!(only(&[&a, &b]), Told::Datagram(hash, b"after all".to_vec()));
+    poll_until(&[&a, &b], || pairs().is_empty());
+}
+
+#[test]
+fn a_peer_whose_device_acknowledges_nothing_is_given_up() {
+    let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
+    for is_cut in [true, false] {
+        let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &[]));
+        a.send(&b.address(), b"hello").unwrap();
+        let _ = only(&[&a, &b]);
+        device(|faults| (faults.cut, faults.stuck) = (is_cut, !is_cut));
+        a.send(&b.address(), b"hello?").unwrap();
+        let (hash, status, words) = left(only(&[&a]));
+        assert_eq!(hash, address_hash(&b.address()));
+        let expected = match is_cut {
+            true => (Status::PeerFailed, "the peer did not acknowledge what was sent"),
+            false => (Status::TimedOut, "there was no answer in time"),
+        };
+        assert!(status == expected.0 && words.ends_with(expected.1), "{status:?} {words}");
+        device(|faults| (faults.cut, faults.stuck) = (false, false));
+        let (hash, status, words) = left(only(&[&b]));
+        assert_eq!((hash, status), (address_hash(&a.address()), Status::PeerFailed));
+        assert!(words.ends_with("the peer has closed it, or its process ended"), "{words}");
+    }
+}
+
+#[test]
+fn who_waits_in_vain_for_its_goodbye_to_be_taken_closes_all_the_same() {
+    let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
+    a.send(&b.address(), b"hello").unwrap();
+    let _ = only(&[&a, &b]);
+    device(|faults| faults.stuck = true);
+    drop(a);
+    device(|faults| faults.stuck = false);
+    let (_, status, words) = left(only(&[&b]));
+    assert_eq!(status, Status::PeerFailed, "{words}");
+    assert!(pairs().is_empty(), "{:?}", pairs());
+}
+
+#[test]
+fn an_operator_is_told_of_those_who_proved_nothing_and_again_when_they_have_doubled() {
+    let b = connector("10.77.0.2", &[]);
+    let contact = super::address::parse(&b.address()).unwrap();
+    let to = (contact.addresses[0].ip, contact.addresses[0].port).into();
+    let channel = Channel::new().unwrap();
+    let mut came = 0;
+    for doubled in [1, 2, 4, 8] {
+        while came < doubled {
+            let id = Id::new(&channel).unwrap();
+            id.resolve_address("10.77.0.9:0".parse().unwrap(), to, 1).unwrap();
+            id.connect(7, b"GET / HTTP/1.1").unwrap();
+            assert_eq!(poll(&b, 64), []);
+            came += 1;
+        }
+        let mut lines = Vec::new();
+        poll_until(&[&b], || {
+            lines.extend(logged());
+            !lines.is_empty()
+        });
+        let words = format!("verbs: {doubled} connections to rdmacm of this process were closed");
+        assert!(lines.len() == 1 && lines[0].starts_with(&words), "{lines:?}");
+    }
+}
+
+#[test]
+fn what_the_caller_has_no_room_for_is_told_by_the_next_poll() {
+    let a = connector("10.77.0.1", &[]);
+    let (own, hash) = (a.address(), address_hash(&a.address()));
+    for n in 0..5 {
+        a.send(&own, &[n]).unwrap();
+    }
+    let all = [&[0u8, 1][..], &[2, 3], &[4], &[]];
+    for expected in all {
+        let expected: Vec<Told> = expected.iter().map(|n| Told::Datagram(hash, vec![*n])).collect();
+        assert_eq!(poll(&a, 2), expected);
+    }
+    let taken = (0..5000).take_while(|_| a.send(&own, b"more") == Ok(())).count();
+    assert_eq!(taken, super::peers::WAITING, "who does not poll is not given more");
+}
+
+#[test]
+fn a_listener_that_can_make_no_queue_pair_refuses() {
+    let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
+    device(|faults| faults.most_pairs = Some(1));
+    a.send(&b.address(), b"hello").unwrap();
+    let (_, status, words) = left(only(&[&a, &b]));
+    assert_eq!(status, Status::Unreachable);
+    assert!(words.ends_with("the peer's connector refused"), "{words}");
+    assert!(pairs().is_empty());
+    device(|faults| faults.most_pairs = Some(0));
+    a.send(&b.address(), b"hello").unwrap();
+    let (_, _, words) = left(only(&[&a]));
+    assert!(words.contains("10.77.0.2:"), "{words}");
+}
+
+#[test]
+fn who_speaks_another_version_is_told_which_one_is_spoken_here() {
+    let b = connector("10.77.0.2", &[]);
+    let contact = super::address::parse(&b.address()).unwrap();
+    let to = (contact.addresses[0].ip, contact.addresses[0].port).into();
+    let channel = Channel::new().unwrap();
+    let id = Id::new(&channel).unwrap();
+    id.resolve_address("10.77.0.9:0".parse().unwrap(), to, 1).unwrap();
+    id.connect(7, &[&b"TLN\x63"[..], &[5; 32]].concat()).unwrap();
+    assert_eq!(poll(&b, 64), []);
+    let mut last = None;
+    while let Some(event) = channel.next().unwrap() {
+        last = Some(event);
+    }
+    let last = last.unwrap();
+    assert_eq!(last.kind, RDMA_CM_EVENT_REJECTED);
+    assert_eq!(last.private[..4], [b'T', b'L', b'N', tieline_net::VERSION]);
+    assert!(pairs().is_empty());
 }

@@ -1,6 +1,9 @@
 //! A device that is played by this process, so that the modules can be tested where there is none.
 
 pub(crate) mod clock;
+mod host {
+    pub(crate) mod sys;
+}
 pub(crate) mod sys;
 pub(crate) mod world;
 

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) use super::host::sys::host;
 use super::world::{Area, IBV_QPS_SQE, Pair, Send, world};
 use crate::abi::*;
 use crate::load::Library;
@@ -570,22 +571,6 @@ pub(crate) fn pushed(
 ) -> Vec<tieline_plugin_api::abi::Event> {
     // SAFETY: the first `len` slots were written.
     room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
-}
-
-/// A host that keeps what it is told of devices, and does nothing else.
-pub(crate) fn host() -> tieline_plugin_api::HostHandle {
-    use tieline_plugin_api::abi::Host;
-    let table = Box::leak(Box::new(Host { async_event: Some(report), ..Host::empty() }));
-    // SAFETY: the table is never freed.
-    unsafe { tieline_plugin_api::HostHandle::new(table) }.unwrap()
-}
-
-unsafe extern "C" fn report(_: *mut c_void, event: *const tieline_plugin_api::abi::AsyncEvent) {
-    // SAFETY: the provider's record and its text, lent for the call.
-    let (kind, domain) = unsafe {
-        ((*event).kind, core::slice::from_raw_parts((*event).domain, (*event).domain_len))
-    };
-    world(|world| world.reported.push((kind, String::from_utf8_lossy(domain).into_owned())));
 }
 
 /// The bytes that an event of the poll just made points to.

@@ -126,6 +126,8 @@ pub(super) struct World {
     pub(super) async_events: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
     /// What the host was told of devices.
     pub(super) reported: Vec<(u32, String)>,
+    /// Lines for the host's log.
+    pub(super) logged: Vec<String>,
 }
 
 thread_local! {
@@ -166,6 +168,11 @@ pub(crate) fn locked() -> usize {
 /// What the host has been told of devices, and whose.
 pub(crate) fn reported() -> Vec<(u32, String)> {
     world(|world| world.reported.clone())
+}
+
+/// Lines of the host's log since this was last called.
+pub(crate) fn logged() -> Vec<String> {
+    world(|world| std::mem::take(&mut world.logged))
 }
 
 /// The device says something about itself (`IBV_EVENT_*`) or about port 1.
