@@ -22,6 +22,7 @@ mod pointers;
 mod progress_thread;
 mod shared;
 mod stage;
+mod swapping;
 mod ways;
 mod workers;
 
