@@ -1,6 +1,7 @@
 //! Which mutants there are: comparisons that are turned, conditions negated, operators exchanged, statements left out,
 //! functions that return at once.
 
+use crate::compiled::{is_left_out, of_statement};
 use proc_macro2::Span;
 use std::fmt;
 use std::ops::Range;
@@ -153,21 +154,6 @@ fn values(output: &ReturnType) -> Vec<&'static str> {
         ("Vec", _) => vec!["Vec::new()"],
         _ => Vec::new(),
     }
-}
-
-/// Tests, and what is compiled for something else than this build.
-fn is_left_out(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let path = attribute.path();
-        if path.is_ident("test") {
-            return true;
-        }
-        let syn::Meta::List(list) = &attribute.meta else { return false };
-        let words = list.tokens.to_string();
-        path.is_ident("cfg")
-            && (words.contains("test") || words.contains("loom") || words.contains("target_"))
-            && !words.starts_with("not")
-    })
 }
 
 /// What `{:?}` writes is for the eyes of who looks for a mistake; no page says how it looks.
@@ -339,6 +325,9 @@ impl<'a> Visit<'a> for Finder<'_> {
     }
 
     fn visit_stmt(&mut self, item: &'a Stmt) {
+        if is_left_out(of_statement(item)) {
+            return;
+        }
         if let Stmt::Expr(expression, Some(_)) = item {
             let is_alone = match expression {
                 Expr::Call(call) => !is_hint(call),
@@ -403,6 +392,7 @@ mod tests {
         );
         assert!(found("const fn f(a: u32) -> bool { a < 3 }").is_empty());
         assert!(found("#[cfg(loom)]\nfn f() { g(); }").is_empty());
+        assert!(found("fn f() { #[cfg(loom)] g(); #[cfg(miri)] unsafe { h(); } }").len() == 1);
         assert_eq!(found("#[cfg(not(loom))]\nfn f() { g(); }").len(), 2);
     }
 }

@@ -4,6 +4,7 @@
 //! and then a run of the suites for each. A mutant that a test fails on is caught; one that only makes a suite hang is not,
 //! since nobody can say from a hang what is wrong.
 
+mod compiled;
 mod find;
 mod promises;
 mod suites;
@@ -127,7 +128,7 @@ fn run(wish: &Wish) -> Result<(), String> {
         return Ok(());
     }
     let chosen = tree::compiled_in(&root, &work, all, wanted)?;
-    let suites = Suites::build(&work, true)?;
+    let suites = Suites::build(&work, &chosen, true)?;
     let results = Mutex::new(Vec::new());
     let began = Instant::now();
     let next = Mutex::new(chosen.iter().enumerate());
@@ -159,7 +160,7 @@ fn run(wish: &Wish) -> Result<(), String> {
 /// Names what no suite comes by; and by which other suites it comes, where there are some.
 fn reached(root: &Path, work: &Path, all: Vec<Mutant>) -> Result<(), String> {
     let all = tree::marked(root, work, all)?;
-    let suites = Suites::build(work, false)?;
+    let suites = Suites::build(work, &all, false)?;
     let mut missed = 0;
     for (at, mutant) in all.iter().enumerate() {
         let (asked, others) = suites.reach(&mutant.file, at as u32 + 1);
