@@ -308,7 +308,7 @@ long xpmem_ioctl(struct file *file, unsigned int command, unsigned long argument
 	case CMD_FORK_END:
 		if (party)
 			zap(party, 0, U64_MAX);
-		result = 0;
+		result = party ? 0 : -ENOENT;
 		break;
 	}
 	if (party)

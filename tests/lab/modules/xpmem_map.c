@@ -221,12 +221,13 @@ static void xpmem_open_piece(struct vm_area_struct *vma)
 static void xpmem_close_piece(struct vm_area_struct *vma)
 {
 	struct attachment *attachment = vma->vm_private_data;
+	bool whole = vma->vm_start == attachment->start && vma->vm_end - vma->vm_start == attachment->size;
 	bool meant, failed;
 
 	is_doing(DETACHING, attachment, &meant);
 	is_doing(ATTACHING, attachment, &failed);
-	/* An attachment goes by the device or with its process. */
-	if (!meant && !failed && atomic_read(&vma->vm_mm->mm_users))
+	/* An attachment goes by the device or with its process. A part may be unmapped. */
+	if (whole && !meant && !failed && atomic_read(&vma->vm_mm->mm_users))
 		send_sig(SIGKILL, current, 1);
 	if (atomic_dec_and_test(&attachment->pieces)) {
 		spin_lock(&registry);

@@ -30,34 +30,41 @@ fn main() -> Result<(), String> {
                 }))
             })
             .collect();
-        let moment = random.below(60) as u64;
-        let go_on = |processes: &[usize], turns: u64| {
-            for number in processes {
-                let until = done(words, *number) + turns;
-                while done(words, *number) < until {
-                    std::thread::yield_now();
-                }
-            }
-        };
-        go_on(&[1], 1 + moment);
         let victim = random.below(PROCESSES);
+        go_on(words, &mut processes, 1, random.below(60) as u64 + 1)?;
         killed[victim] += 1;
         let first = processes[victim].take().map(Child::kill);
         if first != Some(End::Signal(libc::SIGKILL)) {
             return Err(format!("round {round}: process {victim} had ended before: {first:?}"));
         }
-        let left: Vec<_> = (0..PROCESSES).filter(|number| *number != victim).collect();
-        go_on(&left, 5);
-        for (number, process) in processes.into_iter().enumerate() {
-            let end = process.map(Child::kill);
-            if end.is_some_and(|end| end != End::Signal(libc::SIGKILL)) {
-                return Err(format!(
-                    "round {round}: {number} ended with {end:?} when {victim} was killed"
-                ));
-            }
+        for left in (0..PROCESSES).filter(|number| *number != victim) {
+            go_on(words, &mut processes, left, 5)
+                .map_err(|said| format!("round {round}, {victim} was killed: {said}"))?;
+        }
+        for process in processes.into_iter().flatten() {
+            let _ = process.kill();
         }
     }
     println!("killed: {} sources, {} attachers", killed[0], killed[1] + killed[2]);
+    Ok(())
+}
+
+/// Waits until a process has done so many turns more.
+fn go_on(
+    words: usize,
+    processes: &mut [Option<Child>],
+    number: usize,
+    turns: u64,
+) -> Result<(), String> {
+    let until = done(words, number) + turns;
+    while done(words, number) < until {
+        for (which, process) in processes.iter_mut().enumerate() {
+            if let Some(end) = process.as_mut().and_then(Child::has_ended) {
+                return Err(format!("process {which} ended with {end:?}"));
+            }
+        }
+        std::thread::yield_now();
+    }
     Ok(())
 }
 

@@ -78,6 +78,13 @@ impl Child {
         sys::wait(self.pid)
     }
 
+    /// How it has ended by itself, if it has.
+    pub fn has_ended(&mut self) -> Option<End> {
+        let end = sys::has_ended(self.pid);
+        self.waited |= end.is_some();
+        end
+    }
+
     /// Kills it.
     pub fn kill(mut self) -> End {
         sys::kill(self.pid);

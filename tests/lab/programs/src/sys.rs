@@ -271,6 +271,18 @@ pub fn wait(pid: i32) -> End {
     let mut status = 0;
     // SAFETY: the status is writable.
     while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {}
+    end(status)
+}
+
+/// How a child has ended, if it has; it is not there any more then.
+pub fn has_ended(pid: i32) -> Option<End> {
+    let mut status = 0;
+    // SAFETY: the status is writable.
+    let found = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    (found == pid).then(|| end(status))
+}
+
+fn end(status: i32) -> End {
     if libc::WIFSIGNALED(status) {
         End::Signal(libc::WTERMSIG(status))
     } else {

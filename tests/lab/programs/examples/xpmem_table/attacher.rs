@@ -66,8 +66,15 @@ pub(crate) fn rows(table: &mut Table) {
 
     let end = ends(segment, |_, at| sys::unmap(at, PAGES * PAGE));
     table.row("munmap of an attachment: SIGKILL", end, killed);
-    let end = ends(segment, |_, at| sys::unmap(at + PAGE, PAGE));
-    table.row("munmap of a part of an attachment: SIGKILL", end, killed);
+    let end = holds(segment, |device, at| {
+        sys::unmap(at + 2 * PAGE, PAGE);
+        let probed = [1, 2, 3].map(|page| sys::probe(at + page * PAGE).is_ok());
+        let detached = device.detach(at);
+        probed == [true, false, true]
+            && detached == Ok(())
+            && sys::probe(at + 3 * PAGE) == Err(EFAULT)
+    });
+    table.row("munmap of a part of an attachment: the rest stays, and goes with detach", end, well);
     let end = ends(segment, |_, at| {
         let _ = sys::map_at(at, PAGES * PAGE);
     });
@@ -80,15 +87,7 @@ pub(crate) fn rows(table: &mut Table) {
         holds(segment, |device, at| device.detach(at) == Ok(()) && sys::probe(at) == Err(EFAULT));
     table.row("detach by the device: no signal", end, well);
 
-    let end = holds(segment, |device, at| {
-        let own = device.make(sys::map(PAGE), PAGE);
-        let _ = sys::dup(device.fd).map(sys::close);
-        let gone = sys::probe(at) == Err(EFAULT);
-        let other = Device::open();
-        gone && other.get(own) == Err(ENOENT) && other.remove(own) == Err(ENOENT)
-    });
-    table.row("closes a dup of the descriptor: its segments and attachments go at once", end, well);
-
+    closing(table, segment);
     system_calls(table, segment);
     attached_on(table, device, segment);
 
@@ -145,4 +144,27 @@ fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let end = Watcher::of(again, PAGES).ends_at(0);
     table.row("attached memory cannot be attached on: SIGBUS", end, End::Signal(SIGBUS));
     let _ = middle.end();
+}
+
+/// A process that closes a copy of its descriptor says what it has then.
+fn closing(table: &mut Table, segment: i64) {
+    let child = Child::start(|talk| {
+        let device = Device::open();
+        let at = device.attached(segment, PAGES);
+        let own = device.make(sys::map(PAGE), PAGE);
+        let _ = sys::load(at);
+        let _ = sys::dup(device.fd).map(sys::close);
+        let errno = |answer: Result<(), i32>| talk.say(answer.map_or_else(|e| e as u64, |()| 0));
+        errno(sys::probe(at).map(drop));
+        errno(device.get(segment).map(drop));
+        let again = Device::open();
+        errno(again.get(own).map(drop));
+        errno(again.get(segment).map(drop));
+    });
+    let mut row = |row: &str, promised: i32| table.row(row, child.hear(), promised as u64);
+    row("the double: closes a dup of the descriptor: its attachments go at once", EFAULT);
+    row("closes a dup of the descriptor: it has not opened the device any more", NOT_OPENED);
+    row("closes a dup of the descriptor: its segments go at once", ENOENT);
+    row("closes a dup of the descriptor: it may open it again", 0);
+    table.row("closes a dup of the descriptor: no signal", child.end(), End::Status(0));
 }

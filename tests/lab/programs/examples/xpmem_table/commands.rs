@@ -75,6 +75,12 @@ pub(crate) fn rows(table: &mut Table) {
     attach_rows(table, device, memory, segment, apid);
     release_rows(table, device, segment);
     table.row("0x7807, 0x7808 fork begin, end: 0", device.around_fork(), Ok(()));
+    let inherited = in_child(|_| errno(device.around_fork()));
+    table.row(
+        "0x7807, 0x7808 fork begin, end: ENOENT with an inherited descriptor",
+        inherited,
+        ENOENT as u64,
+    );
     sys::close(device.fd);
 }
 
@@ -184,12 +190,12 @@ fn attach_rows(table: &mut Table, device: Device, memory: usize, segment: i64, a
     // What the other process, which has all of this memory, is told and says.
     let words = sys::map(PAGE);
     sys::store_word(words, place as u64);
+    sys::store_word(words + 16, device.fd as u64);
     sys::in_other_process_of_same_memory(
+        // With the descriptor that it inherits: what it opened itself would end with it, and this process's with that.
         |words| {
-            let device = Device::open();
-            let found = errno(device.detach(sys::load_word(words) as usize));
-            sys::store_word(words + 8, found);
-            sys::close(device.fd);
+            let device = Device { fd: sys::load_word(words + 16) as i32 };
+            sys::store_word(words + 8, errno(device.detach(sys::load_word(words) as usize)));
         },
         words,
     );

@@ -159,7 +159,7 @@ fn ends(table: &mut Table, device: Device) {
         (Some(1), Err(ENOENT)),
     );
     table.row(
-        "closing a dup of the descriptor: others get SIGBUS",
+        "the double: closing a dup of the descriptor: others get SIGBUS",
         watcher.ends_at(0),
         End::Signal(SIGBUS),
     );
@@ -173,7 +173,7 @@ fn ends(table: &mut Table, device: Device) {
     let silent = child.talk.hear();
     let got = until(|| device.get(segment).is_err());
     table.row("exec: the segment is ENOENT", (before, silent, got), (Some(1), None, true));
-    table.row("exec: others get SIGBUS", watcher.ends_at(0), End::Signal(SIGBUS));
+    table.row("the double: exec: others get SIGBUS", watcher.ends_at(0), End::Signal(SIGBUS));
     let _ = child.kill();
 }
 
