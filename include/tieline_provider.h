@@ -111,7 +111,7 @@ extern "C" {
 #define TIELINE_CAP_CHECKS_KEYS UINT64_C(0x2000)
 /* received payloads come with EVENT_FLAG_LENT: they stay valid until release */
 #define TIELINE_CAP_LENDS_BUFFERS UINT64_C(0x4000)
-/* messages may be posted as soon as connect has returned */
+/* messages may be posted as soon as connect has returned. The core does not need to know: it posts, and waits where the answer is AGAIN */
 #define TIELINE_CAP_CONNECTED_SEND UINT64_C(0x8000)
 /* put, get and atomics are complete when the call returns: never PENDING */
 #define TIELINE_CAP_SYNCHRONOUS UINT64_C(0x10000)
@@ -125,7 +125,7 @@ extern "C" {
 #define TIELINE_CAP_KEY_POINTER UINT64_C(0x100000)
 /* put_notify: a put that tells the target; how many bits it carries is said by notify_bits */
 #define TIELINE_CAP_PUT_NOTIFY UINT64_C(0x200000)
-/* knows OP_NO_EVENT */
+/* knows OP_NO_EVENT, which the core does not post yet */
 #define TIELINE_CAP_NO_EVENT UINT64_C(0x400000)
 /* import_key of the interface: one key serves all its endpoints to the peer that it came from */
 #define TIELINE_CAP_INTERFACE_KEYS UINT64_C(0x800000)
@@ -865,7 +865,7 @@ struct tieline_rma {
     size_t iov_count;
     /* Sum of their lengths. */
     size_t len;
-    /* The key, from `import_key` on the same endpoint. */
+    /* The key, from `import_key` on the same endpoint or on its interface. */
     struct tieline_key *key;
     /* Offset into what the key leads to. */
     uint64_t offset;
@@ -883,7 +883,7 @@ struct tieline_atomic {
     uint32_t op;
     /* 4 or 8 bytes. */
     uint32_t width;
-    /* The key, from `import_key` on the same endpoint. */
+    /* The key, from `import_key` on the same endpoint or on its interface. */
     struct tieline_key *key;
     /* Offset into what the key leads to, a multiple of the width. */
     uint64_t offset;

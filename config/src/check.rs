@@ -2,7 +2,7 @@
 
 use tieline_plugin_api::Status;
 
-use super::{Config, nearest, upper, vars};
+use super::{Config, Origin, nearest, upper, vars};
 use crate::Error;
 
 /// As many unknown names are told one by one.
@@ -26,6 +26,7 @@ impl Config {
                 return Err(error);
             }
             if self.is_known(name, idle) {
+                news.extend(self.swallowed(name));
                 continue;
             }
             if !strict && (news.len() == MOST_NAMES || self.known().reported.contains(name)) {
@@ -63,6 +64,21 @@ impl Config {
         }
         self.known_mut().warnings.extend(news.iter().cloned());
         Ok(news)
+    }
+
+    /// What a launcher tells its processes is read from the environment alone, before there is a configuration: said
+    /// elsewhere it has no effect.
+    fn swallowed(&self, name: &str) -> Option<String> {
+        let elsewhere =
+            self.set.get(name)?.iter().find(|said| said.origin != Origin::Environment)?;
+        let news =
+            vars::is_of_the_launcher(name) && self.known_mut().reported.insert(name.to_owned());
+        news.then(|| {
+            format!(
+                "{name} ({}) has no effect: it is read from the environment alone",
+                elsewhere.origin
+            )
+        })
     }
 
     fn is_known(&self, name: &str, idle: &[&str]) -> bool {

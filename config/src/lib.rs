@@ -368,7 +368,11 @@ impl Config {
             if !seen.contains(name) {
                 let launcher = vars::is_of_the_launcher(name);
                 let owner = if launcher { "launcher" } else { "unknown" };
-                let doc = if launcher { "Set by `tieline run`." } else { "" };
+                let doc = if launcher {
+                    "For whoever starts processes, `tieline run` for example; read from the environment alone."
+                } else {
+                    ""
+                };
                 views.push(self.view(name, "", "text", owner, doc));
             }
         }

@@ -4,15 +4,21 @@ use std::fmt::Write as _;
 
 use crate::{Config, Declared, ValueView};
 
-/// The text of `docs/configuration.md`: every variable of the core and of these providers. What this process has set
-/// plays no part.
+/// The text of `docs/configuration.md`: every variable of the core and of these providers, and behind them those of other
+/// providers that are among `loaded`. What this process has set plays no part.
 #[must_use]
-pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>) -> String {
+pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> String {
     let Ok(config) = Config::builder().build() else { return String::new() };
     for (provider, variables) in providers {
         config.declare(provider, variables);
     }
-    let views = config.views();
+    let mut views = config.views();
+    let is_new = |view: &&ValueView| {
+        let nobodys = ["core", "launcher", "unknown"].contains(&view.owner.as_str());
+        !nobodys && views.iter().all(|known| known.name != view.name)
+    };
+    let more: Vec<ValueView> = loaded.iter().filter(is_new).cloned().collect();
+    views.extend(more);
     let mut text = String::from(INTRODUCTION);
     let mut owner = "";
     for view in &views {

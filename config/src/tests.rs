@@ -189,6 +189,21 @@ fn the_program_may_set_only_variables() {
 }
 
 #[test]
+fn what_is_for_who_starts_processes_is_told_to_have_no_effect_elsewhere() {
+    let config =
+        env(&[("TIELINE_RANK", "0")]).set("TIELINE_RENDEZVOUS_TIMEOUT", "300s").build().unwrap();
+    let warnings = config.check(&[]).unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "TIELINE_RENDEZVOUS_TIMEOUT (program) has no effect: it is read from the environment alone"
+        ]
+    );
+    assert!(config.check(&[]).unwrap().is_empty());
+    assert!(!config.views().iter().any(|view| view.owner == "unknown"));
+}
+
+#[test]
 fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
     let config =
         env(&[("TIELINE_PROVIDRS", "shm"), ("TIELINE_WHATEVER_IT_IS", "1")]).build().unwrap();

@@ -242,7 +242,7 @@ fn misuse_gets_a_clear_error() {
 }
 
 #[test]
-fn a_wait_sleeps_until_a_message_comes() {
+fn a_wait_without_a_limit_ends_when_a_message_comes() {
     let context = Context::open().unwrap();
     let worker = context.worker().unwrap();
     let got = Rc::new(Cell::new(false));

@@ -43,7 +43,7 @@ macro_rules! table {
 }
 
 table! {
-    /// What a module can do. The core believes these bits, and conformance checks them.
+    /// What a module can do. The core believes these bits, and conformance checks them; a few it does not use yet, as they say.
     pub mod caps: u64, "CAP_" {
         AM_SHORT = 1 << 0, "am_short: short active messages, copied before the call returns";
         AM_PACKED = 1 << 1, "am_packed: a callback packs into the transport's buffer";
@@ -60,14 +60,14 @@ table! {
         OWN_MEMORY_ONLY = 1 << 12, "put, get and atomics reach only memory from this domain's own alloc";
         CHECKS_KEYS = 1 << 13, "the accessing path refuses forged, foreign and revoked keys";
         LENDS_BUFFERS = 1 << 14, "received payloads come with EVENT_FLAG_LENT: they stay valid until release";
-        CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned";
+        CONNECTED_SEND = 1 << 15, "messages may be posted as soon as connect has returned. The core does not need to know: it posts, and waits where the answer is AGAIN";
         SYNCHRONOUS = 1 << 16, "put, get and atomics are complete when the call returns: never PENDING";
         SLOW_POLL = 1 << 17, "poll asks the kernel: the core calls it less often while nothing comes";
         DEVICE_ATOMICS = 1 << 18, "atomics are the device's: they are not atomic towards the processor's, nor towards another device's";
         TAKES_REGIONS = 1 << 19, "wants iov.region: which registration each piece lies in";
         KEY_POINTER = 1 << 20, "key_pointer: memory of a peer can be mapped, for loads and stores";
         PUT_NOTIFY = 1 << 21, "put_notify: a put that tells the target; how many bits it carries is said by notify_bits";
-        NO_EVENT = 1 << 22, "knows OP_NO_EVENT";
+        NO_EVENT = 1 << 22, "knows OP_NO_EVENT, which the core does not post yet";
         INTERFACE_KEYS = 1 << 23, "import_key of the interface: one key serves all its endpoints to the peer that it came from";
         ANY_THREAD = 1 << 24, "the interface with its endpoints and keys may be used by another thread than the one that opened it: calls come from one thread at a time, and each sees what those before it have done";
         FLUSH_ALL = 1 << 25, "flush of the interface";

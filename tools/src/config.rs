@@ -14,14 +14,15 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print docs/configuration.md: the variables without this process's values.
+    /// Print docs/configuration.md: the variables, with those of the providers that are found, without this process's values.
     #[arg(long, conflicts_with_all = ["json", "name"])]
     markdown: bool,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     if args.markdown {
-        return print(&configuration_markdown());
+        let (report, _) = Context::builder().report()?;
+        return print(&configuration_markdown(&report.config));
     }
     // A value that cannot be read stops the search for providers, but not this list: it shows where it is.
     let (mut values, files, failure) = match Context::builder().report() {

@@ -23,7 +23,7 @@ mod trust;
 pub(crate) use identity::Origin;
 pub(crate) use load::{LEAST_PACKED, LoadedProvider, REFUSED_VALUE};
 pub(crate) use search::SearchPath;
-pub(crate) use settings::Settings;
+pub(crate) use settings::{Settings, is_named_after};
 
 use crate::explain::{Record, Verdict};
 use crate::log::Log;
@@ -74,6 +74,9 @@ pub(crate) fn discover_in(
     let looked = path.looked();
     let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").map(|set| set.0).as_deref());
     let (candidates, records) = path.candidates();
+    let in_files = candidates.iter().map(|candidate| candidate.name_in_file.as_str());
+    let names: Vec<&str> = in_files.chain(builtin.iter().map(|it| it.name)).collect();
+    settings.found(&names);
     let log = Arc::new(Log::new());
     let mut search = Search { providers: Vec::new(), records, settings, log, wanted };
     for candidate in candidates {

@@ -3,6 +3,12 @@
 use crate::config::upper;
 use tieline_plugin_api::abi::{Declared, Set};
 
+/// Whether a variable is `TIELINE_<PROVIDER>_...`.
+pub(crate) fn is_named_after(provider: &str, name: &str) -> bool {
+    let rest = name.strip_prefix("TIELINE_").and_then(|it| it.strip_prefix(&upper(provider)));
+    rest.is_some_and(|rest| rest.starts_with('_'))
+}
+
 /// Where a provider's configuration comes from, and the search's own.
 pub(crate) trait Settings: Send + Sync {
     /// The value of a variable and who set it, when somebody has or the core has a default for it.
@@ -16,10 +22,12 @@ pub(crate) trait Settings: Send + Sync {
         None
     }
 
+    /// The names of all providers that were found, before any of them starts.
+    fn found(&self, _names: &[&str]) {}
+
     /// Whether a variable that is not the core's may be this provider's: its name says so.
     fn may_declare(&self, provider: &str, name: &str) -> bool {
-        let rest = name.strip_prefix("TIELINE_").and_then(|it| it.strip_prefix(&upper(provider)));
-        rest.is_some_and(|rest| rest.starts_with('_'))
+        is_named_after(provider, name)
     }
 
     /// A provider that starts, or would but for a value, has declared a variable.

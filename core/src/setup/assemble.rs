@@ -10,7 +10,9 @@ use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::abi::objects::OpenDomain;
-use crate::registry::{Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover};
+use crate::registry::{
+    Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover, is_named_after,
+};
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, OnceLock};
@@ -18,24 +20,39 @@ use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
 /// Lets the registry read the configuration, also on behalf of providers.
-struct ConfigSettings(Arc<Config>);
+struct ConfigSettings {
+    config: Arc<Config>,
+    /// The names of the providers that were found.
+    found: OnceLock<Vec<String>>,
+}
 
 impl Settings for ConfigSettings {
     fn get(&self, name: &str) -> Option<Set> {
-        Some((self.0.get(name)?, self.0.who_set(name)))
+        Some((self.config.get(name)?, self.config.who_set(name)))
     }
 
     fn all(&self) -> Vec<(String, Set)> {
-        let all = self.0.all().into_iter();
-        all.map(|(name, value)| (name.clone(), (value, self.0.who_set(&name)))).collect()
+        let all = self.config.all().into_iter();
+        all.map(|(name, value)| (name.clone(), (value, self.config.who_set(&name)))).collect()
     }
 
     fn of_the_core(&self, name: &str) -> Option<Declared> {
-        self.0.of_the_core(name)
+        self.config.of_the_core(name)
+    }
+
+    fn found(&self, names: &[&str]) {
+        let _ = self.found.set(names.iter().map(|name| (*name).to_owned()).collect());
+    }
+
+    /// The provider with the longest fitting name is the one meant: shm-cma, not shm, has TIELINE_SHM_CMA_...
+    fn may_declare(&self, provider: &str, name: &str) -> bool {
+        let of_another =
+            |other: &String| other.len() > provider.len() && is_named_after(other, name);
+        is_named_after(provider, name) && !self.found.get().into_iter().flatten().any(of_another)
     }
 
     fn declared(&self, provider: &str, variable: &Declared) {
-        self.0.declare(provider, [variable.clone()]);
+        self.config.declare(provider, [variable.clone()]);
     }
 }
 
@@ -108,7 +125,7 @@ impl Core {
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
-        let settings = Arc::new(ConfigSettings(config.clone()));
+        let settings = Arc::new(ConfigSettings { config: config.clone(), found: OnceLock::new() });
         let discovery = discover(settings, &builtin(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });

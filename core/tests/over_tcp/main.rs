@@ -197,7 +197,8 @@ fn a_worker_writes_to_itself_and_the_next_endpoint_takes_over_the_connection() {
         }
         until(&[&worker], || seen.borrow().len() as u64 == 10 * (round + 1));
         let memory = worker.memory();
-        connections.push(memory.iter().find(|m| m.path.starts_with("tcp/")).map(|m| m.peers));
+        let tcp = memory.iter().find(|m| m.path.starts_with("tcp/"));
+        connections.push(tcp.expect("the transport is tcp").peers);
         if round == 0 {
             memory_operations(&worker, &[], &context, &context, &me);
         }
@@ -251,7 +252,7 @@ fn clients_come_and_go_and_the_server_keeps_no_connection_of_theirs() {
     let server = there.worker().unwrap();
     let peers = || {
         let memory = server.memory();
-        memory.iter().find(|m| m.path.starts_with("tcp/")).map_or(0, |m| m.peers)
+        memory.iter().find(|m| m.path.starts_with("tcp/")).expect("the transport is tcp").peers
     };
     for _ in 0..20 {
         let client = here.worker().unwrap();
@@ -259,6 +260,7 @@ fn clients_come_and_go_and_the_server_keeps_no_connection_of_theirs() {
         // The answer goes through an endpoint of the server's own.
         let asked = to_server.flush_messages().unwrap();
         let _ = finish(&[&client, &server], asked).unwrap();
+        assert!(peers() >= 1, "the client that is there is counted");
         drop((to_server, client));
         until(&[&server], || peers() == 0);
     }

@@ -25,7 +25,7 @@ pub struct Rma {
     pub iov_count: usize,
     /// Sum of their lengths.
     pub len: usize,
-    /// The key, from `import_key` on the same endpoint.
+    /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
     /// Offset into what the key leads to.
     pub offset: u64,
@@ -45,7 +45,7 @@ pub struct Atomic {
     pub op: u32,
     /// 4 or 8 bytes.
     pub width: u32,
-    /// The key, from `import_key` on the same endpoint.
+    /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
     /// Offset into what the key leads to, a multiple of the width.
     pub offset: u64,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use tieline_plugin_api::{Endpoint, Interface, Status, event};
+use tieline_plugin_api::{Endpoint, Interface, Posting, Status, event};
 
 use crate::channel;
 use crate::config::Settings;
@@ -310,6 +310,19 @@ proptest! {
             }
             let _ = poll(&interface);
         }
+        // Another one of the same interface is heard.
+        let other = interface.connect(&interface.address(), b"other", 2).unwrap();
+        prop_assert_eq!(other.am_short(9, 0, b"still here"), Ok(Posting::Done));
+        // Whoever arrives last is the other one.
+        let (mut last, mut heard) = (0, false);
+        for (kind, peer, _) in (0..10_000).flat_map(|_| poll(&interface)) {
+            match kind {
+                event::PEER_ARRIVED => (last, heard) = (peer, false),
+                event::MESSAGE => heard |= peer == last,
+                _ => {}
+            }
+        }
+        prop_assert!(heard, "the interface no longer brings messages");
     }
 }
 

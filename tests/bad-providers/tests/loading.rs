@@ -81,6 +81,57 @@ fn the_trial_gives_the_entry_function_the_settings_that_it_will_have() {
     assert!(is_found(&open(&[&directory]), "moody"));
 }
 
+/// Declares these variables of kind text when it starts, and is refused unless the host says `expected`.
+fn that_declares(names: &[&str], expected: &str) -> String {
+    let record = |name: &&str| {
+        format!(
+            "{{ .size = sizeof(struct tieline_config_var), .name = (const uint8_t *)\"{name}\", .name_len = {}, \
+             .kind = TIELINE_CONFIG_TEXT }}",
+            name.len()
+        )
+    };
+    let records: Vec<String> = names.iter().map(record).collect();
+    format!(
+        "ENTRY=struct tieline_config_var vars[] = {{ {} }}; \
+         int32_t said = host->config_declare(host->context, vars, {}); \
+         if (said != {expected} && said != TIELINE_OK) return TIELINE_INVALID; \
+         if (said == TIELINE_OK && {expected} != TIELINE_OK) return TIELINE_NO_DEVICE",
+        records.join(", "),
+        names.len()
+    )
+}
+
+#[test]
+fn of_a_list_of_variables_with_a_slip_nothing_is_taken() {
+    let directory = Directory::new();
+    let names = ["TIELINE_HALFWAY_A", "TIELINE_OTHER_B"];
+    let _ = directory.compile("halfway", &[&that_declares(&names, "TIELINE_PROVIDER_FAILED")]);
+    let context = open_with(&[&directory], &[("TIELINE_HALFWAY_A", "7"), ("TIELINE_PROBE", "off")]);
+    assert!(is_found(&context, "halfway"), "it goes on without");
+    let report = context.report();
+    let of = |name: &str| report.config.iter().find(|view| view.name == name);
+    assert_eq!(of("TIELINE_HALFWAY_A").expect("it was set").owner, "unknown");
+    assert!(of("TIELINE_OTHER_B").is_none());
+}
+
+#[test]
+fn a_name_belongs_to_the_provider_whose_name_it_fits_best() {
+    let directory = Directory::new();
+    let name = ["TIELINE_AA_BB_SIZE"];
+    let _ = directory.compile("aa", &[&that_declares(&name, "TIELINE_PROVIDER_FAILED")]);
+    let _ = directory.compile("aa-bb", &[&that_declares(&name, "TIELINE_OK")]);
+    let context =
+        open_with(&[&directory], &[("TIELINE_AA_BB_SIZE", "any"), ("TIELINE_PROBE", "off")]);
+    assert!(is_found(&context, "aa") && is_found(&context, "aa-bb"));
+    let report = context.report();
+    let view = report.config.iter().find(|view| view.name == name[0]).expect("it was declared");
+    assert_eq!(view.owner, "aa-bb");
+    // Where nobody else is there whose name fits, it is the first one's.
+    let alone = Directory::new();
+    let _ = alone.compile("aa", &[&that_declares(&name, "TIELINE_OK")]);
+    assert!(is_found(&open_with(&[&alone], &[("TIELINE_PROBE", "off")]), "aa"));
+}
+
 #[test]
 fn a_value_that_a_provider_refuses_ends_the_open_and_says_where_it_was_set() {
     let open = |settings: &[(&str, &str)]| {

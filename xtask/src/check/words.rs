@@ -12,7 +12,9 @@ pub(super) fn header() -> Count {
 pub(super) fn configuration() -> Count {
     let file = root().join("docs/configuration.md");
     let tieline = target().join("debug/tieline");
-    let generated = capture(command(tieline, &["config", "--markdown"]).env_clear());
+    let mut tieline = command(tieline, &["config", "--markdown"]);
+    let generated =
+        capture(tieline.env_clear().env("TIELINE_PROVIDER_PATH", target().join("debug")));
     Count::one(generated.and_then(|generated| {
         let committed =
             std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -24,7 +26,7 @@ pub(super) fn configuration() -> Count {
             differs.map_or(committed.lines().count().min(generated.lines().count()), |at| at);
         Err(format!(
             "docs/configuration.md is stale from line {} on; write it with \
-             `target/debug/tieline config --markdown > docs/configuration.md`",
+             `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`",
             line + 1
         ))
     }))

@@ -153,6 +153,7 @@ impl Services {
     unsafe fn declare(&self, vars: *const ConfigVar, count: usize) -> i32 {
         let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(settings) = settings else { return Status::Closed as i32 };
+        let mut list = Vec::new();
         // SAFETY: the caller's promise.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
@@ -168,10 +169,14 @@ impl Services {
                         ),
                     ));
                 }
-                lock(&self.declared).push(variable.clone());
+                list.push(variable.clone());
                 Ok(settings.get(&variable.name))
             })
         };
+        // A list with a slip is not taken at all; one with a value that is refused is.
+        if declared.as_ref().err().is_none_or(|failure| failure.status == Status::Invalid) {
+            lock(&self.declared).append(&mut list);
+        }
         declared.map_or_else(
             |failure| {
                 let refused = &mut lock(&self.words).refused;
