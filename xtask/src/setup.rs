@@ -47,6 +47,7 @@ pub(crate) const LAB: &[Need] = &[
     need("busybox", "busybox-static"),
     need("cpio", "cpio"),
     need("modprobe", "kmod"),
+    need("make", "make"),
     need("ip", "iproute2"),
     need("setpriv", "util-linux"),
     need("ibv_devinfo", "ibverbs-utils"),

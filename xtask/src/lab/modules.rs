@@ -133,7 +133,40 @@ fn fetch(work: &Path, name: &str) -> Outcome {
 
 /// The compiler that the headers ask for.
 fn compiler(headers: &Path) -> String {
-    let text = fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default();
+    compiler_in(&fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default())
+}
+
+fn compiler_in(text: &str) -> String {
     let named = text.split_whitespace().find_map(|word| Some(&word[word.find("gcc-")?..]));
     named.map_or("gcc".into(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiler_is_the_one_that_the_headers_name() {
+        let text = "override ARCH = x86\nCC = $(if $(CACHED),$(CCACHE)) $(CROSS_COMPILE)gcc-12\nifneq ($(A),$(B))\n";
+        assert_eq!(compiler_in(text), "gcc-12");
+        assert_eq!(compiler_in(""), "gcc");
+    }
+
+    #[test]
+    fn every_source_of_the_modules_says_its_licence_and_is_named_in_their_makefile() {
+        let sources = sources().unwrap();
+        let makefile = &sources.iter().find(|(name, _)| name == "Makefile").unwrap().1;
+        assert!(sources.len() > 5);
+        for (name, text) in &sources {
+            assert!(
+                text.lines()
+                    .next()
+                    .is_some_and(|line| line.contains("SPDX-License-Identifier: GPL-2.0")),
+                "{name}"
+            );
+            if let Some(object) = name.strip_suffix(".c") {
+                assert!(makefile.contains(&format!("{object}.o")), "{name}");
+            }
+        }
+    }
 }
