@@ -112,15 +112,17 @@ fn failed(outcome: &&Outcome) -> bool {
 
 fn right_variants_pass(subject: &str) -> Verdict {
     let scratch = Scratch::new(&format!("right-{subject}"));
-    let mut wrong = String::new();
+    let wrong = Mutex::new(String::new());
     let mut variants = vec!["NONE".to_string()];
     variants.extend(list(subject, "ODDITIES").into_iter().map(|(name, _)| name));
-    for name in &variants {
+    for_each(&variants, |name| {
         let object = compiled(&scratch, subject, name, "ODD")?;
         for outcome in run(&object, None, 6 * LIMIT, false).iter().filter(failed) {
-            let _ = writeln!(wrong, "{name}: {outcome}");
+            let _ = writeln!(wrong.lock().unwrap(), "{name}: {outcome}");
         }
-    }
+        Ok(())
+    })?;
+    let wrong = wrong.into_inner().map_err(|e| e.to_string())?;
     assert!(wrong.is_empty(), "what is right does not pass:\n{wrong}");
     println!("  {} variants pass", variants.len());
     Ok(())
@@ -185,7 +187,7 @@ fn remove_left_sockets() {
     }
 }
 
-/// Does the work on each, two at a time: those that are found by a hang take no processor.
+/// Does the work on each, two at a time: what waits takes no processor.
 fn for_each<T: Sync>(list: &[T], work: impl Fn(&T) -> Verdict + Sync) -> Verdict {
     let next = AtomicUsize::new(0);
     let each = || {
