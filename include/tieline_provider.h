@@ -527,9 +527,9 @@ struct tieline_module_attr {
     int32_t priority;
     /* Most entries of an iov. */
     uint32_t max_iov;
-    /* Longest payload of am_short. */
+    /* Longest payload of am_short: 8 at least. */
     size_t max_short;
-    /* Longest payload of am_packed. */
+    /* Longest payload of am_packed: 64 at least. */
     size_t max_packed;
     /* Longest payload of am_zcopy. */
     size_t max_zcopy;
@@ -551,11 +551,11 @@ struct tieline_module_attr {
     uint32_t max_address_len;
     /* Longest endpoint address; connect-to-endpoint only. */
     uint32_t max_endpoint_address_len;
-    /* Longest identity that connect can carry. */
+    /* Longest identity that connect can carry: 4096 at least with messages, where peers connect to the interface. */
     uint32_t max_identity_len;
-    /* Connectors: longest datagram. */
+    /* Connectors: longest datagram: 1024 at least. */
     uint32_t max_datagram;
-    /* Connectors: 1 if datagrams arrive exactly once and in order while the peer lives. */
+    /* Connectors: 1 if datagrams arrive exactly once and in order while the peer lives, else 0. */
     uint32_t reliable;
     /* How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
     uint32_t notify_bits;
@@ -814,7 +814,7 @@ struct tieline_interface_ops {
     int32_t (*event_fd)(struct tieline_interface *interface);
     /* Gives a lent payload back, by the cookie of its event. */
     void (*release)(struct tieline_interface *interface, uint64_t cookie);
-    /* Memory held by the interface and its endpoints. */
+    /* Memory of this process that is held by the interface and its endpoints. */
     int32_t (*memory)(struct tieline_interface *interface, struct tieline_memory_use *out);
     /*
      * Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
@@ -961,9 +961,15 @@ struct tieline_endpoint_ops {
     int32_t (*get)(struct tieline_endpoint *endpoint, const struct tieline_rma *op);
     /* Does a remote atomic. */
     int32_t (*atomic)(struct tieline_endpoint *endpoint, const struct tieline_atomic *op);
-    /* Completes when all that was posted before is complete at the target. */
+    /*
+     * Completes when puts, gets and atomics that were posted before are complete at the target, and messages are where nothing that
+     * happens to their sender can lose them. UNSUPPORTED, of a module of messages alone: they are, once they were taken.
+     */
     int32_t (*flush)(struct tieline_endpoint *endpoint, uint64_t cookie);
-    /* Orders what was posted before ahead of what is posted after. */
+    /*
+     * Orders what was posted before on this endpoint, messages too, ahead of what is posted after, and waits for nothing.
+     * UNSUPPORTED: this lane cannot keep order; AGAIN: not now. The core then waits for a flush.
+     */
     int32_t (*fence)(struct tieline_endpoint *endpoint);
     /* Closes the endpoint. Pending operations are dropped without an event. */
     void (*close)(struct tieline_endpoint *endpoint);

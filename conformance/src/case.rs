@@ -3,11 +3,11 @@
 pub(crate) use crate::mailbox::Mailbox;
 
 use crate::endpoint::{Endpoint, Key, Target};
+use crate::enter::{Nothing, enter};
 use crate::interface::{Interface, Received};
 use crate::report::{Stop, fail, succeeds};
 use crate::sys::{Domain, Memory, Provider};
 use crate::watch::Patience;
-use crate::{load, note};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, EndpointLimits, Iov, ModuleAttr, fixed_str};
@@ -28,34 +28,6 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// `domain/module` and role of every module in the file.
-///
-/// # Errors
-/// Why the file cannot be used at all.
-pub(crate) fn modules(path: &Path) -> Result<Vec<(String, u32)>, String> {
-    let provider = enter(path)?;
-    let mut names = Vec::new();
-    for attr in provider.domains().map_err(|e| format!("query_domains: {e}"))? {
-        let domain_name = fixed_str(&attr.name).ok_or("a domain's name is not UTF-8")?;
-        let domain = provider
-            .open_domain(domain_name)
-            .map_err(|e| format!("domain {domain_name} cannot be opened: {e}"))?;
-        for module in domain.modules().map_err(|e| format!("query_modules: {e}"))? {
-            let name = fixed_str(&module.name).ok_or("a module's name is not UTF-8")?;
-            names.push((format!("{domain_name}/{name}"), module.role));
-        }
-    }
-    Ok(names)
-}
-
-fn enter(path: &Path) -> Result<&'static Provider, String> {
-    let file =
-        std::fs::read(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
-    let _ = note::read(&file)?;
-    let entry = load::entry(path)?;
-    Provider::enter(entry).map_err(|e| format!("the entry function failed: {e}"))
-}
-
 impl Case {
     /// Loads the file and opens the domain of `module`, which is `domain/module`.
     ///
@@ -64,7 +36,7 @@ impl Case {
     pub(crate) fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
         let (domain_name, module_name) =
             module.rsplit_once('/').ok_or("a module is named DOMAIN/MODULE")?;
-        let provider = enter(path)?;
+        let provider = enter(path).map_err(Nothing::text)?;
         let domain_attr = provider
             .domains()
             .map_err(|e| format!("query_domains: {e}"))?
@@ -80,6 +52,7 @@ impl Case {
             .into_iter()
             .find(|m| fixed_str(&m.name) == Some(module_name))
             .ok_or_else(|| format!("there is no module {module}"))?;
+        let attr = ModuleAttr { caps: counting(attr.caps), ..attr };
         let (path, peer_program) = (path.to_path_buf(), peer_program.to_path_buf());
         Ok(Case { path, provider, domain_attr, attr, domain, peer_program }.limited())
     }
@@ -94,6 +67,11 @@ impl Case {
         let _ = self.provider.endpoint.limits.filter(|_| !self.is_connector())?;
         let mut desk = self.desk().ok()?;
         let endpoint = desk.endpoint();
+        if self.has(caps::AM_SHORT) {
+            // What a connection carries may be known only when it stands.
+            desk.send(1, 1, b"").ok()?;
+            let _ = desk.receive().ok()?;
+        }
         let (limits, _) = desk.retry(|| endpoint.limits(size_of::<EndpointLimits>())).ok()?.ok()?;
         let lesser = |module: usize, endpoint: usize| match (module, endpoint) {
             (module, 0) => module,
@@ -174,9 +152,12 @@ impl Case {
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
     }
 
-    /// An interface connected to itself.
+    /// An interface connected to itself; two where endpoints are connected, of which none leads to its own interface.
     pub(crate) fn self_desk(&self) -> Result<Desk, Stop> {
         let interface = self.interface()?;
+        if self.connects_to_endpoint() {
+            return self.join(interface, self.interface()?);
+        }
         self.join(interface.clone(), interface)
     }
 
@@ -201,6 +182,16 @@ impl Case {
         let mut desk = Desk { boxes, endpoint: None, back: None, far_ends, synchronous };
         desk.connect_ends(self)?;
         Ok(desk)
+    }
+}
+
+/// What counts of a module's capabilities: puts, gets and atomics of one whose completions say nothing of the target are never
+/// asked for.
+fn counting(claimed: u64) -> u64 {
+    let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
+    match claimed & caps::REMOTE_COMPLETION {
+        0 => claimed & !memory,
+        _ => claimed,
     }
 }
 
@@ -272,6 +263,18 @@ impl Desk {
     pub(crate) fn forget(&mut self) {
         for mailbox in &mut self.boxes {
             mailbox.forget();
+        }
+    }
+
+    /// Orders what follows behind what was posted; a check of that order is skipped where the lane leaves it to the core.
+    pub(crate) fn fence(&mut self) -> Result<(), Stop> {
+        let endpoint = self.endpoint();
+        match self.retry(|| endpoint.fence())? {
+            Err(Status::Unsupported) => {
+                let why = "fence says UNSUPPORTED: the core waits for a flush instead";
+                Err(Stop::Skip(why.to_string()))
+            }
+            said => crate::report::equal("fence", Ok(0), said),
         }
     }
 

@@ -1,6 +1,7 @@
 //! docs/checks.md, from what stands beside the checks.
 
 use crate::checks::{CHECKS, Check};
+use crate::promises::promise_of;
 use core::fmt::Write;
 use tieline_plugin_api::role;
 
@@ -8,7 +9,9 @@ const HEAD: &str = "\
 # The checks
 
 What `tieline check PROVIDER.so` asks of a provider, in the order in which it is asked. A module is held to what it claims: a check
-that needs a capability which the module lacks is skipped by name. [`abi.md`](abi.md) has the rules that these come from,
+that needs a capability which the module lacks is skipped by name. A file that finds no device here is skipped as a whole, with the
+provider's words and exit status 3; a failed check is exit status 1. The last column quotes what the pages and the header promise: no
+check asks for more than stands there. [`abi.md`](abi.md) has the rules that these come from,
 [`writing-a-provider.md`](writing-a-provider.md) the way to keep them.
 
 Made by `cargo test -p tieline-conformance --test mutations -- --page`. Do not edit.
@@ -24,14 +27,17 @@ pub fn page() -> String {
         ("Connectors", false, true),
     ];
     for (title, data, connectors) in parts {
-        let _ =
-            write!(text, "\n## {title}\n\n| check | needs | what it protects |\n|---|---|---|\n");
+        let _ = write!(
+            text,
+            "\n## {title}\n\n| check | needs | what it protects | what it rests on |\n|---|---|---|---|\n"
+        );
         let here = |check: &&Check| {
             data == check.is_for(role::DATA) && connectors == check.is_for(role::CONNECTION_ONLY)
         };
         for check in CHECKS.iter().filter(here) {
             let (name, protects) = (check.name, check.protects);
-            let _ = writeln!(text, "| `{name}` | {} | {protects} |", check.needed());
+            let promise = promise_of(name);
+            let _ = writeln!(text, "| `{name}` | {} | {protects} | {promise} |", check.needed());
         }
     }
     text

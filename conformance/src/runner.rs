@@ -1,7 +1,8 @@
 //! Runs every check in a process of its own.
 
-use crate::case::{Case, modules};
+use crate::case::Case;
 use crate::checks::{self, CHECKS, Check};
+use crate::enter::{Nothing, modules};
 use crate::note::{self, Note};
 use crate::report::Verdict;
 use crate::{load, peer, watch};
@@ -84,6 +85,8 @@ pub struct Contents {
     pub version: String,
     /// `domain/module` and role of every module that the plan names.
     pub modules: Vec<(String, u32)>,
+    /// What it is for is not in this machine, so that it has no module here: why, in the provider's words.
+    pub no_device: Option<String>,
 }
 
 impl Contents {
@@ -110,7 +113,12 @@ impl Contents {
 pub fn contents(plan: &Plan) -> Result<Contents, String> {
     let file = std::fs::read(&plan.path).map_err(|e| format!("it cannot be read: {e}"))?;
     let Note { name, version, .. } = note::read(&file)?;
-    let mut chosen = modules_apart(plan)?;
+    let mut chosen = match modules_apart(plan)? {
+        Ok(modules) => modules,
+        Err(why) => {
+            return Ok(Contents { name, version, modules: Vec::new(), no_device: Some(why) });
+        }
+    };
     let all = chosen.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(wanted) = &plan.module {
         chosen.retain(|(name, _)| name == wanted || name.rsplit('/').next() == Some(wanted));
@@ -118,7 +126,7 @@ pub fn contents(plan: &Plan) -> Result<Contents, String> {
     match (chosen.is_empty(), &plan.module) {
         (true, Some(wanted)) => Err(format!("there is no module {wanted}; there is {all}")),
         (true, None) => Err("the file has no module".to_string()),
-        _ => Ok(Contents { name, version, modules: chosen }),
+        _ => Ok(Contents { name, version, modules: chosen, no_device: None }),
     }
 }
 
@@ -149,23 +157,25 @@ pub fn run(
             }
         }
     }
-    if tally == Tally::default() {
+    if tally == Tally::default() && contents.no_device.is_none() {
         return Err(format!("no check has `{}` in its name", plan.filter.as_deref().unwrap_or("")));
     }
     Ok(tally)
 }
 
-fn modules_apart(plan: &Plan) -> Result<Vec<(String, u32)>, String> {
+/// The modules, or why there are none here.
+fn modules_apart(plan: &Plan) -> Result<Result<Vec<(String, u32)>, String>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
-        Ended::With(text) => match text.strip_prefix("modules: ") {
-            Some(list) => {
+        Ended::With(text) => match text.split_once(": ") {
+            Some(("modules", list)) => {
                 let module = |entry: &str| {
                     let (name, role) = entry.rsplit_once(' ')?;
                     Some((name.to_string(), role.parse().ok()?))
                 };
-                Ok(list.split(", ").filter_map(module).collect())
+                Ok(Ok(list.split(", ").filter_map(module).collect()))
             }
-            None => Err(text),
+            Some(("no device", why)) => Ok(Err(why.to_string())),
+            _ => Err(text),
         },
         Ended::Badly(how) => Err(format!("loading the provider {how}")),
     }
@@ -311,7 +321,8 @@ fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<Str
                 let entry = |(name, role): &(String, u32)| format!("{name} {role}");
                 format!("modules: {}", names.iter().map(entry).collect::<Vec<_>>().join(", "))
             }
-            Err(why) => why.replace('\n', " "),
+            Err(Nothing::Wrong(why)) => why.replace('\n', " "),
+            Err(Nothing::NoDevice(why)) => format!("no device: {}", why.replace('\n', " ")),
         });
     }
     if check == OBSERVE {

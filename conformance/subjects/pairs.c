@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -36,6 +37,7 @@
  */
 #define MUTATIONS(M) \
     M(REVOKE_UNHEEDED, "A revoked key works until the region is deregistered.") \
+    M(REVOKED_ONCE, "A second revoke of the same region is refused.") \
     M(FOREIGN_KEY_TAKEN, "Of a key only place and generation are compared: that of another domain may fit.") \
     M(RANGE_WRAPS, "The sum of offset and length is compared with the region's, and wraps.") \
     M(LAST_BYTE_REFUSED, "The last byte of a region cannot be reached.") \
@@ -327,6 +329,12 @@ static int32_t carry_out_put(struct tieline_domain *d, const struct frame *f, co
     return TIELINE_OK;
 }
 
+static void two_steps(void) /* ATOMIC_IN_TWO_STEPS: now and then another thread comes between, also where processors are scarce */
+{
+    static _Thread_local unsigned calls;
+    if (++calls % 64 == 0) sched_yield();
+}
+
 #define CHANGE(type, at, f, old) do { \
         type operand_ = (type)(f)->operand, old_ = __atomic_load_n((type *)(at), __ATOMIC_SEQ_CST), new_ = 0; \
         do { \
@@ -343,7 +351,7 @@ static int32_t carry_out_put(struct tieline_domain *d, const struct frame *f, co
                 break; \
             default: new_ = operand_ > old_ ? operand_ : old_; break; \
             } \
-            if (MUTATED(ATOMIC_IN_TWO_STEPS)) { *(volatile type *)(at) = new_; break; } \
+            if (MUTATED(ATOMIC_IN_TWO_STEPS)) { two_steps(); *(volatile type *)(at) = new_; break; } \
         } while (!__atomic_compare_exchange_n((type *)(at), &old_, new_, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)); \
         (old) = old_; \
     } while (0)
@@ -1261,6 +1269,12 @@ static int32_t revoke_region(struct tieline_domain *d, struct tieline_region *r)
     return status == TIELINE_AGAIN ? fail(status, "a peer's access is not through") : status;
 }
 
+static int32_t revoke_or_refuse(struct tieline_domain *d, struct tieline_region *r)
+{
+    if (MUTATED(REVOKED_ONCE) && r->refused) return fail(TIELINE_INVALID, "the region is revoked already");
+    return revoke_region(d, r);
+}
+
 static int32_t deregister(struct tieline_domain *d, struct tieline_region *r)
 {
     int32_t status = revoke_region(d, r);
@@ -1316,7 +1330,7 @@ static void close_domain(struct tieline_domain *d)
 
 static const struct tieline_domain_ops domain_ops = {
     .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules, .open_interface = open_interface,
-    .alloc = alloc, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key, .revoke = revoke_region };
+    .alloc = alloc, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key, .revoke = revoke_or_refuse };
 static const struct tieline_interface_ops interface_ops = {
     .size = sizeof interface_ops, .poll = poll, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = new_endpoint, .arm = arm, .event_fd = event_fd, .memory = memory };

@@ -81,13 +81,19 @@
     M(WORD_CUT, "16 bits of the word of a put_notify arrive") \
     M(LIMITS_OVERSTATED, "limits says more than the endpoint takes") \
     M(LIMITS_WRITTEN_WHOLE, "limits writes all of its record, however little the caller has room for") \
-    M(ANY_KIND, "memory of whatever kind is asked for is the processor's")
+    M(ANY_KIND, "memory of whatever kind is asked for is the processor's") \
+    M(PACKED_OF_63, "max_packed is less than the core's own messages need") \
+    M(NEVER_POLLED, "events come by poll, and the module does not say that it has to be polled") \
+    M(EVENT_HALF_WRITTEN, "poll leaves fields of a message as they were in the core's array") \
+    M(SENT_BEHIND_A_POLL, "am_short says AGAIN until its interface has been polled, though CONNECTED_SEND is claimed") \
+    M(PIECES_OF_REGIONS_ONLY, "put and get refuse local pieces that lie in no region")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "every second data call says AGAIN first") \
     M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
     M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll") \
     M(DECLINES, "every third put or get is declined: what another lane would serve better") \
-    M(ENDPOINT_LIMITS, "endpoints carry a quarter of what the module states")
+    M(ENDPOINT_LIMITS, "endpoints carry a quarter of what the module states") \
+    M(LATER_MINOR, "of a later minor, with bits that nobody knows yet; and fence leaves the order to the core")
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -107,8 +113,6 @@
 #include <unistd.h>
 #include "tieline_provider.h"
 
-TIELINE_PROVIDER_NOTE("rings", "0.1.0", 0);
-
 #ifndef MUTATION
 #define MUTATION NONE
 #endif
@@ -120,6 +124,11 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 #define MUTATED(name) (MUTATION == name)
 #define ODDLY(name) (ODD == name)
 
+#undef TIELINE_ABI_MINOR
+#define TIELINE_ABI_MINOR ODDLY(LATER_MINOR)
+TIELINE_PROVIDER_NOTE("rings", "0.1.0", ODDLY(LATER_MINOR) << 15);
+
+#define NOT_YET(bit) (ODDLY(LATER_MINOR) << (bit)) /* what a later minor may mean by it */
 #define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 #define DECLINING (ODDLY(DECLINES) || MUTATED(DECLINED_AND_DONE) || MUTATED(DECLINED_COMPLETES))
@@ -130,7 +139,7 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 enum {
     SLOT_BYTES = 4096, MOST_SLOTS = 4096, LEAST_SLOTS = 2, MOST_PEERS = 1 << 20,
     SHORT_BYTES = ODDLY(LEAST_LIMITS) ? 8 : 1024,
-    PACKED_BYTES = ODDLY(LEAST_LIMITS) ? 64 : SLOT_BYTES,
+    PACKED_BYTES = ODDLY(LEAST_LIMITS) ? 64 : MUTATED(PACKED_OF_63) ? 63 : SLOT_BYTES,
     RMA_BYTES = 1 << 20,
     IOVS = ODDLY(LEAST_LIMITS) ? 1 : 16,
     EVENTS = ODDLY(LEAST_LIMITS) ? 1 : 256,
@@ -206,7 +215,7 @@ struct tieline_endpoint { /* the sender's end */
     struct connection c;
     struct tieline_endpoint *next;
     struct address address;
-    uint64_t cookie;
+    uint64_t cookie, polls;  /* polls: of the interface, when it was made */
     int32_t failed;          /* what everything says from now on */
     int told, wants_room, odd_calls, odd_again, odd_declines;
     uint32_t free_slots;     /* how many lie in `free` */
@@ -396,6 +405,7 @@ static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header
     if (MUTATED(SENT_TO_ANOTHER_ENDPOINT)) e = e->c.interface->endpoints;
     if ((status = refusal(e))) return status;
     if (len > CARRIED(SHORT_BYTES)) return TIELINE_TOO_LARGE;
+    if (MUTATED(SENT_BEHIND_A_POLL) && e->polls == e->c.interface->polls) return TIELINE_AGAIN;
     if (!(s = take_slot(e))) return TIELINE_AGAIN;
     if (MUTATED(ALLOCATION_PER_MESSAGE)) e->c.interface->leak = malloc(64);
     if (len) memcpy(s->data, payload, len);
@@ -559,6 +569,17 @@ static void run(struct operation *o)
     if (o->slot && !MUTATED(NOTIFIED_EARLY)) send_word(o->endpoint, o->slot, o->word);
 }
 
+static int lie_in_regions(const struct tieline_domain *d, const struct tieline_rma *op) /* PIECES_OF_REGIONS_ONLY */
+{
+    for (size_t n = 0, found = 0; n < op->iov_count; n++, found = 0) {
+        const uint8_t *at = op->iov[n].base;
+        for (size_t r = 0; r < REGIONS && !found; r++)
+            found = d->regions[r].used && at >= d->regions[r].base && at <= d->regions[r].base + d->regions[r].len;
+        if (!found) return 0;
+    }
+    return 1;
+}
+
 static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enum kind kind, uint32_t word)
 {
     struct operation *o;
@@ -574,6 +595,7 @@ static int32_t rma(struct tieline_endpoint *e, const struct tieline_rma *op, enu
         len += op->iov[n].len;
     }
     if (len != op->len) return TIELINE_INVALID;
+    if (MUTATED(PIECES_OF_REGIONS_ONLY) && !lie_in_regions(e->c.interface->domain, op)) return TIELINE_INVALID;
     if (MUTATED(KEY_OF_ONE_ENDPOINT) && op->key->first && op->key->first != e) return TIELINE_KEY_REJECTED;
     op->key->first = e;
     if ((status = check_key(op->key, op->offset, len, right))) return status;
@@ -655,7 +677,7 @@ static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* 
 /* What follows, be it a message, comes behind what was posted: so that is carried out now. Its events come later. */
 static int32_t fence(struct tieline_endpoint *e)
 {
-    int32_t status = refusal(e);
+    int32_t status = ODDLY(LATER_MINOR) ? TIELINE_UNSUPPORTED : refusal(e);
     if (!status && !MUTATED(FENCE_ORDERS_NOTHING)) run_before(e, NULL);
     return status;
 }
@@ -835,16 +857,16 @@ static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_param
 
 static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
 {
-    const uint32_t all = (1u << (TIELINE_ATOMIC_MAX + 1)) - 1;
+    const uint32_t all = ((1u << (TIELINE_ATOMIC_MAX + 1)) - 1) | NOT_YET(8);
     const struct tieline_cost small = { 60, 100, 4e9 }, bulk = { 80, 150, 8e9 };
     struct tieline_module_attr attr = {
         .size = sizeof attr, .name = "slots", .role = TIELINE_ROLE_DATA, .connects = TIELINE_CONNECTS_TO_INTERFACE,
         .caps = TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED | TIELINE_CAP_AM_ZCOPY | TIELINE_CAP_PUT | TIELINE_CAP_GET |
                 TIELINE_CAP_ATOMICS | TIELINE_CAP_REMOTE_COMPLETION | TIELINE_CAP_PASSIVE_TARGET | TIELINE_CAP_PEER_FAILURE |
-                TIELINE_CAP_EVENT_FD | TIELINE_CAP_NEEDS_POLL | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_OWN_MEMORY_ONLY |
+                TIELINE_CAP_EVENT_FD | (MUTATED(NEVER_POLLED) ? 0 : TIELINE_CAP_NEEDS_POLL) | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_OWN_MEMORY_ONLY |
                 TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_LENDS_BUFFERS | TIELINE_CAP_CONNECTED_SEND | TIELINE_CAP_KEY_POINTER |
                 TIELINE_CAP_PUT_NOTIFY | TIELINE_CAP_INTERFACE_KEYS | TIELINE_CAP_CANCEL | TIELINE_CAP_FLUSH_ALL |
-                TIELINE_CAP_NO_EVENT,
+                TIELINE_CAP_NO_EVENT | NOT_YET(30),
         .priority = 1, .max_iov = IOVS, .max_short = SHORT_BYTES, .max_packed = PACKED_BYTES, .max_zcopy = PACKED_BYTES,
         .max_put = RMA_BYTES, .max_get = RMA_BYTES, .notify_bits = 32,
         .atomic_post32 = all, .atomic_post64 = all, .atomic_fetch32 = all, .atomic_fetch64 = all,
@@ -1068,8 +1090,10 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
             end(&p->c);
             break;
         }
+        struct tieline_event before = out[n];
         out[n] = (struct tieline_event){ .kind = s->told ? TIELINE_EVENT_NOTIFIED : TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
                                          .data = (const uint8_t *)s->data, .len = len };
+        if (MUTATED(EVENT_HALF_WRITTEN)) out[n].status = before.status, out[n].reserved = before.reserved;
         if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* who keeps many must not stop the others */
             out[n].flags = TIELINE_EVENT_FLAG_LENT;
             out[n].cookie = (uint64_t)place << 32 | number;
@@ -1346,7 +1370,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than %d bytes", IDENTITY);
     if (!(e = calloc(1, sizeof *e))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     e->c = (struct connection){ .interface = i, .slots = i->domain->settings.slots, .fd = -1, .is_endpoint = 1 };
-    e->address = address, e->cookie = params.cookie;
+    e->address = address, e->cookie = params.cookie, e->polls = i->polls;
     while (e->free_slots < e->c.slots) e->free[e->free_slots] = e->c.slots - 1 - e->free_slots, e->free_slots++;
     name_len = socket_name(&name, address.name);
     e->c.fd = socket(AF_UNIX, SOCKETS, 0);

@@ -394,7 +394,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     params("import_key", record, offset_of!(ImportParams, flags), |params| {
         let mut key = ptr::null_mut();
         let mut code = Status::Again as i32;
-        while code == Status::Again as i32 {
+        while code == Status::Again as i32 && desk.turn().is_ok() {
             // SAFETY: an open endpoint, a record of the size that it states, a place for the handle.
             code = unsafe { import(endpoint.handle(), params, &mut key) };
         }

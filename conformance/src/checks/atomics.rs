@@ -148,7 +148,7 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     let done = run(&mut weak.desk, &weak.key, operation(op, width, 0, 1, 0, fetch))?;
     refused("an atomic without the right to", done, &[Status::KeyRejected, Status::Permission])?;
     let mut bench = bench(case, ALL_RIGHTS)?;
-    succeeds("deregister", bench.target.revoke())?;
+    succeeds("deregister", bench.desk.revoke(&mut bench.target)?)?;
     let done = run(&mut bench.desk, &bench.key, operation(op, width, 0, 1, 0, fetch))?;
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }

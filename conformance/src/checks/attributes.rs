@@ -1,11 +1,11 @@
 //! What a provider says about itself must be possible, and addresses must be taken with suspicion.
 
-use crate::case::{Case, short_name};
+use crate::case::Case;
 use crate::load;
 use crate::note;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use tieline_plugin_api::abi::{ABI_MAJOR, Declared, ENTRY_SYMBOL, NoteDesc, fixed_str};
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Declared, ENTRY_SYMBOL, NoteDesc, fixed_str};
 use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};
 
 pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
@@ -38,8 +38,11 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
         && parts[..2].iter().all(is_number)
         && parts[2].starts_with(|c: char| c.is_ascii_digit());
     holds(versioned, "the provider's version", "MAJOR.MINOR.PATCH", format!("`{}`", note.version))?;
-    let known = note_flags::UNWIND | note_flags::RUST;
-    equal("unknown flags of the note", 0, note.flags & !known)
+    let known = match note.abi_minor > ABI_MINOR {
+        true => u16::MAX,
+        false => note_flags::UNWIND | note_flags::RUST,
+    };
+    equal("flags of the note that its minor does not have", 0, note.flags & !known)
 }
 
 pub(super) fn the_entry_symbol_is_there(case: &Case) -> Checked {
@@ -62,14 +65,13 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
         (caps::EVENT_FD, "arm", interface.arm.is_some()),
         (caps::EVENT_FD, "event_fd", interface.event_fd.is_some()),
         (caps::LENDS_BUFFERS, "release", interface.release.is_some()),
-        (caps::NEEDS_POLL, "poll", interface.poll.is_some()),
-        (caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY, "poll", interface.poll.is_some()),
         (caps::PUT_NOTIFY, "put_notify", endpoint.put_notify.is_some()),
         (caps::KEY_POINTER, "key_pointer", endpoint.key_pointer.is_some()),
         (caps::CANCEL, "cancel", endpoint.cancel.is_some()),
         (caps::INTERFACE_KEYS, "import_key of the interface", interface.import_key.is_some()),
         (caps::INTERFACE_KEYS, "drop_key of the interface", interface.drop_key.is_some()),
         (caps::FLUSH_ALL, "flush of the interface", interface.flush.is_some()),
+        (caps::PUT | caps::GET | caps::ATOMICS, "flush", endpoint.flush.is_some()),
     ];
     for (capability, slot, present) in slots {
         if case.attr.caps & capability != 0 {
@@ -80,6 +82,22 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
                 "none",
             )?;
         }
+    }
+    if case.connects_to_endpoint() {
+        for (slot, present) in
+            [("address", endpoint.address.is_some()), ("connect", endpoint.connect.is_some())]
+        {
+            let what = format!("slot {slot} of endpoints that are connected");
+            holds(present, what, "a function", "none")?;
+        }
+    }
+    let moves = caps::PUT | caps::GET | caps::ATOMICS;
+    let tells =
+        caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY | caps::PEER_FAILURE;
+    let late = case.attr.caps & moves != 0 && !case.has(caps::SYNCHRONOUS);
+    if late || case.attr.caps & tells != 0 {
+        let (what, why) = ("a module that brings events", "needs_poll: others are never polled");
+        holds(case.has(caps::NEEDS_POLL), what, why, "that it does not claim it")?;
     }
     let memory = case.domain_attr.caps;
     let slots = [
@@ -99,6 +117,7 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
         ("domain close", domain.close.is_some()),
         ("query_modules", domain.query_modules.is_some()),
         ("open_interface", domain.open_interface.is_some()),
+        ("poll", interface.poll.is_some()),
         ("interface close", interface.close.is_some()),
         ("interface address", interface.address.is_some()),
         ("reachable", interface.reachable.is_some()),
@@ -148,31 +167,42 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
         holds(attr.reliable <= 1, "reliable", "0 or 1", attr.reliable)?;
         holds(attr.max_address_len > 0, "max_address_len", "more than 0", 0)?;
     } else {
-        let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
-        holds(
-            attr.connects != 0 && attr.connects & !ways == 0,
-            "connects",
-            "TO_INTERFACE or TO_ENDPOINT",
-            attr.connects,
-        )?;
-    }
-    let known: u64 = caps::ALL.iter().map(|c| c.value).sum();
-    equal("unknown capabilities", 0, attr.caps & !known)?;
-    let limits = [
-        (caps::AM_SHORT, "max_short", attr.max_short),
-        (caps::AM_PACKED, "max_packed", attr.max_packed),
-        (caps::AM_ZCOPY, "max_zcopy", attr.max_zcopy),
-        (caps::AM_ZCOPY | caps::PUT | caps::GET, "max_iov", attr.max_iov as usize),
-    ];
-    for (capability, name, limit) in limits {
-        if attr.caps & capability != 0 {
-            holds(limit > 0, name, "more than 0", limit)?;
+        let ways = attr.connects & (connects::TO_INTERFACE | connects::TO_ENDPOINT);
+        let one = ways.count_ones() == 1;
+        holds(one, "connects", "either TO_INTERFACE or TO_ENDPOINT", attr.connects)?;
+        let told = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY;
+        if ways == connects::TO_INTERFACE && attr.caps & told != 0 {
+            let len = attr.max_identity_len;
+            holds(len >= 4096, "max_identity_len", "at least 4096", len)?;
+        }
+        if ways == connects::TO_ENDPOINT {
+            let len = attr.max_endpoint_address_len;
+            holds((1..=4096).contains(&len), "max_endpoint_address_len", "1 to 4096", len)?;
         }
     }
     let masks = [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64];
-    let any = masks.iter().any(|&mask| mask != 0);
-    equal("atomic masks beside the capability", case.has(caps::ATOMICS), any)?;
-    equal("atomics that do not exist", 0, masks.iter().fold(0, |all, mask| all | mask) & !0xff)?;
+    let atomics = masks.iter().fold(0, |all, mask| all | mask);
+    // What a later minor has invented is nothing to this suite, as it is nothing to a core of this minor.
+    if case.provider.ops.abi_minor <= u32::from(ABI_MINOR) {
+        let known: u64 = caps::ALL.iter().map(|c| c.value).sum();
+        equal("capabilities that the provider's minor does not have", 0, attr.caps & !known)?;
+        equal("atomics that the provider's minor does not have", 0, atomics & !0xff)?;
+        equal("what is reserved in the domain's record", 0, case.domain_attr.reserved)?;
+        equal("what is reserved in the provider's table", 0, case.provider.ops.reserved)?;
+    }
+    let limits = [
+        (caps::AM_SHORT, "max_short", attr.max_short, 8),
+        (caps::AM_PACKED, "max_packed", attr.max_packed, 64),
+        (caps::AM_ZCOPY, "max_zcopy", attr.max_zcopy, 1),
+        (caps::AM_ZCOPY | caps::PUT | caps::GET, "max_iov", attr.max_iov as usize, 1),
+    ];
+    for (capability, name, limit, least) in limits {
+        if attr.caps & capability != 0 {
+            holds(limit >= least, name, format!("at least {least}"), limit)?;
+        }
+    }
+    let claimed = case.has(caps::ATOMICS);
+    holds(!claimed || atomics != 0, "masks of a module with atomics", "at least one bit", "none")?;
     for (class, cost) in attr.cost.iter().enumerate() {
         let sane = |n: f64| n.is_finite() && n >= 0.0;
         let fine = sane(cost.overhead_ns) && sane(cost.latency_ns) && sane(cost.bytes_per_second);
@@ -197,27 +227,6 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
             "alloc or register",
             "neither",
         )?;
-    }
-    for capability in caps::ALL {
-        let implied = match capability.value {
-            caps::CHECKS_KEYS
-            | caps::PASSIVE_TARGET
-            | caps::REMOTE_COMPLETION
-            | caps::SYNCHRONOUS => caps::PUT | caps::GET | caps::ATOMICS,
-            caps::LENDS_BUFFERS | caps::CONNECTED_SEND => {
-                caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY
-            }
-            _ => continue,
-        };
-        if case.has(capability.value) {
-            let name = short_name(capability);
-            holds(
-                attr.caps & implied != 0,
-                format!("capability {name}"),
-                "one that it is about",
-                "none",
-            )?;
-        }
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Modules that connect to an endpoint: a crowd at its address, and nobody there while its worker sleeps.
+//! Connections that have just been made; of modules that connect to an endpoint also a crowd at its address, and nobody there while
+//! its worker sleeps.
 
 use super::messages::check;
 use super::waiting::{address_of, connect};
@@ -100,4 +101,13 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
         patience.still(&what, "that they come", &format!("{heard} of {sent}"))?;
     }
     Ok(())
+}
+
+pub(super) fn a_message_goes_as_soon_as_connect_has_returned(case: &Case) -> Checked {
+    let mut desk = case.desk()?;
+    let endpoint = desk.endpoint();
+    // A few AGAIN may have another reason, though nobody polls: that there is no connection yet is none.
+    let sent = super::offers::at_once(|| endpoint.am_short(1, 1, b"at once"));
+    equal("am_short right behind connect, before any poll", Ok(0), sent)?;
+    check(&desk.receive()?, 1, 1, b"at once")
 }

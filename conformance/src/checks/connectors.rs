@@ -46,9 +46,14 @@ pub(super) fn the_address_of_a_connector_fits_its_stated_length(case: &Case) -> 
 
 pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -> Checked {
     let mut post = Post::open(case)?;
-    let good = post.address.clone();
+    // One that does not reach itself, as none need, reaches another one.
+    let mut other = match post.connector.reachable(&post.address) {
+        Ok(()) => None,
+        Err(_) => Some(Post::open(case)?),
+    };
+    let good = other.as_ref().unwrap_or(&post).address.clone();
     if let Err(why) = post.connector.reachable(&good) {
-        return Err(fail("reachable with the connector's own address", "yes", why));
+        return Err(Stop::Skip(format!("its own process is not reachable: {why}")));
     }
     let mut random = Random(20);
     let mut suspects: Vec<Vec<u8>> = (0..good.len()).map(|len| good[..len].to_vec()).collect();
@@ -74,7 +79,9 @@ pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -
         in_words(post.connector.reachable(&flipped))?;
     }
     post.send(&good, b"still works", || Ok(()))?;
-    same_bytes("a datagram to oneself", b"still works", &receive(&mut [&mut post], 0)?)
+    let mut posts: Vec<&mut Post> = core::iter::once(&mut post).chain(&mut other).collect();
+    let last = posts.len() - 1;
+    same_bytes("a datagram", b"still works", &receive(&mut posts, last)?)
 }
 
 fn in_words(answer: Result<(), tieline_plugin_api::Failure>) -> Checked {
@@ -129,6 +136,9 @@ pub(super) fn pair(case: &Case) -> Result<(Post, Post), Stop> {
 pub(super) fn a_datagram_to_oneself_arrives(case: &Case) -> Checked {
     let mut post = Post::open(case)?;
     let own = post.address.clone();
+    if let Err(why) = post.connector.reachable(&own) {
+        return Err(Stop::Skip(format!("does not reach itself: {why}")));
+    }
     for n in 0..100u32 {
         post.send(&own, &n.to_le_bytes(), || Ok(()))?;
         same_bytes("a datagram", &n.to_le_bytes(), &receive(&mut [&mut post], 0)?)?;

@@ -264,8 +264,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
             }
             let _ = crate::report::succeeds("put", code)?;
         }
-        let fence = bench.desk.retry(|| endpoint.fence())?;
-        equal("fence", Ok(0), fence)?;
+        bench.desk.fence()?;
         bench.desk.send(8, round, b"")?;
         // The receiver goes on alone for a while: it must not see the message before what stands before the fence.
         let mut polls = 0;

@@ -90,8 +90,8 @@ pub(super) fn a_pointer_is_safe_when_its_owner_is_dead(case: &Case) -> Checked {
             "nothing",
         )?;
     }
-    // The mapping stays until the key is dropped: a load brings what stood there.
-    same_bytes("what a dead process's memory holds", &[0x2d; 4096], &at.load(4096))?;
+    // The mapping stays until the key is dropped, and means nothing any more.
+    let _ = at.load(4096);
     at.store(&[0x2e; 4096]);
     Ok(())
 }
@@ -154,7 +154,8 @@ pub(super) fn a_key_of_the_interface_serves_all_its_endpoints(case: &Case) -> Ch
     }
     let mut random = Random(31);
     for len in [0, 1, packed.len().saturating_sub(1), packed.len(), packed.len() + 1] {
-        if let Ok(noise) = import_for_all(&mut desk, &random.bytes(len))? {
+        let noise = import_for_all(&mut desk, &random.bytes(len))?;
+        if let (Ok(noise), true) = (noise, case.has(caps::CHECKS_KEYS)) {
             // Whether somebody has such a key may be for the target to say.
             let put = done(&mut desk, &endpoints[0], true, &[local.piece(0..8)], &noise, 0)?;
             refused("put by noise in place of a key", put, &[Status::KeyRejected])?;

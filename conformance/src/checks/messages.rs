@@ -11,19 +11,27 @@ use tieline_plugin_api::{Status, access, caps, event_flags};
 const LONGEST: usize = 1 << 20;
 
 pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checked {
+    only_to_interfaces(case)?;
     let interface = case.interface()?;
-    if case.attr.connects & tieline_plugin_api::connects::TO_INTERFACE != 0 {
-        let address = case.address_of(&interface)?;
-        if let Err(failure) = interface.reachable(&address) {
-            return Err(fail("reachable with the interface's own address", "yes", failure));
-        }
+    let address = case.address_of(&interface)?;
+    if let Err(failure) = interface.reachable(&address) {
+        return Err(fail("reachable with the interface's own address", "yes", failure));
     }
     case.self_desk().map(|_| ()).map_err(|stop| match stop {
         Stop::Skip(why) | Stop::Fail(why) => Stop::Fail(why),
     })
 }
 
+/// A worker connects to itself by a module of these alone.
+fn only_to_interfaces(case: &Case) -> Checked {
+    match case.connects_to_endpoint() {
+        true => Err(Stop::Skip("the module connects endpoints, never to their own".to_string())),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn a_message_to_oneself_arrives(case: &Case) -> Checked {
+    only_to_interfaces(case)?;
     let mut desk = case.self_desk()?;
     desk.send(7, 0x1122_3344_5566_7788, b"to me")?;
     let message = desk.receive()?;
@@ -366,7 +374,7 @@ pub(super) fn a_gathered_message_arrives_in_the_order_of_its_pieces(case: &Case)
         let cookie = 100 + n as u64;
         let code = desk.retry(|| endpoint.am_zcopy(11, n as u64, &iov, cookie))?;
         let message = desk.receive()?;
-        equal(format!("am_zcopy of {len} bytes"), Ok(0), desk.complete(code, cookie)?)?;
+        equal(format!("am_zcopy of {len} bytes"), Ok(()), desk.complete(code, cookie)?.map(drop))?;
         check(&message, 11, n as u64, &data)?;
     }
     nothing_more(&mut desk)
@@ -459,7 +467,8 @@ pub(super) fn the_memory_report_is_sane(case: &Case) -> Checked {
     }
     let used = succeeds("memory", used)?;
     let total = used.base_bytes.saturating_add(used.peer_bytes).saturating_add(used.buffer_bytes);
-    holds(total < 1 << 30, "memory for one peer", "less than 1 GiB", total)
+    let (all, what) = (crate::measure::address_space(), "the memory of an interface");
+    holds(total <= all, what, format!("at most what this process has mapped, {all}"), total)
 }
 
 impl Desk {

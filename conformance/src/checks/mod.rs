@@ -11,6 +11,7 @@ mod connectors;
 mod crossing;
 mod deaths;
 mod ends;
+mod events;
 mod flight;
 mod keys;
 mod leaving;
@@ -250,6 +251,10 @@ checks! {
         room_after_again_wakes_a_sleeping_sender: waiting::WAITS,
             "Who sleeps until there is room is woken when the receiver has made some.";
     }
+    events for DATA => {
+        every_field_of_an_event_is_written: messages::SHORT,
+            "The core reads no field of an event that nobody wrote.";
+    }
     waiting for DATA => {
         an_endpoint_that_is_closed_at_once_harms_nobody: 0,
             "An endpoint can be closed before it has connected.";
@@ -335,6 +340,8 @@ checks! {
     owning for DATA => {
         memory_that_was_given_back_is_touched_by_nobody: rma::BOTH,
             "When deregister has said 0, nobody reads or writes the memory.";
+        local_pieces_may_lie_anywhere: rma::BOTH,
+            "A program puts from, and gets into, memory that it has registered nowhere.";
         memory_of_the_domain_is_zeroed_and_begins_with_a_page: 0,
             "Nobody sees what somebody else left in memory.";
     }
@@ -433,6 +440,8 @@ checks! {
             "A program in C does not end because its peer has.";
     }
     connecting for DATA => {
+        a_message_goes_as_soon_as_connect_has_returned: messages::SHORT | caps::CONNECTED_SEND,
+            "Who claims it can be sent to without a poll before.";
         a_crowd_at_an_endpoint_keeps_its_peer_not_away: messages::SHORT,
             "Whoever knows an endpoint's address cannot keep its peer from it.";
         an_endpoint_that_leads_to_nobody_wakes_its_worker: waiting::WAITS | caps::PEER_FAILURE,

@@ -351,6 +351,13 @@ pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Cas
     }
     let mut desk = case.desk()?;
     let (endpoint, size) = (desk.endpoint(), size_of::<EndpointLimits>());
+    if case.has(caps::AM_SHORT) {
+        desk.send(1, 1, b"")?; // it is known when the connection stands
+        let _ = desk.receive()?;
+    }
+    if desk.retry(|| endpoint.limits(size))?.is_err_and(|said| said == Status::Unsupported) {
+        return Err(Stop::Skip("limits says UNSUPPORTED".to_string()));
+    }
     let first = limits(&mut desk, &endpoint, size)?;
     let packs = case.has(caps::AM_PACKED) && first.max_packed != 0;
     holds(

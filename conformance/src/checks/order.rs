@@ -214,8 +214,7 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
         for n in (0..many).rev() {
             post(&mut bench, false, if n == 0 { 1 } else { 1000 * n })?;
         }
-        let fence = bench.desk.retry(|| endpoint.fence())?;
-        equal("fence", Ok(0), fence)?;
+        bench.desk.fence()?;
         post(&mut bench, true, 0)?;
         // The owner of the memory goes on for a while, to whom answers wait whose way is full.
         for _ in 0..200 {

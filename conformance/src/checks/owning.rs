@@ -1,10 +1,12 @@
 //! Whose memory it is: what is taken back is refused to keys and left alone, what is given out is clean.
 
-use super::rma::{TARGET, bench};
+use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
 use crate::endpoint::Target;
+use crate::random::Random;
 use crate::report::{Checked, Stop, equal, holds, same_bytes, succeeds};
 use crate::watch::waits_for;
+use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, caps, memory_caps, op_flags};
 
 pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Checked {
@@ -76,6 +78,25 @@ pub(super) fn memory_of_the_domain_is_zeroed_and_begins_with_a_page(case: &Case)
         let whole = memory.all();
         same_bytes("memory from alloc", &vec![0; whole.len()], &whole)?;
         memory.write(0, &vec![0xd7; whole.len()]);
+    }
+    Ok(())
+}
+
+pub(super) fn local_pieces_may_lie_anywhere(case: &Case) -> Checked {
+    let Bench { mut desk, target, key, .. } = bench(case, ALL_RIGHTS)?;
+    let len = most(case).min(2000);
+    for round in 0..8 {
+        // Nobody has registered it, and its pieces name no region.
+        let mut memory = vec![0u64; len.div_ceil(8) + 1];
+        let base = memory.as_mut_ptr().cast::<u8>().wrapping_add(round);
+        let data = Random(round as u64 + 1).bytes(len);
+        target.write(512, &data);
+        let got = desk.rma(false, &[Iov::new(base, len)], &key, 512)?;
+        equal("get into memory that nobody has registered", Ok(()), got)?;
+        let put = desk.rma(true, &[Iov::new(base, len)], &key, 4096)?;
+        equal("put from memory that nobody has registered", Ok(()), put)?;
+        super::flight::settled(&mut desk)?;
+        same_bytes("what a get and then a put have copied", &data, &target.read(4096..4096 + len))?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Variables of a provider: what they may be set to, and that they are heard.
 
-use crate::case::{Case, modules};
+use crate::case::Case;
+use crate::enter::modules;
 use crate::load;
 use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
 use crate::runner::{self, Plan};

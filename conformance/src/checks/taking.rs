@@ -28,6 +28,7 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
             other => break succeeds("revoke", other)?,
         }
     }
+    succeeds("revoke of what was revoked", bench.target.refuse_keys())?;
     for put in [true, false] {
         let what = format!("{} by a revoked key", if put { "put" } else { "get" });
         let done = bench.desk.rma(put, &[bench.local.piece(0..8)], &bench.key, 0)?;

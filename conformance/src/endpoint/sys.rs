@@ -118,6 +118,15 @@ impl Target<'_> {
 /// So often one operation is asked for that is declined.
 const DECLINES: usize = 100;
 
+fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
+    let answer = (0..DECLINES).map(|_| post()).find(|answer| *answer != Err(Status::Declined));
+    answer.unwrap_or_else(|| {
+        let why = "the module declines it each time, and leaves it to another lane";
+        end(&Verdict::Skipped(why.to_string()).to_string());
+        Err(Status::Declined)
+    })
+}
+
 impl Endpoint {
     /// What an interface has connected.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
@@ -191,12 +200,7 @@ impl Endpoint {
     /// declined cannot be run.
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
         let post = || self.rma_once(put, iov, target);
-        let answer = (0..DECLINES).map(|_| post()).find(|answer| *answer != Err(Status::Declined));
-        answer.unwrap_or_else(|| {
-            let why = "the module declines it each time, and leaves it to another lane";
-            end(&Verdict::Skipped(why.to_string()).to_string());
-            Err(Status::Declined)
-        })
+        until_taken(post)
     }
 
     /// The same, once.
@@ -229,8 +233,7 @@ impl Endpoint {
             // SAFETY: as in `rma`.
             status(unsafe { f(self.0.handle, array.rma(op), word) }.into())
         };
-        let answer = (0..DECLINES).map(|_| post()).find(|answer| *answer != Err(Status::Declined));
-        answer.unwrap_or(Err(Status::Declined))
+        until_taken(post)
     }
 
     /// `op.key` and `op.result` are filled in here; returns the code and the result.
@@ -248,7 +251,16 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, &op) }.into())
     }
 
+    /// A module of messages alone may have no flush: then what its calls have taken is delivered, and a flush has nothing to do.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
+        match self.flush_itself(cookie) {
+            Err(Status::Unsupported) => Ok(0),
+            said => said,
+        }
+    }
+
+    /// What the slot says.
+    pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint.

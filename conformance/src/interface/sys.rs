@@ -91,7 +91,7 @@ impl Interface {
         let provider = self.provider();
         let (guarded, guarded_identity) = (Guarded::bytes(address), Guarded::bytes(identity));
         let params = EndpointParams {
-            address: guarded.as_ptr(),
+            address: if address.is_empty() { ptr::null() } else { guarded.as_ptr() },
             address_len: address.len(),
             identity: guarded_identity.as_ptr(),
             identity_len: identity.len(),
@@ -116,6 +116,20 @@ impl Interface {
         assert!(count <= max, "poll says {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
+    }
+
+    /// One poll into an array in which every byte was [`CANARY`].
+    pub(crate) fn poll_into_used_room(&self, max: usize) -> Result<Vec<Event>, Status> {
+        let _call = call("poll");
+        let f = self.ops().poll.ok_or(Status::Unsupported)?;
+        let mut events = vec![Event::empty(); max];
+        // SAFETY: plain numbers and a pointer that nobody follows; an open interface and an array of `max` events.
+        let count = status(unsafe {
+            ptr::write_bytes(events.as_mut_ptr(), CANARY, max);
+            f(self.0.handle, events.as_mut_ptr(), max as u32)
+        })?;
+        events.truncate(count as usize);
+        Ok(events)
     }
 
     /// As [`Interface::poll`]; what the events point to is compared once more after `meanwhile`: the first one whose bytes

@@ -22,6 +22,14 @@ const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
 const FEW: usize = 2;
 
+/// Bytes that this process has mapped, be there memory behind them or not.
+pub(crate) fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
 impl Held {
     pub(crate) fn now() -> Held {
         let text = |file| std::fs::read_to_string(file).unwrap_or_default();

@@ -68,9 +68,9 @@ pub struct ModuleAttr {
     pub priority: i32,
     /// Most entries of an iov.
     pub max_iov: u32,
-    /// Longest payload of am_short.
+    /// Longest payload of am_short: 8 at least.
     pub max_short: usize,
-    /// Longest payload of am_packed.
+    /// Longest payload of am_packed: 64 at least.
     pub max_packed: usize,
     /// Longest payload of am_zcopy.
     pub max_zcopy: usize,
@@ -92,11 +92,11 @@ pub struct ModuleAttr {
     pub max_address_len: u32,
     /// Longest endpoint address; connect-to-endpoint only.
     pub max_endpoint_address_len: u32,
-    /// Longest identity that connect can carry.
+    /// Longest identity that connect can carry: 4096 at least with messages, where peers connect to the interface.
     pub max_identity_len: u32,
-    /// Connectors: longest datagram.
+    /// Connectors: longest datagram: 1024 at least.
     pub max_datagram: u32,
-    /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives.
+    /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives, else 0.
     pub reliable: u32,
     /// How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
     pub notify_bits: u32,

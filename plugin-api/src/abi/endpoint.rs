@@ -161,9 +161,11 @@ pub struct EndpointOps {
     /// Does a remote atomic.
     pub atomic:
         Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Atomic) -> i32>,
-    /// Completes when all that was posted before is complete at the target.
+    /// Completes when puts, gets and atomics that were posted before are complete at the target, and messages are where nothing that
+    /// happens to their sender can lose them. UNSUPPORTED, of a module of messages alone: they are, once they were taken.
     pub flush: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
-    /// Orders what was posted before ahead of what is posted after.
+    /// Orders what was posted before on this endpoint, messages too, ahead of what is posted after, and waits for nothing.
+    /// UNSUPPORTED: this lane cannot keep order; AGAIN: not now. The core then waits for a flush.
     pub fence: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle) -> i32>,
     /// Closes the endpoint. Pending operations are dropped without an event.
     pub close: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle)>,

@@ -114,7 +114,7 @@ pub struct InterfaceOps {
     pub event_fd: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
     /// Gives a lent payload back, by the cookie of its event.
     pub release: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64)>,
-    /// Memory held by the interface and its endpoints.
+    /// Memory of this process that is held by the interface and its endpoints.
     pub memory:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, out: *mut MemoryUse) -> i32>,
     /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint

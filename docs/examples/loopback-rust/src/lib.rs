@@ -28,8 +28,8 @@ export_provider!(Loopback, name = "loopback-rust", version = env!("CARGO_PKG_VER
 const DOMAIN: &str = "loopback-rust";
 const MODULE: &str = "self";
 const SLOTS: usize = 256;
-const PAYLOAD: usize = 2048;
-const IDENTITY: usize = 256;
+const PAYLOAD: usize = 4096;
+const IDENTITY: usize = PAYLOAD; // 4096 is the least
 
 /// Never the same twice in this process.
 pub(crate) fn next_number() -> u64 {
@@ -228,7 +228,7 @@ impl Interface for LoopbackInterface {
     ) -> Result<LoopbackEndpoint, Failure> {
         self.reachable(address)?;
         if identity.len() > IDENTITY {
-            return Err(Failure::new(Status::TooLarge, "the identity is longer than 256 bytes"));
+            return Err(Failure::new(Status::TooLarge, "the identity is longer than 4096 bytes"));
         }
         let mut ring = self.ring.borrow_mut();
         let peer = ring.peers;

@@ -1,0 +1,72 @@
+//! What a file holds on this machine, or why it has nothing to check.
+
+use crate::sys::Provider;
+use crate::{load, note};
+use std::path::Path;
+use tieline_plugin_api::abi::fixed_str;
+use tieline_plugin_api::{Failure, Status};
+
+/// Why a file has nothing to check.
+pub(crate) enum Nothing {
+    /// It is of no use.
+    Wrong(String),
+    /// What it is for is not in this machine, in the provider's words.
+    NoDevice(String),
+}
+
+impl Nothing {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Nothing::Wrong(why) | Nothing::NoDevice(why) => why,
+        }
+    }
+}
+
+/// `domain/module` and role of every module in the file.
+///
+/// # Errors
+/// Why the file cannot be used at all, or here.
+pub(crate) fn modules(path: &Path) -> Result<Vec<(String, u32)>, Nothing> {
+    let provider = enter(path)?;
+    let (mut names, mut gone) = (Vec::new(), None);
+    for attr in provider.domains().map_err(|e| said("query_domains", e))? {
+        let unreadable = |what| Nothing::Wrong(format!("a {what}'s name is not UTF-8"));
+        let domain_name = fixed_str(&attr.name).ok_or_else(|| unreadable("domain"))?;
+        let domain = match provider.open_domain(domain_name) {
+            // The others may be there.
+            Err(e) if e.status == Status::NoDevice => {
+                gone = Some(said(&format!("domain {domain_name} cannot be opened"), e));
+                continue;
+            }
+            opened => {
+                opened.map_err(|e| said(&format!("domain {domain_name} cannot be opened"), e))?
+            }
+        };
+        for module in domain.modules().map_err(|e| said("query_modules", e))? {
+            let name = fixed_str(&module.name).ok_or_else(|| unreadable("module"))?;
+            names.push((format!("{domain_name}/{name}"), module.role));
+        }
+    }
+    match (names.is_empty(), gone) {
+        (true, Some(gone)) => Err(gone),
+        (true, None) => Err(Nothing::NoDevice("it lists no domain, or no module".to_string())),
+        _ => Ok(names),
+    }
+}
+
+/// A failure of a call without which there is nothing to check.
+fn said(call: &str, failure: Failure) -> Nothing {
+    match failure.status {
+        Status::NoDevice => Nothing::NoDevice(failure.text),
+        _ => Nothing::Wrong(format!("{call}: {failure}")),
+    }
+}
+
+/// Loads the file and calls its entry function.
+pub(crate) fn enter(path: &Path) -> Result<&'static Provider, Nothing> {
+    let unread = |e| Nothing::Wrong(format!("{} cannot be read: {e}", path.display()));
+    let file = std::fs::read(path).map_err(unread)?;
+    let _ = note::read(&file).map_err(Nothing::Wrong)?;
+    let entry = load::entry(path).map_err(Nothing::Wrong)?;
+    Provider::enter(entry).map_err(|e| said("the entry function failed", e))
+}
