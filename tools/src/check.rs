@@ -14,7 +14,8 @@ use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, conten
 /// Runs every check against every module of the file, each in a process of its own, and prints a line for each:
 /// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
 ///
-/// Exit status: 0 all passed or were skipped, 1 a check failed, 2 the file or the command line is of no use.
+/// Exit status: 0 all passed or were skipped, 1 a check failed, 2 the file or the command line is of no use, 3 nothing was
+/// checked since the provider finds no device here.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tieline check ./libtieline_mine.so --module first --filter message"
@@ -45,6 +46,8 @@ pub(crate) struct Args {
 
 /// What cannot be checked at all.
 const UNUSABLE: u8 = 2;
+/// What cannot be checked on this machine.
+const NO_DEVICE: u8 = 3;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     checked(args).or_else(|error| {
@@ -73,6 +76,10 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
         until_failure: args.until_failure,
     };
     let contents = contents(&plan).map_err(unusable)?;
+    if let (Some(why), false) = (&contents.no_device, args.json) {
+        say::line(format!("{}: skipped: no device here: {why}", contents.name));
+        return Ok(ExitCode::from(NO_DEVICE));
+    }
     if args.list {
         return print(&contents.list());
     }
@@ -86,13 +93,18 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
         true => drop(print(&json(&contents, checks, tally))?),
         false => say::line(tally),
     }
-    Ok(ExitCode::from(u8::from(tally.failed > 0)))
+    Ok(ExitCode::from(match contents.no_device {
+        Some(_) => NO_DEVICE,
+        None => u8::from(tally.failed > 0),
+    }))
 }
 
 #[derive(Serialize)]
 struct Report<'a> {
     provider: &'a str,
     version: &'a str,
+    /// Why there was nothing to check on this machine.
+    no_device: Option<&'a str>,
     passed: usize,
     failed: usize,
     skipped: usize,
@@ -122,7 +134,8 @@ impl Check {
 
 fn json(contents: &Contents, checks: Vec<Check>, tally: Tally) -> String {
     let Tally { passed, failed, skipped } = tally;
-    let Contents { name, version, .. } = contents;
-    let report = Report { provider: name, version, passed, failed, skipped, checks };
+    let Contents { name, version, no_device, .. } = contents;
+    let no_device = no_device.as_deref();
+    let report = Report { provider: name, version, no_device, passed, failed, skipped, checks };
     serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
 }

@@ -27,14 +27,19 @@ fn check(file: &Path, arguments: &[&str]) -> (Output, String, String) {
 
 /// The example in C with `put` replaced by one that never returns; `None` without a compiler.
 fn hanging(name: &str) -> Option<(PathBuf, PathBuf)> {
-    let text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
     let good = "int32_t status = TIELINE_OK;\n    struct tieline_region *r;";
-    assert_eq!(text.matches(good).count(), 1);
+    changed(name, good, &format!("for (;;) ;\n    {good}"))
+}
+
+/// The example in C with some text replaced.
+fn changed(name: &str, from: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
+    let text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
+    assert_eq!(text.matches(from).count(), 1);
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let (file, object) = (folder.join("hangs.c"), folder.join("libtieline_loopback.so"));
-    std::fs::write(&file, text.replace(good, &format!("for (;;) ;\n    {good}"))).unwrap();
+    let (file, object) = (folder.join("changed.c"), folder.join("libtieline_loopback.so"));
+    std::fs::write(&file, text.replace(from, to)).unwrap();
     let mut cc = Command::new("cc");
     let cc = cc.args(["-std=c11", "-w", "-shared", "-fPIC", "-I"]).arg(source().join("include"));
     match cc.arg("-o").arg(&object).arg(&file).status() {
@@ -93,6 +98,23 @@ fn json_has_every_check_with_verdict_words_and_duration() {
     assert_eq!(skipped["verdict"], "skipped");
     assert_eq!(skipped["words"], "lacks capability event_fd");
     assert_eq!(report["failed"], 0);
+}
+
+#[test]
+fn a_provider_without_its_device_is_skipped_with_its_words() {
+    let from = "(void)state;\n    *count = 1;";
+    let to = "(void)state, (void)attr;\n    return *count = 0, fail(TIELINE_NO_DEVICE, \"no card in any slot\");";
+    let Some((folder, object)) = changed("no-device", from, to) else {
+        return println!("skipped: there is no C compiler");
+    };
+    let (plain, text, _) = check(&object, &[]);
+    let (json, report, _) = check(&object, &["--json"]);
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!((plain.status.code(), json.status.code()), (Some(3), Some(3)));
+    assert_eq!(text, "loopback: skipped: no device here: no card in any slot\n");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["no_device"], "no card in any slot");
+    assert_eq!((&report["failed"], &report["passed"]), (&0.into(), &0.into()));
 }
 
 #[test]
