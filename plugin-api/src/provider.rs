@@ -12,15 +12,19 @@ use crate::abi::{
     AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams,
     host::HostHandle,
 };
-use crate::{ConfigDoc, Events, Failure, Status};
+use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
 /// How a data call ended when it did not fail.
+///
+/// It has the value of its code, and lies where a [`Status`] would lie in [`Posted`]: so whichever of both it is,
+/// the code that crosses the boundary is read from the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
 pub enum Posting {
     /// All done: buffers may be reused and no completion follows.
-    Done,
+    Done = OK,
     /// Accepted: a completion event with the operation's cookie follows.
-    Pending,
+    Pending = PENDING,
 }
 
 /// The result of a data call.

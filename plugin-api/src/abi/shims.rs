@@ -16,8 +16,8 @@ pub use provider::entry;
 
 use super::*;
 use crate::flags::not_understood;
-use crate::provider::{Posted, Posting};
-use crate::{Failure, OK, PENDING, Status};
+use crate::provider::Posted;
+use crate::{Failure, OK, Status};
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
 use core::ptr;
@@ -98,8 +98,7 @@ fn hot(poisoned: &AtomicBool, body: impl FnOnce() -> i64) -> i64 {
 #[inline]
 fn posted(result: Posted) -> i64 {
     match result {
-        Ok(Posting::Done) => i64::from(OK),
-        Ok(Posting::Pending) => i64::from(PENDING),
+        Ok(posting) => i64::from(posting as i32),
         Err(status) => i64::from(status as i32),
     }
 }
@@ -214,10 +213,10 @@ unsafe fn write_list<T: Copy>(
 /// `ptr` is null or readable for `len` bytes during the call.
 #[inline]
 unsafe fn bytes<'a>(ptr: *const u8, len: usize) -> &'a [u8] {
-    if ptr.is_null() || len == 0 {
+    if ptr.is_null() {
         &[]
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; where there are no bytes, any pointer but null will do.
         unsafe { core::slice::from_raw_parts(ptr, len) }
     }
 }

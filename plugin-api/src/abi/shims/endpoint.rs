@@ -59,10 +59,10 @@ pub(super) unsafe extern "C" fn am_zcopy<E: Endpoint>(
 }
 
 /// # Safety
-/// `iov` is null or points to `count` pieces, borrowed for the call.
+/// `iov` is null, or aligned and points to `count` pieces, borrowed for the call.
 #[inline]
 unsafe fn pieces<'a>(iov: *const Iov, count: usize) -> &'a [Iov] {
-    if iov.is_null() || count == 0 {
+    if iov.is_null() {
         &[]
     } else {
         // SAFETY: the caller's promise.

@@ -4,8 +4,8 @@ use super::super::host::HostHandle;
 use super::super::{AsyncEvent, Host, ProviderOps};
 use super::*;
 use crate::abi::ModuleAttr;
-use crate::provider::{Absent, Domain, DomainInfo, Provider};
-use crate::{Failure, Status};
+use crate::provider::{Absent, Domain, DomainInfo, Posting, Provider};
+use crate::{Failure, PENDING, Status};
 
 thread_local! {
     /// What became of the provider of this thread's test.
@@ -169,4 +169,24 @@ fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
     assert!(ops.interface.is_null() && ops.endpoint.is_null() && ops.connector.is_null());
     assert_eq!(ops.size, size_of::<ProviderOps>());
     end(&ops);
+}
+
+#[test]
+fn bytes_of_no_place_are_none_and_so_are_none_of_any_place() {
+    let one = [7];
+    // SAFETY: null, or readable for as many bytes as are said.
+    unsafe {
+        assert_eq!(bytes(ptr::null(), 5), [0; 0]);
+        assert_eq!(bytes(one.as_ptr().wrapping_add(1), 0), [0; 0]);
+        assert_eq!(bytes(one.as_ptr(), 1), [7]);
+    }
+}
+
+#[test]
+fn what_was_posted_crosses_the_boundary_as_its_code() {
+    assert_eq!(posted(Ok(Posting::Done)), i64::from(OK));
+    assert_eq!(posted(Ok(Posting::Pending)), i64::from(PENDING));
+    for status in Status::ALL {
+        assert_eq!(posted(Err(*status)), i64::from(*status as i32));
+    }
 }
