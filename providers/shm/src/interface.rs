@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::receiver::{MOST_IN_TURN, RecvChannel};
 use crate::sender::SendChannel;
 use crate::shared::{DomainState, Notice, Shared, token};
-use crate::sys::{self, Epoll, Mapping, Ticker};
+use crate::sys::{self, Epoll, Mapping, Ready, Ticker};
 use crate::wake;
 
 /// Most channels that end in one interface: the bits of the doorbell page.
@@ -70,6 +70,8 @@ struct State {
     leaving: Vec<u32>,
     listener: Listener,
     spare: Option<OwnedFd>,
+    /// The sockets that were ready when they were looked at last.
+    ready: Ready,
     ticker: Option<Ticker>,
     armed: bool,
     countdown: u32,
@@ -152,6 +154,7 @@ impl RingInterface {
             listener,
             // Without it, somebody for whom there is no descriptor could not even be told so.
             spare: Some(sys::spare()?),
+            ready: Ready::new(),
             ticker: None,
             armed: false,
             countdown: 1,
@@ -383,13 +386,12 @@ impl State {
 
     /// Looks at the sockets.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
-        let mut tokens = [0u64; 64];
         let mut records = 0;
         // Epoll names what is ready in a circle, so all that it names have their turn.
         while records < ENOUGH_RECORDS {
-            let ready = shared.epoll.ready(&mut tokens);
-            for &token in &tokens[..ready] {
-                records += match token::split(token) {
+            let ready = shared.epoll.find_ready(&mut self.ready);
+            for index in 0..ready {
+                records += match token::split(self.ready.token(index)) {
                     (0, 0) => self.accept_some(shared, cookie),
                     (0, _) => {
                         if let Some(ticker) = &self.ticker {
@@ -411,7 +413,7 @@ impl State {
                     }
                 };
             }
-            if ready < tokens.len() {
+            if ready < Ready::MOST {
                 break;
             }
         }

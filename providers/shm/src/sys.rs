@@ -469,16 +469,30 @@ impl Epoll {
         };
     }
 
-    /// The tokens of descriptors that are ready now.
-    pub(crate) fn ready(&self, tokens: &mut [u64; 64]) -> usize {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: writes at most 64 records.
-        let n = unsafe { libc::epoll_wait(self.raw(), events.as_mut_ptr(), 64, 0) };
-        let n = usize::try_from(n).unwrap_or(0).min(64);
-        for (token, event) in tokens.iter_mut().zip(&events[..n]) {
-            *token = event.u64;
-        }
-        n
+    /// Finds the descriptors that are ready now; returns how many.
+    pub(crate) fn find_ready(&self, found: &mut Ready) -> usize {
+        // SAFETY: writes at most as many records as there are.
+        let n = unsafe {
+            libc::epoll_wait(self.raw(), found.0.as_mut_ptr(), Ready::MOST as libc::c_int, 0)
+        };
+        usize::try_from(n).unwrap_or(0).min(Ready::MOST)
+    }
+}
+
+/// Room for what [`Epoll::find_ready`] finds, to be used again and again: clearing it would cost more than looking.
+pub(crate) struct Ready([libc::epoll_event; Ready::MOST]);
+
+impl Ready {
+    /// Most that are found at once.
+    pub(crate) const MOST: usize = 64;
+
+    pub(crate) fn new() -> Ready {
+        Ready([libc::epoll_event { events: 0, u64: 0 }; Ready::MOST])
+    }
+
+    /// The token of one of those that were found last.
+    pub(crate) fn token(&self, index: usize) -> u64 {
+        self.0[index].u64
     }
 }
 
@@ -553,7 +567,7 @@ mod tests {
         for fd in [&kept, &copy] {
             std::fs::File::from(fd.try_clone().unwrap()).write_all(&1u64.to_ne_bytes()).unwrap();
         }
-        let mut tokens = [0; 64];
-        assert_eq!((epoll.ready(&mut tokens), tokens[0]), (1, 7));
+        let mut found = Ready::new();
+        assert_eq!((epoll.find_ready(&mut found), found.token(0)), (1, 7));
     }
 }
