@@ -1,7 +1,9 @@
 //! A channel's memory, and the code words that both ends agree on.
 
+use std::sync::atomic::AtomicU64;
+
 use crate::ring::{Layout, SLOT};
-use crate::sys::PAGE;
+use crate::sys::{Mapping, PAGE};
 
 /// Written by the receiver: how many slots it has consumed.
 pub(crate) const TAIL: usize = 128;
@@ -47,3 +49,10 @@ pub(crate) mod kind {
 pub(crate) const GRANTED: u64 = 1;
 /// Not now.
 pub(crate) const REFUSED: u64 = 2;
+
+/// A word of the control page, which every channel mapping holds.
+#[inline(always)]
+pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
+    static NOWHERE: AtomicU64 = AtomicU64::new(0);
+    map.word(offset).unwrap_or(&NOWHERE)
+}

@@ -236,6 +236,48 @@ fn an_operation_ends_at_the_end_of_its_key_and_no_byte_later() {
 }
 
 #[test]
+fn a_word_goes_where_any_piece_goes_and_is_refused_where_any_piece_is() {
+    let (owner, _asker, to, key, region) = filled();
+    let mut word = [9u8; 8];
+    let one = [Iov::new(word.as_mut_ptr(), 8)];
+    for offset in [0, 3, 4088] {
+        assert_eq!(to.put(&key, &op(&one, 8, offset)), Ok(Posting::Done), "{offset}");
+    }
+    for offset in [4089, 4096, u64::MAX - 7, u64::MAX] {
+        assert_eq!(to.put(&key, &op(&one, 8, offset)), Err(Status::OutOfRange), "{offset}");
+        assert_eq!(to.get(&key, &op(&one, 8, offset)), Err(Status::OutOfRange), "{offset}");
+    }
+    assert_eq!(to.get(&key, &op(&one, 8, 5)), Ok(Posting::Done));
+    assert_eq!(word, [9, 9, 9, 9, 9, 9, 11, 12], "the words at 0 and 3, and what lies behind");
+    assert_eq!(to.get(&key, &op(&one, 8, 4088)), Ok(Posting::Done));
+    assert_eq!(word, [9; 8], "the last word of the region");
+    assert_eq!(to.put(&key, &op(&one, 7, 0)), Err(Status::Invalid), "longer than its operation");
+    assert_eq!(to.put(&key, &op(&one, 4096, 8)), Err(Status::OutOfRange), "as long as it says");
+    word = [1; 8];
+    owner.domain.exports.free(&region);
+    assert_eq!(to.put(&key, &op(&one, 8, 0)), Err(Status::KeyRejected));
+    assert_eq!(to.get(&key, &op(&one, 8, 4088)), Err(Status::KeyRejected));
+    assert_eq!(word, [1; 8], "nothing was read");
+}
+
+#[test]
+fn a_word_is_put_or_got_only_with_a_key_that_grants_it() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let (read, write) = (access::REMOTE_READ, access::REMOTE_WRITE);
+    for rights in [read, write, access::REMOTE_ATOMIC] {
+        let (to, key, _region) = imported(&asker, &owner, rights);
+        let mut word = [0u8; 8];
+        let one = [Iov::new(word.as_mut_ptr(), 8)];
+        let expected = |right| match rights == right {
+            true => Ok(Posting::Done),
+            false => Err(Status::KeyRejected),
+        };
+        assert_eq!(to.get(&key, &op(&one, 8, 0)), expected(read), "{rights}");
+        assert_eq!(to.put(&key, &op(&one, 8, 0)), expected(write), "{rights}");
+    }
+}
+
+#[test]
 fn an_atomic_is_refused_where_it_does_not_lie_or_is_none() {
     let (_owner, _asker, to, key, _region) = filled();
     let atomic = |op: u32, width: u32, offset: u64| {

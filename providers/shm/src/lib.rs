@@ -80,6 +80,8 @@ mod hostile_tests;
 mod imports;
 #[cfg(not(loom))]
 mod interface;
+#[cfg(not(loom))]
+mod kept;
 #[cfg(all(test, not(loom)))]
 mod key_tests;
 #[cfg(not(loom))]

@@ -3,17 +3,16 @@
 //! Every byte here was written by a peer. What makes no sense ends this channel, and nothing else.
 
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Events, Status, event};
 
-use crate::channel::{self, kind};
+use crate::channel::{self, kind, word};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
 use crate::ring::{INLINE, Peek, RecvRing};
-use crate::sender::word;
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
@@ -44,7 +43,7 @@ pub(crate) struct RecvChannel {
     round: u64,
     number: u64,
     segments: Vec<Mapping>,
-    map: Rc<Mapping>,
+    map: Arc<Mapping>,
     fenced: bool,
     fastbox: usize,
     /// The sender rings when it has written: no need to look here.
@@ -85,7 +84,7 @@ impl RecvChannel {
         let Some(map) = sys::map_peer_control(memory, channel::memory_len(fastbox), true) else {
             return Err((socket, Refusal::Resources));
         };
-        let map = Rc::new(map);
+        let map = Arc::new(map);
         let Some(ring) = RecvRing::over(map.clone(), channel::COLD) else {
             return Err((socket, Refusal::Malformed));
         };

@@ -77,7 +77,7 @@ pub(crate) struct TailIsNonsense;
 
 /// What keeps the memory of a ring mapped.
 #[cfg(not(loom))]
-type Keep = std::rc::Rc<crate::sys::Mapping>;
+type Keep = std::sync::Arc<crate::sys::Mapping>;
 #[cfg(loom)]
 type Keep = std::sync::Arc<tests::Memory>;
 

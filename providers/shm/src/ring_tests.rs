@@ -169,15 +169,15 @@ mod with_memory {
     use proptest::prelude::*;
     use std::collections::VecDeque;
     use std::os::fd::AsFd;
-    use std::rc::Rc;
+    use std::sync::Arc;
 
-    fn memory(fastbox: usize) -> Rc<Mapping> {
+    fn memory(fastbox: usize) -> Arc<Mapping> {
         let len = channel::memory_len(fastbox);
         let file = sys::memory_file(c"test", len).unwrap();
-        Rc::new(Mapping::new(file.as_fd(), len, true).unwrap())
+        Arc::new(Mapping::new(file.as_fd(), len, true).unwrap())
     }
 
-    fn pair(fastbox: usize) -> (SendRing, RecvRing, Rc<Mapping>) {
+    fn pair(fastbox: usize) -> (SendRing, RecvRing, Arc<Mapping>) {
         let map = memory(fastbox);
         let sender = SendRing::over(map.clone(), channel::COLD).unwrap();
         let _ = sender.refresh().unwrap();

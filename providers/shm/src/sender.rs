@@ -6,14 +6,16 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
 
 use crate::asking::Asking;
-use crate::channel::{self, kind};
+use crate::channel::{self, kind, word};
 use crate::hello::{Hello, Id, Record};
+use crate::kept::Word;
 use crate::pool::{Chunk, MAX_CHUNK};
 use crate::ring::{INLINE, SendRing, head};
 use crate::shared::Shared;
@@ -55,7 +57,9 @@ pub(crate) struct SendChannel {
     // What every message touches.
     ring: SendRing,
     after: Cell<u32>,
-    map: Rc<Mapping>,
+    /// Not 0 while the receiver sleeps, or is about to.
+    sleeping: Word,
+    map: Arc<Mapping>,
     // What larger messages touch. Cells are borrowed for a single look or change; a packer runs while none is.
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
@@ -105,7 +109,7 @@ impl SendChannel {
         let len = channel::memory_len(fastbox);
         let file = sys::memory_file(c"tieline-shm-channel", len)?;
         sys::reserve(&file, 0, sys::PAGE)?;
-        let map = Rc::new(Mapping::new(file.as_fd(), len, true)?);
+        let map = Arc::new(Mapping::new(file.as_fd(), len, true)?);
         let ring = SendRing::over(map.clone(), channel::COLD).ok_or(Status::Invalid)?;
         let hello = Record::Hello(Hello {
             cookie: peer_cookie,
@@ -116,6 +120,7 @@ impl SendChannel {
         let this = Rc::new(SendChannel {
             ring,
             after: Cell::new(after::FENCE | after::COUNT),
+            sleeping: Word::of(&map, channel::SLEEPING).ok_or(Status::Invalid)?,
             map,
             flight: RefCell::default(),
             flight_bytes: Cell::new(0),
@@ -152,7 +157,7 @@ impl SendChannel {
     pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() <= INLINE && id <= u32::from(u16::MAX) && self.ring.has_room() {
             self.ring.push(head(kind::INLINE, payload.len(), id as u16), header, payload);
-            if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+            if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
                 self.after_send();
             }
             self.ring.prefetch_next();
@@ -186,7 +191,7 @@ impl SendChannel {
         }
         let posting = put()?;
         self.ring.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
-        if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+        if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
             self.after_send();
         }
         Ok(posting)
@@ -289,7 +294,7 @@ impl SendChannel {
         self.ring.push(head(kind::POOLED, 16, id), header, &payload);
         self.flight.borrow_mut().push_back((position, chunk));
         self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
-        if self.after.get() != 0 || self.sleeping().load(Ordering::Relaxed) != 0 {
+        if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
             self.after_send();
         }
         Ok(written)
@@ -386,11 +391,6 @@ impl SendChannel {
         Ok(())
     }
 
-    #[inline(always)]
-    fn sleeping(&self) -> &AtomicU64 {
-        word(&self.map, channel::SLEEPING)
-    }
-
     /// What the fast path leaves out: fence, doorbell, wake-up, the way to a fast box.
     #[inline(never)]
     fn after_send(&self) {
@@ -419,7 +419,7 @@ impl SendChannel {
 
     /// Wakes a receiver that sleeps.
     fn wake(&self) {
-        if wake::wakes(self.sleeping()) {
+        if wake::wakes(self.sleeping.get()) {
             if let Some(socket) = self.socket.get() {
                 // A full socket is readable already; a dead peer is seen by the next poll.
                 let _ = sys::send(socket, &Record::Wake.pack(), &[]);
@@ -540,11 +540,4 @@ impl Drop for SendChannel {
         self.hang_up();
         self.recover_chunks();
     }
-}
-
-/// A word of the control page, which every channel mapping holds.
-#[inline(always)]
-pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
-    static NOWHERE: AtomicU64 = AtomicU64::new(0);
-    map.word(offset).unwrap_or(&NOWHERE)
 }
