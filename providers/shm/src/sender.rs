@@ -70,7 +70,10 @@ pub(crate) struct SendChannel {
     starved: Cell<Option<u64>>,
     // The rest.
     shared: Rc<Shared>,
+    /// Set by [`enter`](SendChannel::enter) alone.
     stage: Cell<Stage>,
+    /// What the stage lets an operation have, which each asks for: read as it is.
+    status: Cell<Result<(), Status>>,
     socket: OnceCell<OwnedFd>,
     /// Borrowed to be taken or set.
     greeting: RefCell<Option<(OwnedFd, Vec<u8>)>>,
@@ -129,6 +132,7 @@ impl SendChannel {
             starved: Cell::new(None),
             shared: shared.clone(),
             stage: Cell::new(Stage::Connecting),
+            status: Cell::new(Ok(())),
             socket: OnceCell::new(),
             greeting: RefCell::new(Some((file, hello.pack()))),
             targets,

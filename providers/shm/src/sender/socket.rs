@@ -51,7 +51,7 @@ impl SendChannel {
                 Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
             }
         }
-        self.stage.set(Stage::Open);
+        let _ = self.enter(Stage::Open);
         let _ = self.ring.refresh();
         Ok(true)
     }
@@ -172,7 +172,7 @@ impl SendChannel {
             return;
         }
         let closing = self.stage.get() == Stage::Closing;
-        self.stage.set(if closing { Stage::Closing } else { Stage::Over(status) });
+        let _ = self.enter(if closing { Stage::Closing } else { Stage::Over(status) });
         self.ring.shut();
         self.gone.set(true);
         self.hang_up();
@@ -201,17 +201,23 @@ impl SendChannel {
 
     #[inline]
     pub(crate) fn status(&self) -> Result<(), Status> {
-        match self.stage.get() {
+        self.status.get()
+    }
+
+    /// The stage from now on; returns the one before.
+    fn enter(&self, stage: Stage) -> Stage {
+        self.status.set(match stage {
             Stage::Over(status) => Err(status),
             Stage::Closing => Err(Status::Closed),
-            _ => Ok(()),
-        }
+            Stage::Connecting | Stage::Open => Ok(()),
+        });
+        self.stage.replace(stage)
     }
 
     /// The application closes the endpoint: what was sent stays until the receiver has drained it and
     /// hangs up.
     pub(crate) fn close(&self) {
-        let was = self.stage.replace(Stage::Closing);
+        let was = self.enter(Stage::Closing);
         self.ring.shut();
         match (was, self.socket.get()) {
             (Stage::Open, Some(socket)) => self.say_bye(socket),
