@@ -247,7 +247,7 @@ impl ImportedKey {
             return Err(Status::Unsupported);
         }
         self.check(op.offset, u64::from(op.width), access::REMOTE_ATOMIC)?;
-        if op.offset % u64::from(op.width) != 0 {
+        if op.offset & u64::from(op.width - 1) != 0 {
             return Err(Status::Misaligned);
         }
         let map = &self.import.map;
