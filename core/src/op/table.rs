@@ -81,8 +81,8 @@ struct Hot {
     /// Its neighbours in the owner's list while it is open; its value afterwards.
     before: u32,
     after: u32,
-    /// Room for the application's word, for completions that are told and not asked for: nothing uses it yet.
-    _user: u64,
+    /// Room for the application's word, for completions that are told and not asked for: not used, and so not written, yet.
+    _user: std::mem::MaybeUninit<u64>,
 }
 
 const _: () = assert!(size_of::<Hot>() == 24);
@@ -96,7 +96,7 @@ impl Default for Hot {
             owner_and_interface: NOBODY | u32::from(NOWHERE) << 24,
             before: NONE,
             after: NONE,
-            _user: 0,
+            _user: std::mem::MaybeUninit::uninit(),
         }
     }
 }
