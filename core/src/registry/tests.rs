@@ -74,6 +74,53 @@ fn a_file_for_another_machine_is_refused_by_the_machines_names() {
     assert!(unfit.expected.starts_with("a file for ") && unfit.found.starts_with("a file for "));
 }
 
+/// Where the section headers begin.
+fn section_headers(file: &[u8]) -> usize {
+    u64::from_ne_bytes(file[40..48].try_into().unwrap()) as usize
+}
+
+/// Numbers that are too large for the header stand in the first section header.
+#[test]
+fn extended_numbers_of_sections_are_read_where_they_stand() {
+    let mut file = real_file().to_vec();
+    let first = section_headers(&file);
+    let number = |at: usize, file: &[u8]| u16::from_ne_bytes([file[at], file[at + 1]]);
+    let (sections, names) = (number(60, &file), number(62, &file));
+    assert!(sections > 1 && names > 0, "it has sections");
+    file[60..62].copy_from_slice(&[0, 0]);
+    let set = |file: &mut Vec<u8>, count: u64| {
+        file[first + 32..first + 40].copy_from_slice(&count.to_ne_bytes());
+    };
+    set(&mut file, u64::from(sections));
+    assert!(read_within_bounds(&file).is_ok());
+    // So many there are, and no more.
+    let room = (file.len() - first) / 64;
+    set(&mut file, room as u64 + 1);
+    let unfit = read_within_bounds(&file).err().expect("they do not end in the file");
+    assert!(unfit.expected.contains("section headers"), "{}", unfit.expected);
+    set(&mut file, 1 << 40);
+    let unfit = read_within_bounds(&file).err().expect("there are too many");
+    assert!(unfit.expected.starts_with("at most ") && unfit.found.ends_with(" sections"));
+    set(&mut file, u64::from(sections));
+    file[62..64].copy_from_slice(&[0xff, 0xff]);
+    file[first + 40..first + 44].copy_from_slice(&u32::from(names).to_ne_bytes());
+    assert!(read_within_bounds(&file).is_ok());
+    let cut_off = file.len() as u64 - 63;
+    file[40..48].copy_from_slice(&cut_off.to_ne_bytes());
+    let unfit = read_within_bounds(&file).err().expect("the first one is cut off");
+    assert!(unfit.expected.contains("section headers"), "{}", unfit.expected);
+}
+
+#[test]
+fn a_file_without_section_headers_is_read_whatever_it_says_of_their_number() {
+    let mut file = real_file().to_vec();
+    file[40..48].copy_from_slice(&[0; 8]);
+    for sections in [0u16, 40, 0xffff] {
+        file[60..62].copy_from_slice(&sections.to_ne_bytes());
+        assert!(read_within_bounds(&file).is_ok(), "{sections}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
