@@ -109,7 +109,7 @@
     M(KEY_OF_NEWEST, "A key is compared with the domain that the interface's newest endpoint leads to.") \
     M(TWINS_CONFUSED, "The cookie of a message is looked up by the peer's domain: of two connections to it the newest is meant.") \
     M(ENDS_WITH_TWIN, "When the peer closes one connection, all others to its domain end as well.") \
-    M(HALF_CLOSE_IGNORED, "That the peer sends no more is not looked at: its end is seen where this side sends.") \
+    M(HALF_CLOSE_IGNORED, "That the peer sends no more is not looked at, and that it reads no more neither once it has been read empty.") \
     M(BYE_OVERTAKES, "The last packet of an endpoint that is closed overtakes what was taken and waits for room.") \
     M(READS_NOT_WHILE_ANSWERS_WAIT, "Nothing is read from a peer while an answer to it waits for room.") \
     M(ROOM_WATCHED_ONCE, "Room in a socket wakes once in the life of an endpoint.") \
@@ -730,7 +730,7 @@ static void outward(struct tieline_endpoint *e, uint32_t events)
     if (e->phase == LEAVING) { leave(e); return; }
     if (e->phase != OPEN) return;
     admit(e);
-    if (e->in >= 0 && !MUTATED(END_OVERTAKES)) { /* what came before the end is read first */
+    if ((e->in >= 0 || MUTATED(HALF_CLOSE_IGNORED)) && !MUTATED(END_OVERTAKES)) { /* what came before the end is read first */
         epoll_ctl(e->interface->epoll, EPOLL_CTL_DEL, e->out, NULL);
         e->broken = 1;
         return;
