@@ -1,9 +1,9 @@
 //! An interface, and the events that it has brought.
 
 use crate::interface::{Interface, Received};
-use crate::report::{Stop, fail, holds, succeeds};
+use crate::report::{Stop, equal, fail, holds, succeeds};
 use std::collections::VecDeque;
-use tieline_plugin_api::{event, event_flags};
+use tieline_plugin_api::{Status, event, event_flags};
 
 /// An interface and what came in through it, sorted.
 pub(crate) struct Mailbox {
@@ -55,6 +55,8 @@ impl Mailbox {
         let events = succeeds("poll", self.interface.poll(self.at_once))?;
         let any = !events.is_empty();
         for mut received in events {
+            let unknown = received.flags & !event_flags::LENT;
+            equal("flags of an event that no minor of this core has", 0, unknown)?;
             match received.kind {
                 event::MESSAGE | event::NOTIFIED => {
                     let here = self.here.iter().find(|(peer, _)| *peer == received.peer);
@@ -73,6 +75,11 @@ impl Mailbox {
                 }
                 event::COMPLETION => {
                     let words = std::str::from_utf8(&received.data).is_ok();
+                    // What a call answers when nothing has happened is no end of what has been posted.
+                    let status = Status::from_code(received.status);
+                    let ends =
+                        received.status <= 0 && !matches!(status, Status::Again | Status::Declined);
+                    holds(ends, "the status of a COMPLETION", "how it has ended", status)?;
                     holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
                     self.completions.push(received);
                 }

@@ -133,11 +133,28 @@
     M(ADDRESS_OVERREAD, "connect reads a whole address, however short the one it was given.") \
     M(ENDPOINT_ADDRESS_WHOLE, "The address of an endpoint is written whole, whatever there is room for.") \
     M(MISCOUNTED_ENDS, "Closing an endpoint that has told of its end counts that end once more.") \
-    M(TWICE_WHEN_FULL, "An atomic whose answer finds no room is carried out once more when there is some.")
+    M(TWICE_WHEN_FULL, "An atomic whose answer finds no room is carried out once more when there is some.") \
+    M(BUFFERS_OF_A_THREAD, "ANY_THREAD is claimed, and the buffers that poll needs are those of the thread that opened the interface.") \
+    M(KEYS_OF_A_THREAD, "ANY_THREAD is claimed, and a key is known to the thread that has imported it.") \
+    M(NO_REGION_REFUSED, "TAKES_REGIONS is claimed, and a piece that lies in no region is refused.") \
+    M(MORE_WAITS_FOR_A_POST, "What was posted with OP_MORE waits for the next put or get: no flush and no poll sends it.") \
+    M(MORE_NOT_BY_POLL, "What was posted with OP_MORE waits for the next data call: no poll sends it.") \
+    M(UNKNOWN_OUTCOME_OF_A_CALL, "Posting to an endpoint that has failed answers OUTCOME_UNKNOWN, which is the status of completions.") \
+    M(ATOMIC_DECLINED, "An atomic for which there is no place answers DECLINED.") \
+    M(PENDING_WITHOUT_COOKIE, "am_short answers PENDING for some headers.") \
+    M(COMPLETES_WITH_AGAIN, "What is pending when its endpoint fails ends with AGAIN.") \
+    M(EVENT_OF_A_LATER_MINOR, "An endpoint that stands tells so by an event of a kind that does not exist.") \
+    M(EVENT_FLAG_OF_A_LATER_MINOR, "Messages carry a flag that does not exist.") \
+    M(DMABUF_CLOSED, "register closes the descriptor of a DMA buffer that it refuses.") \
+    M(DMABUF_AS_HOST, "A DMA buffer is registered as if its address were the processor's memory.") \
+    M(DMABUF_LOOKED_AT, "The descriptor of a DMA buffer is looked at though no flag says that there is one.") \
+    M(DEVICE_REFUSED_SILENTLY, "Memory of a device is refused without words of its own.")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "Every second data call answers AGAIN.") \
     M(LATE_AND_OUT_OF_ORDER, "Completions come with the poll after the one that could bring them, the last first.") \
-    M(LEAST_LIMITS, "The smallest limits that a module may have, where nobody has set them: 8 and 64 bytes, one piece, one operation under way.")
+    M(LEAST_LIMITS, "The smallest limits that a module may have, where nobody has set them: 8 and 64 bytes, one piece, one operation under way.") \
+    M(CLAIMS_MORE, "ANY_THREAD and TAKES_REGIONS are claimed: nothing belongs to a thread, and a piece lies in its region where it names one.") \
+    M(TELLS_LATE, "What was posted with OP_MORE goes out with the next data call without it, or the next poll.")
 
 #ifndef MUTATION
 #define MUTATION NONE
@@ -243,6 +260,9 @@ struct tieline_endpoint {
     int stash;                     /* a packed message: of what state, and how long */
     size_t stashed;
     uint8_t *packed;
+    int more, flushing;            /* which call it is that asks for room */
+    uint32_t kept;                 /* TELLS_LATE: what was posted with OP_MORE and waits */
+    struct { struct frame f; struct tieline_iov iov[PIECES]; uint32_t count; } waiting[8];
     uint32_t late;                 /* PIECES_READ_LATE: how many pieces are read when there is room */
     struct tieline_iov pieces[PIECES];
     struct operation operations[]; /* as many as the window, and behind them the bytes of `packed` */
@@ -262,6 +282,7 @@ struct tieline_interface { /* one thread at a time */
 struct batch { struct tieline_event *events; uint32_t count, capacity; };
 
 static _Thread_local const char *why = "";
+static _Thread_local int opened_here; /* BUFFERS_OF_A_THREAD */
 static const char *volatile why_of_all = ""; /* ERROR_OF_ALL_THREADS */
 
 static int32_t fail(int32_t status, const char *text) { why = why_of_all = text; return status; }
@@ -475,6 +496,18 @@ static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
     return transmit(e, &reply, REPLY_HEAD, NULL, 0);
 }
 
+static int tells_late(void) { return IS_ODD(TELLS_LATE) || MUTATED(MORE_WAITS_FOR_A_POST) || MUTATED(MORE_NOT_BY_POLL); }
+
+static int32_t send_kept(struct tieline_endpoint *e) /* what was posted with OP_MORE */
+{
+    uint32_t n = 0;
+    int32_t status = TIELINE_OK;
+    while (n < e->kept && !(status = transmit(e, &e->waiting[n].f, REQUEST_HEAD, e->waiting[n].iov, e->waiting[n].count))) n++;
+    e->kept -= n;
+    memmove(e->waiting, &e->waiting[n], e->kept * sizeof *e->waiting);
+    return status;
+}
+
 /* Sends what waits: 1, nothing is left. */
 static int push(struct tieline_endpoint *e)
 {
@@ -643,7 +676,9 @@ static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *pa
         for (struct tieline_endpoint *twin = e->interface->endpoints; twin && MUTATED(TWINS_CONFUSED); twin = twin->next)
             if (!memcmp(twin->peer.domain, e->peer.domain, sizeof e->peer.domain)) { peer = twin->cookie; break; }
         emit(b, (struct tieline_event){ .kind = TIELINE_EVENT_MESSAGE, .id = f.id, .peer = peer, .header = f.header,
+                                        .flags = MUTATED(EVENT_FLAG_OF_A_LATER_MINOR) ? 0x100 : 0,
                                         .data = packet + MESSAGE_HEAD, .len = len - MESSAGE_HEAD });
+        if (MUTATED(EVENT_OF_A_LATER_MINOR) && b->count < b->capacity && !e->told++) emit(b, (struct tieline_event){ .kind = 64, .cookie = e->cookie });
         return 1;
     }
     if (f.kind == BYE) {
@@ -752,7 +787,7 @@ static void tell(struct tieline_interface *i, struct batch *b) /* of endpoints t
             if (!o->kind || o->kind == HELD || MUTATED(SILENT_AT_DEATH)) continue;
             if (b->count == b->capacity) return;
             emit(b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .cookie = o->cookie,
-                                            .status = MUTATED(PENDING_END_WELL) && e->status == TIELINE_CLOSED ? 0 : e->status,
+                                            .status = MUTATED(PENDING_END_WELL) && e->status == TIELINE_CLOSED ? 0 : MUTATED(COMPLETES_WITH_AGAIN) ? TIELINE_AGAIN : e->status,
                                             .data = (const uint8_t *)e->words, .len = strlen(e->words) });
             o->kind = 0, e->open--;
         }
@@ -771,11 +806,14 @@ static int64_t poll(struct tieline_interface *i, struct tieline_event *events, u
     uint32_t room;
     int count;
     i->again = 0;
+    if (MUTATED(BUFFERS_OF_A_THREAD) && !opened_here) return 0;
     if (i->ghosts && b.capacity) {
         emit(&b, (struct tieline_event){ .kind = TIELINE_EVENT_COMPLETION, .cookie = i->ghost,
                                          .status = MUTATED(DONE_AND_COMPLETES) ? TIELINE_OK : TIELINE_CANCELED });
         i->ghosts = 0;
     }
+    for (struct tieline_endpoint *e = i->endpoints; e && !MUTATED(MORE_NOT_BY_POLL) && !MUTATED(MORE_WAITS_FOR_A_POST); e = e->next)
+        if (e->kept && e->phase == OPEN) send_kept(e);
     tell_held(i, &b);
     tell(i, &b);
     room = b.capacity - b.count; /* shared by all that are ready; epoll begins with the others next time */
@@ -795,6 +833,8 @@ static int64_t poll(struct tieline_interface *i, struct tieline_event *events, u
 static int32_t arm(struct tieline_interface *i)
 {
     struct epoll_event ready;
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
+        if (e->kept && e->phase == OPEN && IS_ODD(TELLS_LATE)) return 1;
     if ((i->untold > 0 && !MUTATED(ARM_FORGETS_ENDED)) || i->held > 0 || i->again) return 1;
     return epoll_wait(i->epoll, &ready, 1, 0) > 0; /* 0: the next one makes it readable */
 }
@@ -805,10 +845,11 @@ static int32_t event_fd(struct tieline_interface *i) { return MUTATED(EVENT_FD_E
 
 static int32_t postable(struct tieline_endpoint *e)
 {
-    if (e->phase == ENDED) return MUTATED(ENDED_IS_AGAIN) ? TIELINE_AGAIN : e->status;
+    if (e->phase == ENDED) return MUTATED(ENDED_IS_AGAIN) ? TIELINE_AGAIN : MUTATED(UNKNOWN_OUTCOME_OF_A_CALL) ? TIELINE_OUTCOME_UNKNOWN : e->status;
     if (MUTATED(PACKER_HOLDS_INTERFACE) && e->interface->packing) return TIELINE_AGAIN;
     if (MUTATED(POST_REFUSED_EARLY) && e->phase == FRESH) return TIELINE_INVALID;
     if (e->phase != OPEN || e->fence) return TIELINE_AGAIN;
+    if (e->kept && !e->more && !(MUTATED(MORE_WAITS_FOR_A_POST) && e->flushing) && send_kept(e)) return TIELINE_AGAIN;
     if (IS_ODD(AGAIN_OFTEN) && ++e->calls % 2) { e->interface->again = 1; return TIELINE_AGAIN; }
     if (MUTATED(OVERTAKES_PACKED)) return TIELINE_OK;
     if (e->stash == FULL) push(e);
@@ -837,6 +878,7 @@ static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header
 {
     struct tieline_iov piece = { .base = (uint8_t *)payload, .len = len };
     if (len > longest_short(e->interface) - MUTATED(LONGEST_REFUSED)) return TIELINE_TOO_LARGE;
+    if (MUTATED(PENDING_WITHOUT_COOKIE) && header == 77) return send_message(e, id, header, &piece, len > 0) ? TIELINE_AGAIN : TIELINE_PENDING;
     return send_message(e, id, header, &piece, len > 0);
 }
 
@@ -889,10 +931,14 @@ static int32_t post(struct tieline_endpoint *e, struct frame *f, const struct ti
     struct operation *o = e->operations;
     int32_t status = postable(e);
     if (status) return status;
-    if (e->open == e->window) return TIELINE_AGAIN;
+    if (e->open == e->window) return MUTATED(ATOMIC_DECLINED) && f->kind == ATOMIC ? TIELINE_DECLINED : TIELINE_AGAIN;
     while (o->kind) o++;
     f->id = (uint32_t)(o - e->operations), f->serial = e->serial + 1;
-    if ((status = transmit(e, f, REQUEST_HEAD, iov, f->kind == PUT ? count : 0))) return status;
+    if (e->more && e->kept < 8) {
+        e->waiting[e->kept].f = *f, e->waiting[e->kept].count = f->kind == PUT ? (uint32_t)count : 0;
+        memcpy(e->waiting[e->kept++].iov, iov, count * sizeof *iov);
+    } else if ((e->kept && (status = send_kept(e))) || (status = transmit(e, f, REQUEST_HEAD, iov, f->kind == PUT ? count : 0)))
+        return status;
     o->kind = f->kind, o->cookie = cookie, o->serial = ++e->serial, o->len = f->len, o->fetch = 0, o->pieces = 0;
     if (f->kind == GET) {
         o->pieces = (uint32_t)count, e->gets++;
@@ -903,6 +949,8 @@ static int32_t post(struct tieline_endpoint *e, struct frame *f, const struct ti
     return TIELINE_PENDING;
 }
 
+static _Thread_local const struct tieline_key *imported_here; /* KEYS_OF_A_THREAD: the last one */
+
 static int32_t post_rma(struct tieline_endpoint *e, const struct tieline_rma *op, uint32_t kind)
 {
     struct frame f = { .kind = kind, .offset = op->offset, .len = op->len };
@@ -912,8 +960,18 @@ static int32_t post_rma(struct tieline_endpoint *e, const struct tieline_rma *op
     if (tieline_not_understood(op->flags, TIELINE_OP_REMOTE_COMPLETION)) return TIELINE_UNSUPPORTED_PARAM;
     if ((status = sum(op->iov, op->iov_count, longest_rma(e->interface), &len))) return status;
     if (len != op->len) return TIELINE_INVALID;
+    for (size_t n = 0; n < op->iov_count; n++) {
+        const struct tieline_region *r = op->iov[n].region; /* null: the memory lies anywhere */
+        if (!r && op->iov[n].len && MUTATED(NO_REGION_REFUSED)) return TIELINE_INVALID;
+        if (r && ((size_t)(op->iov[n].base - r->base) > r->len || op->iov[n].len > r->len - (size_t)(op->iov[n].base - r->base)))
+            return TIELINE_INVALID;
+    }
+    if (MUTATED(KEYS_OF_A_THREAD) && !imported_here) return TIELINE_KEY_REJECTED;
     f.key = *op->key;
-    return post(e, &f, op->iov, op->iov_count, op->cookie);
+    e->more = tells_late() && op->flags & TIELINE_OP_MORE;
+    status = post(e, &f, op->iov, op->iov_count, op->cookie);
+    e->more = 0;
+    return status;
 }
 static int32_t put(struct tieline_endpoint *e, const struct tieline_rma *op) { return post_rma(e, op, PUT); }
 static int32_t get(struct tieline_endpoint *e, const struct tieline_rma *op) { return post_rma(e, op, GET); }
@@ -940,15 +998,20 @@ static int32_t atomic(struct tieline_endpoint *e, const struct tieline_atomic *o
 static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 {
     struct frame f = { .kind = FLUSH };
+    int32_t status;
     if (e->phase == ENDED) return MUTATED(FLUSH_HIDES_FAILURE) ? TIELINE_OK : e->status;
     if (!e->dirty || (MUTATED(FLUSH_FOR_GETS_ONLY) && !e->gets)) return TIELINE_OK;
-    return post(e, &f, NULL, 0, cookie);
+    e->flushing = 1;
+    status = post(e, &f, NULL, 0, cookie);
+    e->flushing = 0;
+    return status;
 }
 
 /* Requests are carried out as they arrive, but for gets whose answer finds no room: those are waited for. */
 static int32_t fence(struct tieline_endpoint *e)
 {
     if (e->phase == ENDED) return e->status;
+    if (e->kept && send_kept(e)) return TIELINE_AGAIN;
     e->fence = MUTATED(FENCE_IDLE) ? 0 : e->gets;
     return TIELINE_OK;
 }
@@ -965,6 +1028,7 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
         return fail(TIELINE_KEY_REJECTED, "the key is none of the peer's domain");
     if (!(k = malloc(sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     memcpy(k, params.bytes, sizeof *k); /* the rest of it the peer checks at every operation: it knows its regions */
+    imported_here = k;
     if (MUTATED(KEYS_CACHED)) {
         if (!e->is_cached || !memcmp(&e->cached, k, sizeof *k)) {
             e->cached = *k, e->is_cached = 1;
@@ -1171,6 +1235,7 @@ static int32_t open_interface(struct tieline_domain *d, const struct tieline_int
     else if (!i->arena) status = fail(TIELINE_NO_MEMORY, "no memory for the buffers of messages");
     else if (!find_place(&i->place)) status = fail(TIELINE_IO, "/proc does not say which kernel and network namespace this is");
     if (status) { close_interface(i); return status; }
+    opened_here = 1;
     *out = i;
     return TIELINE_OK;
 }
@@ -1252,8 +1317,12 @@ static int32_t register_memory(struct tieline_domain *d, const struct tieline_re
     struct tieline_register_params params;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, TIELINE_REGISTER_DMABUF) ||
-        params.access & ~RIGHTS & (MUTATED(RIGHTS_AS_HINTS) ? UINT64_C(0xffffffff) : UINT64_MAX) || params.reserved)
+        params.access & ~RIGHTS & (MUTATED(RIGHTS_AS_HINTS) ? UINT64_C(0xffffffff) : UINT64_MAX))
         return unknown(status);
+    if (MUTATED(DMABUF_AS_HOST)) params.flags = 0;
+    if (MUTATED(DMABUF_CLOSED) && params.flags & TIELINE_REGISTER_DMABUF) close(params.dmabuf);
+    if (MUTATED(DMABUF_LOOKED_AT) && params.dmabuf) return fail(TIELINE_UNSUPPORTED, "pairs has no DMA buffers");
+    if (MUTATED(DEVICE_REFUSED_SILENTLY) && params.kind) return TIELINE_UNSUPPORTED;
     if (params.kind != TIELINE_MEMORY_KIND_HOST || params.device || params.flags & TIELINE_REGISTER_DMABUF)
         return fail(TIELINE_UNSUPPORTED, "pairs registers the processor's memory only, by its address");
     return new_region(d, params.base, params.len, params.access, 0, out);
@@ -1305,10 +1374,12 @@ static int32_t query_modules(struct tieline_domain *d, struct tieline_module_att
 {
     const uint64_t *values = d->state->values;
     struct tieline_cost small = { 1000, 2000, 0 }, bulk = { 2000, 4000, 2e9 }, rma = { 1500, 6000, 1e9 };
+    uint64_t more = (MUTATED(BUFFERS_OF_A_THREAD) || MUTATED(KEYS_OF_A_THREAD) || IS_ODD(CLAIMS_MORE) ? TIELINE_CAP_ANY_THREAD : 0) |
+                    (MUTATED(NO_REGION_REFUSED) || IS_ODD(CLAIMS_MORE) ? TIELINE_CAP_TAKES_REGIONS : 0);
     uint32_t masks = values[ATOMICS] ? (2u << TIELINE_ATOMIC_MAX) - 1 : 0;
     struct tieline_module_attr attr = {
         .size = sizeof attr, .name = "pair", .role = TIELINE_ROLE_DATA, .connects = TIELINE_CONNECTS_TO_ENDPOINT,
-        .caps = CAPS | (masks ? TIELINE_CAP_ATOMICS : 0), .priority = 1, .max_iov = (uint32_t)most_pieces(),
+        .caps = CAPS | (masks ? TIELINE_CAP_ATOMICS : 0) | more, .priority = 1, .max_iov = (uint32_t)most_pieces(),
         .max_short = IS_ODD(LEAST_LIMITS) ? 8 : values[PACKET], .max_packed = values[PACKET], .max_zcopy = values[PACKET],
         .max_put = IS_ODD(LEAST_LIMITS) ? 8 : values[PACKET], .max_get = IS_ODD(LEAST_LIMITS) ? 8 : values[PACKET],
         .atomic_post32 = masks, .atomic_post64 = masks, .atomic_fetch32 = masks, .atomic_fetch64 = masks,

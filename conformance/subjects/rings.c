@@ -86,14 +86,20 @@
     M(NEVER_POLLED, "events come by poll, and the module does not say that it has to be polled") \
     M(EVENT_HALF_WRITTEN, "poll leaves fields of a message as they were in the core's array") \
     M(SENT_BEHIND_A_POLL, "am_short says AGAIN until its interface has been polled, though CONNECTED_SEND is claimed") \
-    M(PIECES_OF_REGIONS_ONLY, "put and get refuse local pieces that lie in no region")
+    M(PIECES_OF_REGIONS_ONLY, "put and get refuse local pieces that lie in no region") \
+    M(REGISTERS_A_COPY, "memory of the application's is registered although only that of alloc is reached: what peers put goes elsewhere") \
+    M(HUNG_UP_UNTOLD, "a peer that is hung up on does not hear it") \
+    M(HUNG_UP_AND_HEARD, "what a peer had sent before it was hung up on is handed out") \
+    M(HANGS_UP_ALL, "hang_up ends the connections of all peers") \
+    M(POLLED_BY_ITS_THREAD, "ANY_THREAD is claimed, and only the thread that has opened an interface finds events")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "every second data call says AGAIN first") \
     M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
     M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll") \
     M(DECLINES, "every third put or get is declined: what another lane would serve better") \
     M(ENDPOINT_LIMITS, "endpoints carry a quarter of what the module states") \
-    M(LATER_MINOR, "of a later minor, with bits that nobody knows yet; and fence leaves the order to the core")
+    M(LATER_MINOR, "of a later minor, with bits that nobody knows yet; and fence leaves the order to the core") \
+    M(MOVES, "interfaces may move to another thread: nothing of them belongs to one")
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -824,6 +830,19 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     return status;
 }
 
+static int32_t register_memory(struct tieline_domain *d, const struct tieline_register_params *in, struct tieline_memory_region *out)
+{
+    struct tieline_register_params params;
+    struct tieline_alloc_params own = { .size = sizeof own };
+    int32_t status = tieline_read_params(&params, sizeof params, in);
+    if (!MUTATED(REGISTERS_A_COPY)) return fail(TIELINE_UNSUPPORTED, "rings reaches memory of its own alloc only");
+    if (status) return unknown(status);
+    own.len = params.len, own.access = params.access;
+    if ((status = alloc(d, &own, out))) return status;
+    out->base = params.base;
+    return TIELINE_OK;
+}
+
 /* Keys are refused from here on. A peer that has passed its check writes to the file, which may be nobody's memory by then. */
 static int32_t revoke_region(struct tieline_domain *d, struct tieline_region *r)
 {
@@ -866,7 +885,7 @@ static int32_t query_modules(struct tieline_domain *domain, struct tieline_modul
                 TIELINE_CAP_EVENT_FD | (MUTATED(NEVER_POLLED) ? 0 : TIELINE_CAP_NEEDS_POLL) | TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_OWN_MEMORY_ONLY |
                 TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_LENDS_BUFFERS | TIELINE_CAP_CONNECTED_SEND | TIELINE_CAP_KEY_POINTER |
                 TIELINE_CAP_PUT_NOTIFY | TIELINE_CAP_INTERFACE_KEYS | TIELINE_CAP_CANCEL | TIELINE_CAP_FLUSH_ALL |
-                TIELINE_CAP_NO_EVENT | NOT_YET(30),
+                TIELINE_CAP_NO_EVENT | (ODDLY(MOVES) || MUTATED(POLLED_BY_ITS_THREAD) ? TIELINE_CAP_ANY_THREAD : 0) | NOT_YET(30),
         .priority = 1, .max_iov = IOVS, .max_short = SHORT_BYTES, .max_packed = PACKED_BYTES, .max_zcopy = PACKED_BYTES,
         .max_put = RMA_BYTES, .max_get = RMA_BYTES, .notify_bits = 32,
         .atomic_post32 = all, .atomic_post64 = all, .atomic_fetch32 = all, .atomic_fetch64 = all,
@@ -1175,6 +1194,8 @@ static uint32_t poll_endpoints(struct tieline_interface *i, struct tieline_event
     return n;
 }
 
+static _Thread_local int opened_here; /* POLLED_BY_ITS_THREAD */
+
 static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t capacity)
 {
     uint32_t n = 0, most = capacity < EVENTS ? capacity : EVENTS;
@@ -1182,6 +1203,7 @@ static int64_t poll_interface(struct tieline_interface *i, struct tieline_event 
         struct shown *s = &i->shown[--i->shown_count];
         give_back(s->peer, s->slot);
     }
+    if (MUTATED(POLLED_BY_ITS_THREAD) && !opened_here) return 0;
     if (i->armed || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
     i->armed = 0;
     if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* in turns: neither keeps the other from its room */
@@ -1233,9 +1255,9 @@ static int32_t hang_up(struct tieline_interface *i, uint64_t number)
 {
     for (uint32_t n = 0; n < i->peer_count; n++) {
         struct peer *p = i->peers[n];
-        if (!p || p->number != number || p->left) continue;
-        leave(&p->c, RECEIVER, HUNG_UP);
-        p->left = 1; /* nothing more of it comes */
+        if (!p || (p->number != number && !MUTATED(HANGS_UP_ALL)) || p->left) continue;
+        if (!MUTATED(HUNG_UP_UNTOLD)) leave(&p->c, RECEIVER, HUNG_UP);
+        p->left = !MUTATED(HUNG_UP_AND_HEARD); /* nothing more of it comes */
     }
     return TIELINE_OK;
 }
@@ -1297,6 +1319,7 @@ static int32_t open_interface(struct tieline_domain *d, const struct tieline_int
         close_interface(i);
         return TIELINE_IO;
     }
+    opened_here = 1;
     *out = i;
     return TIELINE_OK;
 }
@@ -1407,7 +1430,7 @@ static int32_t memory_use(struct tieline_interface *i, struct tieline_memory_use
 
 static const struct tieline_domain_ops domain_ops = {
     .size = sizeof domain_ops, .close = close_domain, .query_modules = query_modules, .open_interface = open_interface,
-    .alloc = alloc, .deregister = deregister, .pack_key = pack_key, .revoke = revoke_region };
+    .alloc = alloc, .register_ = register_memory, .deregister = deregister, .pack_key = pack_key, .revoke = revoke_region };
 static const struct tieline_interface_ops interface_ops = {
     .size = sizeof interface_ops, .poll = poll_interface, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = connect_endpoint, .arm = arm, .event_fd = event_fd, .release = release,

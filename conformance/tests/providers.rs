@@ -409,7 +409,7 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
         "silent",
     ),
     (
-        "busy = b->head + b->shown < b->tail;",
+        "busy = b->room || b->head + b->shown < b->tail;",
         "busy = 1;",
         "a_datagram_wakes_a_sleeping_connector",
         "arm",
@@ -455,12 +455,47 @@ const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
         "stays",
     ),
     ("b->shown = n;", "b->head += n;", "the_bytes_of_a_datagram_stay", "looked at again"),
-    ("busy = b->head + b->shown < b->tail;", "busy = 0;", "a_datagram_that_comes_while", "silent"),
+    (
+        "busy = b->room || b->head + b->shown < b->tail;",
+        "busy = 0;",
+        "a_datagram_that_comes_while",
+        "silent",
+    ),
     (
         "    close(b->wake);\n    free(b);\n}",
         "    close(b->wake);\n}",
         "connectors_that_come_and_go",
         "free",
+    ),
+    (
+        "        if (!other->again) continue;",
+        "        continue;",
+        "room_after_again_wakes",
+        "silent",
+    ),
+    (
+        "busy = b->room || b->head + b->shown < b->tail;",
+        "busy = b->head + b->shown < b->tail;",
+        "room_after_again_wakes",
+        "silent",
+    ),
+    (
+        "pthread_mutex_lock(&lock);\n    b->address = (struct address){ \"letterb\", (uint64_t)getpid(), ++last_number };",
+        "pthread_mutex_lock(&lock);\n    b->address = (struct address){ \"letterb\", (uint64_t)getpid(), last_number = last_number % 50 + 1 };",
+        "connectors_that_threads_open_at_once",
+        "different",
+    ),
+    (
+        "item->kind = kind, item->status",
+        "if (!malloc(64)) return 0;\n    item->kind = kind, item->status",
+        "polls_and_datagrams_leave_no_memory",
+        "free",
+    ),
+    (
+        "return b->wake; }",
+        "return dup(b->wake); }",
+        "the_descriptor_of_an_interface_is_one",
+        "event_fd",
     ),
 ];
 

@@ -23,6 +23,7 @@ struct tieline_connector {
     struct tieline_connector *next;
     struct address address;
     int wake;
+    int again, room; /* it was told AGAIN; there is room since */
     uint64_t head, tail, shown; /* items head..tail are full, the first `shown` are with the core */
     struct item items[SLOTS];
 };
@@ -77,15 +78,23 @@ static int32_t send(struct tieline_connector *own, const uint8_t *address, size_
     for (b = boxes; b && b->address.number != to.number;) b = b->next;
     if (b) done = put(b, TIELINE_EVENT_DATAGRAM, 0, 0, datagram, size);
     else done = put(own, TIELINE_EVENT_PEER_LEFT, TIELINE_UNREACHABLE, tieline_address_hash(address, len), gone, sizeof gone - 1);
+    own->again = !done;
     pthread_mutex_unlock(&lock);
     return done ? TIELINE_OK : TIELINE_AGAIN;
 }
 
 static int64_t poll(struct tieline_connector *b, struct tieline_event *out, uint32_t max)
 {
+    uint64_t one = 1;
     uint32_t n = 0;
     pthread_mutex_lock(&lock);
+    b->room = 0;
     b->head += b->shown; /* what the last call handed out is released by this one */
+    for (struct tieline_connector *other = boxes; other && b->shown; other = other->next) {
+        if (!other->again) continue;
+        other->again = 0, other->room = 1; /* who sleeps because of AGAIN tries again */
+        if (write(other->wake, &one, sizeof one) < 0) { /* readable already */ }
+    }
     for (; n < max && b->head + n < b->tail; n++) {
         struct item *item = &b->items[(b->head + n) % SLOTS];
         out[n] = (struct tieline_event){ .kind = item->kind, .status = item->status, .header = item->header,
@@ -101,7 +110,7 @@ static int32_t arm(struct tieline_connector *b)
     uint64_t count;
     int32_t busy;
     pthread_mutex_lock(&lock);
-    busy = b->head + b->shown < b->tail;
+    busy = b->room || b->head + b->shown < b->tail;
     if (!busy && read(b->wake, &count, sizeof count) < 0) { /* quiet already */ }
     pthread_mutex_unlock(&lock);
     return busy;

@@ -261,7 +261,7 @@ fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
 }
 
 /// Polls until a peer is reported, which must be the one at `address`.
-fn wait_left(post: &mut Post, address: &[u8]) -> Result<Received, Stop> {
+pub(super) fn wait_left(post: &mut Post, address: &[u8]) -> Result<Received, Stop> {
     waits_for("PEER_LEFT of an address where nobody is any more");
     while post.left.is_empty() {
         let _ = post.turn()?;
@@ -441,7 +441,7 @@ fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> 
 }
 
 /// A connector here and one in another process, with its address.
-fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
+pub(super) fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
     let mut partner = Partner::start(case)?;
     let mut post = Post::open(case)?;
     partner.tell("address")?;

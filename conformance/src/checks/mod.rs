@@ -5,11 +5,13 @@ mod anew;
 mod atomics;
 mod attributes;
 mod bounds;
+mod check;
 mod circuits;
 mod connecting;
 mod connectors;
 mod crossing;
 mod deaths;
+mod dialing;
 mod ends;
 mod events;
 mod flight;
@@ -24,6 +26,7 @@ mod payloads;
 mod peers;
 mod posts;
 mod processes;
+mod promises;
 mod resources;
 mod rma;
 mod settings;
@@ -35,40 +38,9 @@ mod waking;
 pub(crate) use atomics::count as count_remotely;
 pub(crate) use settings::observed;
 
-use crate::case::{Case, short_name};
-use crate::report::{Checked, Verdict};
+pub use check::Check;
+
 use tieline_plugin_api::{caps, role};
-
-/// One thing that a provider must do.
-pub struct Check {
-    /// A sentence without spaces.
-    pub name: &'static str,
-    /// What it protects, in a sentence.
-    pub protects: &'static str,
-    /// `TIELINE_CAP_*` without which it is skipped.
-    pub needs: u64,
-    /// Bits `1 << TIELINE_ROLE_*` of the modules that it is for.
-    pub roles: u32,
-    run: fn(&Case) -> Checked,
-}
-
-impl Check {
-    /// The capabilities that it needs, in words: `put, get`.
-    pub(crate) fn needed(&self) -> String {
-        let needs = caps::ALL.iter().filter(|c| c.value & self.needs != 0);
-        needs.map(short_name).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Whether it is for modules of this role.
-    pub(crate) fn is_for(&self, role: u32) -> bool {
-        1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
-    }
-
-    /// Runs it in this process.
-    pub(crate) fn run(&self, case: &Case) -> Verdict {
-        case.needs(self.needs).and_then(|()| (self.run)(case)).into()
-    }
-}
 
 const DATA: u32 = 1 << role::DATA;
 const CONNECTORS: u32 = 1 << role::CONNECTION_ONLY;
@@ -524,5 +496,37 @@ checks! {
     anew for DATA | CONNECTORS => {
         the_descriptor_of_an_interface_is_one: caps::EVENT_FD,
             "Who sleeps on a descriptor may keep it as long as the interface.";
+    }
+    promises for DATA => {
+        pieces_that_lie_in_no_region_are_taken_all_the_same: rma::BOTH | caps::TAKES_REGIONS,
+            "Memory that nobody has registered is put and got as well.";
+        who_reaches_its_own_memory_only_gives_that_and_refuses_other: rma::BOTH | caps::OWN_MEMORY_ONLY,
+            "What is put to memory that a module does not reach is not lost in silence.";
+        what_more_was_to_follow_goes_with_a_flush_or_a_poll: rma::BOTH,
+            "A hint that more follows holds nothing up when nothing follows.";
+        what_one_thread_has_begun_another_one_ends: rma::BOTH | caps::ANY_THREAD,
+            "Operations and keys of an interface belong to no thread.";
+        memory_of_devices_that_are_not_here_is_refused_and_nothing_lost: caps::PUT,
+            "Memory of a device that a provider does not know is refused in words, and its descriptor stays the caller's.";
+        who_was_hung_up_on_hears_it_and_is_heard_no_more: messages::SHORT | caps::PEER_FAILURE,
+            "A peer that cannot be answered does not wait for ever, and nobody else is cut off.";
+    }
+    dialing for CONNECTORS => {
+        the_death_of_one_peer_of_a_connector_is_told_once: caps::PEER_FAILURE,
+            "With several peers the death of one is told once, and of no other.";
+        what_comes_of_a_peer_that_dies_is_whole_and_in_order: 0,
+            "What arrives of a process that died is what it had sent.";
+        a_connector_that_is_full_towards_a_dead_peer_goes_on: caps::PEER_FAILURE,
+            "Datagrams that nobody takes any more do not fill a connector for ever.";
+        the_death_of_a_peer_raises_no_signal_in_a_connector: caps::PEER_FAILURE,
+            "A program in C does not end because a peer of its connector has.";
+        room_after_again_wakes_a_sleeping_connector: caps::EVENT_FD,
+            "Who sleeps until there is room for a datagram is woken when there is some.";
+        connectors_that_threads_open_at_once_are_different: 0,
+            "Workers of several threads have each a connector of its own.";
+        polls_and_datagrams_leave_no_memory_behind: 0,
+            "No memory grows with the number of polls or datagrams.";
+        no_file_of_a_connector_stays_behind: 0,
+            "Nothing of a connector is left when it has been closed.";
     }
 }

@@ -145,7 +145,7 @@ pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> 
 }
 
 pub(super) fn no_file_stays_behind(case: &Case) -> Checked {
-    let round = || -> Checked {
+    leaves_no_file(|| {
         let mut hub = Hub::of(case, 2)?;
         for at in 0..2 {
             if case.has(caps::AM_SHORT) {
@@ -156,7 +156,11 @@ pub(super) fn no_file_stays_behind(case: &Case) -> Checked {
         let region = case.has(caps::PUT).then(|| case.memory(4096, ALL_RIGHTS)).transpose()?;
         drop((hub, region));
         Ok(())
-    };
+    })
+}
+
+/// No file is there that was made by `round`, which closes what it opens.
+pub(super) fn leaves_no_file(round: impl Fn() -> Checked) -> Checked {
     round()?; // what stays for the life of the process, or of the user
     let before = files_of();
     let mut left: Option<Vec<String>> = None;

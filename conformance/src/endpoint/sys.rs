@@ -4,7 +4,7 @@
 
 use crate::abi::Guarded;
 use crate::interface::Interface;
-use crate::report::Verdict;
+use crate::report::{Verdict, fail};
 use crate::sys::{CANARY, Provider, bytes, status};
 use crate::watch::{call, end};
 use core::cell::RefCell;
@@ -115,6 +115,36 @@ impl Target<'_> {
     }
 }
 
+/// What a call of an endpoint may answer beside 0 (or a length) and a reason.
+#[derive(Clone, Copy, PartialEq)]
+enum Answers {
+    /// It is done, or it is not.
+    AtOnce,
+    /// PENDING: it has a cookie.
+    Pends,
+    /// DECLINED as well.
+    Declines,
+}
+
+/// The answer of a call. One that no such call has ends the check: whoever asked could not have known what it means.
+fn answered(slot: &str, code: i64, answers: Answers) -> Result<i64, Status> {
+    let answer = status(code);
+    let wrong = match answer {
+        Ok(1..) if answers == Answers::AtOnce => {
+            "PENDING, or more: it has no cookie, so it is done"
+        }
+        Ok(2..) => "more than PENDING",
+        Err(Status::OutcomeUnknown) => "OUTCOME_UNKNOWN, which is how a completion may end",
+        Err(Status::Declined) if answers != Answers::Declines => {
+            "DECLINED, as only put and get may"
+        }
+        _ => return answer,
+    };
+    end(&Verdict::from(Err(fail(format!("what {slot} answers"), "0 or a reason", wrong)))
+        .to_string());
+    answer
+}
+
 /// So often one operation is asked for that is declined.
 const DECLINES: usize = 100;
 
@@ -150,7 +180,8 @@ impl Endpoint {
         let _call = call("am_short");
         let f = self.ops().am_short.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint; the payload is borrowed for the call.
-        status(unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) }.into())
+        let code = unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) };
+        answered("am_short", code.into(), Answers::AtOnce)
     }
 
     /// `pack` gets the buffer and answers like the C callback.
@@ -193,7 +224,8 @@ impl Endpoint {
         let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
         let mut array = Borrowed::of(iov);
         // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
-        status(unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) }.into())
+        let code = unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) };
+        answered("am_zcopy", code.into(), Answers::Pends)
     }
 
     /// Posts a put or get. One that is declined is asked for again, as the only lane would be; a check whose operation is always
@@ -216,7 +248,8 @@ impl Endpoint {
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
-        status(unsafe { f(self.0.handle, array.rma(op)) }.into())
+        let code = unsafe { f(self.0.handle, array.rma(op)) };
+        answered("put or get", code.into(), Answers::Declines)
     }
 
     pub(crate) fn put_notify(
@@ -231,7 +264,8 @@ impl Endpoint {
             let mut array = Borrowed::of(iov);
             let op = target.with(iov, array.iov());
             // SAFETY: as in `rma`.
-            status(unsafe { f(self.0.handle, array.rma(op), word) }.into())
+            let code = unsafe { f(self.0.handle, array.rma(op), word) };
+            answered("put_notify", code.into(), Answers::Declines)
         };
         until_taken(post)
     }
@@ -248,7 +282,8 @@ impl Endpoint {
         op.key = key.handle;
         op.result = result.as_ptr();
         // SAFETY: an open endpoint, a key of it, a place for the result that outlives the call.
-        status(unsafe { f(self.0.handle, &op) }.into())
+        let code = unsafe { f(self.0.handle, &op) };
+        answered("atomic", code.into(), Answers::Pends)
     }
 
     /// A module of messages alone may have no flush: then what its calls have taken is delivered, and a flush has nothing to do.
@@ -264,14 +299,16 @@ impl Endpoint {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint.
-        status(unsafe { f(self.0.handle, cookie) }.into())
+        let code = unsafe { f(self.0.handle, cookie) };
+        answered("flush", code.into(), Answers::Pends)
     }
 
     pub(crate) fn fence(&self) -> Result<i64, Status> {
         let _call = call("fence");
         let f = self.ops().fence.ok_or(Status::Unsupported)?;
         // SAFETY: an open endpoint.
-        status(unsafe { f(self.0.handle) }.into())
+        let code = unsafe { f(self.0.handle) };
+        answered("fence", code.into(), Answers::AtOnce)
     }
 
     pub(crate) fn import(&self, packed: &[u8]) -> Result<Key, Failure> {

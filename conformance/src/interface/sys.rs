@@ -175,6 +175,13 @@ impl Interface {
         }
     }
 
+    pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        let _call = call("hang_up");
+        let f = self.ops().hang_up.ok_or(Status::Unsupported)?;
+        // SAFETY: an open interface; any number may be asked.
+        status(unsafe { f(self.0.handle, peer) }.into()).map(drop)
+    }
+
     pub(crate) fn memory_use(&self) -> Result<MemoryUse, Status> {
         let _call = call("memory");
         let f = self.ops().memory.ok_or(Status::Unsupported)?;

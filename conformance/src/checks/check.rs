@@ -1,0 +1,36 @@
+//! What a check is.
+
+use crate::case::{Case, short_name};
+use crate::report::{Checked, Verdict};
+use tieline_plugin_api::caps;
+
+/// One thing that a provider must do.
+pub struct Check {
+    /// A sentence without spaces.
+    pub name: &'static str,
+    /// What it protects, in a sentence.
+    pub protects: &'static str,
+    /// `TIELINE_CAP_*` without which it is skipped.
+    pub needs: u64,
+    /// Bits `1 << TIELINE_ROLE_*` of the modules that it is for.
+    pub roles: u32,
+    pub(super) run: fn(&Case) -> Checked,
+}
+
+impl Check {
+    /// The capabilities that it needs, in words: `put, get`.
+    pub(crate) fn needed(&self) -> String {
+        let needs = caps::ALL.iter().filter(|c| c.value & self.needs != 0);
+        needs.map(short_name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether it is for modules of this role.
+    pub(crate) fn is_for(&self, role: u32) -> bool {
+        1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
+    }
+
+    /// Runs it in this process.
+    pub(crate) fn run(&self, case: &Case) -> Verdict {
+        case.needs(self.needs).and_then(|()| (self.run)(case)).into()
+    }
+}
