@@ -73,8 +73,10 @@ pub(crate) struct Endpoint {
     epoch: u64,
     pub(crate) wire: VecDeque<Parcel>,
     pub(crate) ops: Vec<Op>,
-    /// The failure of something that was told to be done locally.
-    late: Option<Status>,
+    /// Operations so far.
+    taken: u64,
+    /// The failures of what ended locally, and which operation each was: the next flush behind it tells them, once.
+    late: Vec<(u64, Status)>,
 }
 
 /// A registration.
@@ -265,7 +267,8 @@ impl State {
             epoch: 0,
             wire: VecDeque::new(),
             ops: Vec::new(),
-            late: None,
+            taken: 0,
+            late: Vec::new(),
         });
         self.endpoints.len() - 1
     }

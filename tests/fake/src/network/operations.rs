@@ -37,6 +37,8 @@ pub(crate) struct Op {
     /// Registration, offset and length at the target.
     pub(crate) target: (u64, u64, usize),
     pub(crate) flags: u64,
+    /// Its number on its endpoint.
+    number: u64,
     epoch: u64,
     due: u64,
     held: bool,
@@ -60,9 +62,9 @@ pub(crate) struct FlushAll {
 
 impl Op {
     pub(crate) fn new(kind: Kind, cookie: u64, target: (u64, u64, usize), flags: u64) -> Op {
-        let (epoch, due, held, told) = (0, 0, false, false);
+        let (number, epoch, due, held, told) = (0, 0, 0, false, false);
         let (fails, ended, unknown) = (None, None, false);
-        Op { kind, cookie, target, flags, epoch, due, held, fails, ended, told, unknown }
+        Op { kind, cookie, target, flags, number, epoch, due, held, fails, ended, told, unknown }
     }
 
     /// Complete once the bytes have been read: the application said that this is enough.
@@ -94,6 +96,8 @@ impl State {
         let (caps, delay, at_once) = (lane.caps, lane.delay, lane.at_once);
         let flush = matches!(op.kind, Kind::Flush);
         op.epoch = self.endpoints[endpoint].epoch;
+        self.endpoints[endpoint].taken += 1;
+        op.number = self.endpoints[endpoint].taken;
         match verdict {
             Verdict::Act(Act::Hold) => op.held = true,
             Verdict::Act(Act::FailLater(status)) => op.fails = Some(status),
@@ -151,7 +155,8 @@ impl State {
         let at = self.interfaces[interface].flushes.iter().position(ends)?;
         let flush = self.interfaces[interface].flushes.remove(at);
         let of_it = self.endpoints.iter_mut().filter(|e| e.open && e.interface == interface);
-        let late = of_it.filter_map(|endpoint| endpoint.late.take()).last();
+        let late = of_it.filter_map(|endpoint| endpoint.late.drain(..).next()).last();
+        let late = late.map(|(_, status)| status);
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
@@ -171,7 +176,7 @@ impl State {
     /// Whether a flush has nothing to wait for, and no failure to tell.
     pub(crate) fn nothing_to_flush(&self, endpoint: usize) -> bool {
         let endpoint = &self.endpoints[endpoint];
-        endpoint.ops.is_empty() && endpoint.late.is_none() && endpoint.failed.is_none()
+        endpoint.ops.is_empty() && endpoint.late.is_empty() && endpoint.failed.is_none()
     }
 
     /// A fence orders what comes behind what was posted.
@@ -193,7 +198,11 @@ impl State {
     /// Does what an operation asks for, at the target.
     fn carry_out(&mut self, endpoint: usize, op: &Op) -> Result<u64, Status> {
         if matches!(op.kind, Kind::Flush) {
-            return self.endpoints[endpoint].late.take().map_or(Ok(0), Err);
+            let late = std::mem::take(&mut self.endpoints[endpoint].late);
+            let (told, left) = late.into_iter().partition(|(number, _)| *number < op.number);
+            self.endpoints[endpoint].late = left;
+            let told: Vec<(u64, Status)> = told;
+            return told.first().map_or(Ok(0), |(_, status)| Err(*status));
         }
         if let Kind::Message { from, bytes } = &op.kind {
             let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
@@ -297,6 +306,11 @@ impl State {
                 Some(status) => Err(status),
                 None => self.carry_out(at, &op),
             };
+            // What is told as done is a flush's to tell of, from here on.
+            let status = result.err().filter(|status| op.told || *status != Status::OutcomeUnknown);
+            if let Some(status) = status.filter(|_| op.ends_locally()) {
+                self.endpoints[at].late.push((op.number, status));
+            }
             let told_at = self.soon(self.lane_of(at).report);
             self.endpoints[at].ops[place].ended = Some((result, told_at));
         }
@@ -336,9 +350,6 @@ impl State {
                     let op = endpoint.ops.remove(place);
                     if !op.told && (!op.ends_locally() || result == Err(Status::Canceled)) {
                         return Some((op.cookie, result));
-                    }
-                    if let Err(status) = result {
-                        let _ = endpoint.late.get_or_insert(status);
                     }
                     if !op.told {
                         return Some((op.cookie, Ok(0)));
