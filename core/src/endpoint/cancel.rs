@@ -6,18 +6,15 @@ use crate::op::Id;
 use crate::{Error, Status};
 
 impl QueuedOp {
-    /// Whether it is that operation, and nothing of it has begun. One that a lane has declined, or whose lane is done when its call
-    /// returns, may be the rest of what was written by the call that posted it; what tells the target stands behind a put.
+    /// Whether it is that operation, and nothing of it has begun, whatever the lane that it waits for. What tells the target stands
+    /// behind a put.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
             QueuedOp::FlushLanes { .. } | QueuedOp::Notify { .. } => false,
             QueuedOp::Put(op) => op.request == id && op.sent == 0 && op.notify.is_none(),
             QueuedOp::Native(op) => {
-                let whole = op.posted == 0 && op.declined == 0 && op.notify.is_none();
-                op.request == id
-                    && whole
-                    && op.key.lane(op.rank, op.declined).is_none_or(|at| !at.synchronous)
+                op.request == id && op.posted == 0 && !op.begun && op.notify.is_none()
             }
             QueuedOp::Atomic(op) => op.request == id && op.posted_swap.is_none(),
             op => op.request() == Some(id),

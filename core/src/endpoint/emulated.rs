@@ -146,6 +146,7 @@ mod tests {
                 posted: 0,
                 taken: 0,
                 declined: 0,
+                begun: false,
                 notify: None,
             }
         };

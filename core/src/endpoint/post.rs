@@ -80,6 +80,7 @@ impl Transfer<'_> {
             posted: 0,
             taken: 0,
             declined: 0,
+            begun: false,
             notify: None,
         }
     }
@@ -305,15 +306,19 @@ impl Inner {
         mut declined: u64,
     ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, .. } = transfer;
+        // Whether something of it is written, or read, although it goes on from its beginning.
+        let mut begun = false;
         while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
                     match self.share_copy(transfer, local, &native, declined) {
                         Some(Err(error)) if error.status() == Status::Unreachable => {
+                            begun = true;
                             key.inner.downgrade(&native, Status::Unreachable);
                             continue;
                         }
                         Some(Err(error)) if error.status() == Status::Declined => {
+                            begun = true;
                             declined |= native.mark();
                             continue;
                         }
@@ -327,7 +332,9 @@ impl Inner {
                     return Err(Status::Again.into());
                 }
                 let mut done = 0;
-                match self.transfer_at_once(transfer, &native, &mut done) {
+                let posted = self.transfer_at_once(transfer, &native, &mut done);
+                begun |= done > 0;
+                match posted {
                     Ok(()) => return Ok(Some(Outcome::Done(0))),
                     Err(Status::Unreachable) => {
                         key.inner.downgrade(&native, Status::Unreachable);
@@ -340,7 +347,7 @@ impl Inner {
                         }
                         // Room for it was looked for above.
                         return self
-                            .post_in_turn(&transfer.rest(done), native.rank, declined)
+                            .post_in_turn(&transfer.rest(done), native.rank, declined, true)
                             .map(Some);
                     }
                     Err(Status::Again) => {}
@@ -348,12 +355,16 @@ impl Inner {
                 }
             }
             if native.synchronous || len < super::rails::SHARED_FROM {
-                return self.post_in_turn(transfer, native.rank, declined).map(Some);
+                return self.post_in_turn(transfer, native.rank, declined, begun).map(Some);
             }
             return self.post_shared(transfer, &native, declined).map(Some);
         }
-        let Some(rank) = key.inner.forming(declined) else { return Ok(None) };
-        self.post_in_turn(transfer, rank, declined).map(Some)
+        match key.inner.forming(declined) {
+            Some(rank) => self.post_in_turn(transfer, rank, declined, begun).map(Some),
+            // What is done by messages knows of no beginning elsewhere.
+            None if begun => self.post_in_turn(transfer, 0, declined, true).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Posts behind what is queued, and once the connection has formed that it goes over; see
@@ -363,12 +374,13 @@ impl Inner {
         transfer: &Transfer<'_>,
         rank: usize,
         declined: u64,
+        begun: bool,
     ) -> Result<Outcome, Error> {
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(way::lane(rank));
         let request = self.open_native(None, memory.clone(), transfer.at, transfer.len)?;
         let whole = transfer.part(memory, request, rank, 0..transfer.len);
-        self.post_native_op(NativeOp { declined, ..whole });
+        self.post_native_op(NativeOp { declined, begun, ..whole });
         self.outcome(request)
     }
 
@@ -386,7 +398,7 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         let rails = transfer.key.inner.rails(native, transfer.offset, transfer.len);
         if let [_] = rails[..] {
-            return self.post_in_turn(transfer, native.rank, declined);
+            return self.post_in_turn(transfer, native.rank, declined, false);
         }
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(rails.iter().fold(0, |ways, (rank, _)| ways | way::lane(*rank)));

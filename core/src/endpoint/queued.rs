@@ -161,6 +161,8 @@ pub(crate) struct NativeOp {
     pub(super) taken: usize,
     /// Lanes that have declined it, a bit for each by rank.
     pub(super) declined: u64,
+    /// Whether the call that posted it has written, or read, some of it: that is done anew.
+    pub(super) begun: bool,
     /// What it tells the target, by a lane that does so.
     pub(super) notify: Option<u32>,
 }

@@ -156,6 +156,7 @@ impl Inner {
             posted: 0,
             taken: 0,
             declined,
+            begun: true,
             notify: None,
         }));
         Ok(())

@@ -149,6 +149,54 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// Nothing of it is posted, whichever lane it waits for, and whoever has declined it.
+    fn what_waits_for_a_lane_that_ends_with_the_call_is_taken_out_of_the_queue() {
+        let lanes = |at_once: fn(Lane) -> Lane| {
+            let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
+            vec![Lane::messages("talk"), lane("a", 9), lane("b", 1)]
+        };
+        for (declined, at_once) in [(false, true), (true, true), (true, false)] {
+            let stage = Stage::new(lanes(if at_once { Lane::synchronous } else { |lane| lane }));
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![7; 64]);
+            let refuse = |slot| {
+                stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).on("b"));
+                let says = if declined { Status::Declined } else { Status::Again };
+                stage.world.rule(Rule::every(slot, Act::Refuse(says)).on("a"));
+            };
+            [Slot::Put, Slot::Get].into_iter().for_each(refuse);
+            let posts =
+                [pending(stage.ab.put(&local, 0..8, &key, 0)), pending(stage.ab.get(&local, 0..8, &key, 0))];
+            stage.settle();
+            for post in &posts {
+                stage.a.cancel(post).unwrap();
+                canceled_now(&stage, post);
+            }
+            assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "nothing is left");
+            stage.world.forget_rules();
+            stage.settle();
+            assert_eq!((target.to_vec(0..8).unwrap(), local.to_vec(0..8).unwrap()), (vec![0; 8], vec![7; 8]));
+            stage.assert_no_faults();
+        }
+    }
+
+    fn the_rest_of_a_cut_transfer_has_begun() {
+        for says in [Status::Again, Status::Declined] {
+            let lane = |name, priority| Lane { priority, max_put: 16, ..Lane::memory(name).synchronous() };
+            let stage = Stage::new(vec![Lane::messages("talk"), lane("a", 9), lane("b", 1)]);
+            let (target, key) = stage.target(vec![0; 64]);
+            stage.world.rule(Rule { skip: 1, ..Rule::every(Slot::Put, Act::Refuse(says)).on("a") });
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("b"));
+            let put = pending(stage.ab.put(&stage.local(vec![7; 64]), 0..64, &key, 0));
+            goes_on(&stage, &put, "it has begun");
+            assert_eq!(target.to_vec(0..17).unwrap(), [vec![7; 16], vec![0]].concat());
+            stage.world.forget_rules();
+            assert_eq!(stage.end_of(&put), Some(Ok(0)));
+            assert_eq!(target.to_vec(0..64).unwrap(), [7; 64]);
+            stage.assert_no_faults();
+        }
+    }
+
     /// Nobody has asked for that.
     fn what_a_provider_ends_as_canceled_of_its_own_accord_flushes_tell() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
