@@ -25,6 +25,12 @@ pub(crate) trait Circuits {
     /// The circuit that an endpoint uses over an interface.
     fn circuit_over(&self, endpoint: &Inner, interface: usize) -> Option<u64>;
 
+    /// Whether another endpoint uses the circuit that this one uses over an interface.
+    fn is_shared(&self, endpoint: &Inner, interface: usize) -> bool;
+
+    /// An endpoint is about to be dropped that has left something on a circuit which nobody has asked for.
+    fn leave_unasked(&self, circuit: u64);
+
     /// The circuits that an endpoint uses.
     fn circuits_of(&self, endpoint: &Inner) -> Vec<u64>;
 

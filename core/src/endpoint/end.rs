@@ -196,6 +196,7 @@ impl Drop for Inner {
         let unfinished = self.shared.with_ops(|ops| ops.cancel_owner(self.index, &error));
         self.hold(unfinished);
         if self.shared.same_process() {
+            self.unasked_circuits().into_iter().for_each(|at| self.worker.leave_unasked(at));
             for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
                 lane.close();
             }

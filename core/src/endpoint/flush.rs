@@ -13,10 +13,10 @@ use super::post::Posted;
 use super::queued::QueuedOp;
 use super::{Inner, ModulePair, State, WorkerCalls};
 use crate::op::{Id, Kind};
+use crate::registry::abi::RawEndpoint;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
 use crate::{Error, Status};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{OK, caps};
@@ -131,55 +131,117 @@ impl Inner {
 
     /// Opens what a flush waits for beside its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
-        // What is queued may complete locally on any lane.
         let covered = self.order.covered.get() | self.order.local.replace(0);
         self.order.covered.set(covered);
-        let asks_lanes = covered != 0 || self.queue_len() > 0;
+        // What is queued may complete locally on any lane.
+        let lanes = if self.queue_len() > 0 { u64::MAX } else { covered };
         self.shared.with_ops(|ops| {
             if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
                 if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
-                    ops.start_flush(part, false, None);
+                    ops.start_flush(part, 0, None);
                 }
             }
-            ops.start_flush(id, asks_lanes, late);
+            ops.start_flush(id, lanes, late);
         });
     }
 
     /// Asks lanes to say when what was posted on them is complete at the target. True: all of them have been asked.
     pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
         for rank in way::lanes(*lanes) {
-            let found =
-                self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed));
-            let asked = found.and_then(|pair| {
-                // Nobody would say how it ended.
-                self.shared.interfaces[pair.interface].check_in_use()?;
-                let lane = self.memory_lane(*pair)?;
-                let part =
-                    self.shared.ops.borrow_mut().open_part(request, self.index, Kind::Native)?;
-                Ok((pair.interface, part, lane.raw.flush(part.raw())))
-            });
-            let failed = match asked {
-                Ok((interface, part, code)) => {
-                    let posted = self.posted(part, interface, code, 0);
-                    match self.or_withdrawn(part, posted) {
-                        Ok(Posted::NoRoom) => return false,
-                        Ok(_) => None,
-                        Err(failed) => Some(self.failed(failed)),
-                    }
-                }
-                // What had completed locally may not have arrived: a connection that only forms has carried nothing.
-                Err(error) if error.status() == Status::Again => {
-                    let past = self.past_controls.borrow();
-                    Some(past.last().map_or(Status::Closed.into(), |control| control.dead_error()))
-                }
-                Err(error) => Some(error),
+            let bit = way::lane(rank);
+            let opened = self.shared.ops.borrow_mut().open_part(request, self.index, Kind::Native);
+            let asked = match opened {
+                Ok(ask) => self.flush_lane(rank, ask).map(|posted| (ask, posted)),
+                Err(status) => Err(status.into()),
             };
-            if let Some(error) = failed {
-                self.shared.with_ops(|ops| ops.spoil(request, error));
+            if let Ok((ask, Posted::NoRoom)) = asked {
+                self.shared.with_ops(|ops| ops.withdraw(ask));
+                return false;
             }
-            *lanes &= !way::lane(rank);
+            *lanes &= !bit;
+            self.is_asked(bit);
+            self.shared.with_ops(|ops| match (opened, asked) {
+                (Ok(ask), Ok((_, Posted::Pending))) => ops.asks(ask, bit),
+                (Ok(ask), Ok(_)) => drop(ops.part(ask, Ok(0))),
+                (Ok(ask), Err(error)) => {
+                    ops.asks(ask, bit);
+                    let _ = ops.part(ask, Err(error));
+                }
+                (Err(_), Err(error)) => ops.spoil(request, error),
+                (Err(_), Ok(_)) => {}
+            });
         }
         true
+    }
+
+    /// What was posted on these lanes so far they have been asked for.
+    fn is_asked(&self, lanes: u64) {
+        for noted in [&self.order.local, &self.order.covered] {
+            noted.set(noted.get() & !lanes);
+        }
+    }
+
+    /// Asks one lane, by the operation `ask`.
+    fn flush_lane(&self, rank: usize, ask: Id) -> Result<Posted, Error> {
+        let pair = self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed))?;
+        // Nobody would say how it ended.
+        self.shared.interfaces[pair.interface].check_in_use()?;
+        let lane = self.memory_lane(*pair).map_err(|error| match error.status() {
+            // What had completed locally may not have arrived: a connection that only forms has carried nothing.
+            Status::Again => {
+                let past = self.past_controls.borrow();
+                past.last().map_or(Status::Closed.into(), |control| control.dead_error())
+            }
+            _ => error,
+        })?;
+        let posted = self.posted(ask, pair.interface, lane.raw.flush(ask.raw()), 0);
+        if matches!(posted, Ok(Posted::Pending)) {
+            self.ask_for_others(ask, pair.interface, &lane.raw);
+        }
+        posted.map_err(|failed| self.failed(failed))
+    }
+
+    /// Other endpoints may use the connection that is asked here, which tells a failure once: what it says, their flushes hear too.
+    fn ask_for_others(&self, ask: Id, interface: usize, raw: &RawEndpoint) {
+        let shared = |one: &Inner| self.worker.is_shared(one, interface);
+        let past = self.past_controls.borrow();
+        if !shared(self) && !self.open_control().iter().chain(past.iter()).any(|one| shared(one)) {
+            return;
+        }
+        drop(past);
+        let all = self.worker.all_endpoints();
+        ask_for(
+            &self.shared,
+            all.iter().filter(|one| one.index != self.index),
+            ask,
+            interface,
+            raw,
+        );
+    }
+
+    /// The lane over an interface on which something completed locally that this connection has not been asked for.
+    fn unasked(&self, interface: usize, raw: &RawEndpoint) -> Option<u64> {
+        let rank = self.route.memory.iter().position(|pair| pair.interface == interface)?;
+        let bit = way::lane(rank);
+        let noted = (self.order.local.get() | self.order.covered.get()) & bit != 0;
+        let past = self.past_controls.borrow();
+        let leads = |one: &Inner| one.is_own(interface, raw);
+        let there = noted
+            && (leads(self) || self.open_control().iter().chain(past.iter()).any(|one| leads(one)));
+        there.then_some(bit)
+    }
+
+    /// Circuits that nobody has asked what became of puts of this endpoint.
+    pub(super) fn unasked_circuits(&self) -> Vec<u64> {
+        let lanes = way::lanes(self.order.local.get() | self.order.covered.get());
+        let interfaces = lanes.filter_map(|rank| Some(self.route.memory.get(rank)?.interface));
+        let past = self.past_controls.borrow();
+        let control = self.open_control();
+        let over = |interface: usize| {
+            let ways = std::iter::once(self).chain(control.iter().chain(past.iter()).map(|c| &**c));
+            ways.filter_map(move |one| self.worker.circuit_over(one, interface)).collect::<Vec<_>>()
+        };
+        interfaces.flat_map(over).collect()
     }
 
     pub(super) fn fence(&self) -> Result<(), Error> {
@@ -336,41 +398,30 @@ impl Inner {
             let ranks = way::lanes(lanes).filter(|rank| pair(*rank).is_some_and(through));
             ranks.fold(0, |lost, rank| lost | way::lane(rank))
         };
-        let take = |lanes: &Cell<u64>| {
-            let lost = lost(lanes.get());
-            lanes.set(lanes.get() & !lost);
-            lost != 0
-        };
-        let (mut late, mut told) = (take(&self.order.local), take(&self.order.covered));
+        let local = lost(self.order.local.get());
+        let gone = local | lost(self.order.covered.get());
+        self.is_asked(gone);
         let mut ops = self.shared.ops.borrow_mut();
         for op in self.queue.borrow_mut().iter_mut() {
-            let notifies = matches!(op, QueuedOp::Notify { .. });
-            let (QueuedOp::FlushLanes { lanes, request }
-            | QueuedOp::Notify { lanes: Some(lanes), request, .. }) = op
-            else {
-                continue;
-            };
-            let gone = lost(*lanes);
-            *lanes &= !gone;
-            if gone != 0 {
-                ops.spoil(*request, error.clone());
-                told = true;
-                // Nobody is told, and no flush but a later one would ask that lane.
-                late |= notifies;
-            }
-        }
-        if late || told {
-            ops.spoil_flushes(self.index, error);
-            // Those that have yet to look which lanes they are to ask would find these gone.
-            for op in self.queue.borrow().iter() {
-                if let QueuedOp::Notify { lanes: None, request, .. } = op {
+            match op {
+                QueuedOp::FlushLanes { lanes, .. } => *lanes &= !lost(*lanes),
+                QueuedOp::Notify { lanes: Some(lanes), request, .. } if lost(*lanes) != 0 => {
+                    *lanes &= !lost(*lanes);
                     ops.spoil(*request, error.clone());
                 }
+                // It has yet to look which lanes it is to ask, and would find these gone.
+                QueuedOp::Notify { lanes: None, request, .. } if gone != 0 => {
+                    ops.spoil(*request, error.clone());
+                }
+                _ => {}
             }
         }
-        if late {
-            // A flush that is open may be older.
-            ops.keep_late(self.index, error.clone());
+        if gone != 0 {
+            let told = ops.lost_lanes(self.index, gone, error);
+            // A flush that is open may be older than what no flush covers.
+            if !told || local != 0 {
+                ops.keep_late(self.index, error.clone());
+            }
         }
     }
 }
@@ -385,17 +436,33 @@ pub(super) fn ends_service(error: &Error) -> bool {
 pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) {
     loop {
         let due = shared.ops.borrow_mut().take_due();
-        let Some((request, owner)) = due else { break };
+        let Some((request, owner, lanes)) = due else { break };
         let Some(endpoint) = worker.endpoint_at(owner) else {
             shared.part(request, Err(Status::Closed.into()));
             continue;
         };
-        let mut left = endpoint.order.local.replace(0) | endpoint.order.covered.replace(0);
+        let mut left = (endpoint.order.local.get() | endpoint.order.covered.get()) & lanes;
         if endpoint.flush_lanes(request, &mut left) {
             shared.part(request, Ok(0));
         } else {
             // There is no room for it in a lane now.
             endpoint.put_first(QueuedOp::FlushLanes { request, lanes: left });
+        }
+    }
+}
+
+/// Those of these endpoints that have something under way on a connection hear what it says to whoever asks it now.
+pub(crate) fn ask_for<'a>(
+    shared: &Shared,
+    endpoints: impl Iterator<Item = &'a Rc<Inner>>,
+    ask: Id,
+    interface: usize,
+    raw: &RawEndpoint,
+) {
+    for endpoint in endpoints.filter(|endpoint| endpoint.is_alive()) {
+        let Some(lane) = endpoint.unasked(interface, raw) else { continue };
+        if shared.with_ops(|ops| ops.asks_for(ask, endpoint.index, lane)) {
+            endpoint.is_asked(lane);
         }
     }
 }

@@ -219,7 +219,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Endpoint::send`]; [`PostError::Correct`] in a handler. What it completes with is the first failure of what it
-    /// waited for.
+    /// waited for. Transports tell failures of puts that had completed locally together: a flush may tell one of a put that was
+    /// posted behind it, before it asked, or by another endpoint over the same connection; that put's own flush tells it too.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         Ok(self.inner.flush()?)
     }

@@ -97,14 +97,18 @@ impl Inner {
     }
 
     /// It is about to leave the lane that a fence before it relies on, and what has completed locally there stands in no table: it
-    /// goes on behind a flush of that lane. False: there is no such thing.
+    /// goes on behind a flush of that lane, or behind one that is under way. False: there is no such thing.
     fn asks_before_leaving(&self, op: &NativeOp) -> Result<bool, Status> {
+        if op.fenced == 0 {
+            return Ok(false);
+        }
         let lanes = op.fenced & (self.order.local.get() | self.order.covered.get());
-        if lanes == 0 {
+        let asked = self.shared.ops.borrow().open_asks(self.index, op.fenced);
+        if lanes == 0 && asked.is_empty() {
             return Ok(false);
         }
         let request = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush)?;
-        self.order.local.set(self.order.local.get() & !lanes);
+        asked.into_iter().for_each(|ask| self.shared.ops.borrow_mut().then(ask, request));
         self.put_first(QueuedOp::Native(op.again()));
         self.put_first(QueuedOp::Barrier { request });
         self.put_first(QueuedOp::FlushLanes { request, lanes });

@@ -268,7 +268,7 @@ impl Inner {
                 return;
             }
             match ops.open_part(request, control.index, Kind::Flush) {
-                Ok(part) => ops.start_flush(part, false, None),
+                Ok(part) => ops.start_flush(part, 0, None),
                 Err(status) => ops.spoil(request, status.into()),
             }
         });
@@ -291,7 +291,7 @@ impl Inner {
             return Ok(false);
         }
         let order = &self.order;
-        let lanes = lanes.get_or_insert_with(|| order.local.replace(0) | order.covered.get());
+        let lanes = lanes.get_or_insert_with(|| order.local.get() | order.covered.get());
         if !self.flush_lanes(request, lanes) || !self.is_next(request) {
             return Ok(false);
         }

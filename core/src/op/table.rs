@@ -9,6 +9,7 @@
 //! interface, an answer of a peer only what asks for one.
 
 mod ends;
+mod flushes;
 
 use super::LocalBuffer;
 use super::held::{Unfinished, narrow};
@@ -140,6 +141,8 @@ struct Cold {
     error: Option<Error>,
     /// Who posted it wants it back, and its provider has been asked.
     wanted_back: bool,
+    /// Of a flush: the lanes over which what it covers may have gone, and that it has not asked itself. Of what asks a lane: that lane.
+    lanes: u64,
     /// Operations that this one is a part of, or that wait for it.
     then: Vec<Id>,
 }
@@ -247,23 +250,6 @@ impl Table {
         Ok(id)
     }
 
-    /// Makes a flush of an operation that was opened before: it is complete when everything that its owner opened before it is.
-    /// `asks_lanes`: it is then due, see [`Table::take_due`]; `late`: an earlier failure that it tells.
-    pub(crate) fn start_flush(&mut self, id: Id, asks_lanes: bool, late: Option<Error>) {
-        if let Some(cold) = self.slab.cold_mut(id) {
-            cold.error = late;
-        }
-        let Some(hot) = self.slab.get_mut(id) else { return };
-        if asks_lanes {
-            hot.flags |= THEN_LANES;
-        }
-        let owner = hot.owner();
-        if self.list(owner).first == id.place() as u32 {
-            self.at_head(id);
-        }
-        self.run();
-    }
-
     fn insert(&mut self, owner: usize, kind: Kind, flags: u8) -> Result<Id, Status> {
         let owner = u32::try_from(owner).ok().filter(|owner| *owner < NOBODY);
         let owner = owner.ok_or(Status::NoMemory)?;
@@ -333,20 +319,6 @@ impl Table {
         let head = self.slab.at(after as usize)?;
         let flush = self.slab.get(head).is_some_and(|hot| hot.kind == Kind::Flush);
         flush.then_some(head)
-    }
-
-    /// A flush has nothing before it any more.
-    fn at_head(&mut self, id: Id) {
-        let Some(hot) = self.slab.get_mut(id) else { return };
-        if hot.is(REACHED) {
-            return;
-        }
-        hot.flags |= REACHED;
-        if hot.is(THEN_LANES) {
-            self.due.push(id);
-        } else {
-            self.todo.push(Part { id, result: Ok(0), bare: false });
-        }
     }
 
     // ---- while it is open ----
@@ -495,9 +467,11 @@ impl Table {
         let Some(cold) = self.slab.cold_mut(id) else { return };
         let local_buffer = cold.local_buffer.take();
         let (error, then) = (cold.error.clone(), std::mem::take(&mut cold.then));
+        let lanes = cold.lanes;
         self.freed.extend(local_buffer);
         let Some(&hot) = self.slab.get(id) else { return };
-        let unheard = then.is_empty();
+        let asks = hot.kind == Kind::Native && lanes != 0;
+        let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
         // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
         let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
         let told = match &error {
@@ -512,7 +486,9 @@ impl Table {
             self.at_head(head);
         }
         for waits in then {
-            let result = error.clone().map_or(Ok(value), Err);
+            // What a lane says is told above where a fence asked.
+            let error = error.clone().filter(|_| !(asks && self.is_fence(waits)));
+            let result = error.map_or(Ok(value), Err);
             self.todo.push(Part { id: waits, result, bare });
         }
         let Some(hot) = self.slab.get_mut(id) else { return };
@@ -566,18 +542,6 @@ impl Table {
             self.end(id, 0, false, false);
             self.run();
         }
-    }
-
-    /// A flush that has reached the head of its list and is to ask lanes now, and whose it is.
-    pub(crate) fn take_due(&mut self) -> Option<(Id, usize)> {
-        let open = |id: &Id| self.slab.get(*id).is_some_and(|hot| !hot.is(ENDED));
-        let id = std::iter::from_fn(|| self.due.pop()).find(open)?;
-        Some((id, self.slab.get(id)?.owner() as usize))
-    }
-
-    /// Whether there are any.
-    pub(crate) fn has_due(&self) -> bool {
-        !self.due.is_empty()
     }
 
     /// Whether puts may stand before an operation that are not posted to this interface; of none: any puts.

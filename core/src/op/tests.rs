@@ -24,7 +24,7 @@ fn posted(table: &mut Table, owner: usize, interface: usize) -> Id {
 
 fn flush(table: &mut Table, owner: usize) -> Id {
     let id = table.open(owner, Kind::Flush).unwrap();
-    table.start_flush(id, false, None);
+    table.start_flush(id, 0, None);
     id
 }
 
@@ -82,8 +82,8 @@ fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_othe
     let (first, own) = (table.open(1, Kind::Put).unwrap(), table.open(0, Kind::Get).unwrap());
     let flush = table.open(0, Kind::Flush).unwrap();
     let part = table.open_part(flush, 1, Kind::Flush).unwrap();
-    table.start_flush(part, false, None);
-    table.start_flush(flush, false, None);
+    table.start_flush(part, 0, None);
+    table.start_flush(flush, 0, None);
     let later = table.open(1, Kind::Put).unwrap();
     let provider_has = posted(&mut table, 1, 2);
     table.hand_over(1, 0);
@@ -105,8 +105,8 @@ fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain()
     let flush = table.open(0, Kind::Flush).unwrap();
     let provider_has = posted(&mut table, 1, 2);
     let part = table.open_part(flush, 1, Kind::Flush).unwrap();
-    table.start_flush(part, false, None);
-    table.start_flush(flush, false, None);
+    table.start_flush(part, 0, None);
+    table.start_flush(flush, 0, None);
     table.hand_over(1, 0);
     assert!(table.result(flush).is_some(), "what the provider has stays behind, and ends there");
     assert!(table.fail_owner(1, &bare(Status::PeerFailed)).len() == 1);
@@ -179,8 +179,8 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     let fence = table.open_late(0, Kind::Flush).unwrap();
     let before = table.open_late(1, Kind::Put).unwrap();
     let part = table.open_part(fence, 1, Kind::Flush).unwrap();
-    table.start_flush(part, false, None);
-    table.start_flush(fence, false, None);
+    table.start_flush(part, 0, None);
+    table.start_flush(fence, 0, None);
     assert!(table.is_open(fence));
     let _ = table.part(before, Err(bare(Status::KeyRejected)));
     assert!(!table.is_open(fence));
@@ -263,10 +263,10 @@ fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     let mut table = Table::new(100);
     let put = posted(&mut table, 2, 0);
     let waits = table.open(2, Kind::Flush).unwrap();
-    table.start_flush(waits, true, None);
+    table.start_flush(waits, 1, None);
     assert!(!table.has_due());
     assert!(table.completed(put.raw(), 0, Ok(0)));
-    assert_eq!(table.take_due(), Some((waits, 2)));
+    assert_eq!(table.take_due(), Some((waits, 2, 1)));
     assert_eq!((table.take_due(), table.is_open(waits)), (None, true));
     let lane = table.open_part(waits, 2, Kind::Native).unwrap();
     table.posted(lane, 1);
@@ -281,10 +281,10 @@ fn a_flush_that_ended_with_its_endpoint_is_not_due_any_more() {
     let mut table = Table::new(100);
     let ended = table.open(2, Kind::Flush).unwrap();
     let waits = table.open(3, Kind::Flush).unwrap();
-    table.start_flush(waits, true, None);
-    table.start_flush(ended, true, None);
+    table.start_flush(waits, 1, None);
+    table.start_flush(ended, 1, None);
     assert!(table.fail_owner(2, &bare(Status::PeerFailed)).is_empty());
-    assert_eq!((table.take_due(), table.take_due()), (Some((waits, 3)), None));
+    assert_eq!((table.take_due(), table.take_due()), (Some((waits, 3, 1)), None));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     let mut table = Table::new(100);
     let put = posted(&mut table, 2, 0);
     let waits = table.open(2, Kind::Flush).unwrap();
-    table.start_flush(waits, true, None);
+    table.start_flush(waits, 1, None);
     assert_eq!(table.fail_owner(2, &bare(Status::TimedOut)).len(), 1);
     assert!(!table.has_due());
     for id in [put, waits] {

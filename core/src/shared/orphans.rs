@@ -49,6 +49,13 @@ impl Shared {
         all.extend(left);
     }
 
+    /// An operation goes over a circuit alone, and belongs to nobody.
+    pub(crate) fn orphan_one(&self, id: Id, interface: usize, circuit: u64) {
+        self.with_ops(|ops| ops.orphan(id));
+        let through = vec![Through::Circuit(circuit)];
+        self.orphans.0.borrow_mut().push(Orphan { id, interface, through });
+    }
+
     /// Ends those that go over this. Providers may touch their memory until what they go over is closed.
     pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {

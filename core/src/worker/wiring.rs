@@ -48,6 +48,8 @@ struct Circuit {
     outbox: VecDeque<Vec<u8>>,
     /// Endpoints that use it.
     users: Vec<Weak<EndpointInner>>,
+    /// An endpoint that is gone has put here what completed locally, and nobody has asked what became of it.
+    unasked: bool,
     /// What goes back to the peer over it.
     answers: Option<Rc<EndpointInner>>,
     /// What the wire-up transport last complained of.

@@ -30,25 +30,6 @@ impl Table {
         }
     }
 
-    /// A failure is told by every flush that waits for it; where there is none, and nobody else asks, by the next. Returns
-    /// whether one waits.
-    pub(super) fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) -> bool {
-        let mut at = failed.after;
-        let mut told = false;
-        while let Some(id) = self.slab.at(at as usize) {
-            let Some(&hot) = self.slab.get(id) else { break };
-            if hot.kind == Kind::Flush {
-                self.note_error(id, error.clone());
-                told = true;
-            }
-            at = hot.after;
-        }
-        if !told && unheard && failed.is(DETACHED) {
-            let _ = self.list(failed.owner()).late.get_or_insert_with(|| error.clone());
-        }
-        told
-    }
-
     /// Whether it has failed, which is told by [`Table::take`].
     pub(crate) fn has_failed(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
@@ -134,13 +115,6 @@ impl Table {
     /// What goes wrong with an operation beside its parts: it ends with it.
     pub(crate) fn spoil(&mut self, id: Id, error: Error) {
         self.note_error(id, error);
-    }
-
-    /// The same for what lanes of an endpoint were to say: its flushes that ask them end with it.
-    pub(crate) fn spoil_flushes(&mut self, owner: usize, error: &Error) {
-        for flush in self.ids_of(owner, |hot| hot.is(THEN_LANES)) {
-            self.note_error(flush, error.clone());
-        }
     }
 
     pub(super) fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {

@@ -2,8 +2,10 @@
 
 use super::{Circuit, State, end};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Circuits, Inner as EndpointInner, ModulePair, Owner};
+use crate::endpoint::flush::ask_for;
+use crate::endpoint::{Circuits, Inner as EndpointInner, ModulePair, Owner, Posted};
 use crate::interface::{InterfaceSlot, LaneLimits};
+use crate::op::Kind;
 use crate::op::held::Through;
 use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::events::BATCH;
@@ -56,6 +58,7 @@ impl Circuits for Inner {
             self.endpoint_at(endpoint.index).ok_or_else(|| Error::from_status(Status::Closed))?;
         if peer == self.shared.id {
             let number = self.circuit_to_ourselves(&endpoint.address, pair)?;
+            self.ask_for_the_gone(number, endpoint)?;
             self.add_user(number, &user);
             return self.circuit_state(number);
         }
@@ -65,6 +68,7 @@ impl Circuits for Inner {
             // Answers go through whatever circuit there is, best the one that the peer began last.
             let known = self.newest_circuit(peer, &module);
             if let Some(number) = known {
+                self.ask_for_the_gone(number, endpoint)?;
                 self.add_user(number, &user);
                 return self.circuit_state(number);
             }
@@ -83,7 +87,12 @@ impl Circuits for Inner {
                 // It may be that our side of it is still to be made.
                 self.carry_out();
                 let number = self.wiring.by_key.borrow().get(&key).copied();
-                number.ok_or_else(|| Error::from_status(Status::Again))?
+                let number = number.ok_or_else(|| Error::from_status(Status::Again))?;
+                if let Err(no_room) = self.ask_for_the_gone(number, endpoint) {
+                    self.wiring.machine.borrow_mut().unclaim(&key);
+                    return Err(no_room);
+                }
+                number
             }
             Claim::New(key) => {
                 let address = Rc::new(endpoint.address.clone());
@@ -121,6 +130,20 @@ impl Circuits for Inner {
 
     fn circuit_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
         self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
+    }
+
+    fn is_shared(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+        let number = self.circuit_over(endpoint, interface);
+        let circuits = self.wiring.circuits.borrow();
+        let circuit = number.and_then(|number| circuits.get(&number));
+        let lives = |user: &&Weak<EndpointInner>| user.strong_count() > 0;
+        circuit.is_some_and(|circuit| circuit.users.iter().filter(lives).count() > 1)
+    }
+
+    fn leave_unasked(&self, circuit: u64) {
+        if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&circuit) {
+            circuit.unasked = true;
+        }
     }
 
     fn circuits_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
@@ -162,6 +185,8 @@ impl Circuits for Inner {
             let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
         }
         for number in numbers {
+            // Where there is no room for that now, whoever comes next asks.
+            let _ = self.ask_for_the_gone(number, endpoint);
             let key = {
                 let mut circuits = self.wiring.circuits.borrow_mut();
                 let Some(circuit) = circuits.get_mut(&number) else { continue };
@@ -182,6 +207,37 @@ impl Circuits for Inner {
 }
 
 impl Inner {
+    /// Asks a circuit for what an endpoint that is gone has left on it. A circuit tells each failure once, to who asks next: that of
+    /// such a put is not for anybody else. `Again`: there is no room for it now.
+    fn ask_for_the_gone(&self, number: u64, by: &EndpointInner) -> Result<(), Error> {
+        let found = self.wiring.circuits.borrow().get(&number).and_then(|circuit| {
+            let stands = matches!(circuit.state, State::Ready);
+            (stands && circuit.unasked).then_some((circuit.pair.interface, circuit.raw))
+        });
+        let Some((interface, raw)) = found else { return Ok(()) };
+        if self.shared.interfaces[interface].check_in_use().is_err() {
+            return Ok(());
+        }
+        let ask = self.shared.ops.borrow_mut().open_late(by.index, Kind::Native)?;
+        let posted = by.posted(ask, interface, raw.flush(ask.raw()), 0);
+        match posted {
+            Ok(Posted::Pending) => {
+                let all = self.all_endpoints();
+                ask_for(&self.shared, all.iter(), ask, interface, &raw);
+                self.shared.orphan_one(ask, interface, number);
+            }
+            // What it fails with, it says to who uses it.
+            _ => self.shared.with_ops(|ops| ops.withdraw(ask)),
+        }
+        if matches!(posted, Ok(Posted::NoRoom)) {
+            return Err(Error::from_status(Status::Again));
+        }
+        if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
+            circuit.unasked = false;
+        }
+        Ok(())
+    }
+
     /// The last of the circuits to a peer that stand, or that form.
     fn newest_circuit(&self, peer: [u8; 16], module: &str) -> Option<u64> {
         let key = |n| ConnectionKey { peer, module: module.into(), n };
@@ -238,6 +294,7 @@ impl Inner {
             transport,
             outbox: VecDeque::new(),
             users: Vec::new(),
+            unasked: false,
             answers: None,
             trouble: String::new(),
             hopeless: None,

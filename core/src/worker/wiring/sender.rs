@@ -141,6 +141,7 @@ mod tests {
             transport: None,
             outbox: VecDeque::new(),
             users: Vec::new(),
+            unasked: false,
             answers: None,
             trouble: String::new(),
             hopeless: None,

@@ -11,6 +11,7 @@ mod gathered;
 mod giving_up;
 mod keys;
 mod lanes;
+mod late;
 mod limits;
 mod notify;
 mod order;

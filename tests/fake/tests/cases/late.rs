@@ -1,0 +1,288 @@
+//! Puts that have completed locally and then fail: every flush that covers one says so, and nobody else's failure is lost to it.
+
+use crate::cases;
+use crate::progress_thread::{comes, is_done};
+use crate::stage::{Stage, pending};
+use tieline::{Completion, CompletionError, Endpoint, Outcome, Region, RemoteKey, Request, Status};
+use tieline_fake::{Act, Call, Lane, Rule, Slot};
+use tieline_plugin_api::caps;
+
+const REFUSED: Act = Act::FailLater(Status::KeyRejected);
+
+/// Messages, and two lanes to memory, the better one first.
+fn two() -> Stage {
+    let lane = |name, priority| Lane { priority, ..Lane::memory(name) };
+    Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
+}
+
+/// A put of `a`'s that has completed locally, and whose bytes are on their way.
+#[track_caller]
+fn put_locally(stage: &Stage, ab: &Endpoint, key: &RemoteKey) {
+    let put = ab.put_with(&stage.local(vec![1; 8]), 0..8, key, 0, Completion::Local);
+    assert_eq!(stage.ended(put), Ok(0), "its bytes were read");
+}
+
+fn status(ended: Option<Result<u64, CompletionError>>) -> Result<u64, Status> {
+    ended.expect("it ends").map_err(|error| error.status())
+}
+
+#[track_caller]
+fn flushed(stage: &Stage, ab: &Endpoint) -> Result<u64, Status> {
+    stage.ended(ab.flush()).map_err(|error| error.status())
+}
+
+fn flushes(stage: &Stage) -> Vec<Call> {
+    stage.world.calls(Slot::Flush).into_iter().filter(|call| !call.refused).collect()
+}
+
+/// A put that stays where it is.
+fn held(stage: &Stage, key: &RemoteKey) -> Request {
+    stage.world.rule(Rule::next(Slot::Put, Act::Hold));
+    pending(stage.ab.put_bytes(&[7; 8], key, 8))
+}
+
+/// Two endpoints to one peer whose service worker both go to, over one connection, and a region there.
+fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
+    let memory = Lane::memory("rma");
+    let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory }.over_circuits();
+    let on = [("TIELINE_PROGRESS_THREAD", "on")];
+    let stage = Stage::with(vec![Lane::messages("am"), memory, Lane::connector("mail")], &on);
+    let (target, key) = stage.target(vec![0; 64]);
+    let other = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+    let theirs = other.import_key(&target.remote_key().unwrap()).unwrap();
+    for put in [stage.ab.put_bytes(&[1; 8], &key, 0), other.put_bytes(&[1; 8], &theirs, 0)] {
+        assert!(is_done(&stage, put.unwrap()));
+    }
+    let is_native = |put: Result<Outcome, _>| {
+        assert!(is_done(&stage, put.unwrap()));
+        stage.world.calls(Slot::Put).len()
+    };
+    assert!(comes(|| {
+        let _ = stage.turn();
+        is_native(stage.ab.put_bytes(&[1; 8], &key, 0)) > 0
+    }));
+    let before = stage.world.calls(Slot::Put).len();
+    assert!(comes(|| {
+        let _ = stage.turn();
+        is_native(other.put_bytes(&[1; 8], &theirs, 0)) > before
+    }));
+    (stage, other, target, [key, theirs])
+}
+
+/// How an operation ends while other threads run.
+fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
+    let request = match outcome {
+        Outcome::Done(value) => return Ok(value),
+        Outcome::Pending(request) => request,
+    };
+    let mut ended = None;
+    assert!(comes(|| {
+        let _ = stage.turn();
+        ended = stage.a.test(&request);
+        ended.is_some()
+    }));
+    status(ended)
+}
+
+cases! {
+    /// The older one asks the lane for both, and the lane says it once.
+    fn a_failure_that_an_older_flush_finds_out_the_younger_one_tells_that_covers_it() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let (gone, refused) = stage.target(vec![0; 64]);
+        put_locally(&stage, &stage.ab, &key);
+        let held = held(&stage, &key);
+        let older = pending(stage.ab.flush());
+        drop(gone);
+        put_locally(&stage, &stage.ab, &refused);
+        let younger = pending(stage.ab.flush());
+        stage.world.release_held();
+        assert_eq!(status(stage.end_of(&held)), Ok(0));
+        // It may tell of it too: they asked together.
+        assert_eq!(status(stage.end_of(&older)), Err(Status::KeyRejected));
+        assert_eq!(status(stage.end_of(&younger)), Err(Status::KeyRejected));
+        assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
+        stage.assert_no_faults();
+    }
+
+    fn a_lane_that_dies_while_an_older_flush_asks_it_is_told_by_the_younger_one_too() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        put_locally(&stage, &stage.ab, &key);
+        let held = held(&stage, &key);
+        let older = pending(stage.ab.flush());
+        put_locally(&stage, &stage.ab, &key);
+        let younger = pending(stage.ab.flush());
+        stage.world.release_held();
+        stage.world.rule(Rule::every(Slot::Flush, Act::Hold));
+        assert_eq!(status(stage.end_of(&held)), Ok(0));
+        assert!(stage.until(|| !flushes(&stage).is_empty()));
+        let at = |worker| stage.world.interface(worker, "rma");
+        stage.world.break_endpoints(at(0), at(1), Status::Io, "the cable is cut");
+        for flush in [&older, &younger] {
+            assert_eq!(status(stage.end_of(flush)), Err(Status::Io));
+        }
+        assert!(stage.ab.error().is_none(), "messages go elsewhere");
+        assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
+    }
+
+    /// A lane that refuses the question itself answers for both, too.
+    fn a_lane_that_refuses_to_be_asked_is_told_by_every_flush_that_covers_something_there() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        put_locally(&stage, &stage.ab, &key);
+        let held = held(&stage, &key);
+        let older = pending(stage.ab.flush());
+        put_locally(&stage, &stage.ab, &key);
+        let younger = pending(stage.ab.flush());
+        stage.world.rule(Rule::next(Slot::Flush, Act::Refuse(Status::NoMemory)));
+        stage.world.release_held();
+        assert_eq!(status(stage.end_of(&held)), Ok(0));
+        for flush in [&older, &younger] {
+            assert_eq!(status(stage.end_of(flush)), Err(Status::NoMemory));
+        }
+        assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
+        stage.assert_no_faults();
+    }
+
+    /// What leaves the lane of a fence asks that lane first, long before the flush may.
+    fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_open_flush_tells() {
+        for report in [0, 40] {
+            let stage = two();
+            let (_target, key) = stage.target(vec![0; 64]);
+            stage.world.rule(Rule::next(Slot::Put, REFUSED).on("a"));
+            put_locally(&stage, &stage.ab, &key);
+            stage.world.change("a", |lane| lane.report = report);
+            stage.ab.fence().unwrap();
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a"));
+            let leaves = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+            let flush = pending(stage.ab.flush());
+            stage.world.forget_rules();
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Declined)).on("a"));
+            assert_eq!(status(stage.end_of(&leaves)), Ok(0), "it is not its failure");
+            assert_eq!(status(stage.end_of(&flush)), Err(Status::KeyRejected));
+            assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// Where no flush is open, the next one tells it.
+    fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_next_flush_tells() {
+        let stage = two();
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.rule(Rule::next(Slot::Put, REFUSED).on("a"));
+        put_locally(&stage, &stage.ab, &key);
+        stage.ab.fence().unwrap();
+        stage.world.rule(Rule::next(Slot::Put, Act::Refuse(Status::Again)).on("a"));
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Declined)).on("a"));
+        assert_eq!(stage.ended(stage.ab.put_bytes(&[2; 8], &key, 0)), Ok(0));
+        assert_eq!(flushed(&stage, &stage.ab), Err(Status::KeyRejected));
+        assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
+        stage.assert_no_faults();
+    }
+
+    /// The flush that asks stands before what leaves, and its question was posted behind.
+    fn what_leaves_the_lane_of_a_fence_waits_for_a_flush_that_asks_that_lane() {
+        let stage = two();
+        let (target, key) = stage.target(vec![0; 64]);
+        // Carried out last of all: its bytes have left.
+        let local = stage.local(vec![1; 8]);
+        stage.world.change("a", |lane| lane.delay = 400);
+        let first = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
+        assert_eq!(stage.ended(first), Ok(0));
+        stage.world.rule(Rule::next(Slot::Get, Act::Hold).on("a"));
+        let held = pending(stage.ab.get(&stage.local(vec![0; 8]), 0..8, &key, 16));
+        let flush = pending(stage.ab.flush());
+        stage.ab.fence().unwrap();
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a"));
+        let leaves = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+        stage.world.rule(Rule::next(Slot::Flush, Act::Hold).on("a"));
+        stage.world.release_held();
+        assert_eq!(status(stage.end_of(&held)), Ok(0));
+        assert!(stage.until(|| !flushes(&stage).is_empty()));
+        stage.world.forget_rules();
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Declined)).on("a"));
+        stage.settle();
+        assert!(stage.a.test(&leaves).is_none(), "nobody knows whether the first one is there");
+        stage.world.release_held();
+        assert_eq!((status(stage.end_of(&flush)), status(stage.end_of(&leaves))), (Ok(0), Ok(0)));
+        stage.settle();
+        assert_eq!(target.to_vec(0..8).unwrap(), [2; 8], "the second overtook the first");
+        stage.assert_no_faults();
+    }
+
+    /// It fails with it, and is no flush: that one is told as well.
+    fn a_failure_that_a_notification_finds_out_the_next_flush_tells_too() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.rule(Rule::next(Slot::Put, REFUSED));
+        put_locally(&stage, &stage.ab, &key);
+        let told = stage.ab.put_notify(&stage.local(vec![1; 8]), 0..0, &key, 0, 1);
+        assert_eq!(stage.ended(told).map_err(|error| error.status()), Err(Status::KeyRejected));
+        assert_eq!(flushed(&stage, &stage.ab), Err(Status::KeyRejected));
+        assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told once");
+        stage.assert_no_faults();
+    }
+
+    /// The connection tells it to who asks first, whose put it was not.
+    fn a_failure_that_another_endpoint_finds_out_over_a_shared_connection_is_told_by_the_puts_own_flush() {
+        for open in [false, true] {
+            let (stage, other, _target, [key, theirs]) = sharing();
+            let local = stage.local(vec![1; 8]);
+            stage.world.rule(Rule::next(Slot::Put, REFUSED));
+            let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
+            assert_eq!(end_of(&stage, put), Ok(0), "its bytes were read");
+            let put = other.put_with(&local, 0..8, &theirs, 8, Completion::Local).unwrap();
+            assert_eq!(end_of(&stage, put), Ok(0), "its bytes were read");
+            stage.world.rule(Rule::next(Slot::Put, Act::Hold));
+            let held = open.then(|| pending(stage.ab.put_bytes(&[1; 8], &key, 8)));
+            let own = open.then(|| pending(stage.ab.flush()));
+            if open {
+                // It waits for what was posted before it over that connection, whoever posted it.
+                let asks = pending(other.flush());
+                assert!(comes(|| { let _ = stage.turn(); !flushes(&stage).is_empty() }));
+                stage.world.release_held();
+                assert_eq!(end_of(&stage, Outcome::Pending(asks)), Err(Status::KeyRejected));
+            } else {
+                assert_eq!(end_of(&stage, other.flush().unwrap()), Err(Status::KeyRejected));
+            }
+            assert!(held.is_none_or(|held| end_of(&stage, Outcome::Pending(held)) == Ok(0)));
+            let own = own.map_or_else(|| stage.ab.flush().unwrap(), Outcome::Pending);
+            assert_eq!(end_of(&stage, own), Err(Status::KeyRejected), "{open}");
+            for endpoint in [&stage.ab, &other] {
+                assert_eq!(end_of(&stage, endpoint.flush().unwrap()), Ok(0), "it is told once");
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    /// The connection lives longer than the endpoint that put, and tells the failure to who asks next.
+    fn a_failure_of_a_dropped_endpoints_put_is_not_told_to_who_takes_its_connection_over() {
+        for no_room in [0, 1, 3] {
+            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
+            let (target, _) = stage.target(vec![0; 64]);
+            let connect = || {
+                let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+                let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
+                assert_eq!(stage.ended(ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
+                (ab, key)
+            };
+            let (dropped, key) = connect();
+            stage.world.rule(Rule::next(Slot::Put, REFUSED));
+            put_locally(&stage, &dropped, &key);
+            let refuse = Rule::every(Slot::Flush, Act::Refuse(Status::Again));
+            stage.world.rule(Rule { times: no_room, ..refuse });
+            drop((key, dropped));
+            let connections = stage.a.counters().connections;
+            let (ab, key) = connect();
+            assert_eq!(stage.a.counters().connections, connections, "it takes over the other's");
+            put_locally(&stage, &ab, &key);
+            assert_eq!(flushed(&stage, &ab), Ok(0), "{no_room}");
+            // Its own it hears.
+            stage.world.rule(Rule::next(Slot::Put, REFUSED));
+            put_locally(&stage, &ab, &key);
+            assert_eq!(flushed(&stage, &ab), Err(Status::KeyRejected), "{no_room}");
+            stage.assert_no_faults();
+        }
+    }
+}
