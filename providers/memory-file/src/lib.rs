@@ -5,6 +5,9 @@
 //!   memory file of ordinary pages, sealed, with memory behind every byte.
 //! * [`Announcements`] and [`Accessor`] are for providers that reach the memory of another process behind its
 //!   back: the owner of a region learns when the last access to it is through, or its process is dead.
+//! * [`Facts`] tell which process an address names.
+//! * [`Piece`] and [`Cursor`] cut lists of pieces into what one system call takes.
+//! * [`Registrations`] and [`PeerRegistrations`] say which regions of an owner live, in a file that only it writes.
 //!
 //! ```
 //! use std::os::fd::AsFd;
@@ -21,10 +24,16 @@
 
 mod accessor;
 mod announcements;
+mod facts;
+mod pieces;
+mod registrations;
 mod sys;
 
 pub use accessor::{Accessor, Inside};
 pub use announcements::{Announcements, Nonce};
+pub use facts::Facts;
+pub use pieces::{Cursor, Piece};
+pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, reserve, seal, sealed_len,

@@ -393,6 +393,12 @@ pub(crate) fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// This process's real user: the one that the kernel compares.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getuid() }
+}
+
 /// A descriptor of our own for what process `pid` has open as `number`. The kernel asks for the same right as for
 /// reading that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {

@@ -2,10 +2,10 @@
 
 use crate::interface::CmaInterface;
 use crate::keys::{self, Card, Cookie, Registration};
-use crate::probe::{ADDRESS_LEN, Address, Facts};
+use crate::probe::{ADDRESS_LEN, Address};
 use crate::{MODULE, endpoint};
 use std::sync::Arc;
-use tieline_memory_file::Announcements;
+use tieline_memory_file::{Announcements, Facts};
 use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,

@@ -9,9 +9,8 @@
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
-use crate::sys::{self, Direction, Errno, Piece};
-use tieline_memory_file::Accessor;
-use tieline_plugin_api::abi::Iov;
+use crate::sys::{self, Direction, Errno};
+use tieline_memory_file::{Accessor, Cursor, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
 /// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls.
@@ -85,13 +84,12 @@ impl CmaEndpoint {
         op: &RmaOp<'_>,
         target: u64,
     ) -> Result<(), Status> {
-        let mut cursor = Cursor { iov: op.iov, inside: 0 };
-        // Past empty pieces: a call that only sees such would copy nothing.
-        cursor.advance(0);
+        let mut cursor = Cursor::new(op.iov);
         let mut done = 0;
         while done < op.len {
             let mut room = [Piece::NONE; BATCH];
-            let (pieces, bytes) = cursor.batch(&mut room, self.limits);
+            let room = &mut room[..BATCH.min(self.limits.pieces)];
+            let (pieces, bytes) = cursor.batch(room, self.limits.bytes);
             let remote = sys::remote(target + done as u64, bytes);
             match sys::copy(direction, self.peer.facts.pid, pieces, &[remote]) {
                 // Nothing copied and no error cannot happen; it must not become an endless loop.
@@ -180,42 +178,6 @@ fn status(errno: Errno) -> Status {
         libc::EPERM | libc::EACCES | libc::ENOSYS => Status::Unreachable,
         libc::ENOMEM => Status::NoMemory,
         _ => Status::Io,
-    }
-}
-
-/// A place in a list of pieces.
-struct Cursor<'a> {
-    iov: &'a [Iov],
-    /// Bytes of the first piece that are done.
-    inside: usize,
-}
-
-impl<'a> Cursor<'a> {
-    /// The pieces of the next call, in `room`, and their length.
-    fn batch<'b>(&self, room: &'b mut [Piece; BATCH], limits: Limits) -> (&'b [Piece], usize) {
-        let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
-        for piece in self.iov.iter().take(BATCH.min(limits.pieces)) {
-            let len = (piece.len - skip).min(limits.bytes - bytes);
-            room[count] = Piece::new(piece.base.wrapping_add(skip), len);
-            (count, bytes, skip) = (count + 1, bytes + len, 0);
-            if bytes == limits.bytes {
-                break;
-            }
-        }
-        (&room[..count], bytes)
-    }
-
-    fn advance(&mut self, mut bytes: usize) {
-        while let Some((first, rest)) = self.iov.split_first() {
-            let left = first.len - self.inside;
-            if bytes < left {
-                self.inside += bytes;
-                return;
-            }
-            bytes -= left;
-            self.iov = rest;
-            self.inside = 0;
-        }
     }
 }
 

@@ -6,8 +6,7 @@
 use crate::keys::{Card, Cookie, IMAGE_LEN, half};
 use crate::sys;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use tieline_memory_file::Accessor;
+use tieline_memory_file::{Accessor, Facts};
 use tieline_plugin_api::{Failure, Status};
 
 /// Length of an interface address.
@@ -16,34 +15,6 @@ pub(crate) const ADDRESS_LEN: usize = 76;
 /// The last byte is the version: 2 announces its accesses, and is not accessed by those who do not.
 const MAGIC: [u8; 4] = *b"cma\x02";
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
-
-/// What a process knows about itself. Zero stands for what could not be found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
-    pub(crate) pid_namespace: u64,
-    pub(crate) user_namespace: u64,
-    pub(crate) start_time: u64,
-    pub(crate) boot_id: [u8; 16],
-}
-
-impl Facts {
-    pub(crate) fn of_this_process() -> Facts {
-        let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
-        Facts {
-            pid: sys::own_pid(),
-            uid: sys::own_uid(),
-            pid_namespace: inode("/proc/self/ns/pid"),
-            user_namespace: inode("/proc/self/ns/user"),
-            start_time: start_time("self").unwrap_or(0),
-            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
-                .ok()
-                .and_then(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok())
-                .map_or([0; 16], u128::to_be_bytes),
-        }
-    }
-}
 
 /// The interface address: the facts, the domain's cookie, and where to read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +28,7 @@ impl Address {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ADDRESS_LEN);
         bytes.extend(MAGIC);
-        bytes.extend(self.facts.pid.to_ne_bytes());
-        bytes.extend(self.facts.uid.to_ne_bytes());
-        bytes.extend(self.facts.pid_namespace.to_ne_bytes());
-        bytes.extend(self.facts.user_namespace.to_ne_bytes());
-        bytes.extend(self.facts.start_time.to_ne_bytes());
-        bytes.extend(self.facts.boot_id);
+        bytes.extend(self.facts.encode());
         bytes.extend(self.cookie);
         bytes.extend(self.cookie_at.to_ne_bytes());
         bytes
@@ -77,26 +43,11 @@ impl Address {
         if bytes[..4] != MAGIC {
             return Err(malformed("is of another kind or version".to_string()));
         }
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let mut address = Address {
-            facts: Facts {
-                pid: word(4) as i32,
-                uid: word(8),
-                pid_namespace: half(bytes, 12),
-                user_namespace: half(bytes, 20),
-                start_time: half(bytes, 28),
-                boot_id: [0; 16],
-            },
-            cookie: [0; 16],
-            cookie_at: half(bytes, 68),
-        };
-        address.facts.boot_id.copy_from_slice(&bytes[36..52]);
+        let mut facts = [0; Facts::LEN];
+        facts.copy_from_slice(&bytes[4..52]);
+        let facts = Facts::decode(&facts)?;
+        let mut address = Address { facts, cookie: [0; 16], cookie_at: half(bytes, 68) };
         address.cookie.copy_from_slice(&bytes[52..68]);
-        if address.facts.pid <= 0 {
-            return Err(malformed(format!("names process {}", address.facts.pid)));
-        }
         Ok(address)
     }
 }
@@ -122,24 +73,8 @@ pub(crate) fn kernel_has_it() -> Result<(), Failure> {
 /// Copies the peer's cookie and compares it, and takes a place among those who may access its memory; on failure says
 /// why in words.
 pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
-    let differ = |a: u64, b: u64| a != 0 && b != 0 && a != b;
     let them = &peer.facts;
-    if me.boot_id != them.boot_id && me.boot_id != [0; 16] && them.boot_id != [0; 16] {
-        return Err(Failure::new(
-            Status::Unreachable,
-            "the peer runs under another kernel: its boot id differs",
-        ));
-    }
-    if differ(me.pid_namespace, them.pid_namespace) {
-        return Err(Failure::new(
-            Status::Unreachable,
-            format!(
-                "the peer is in another PID namespace ({} there, {} here), so its process number means nothing \
-                 here; start both with the same one (`--pid=host`, `shareProcessNamespace: true`)",
-                them.pid_namespace, me.pid_namespace
-            ),
-        ));
-    }
+    me.may_name(them)?;
     match look(peer) {
         Ok(Card { descriptor: Some(number) }) => Accessor::open(them.pid, number, &peer.cookie)
             .map_err(|failure| match failure.status {
@@ -237,25 +172,18 @@ fn why_refused(me: &Facts, peer: &Facts, scope: Option<u32>) -> String {
 
 fn why_stranger(peer: &Facts) -> String {
     let pid = peer.pid;
-    match start_time(&pid.to_string()) {
-        Some(now) if peer.start_time != 0 && now != peer.start_time => format!(
+    if peer.was_reused() {
+        return format!(
             "the peer has ended and its number was reused: process {pid} was started at another time"
-        ),
-        _ => format!(
-            "process {pid} does not hold the peer's cookie: it has closed the domain or called exec"
-        ),
+        );
     }
+    format!(
+        "process {pid} does not hold the peer's cookie: it has closed the domain or called exec"
+    )
 }
 
 fn system(what: &str, errno: sys::Errno) -> Failure {
     Failure::from_io(what, &std::io::Error::from_raw_os_error(errno))
-}
-
-/// When a process was started, in ticks since boot: field 22 of its `stat`, counted behind the command's name.
-fn start_time(pid: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -288,14 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn the_facts_of_this_process_are_found() {
-        let facts = Facts::of_this_process();
-        assert_eq!(facts.pid as u32, std::process::id());
-        assert_eq!(start_time("self"), start_time(&facts.pid.to_string()));
-        assert_ne!(facts.start_time, 0);
-    }
-
-    #[test]
     fn a_wrong_cookie_is_told_apart_from_a_reused_number() {
         let cookie: Cookie = [3; 16];
         let mut peer = address();
@@ -307,17 +227,6 @@ mod tests {
         peer.facts.start_time += 1;
         let failure = reach(&Facts::of_this_process(), &peer).unwrap_err();
         assert!(failure.text.contains("its number was reused"), "{failure}");
-    }
-
-    #[test]
-    fn other_kernels_and_namespaces_are_named() {
-        let me = Facts::of_this_process();
-        let mut peer = address();
-        peer.facts.boot_id[0] ^= 1;
-        assert!(reach(&me, &peer).unwrap_err().text.contains("boot id"));
-        let mut peer = address();
-        peer.facts.pid_namespace += 1;
-        assert!(reach(&me, &peer).unwrap_err().text.contains("PID namespace"));
     }
 
     #[test]

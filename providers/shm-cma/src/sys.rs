@@ -3,40 +3,17 @@
 #![allow(unsafe_code)]
 
 use std::io::Error;
+use tieline_memory_file::Piece;
 use tieline_plugin_api::Failure;
-use tieline_plugin_api::abi::Iov;
 
 /// The number of a system error.
 pub(crate) type Errno = i32;
-
-/// A piece of memory, here or there, as the kernel wants it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    pub(crate) base: *mut u8,
-    pub(crate) len: usize,
-}
 
 const _: () = assert!(
     size_of::<Piece>() == size_of::<libc::iovec>()
         && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
         && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
-
-impl Piece {
-    pub(crate) const NONE: Piece = Piece { base: core::ptr::null_mut(), len: 0 };
-
-    pub(crate) fn new(base: *mut u8, len: usize) -> Piece {
-        Piece { base, len }
-    }
-}
-
-impl From<&Iov> for Piece {
-    #[inline]
-    fn from(iov: &Iov) -> Piece {
-        Piece::new(iov.base, iov.len)
-    }
-}
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +74,6 @@ pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> 
 pub(crate) fn own_pid() -> i32 {
     // SAFETY: takes no pointer and cannot fail.
     unsafe { libc::getpid() }
-}
-
-/// The real user of this process: the one that the kernel compares.
-pub(crate) fn own_uid() -> u32 {
-    // SAFETY: takes no pointer and cannot fail.
-    unsafe { libc::getuid() }
 }
 
 /// Fills `out` with bytes that nobody can guess.

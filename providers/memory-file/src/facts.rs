@@ -1,0 +1,165 @@
+//! Who a process is: what one that wants to reach its memory compares, and says when it cannot.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use tieline_plugin_api::{Failure, Status};
+
+use crate::sys;
+
+/// What a process knows about itself. Zero stands for what could not be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its number in its own PID namespace.
+    pub pid: i32,
+    /// Its real user.
+    pub uid: u32,
+    /// Its PID namespace.
+    pub pid_namespace: u64,
+    /// Its user namespace.
+    pub user_namespace: u64,
+    /// When it was started, in ticks since boot.
+    pub start_time: u64,
+    /// The kernel it runs under.
+    pub boot_id: [u8; 16],
+}
+
+impl Facts {
+    /// Length of the encoded form.
+    pub const LEN: usize = 48;
+
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Facts {
+        let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
+        Facts {
+            pid: sys::own_pid(),
+            uid: sys::own_uid(),
+            pid_namespace: inode("/proc/self/ns/pid"),
+            user_namespace: inode("/proc/self/ns/user"),
+            start_time: start_time("self").unwrap_or(0),
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .ok()
+                .and_then(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok())
+                .map_or([0; 16], u128::to_be_bytes),
+        }
+    }
+
+    /// The form that addresses carry.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Facts::LEN] {
+        let mut bytes = [0; Facts::LEN];
+        bytes[..4].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.uid.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.pid_namespace.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.user_namespace.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&self.start_time.to_ne_bytes());
+        bytes[32..].copy_from_slice(&self.boot_id);
+        bytes
+    }
+
+    /// Reads that form.
+    ///
+    /// # Errors
+    /// It names no process.
+    pub fn decode(bytes: &[u8; Facts::LEN]) -> Result<Facts, Failure> {
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let half = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let mut facts = Facts {
+            pid: word(0) as i32,
+            uid: word(4),
+            pid_namespace: half(8),
+            user_namespace: half(16),
+            start_time: half(24),
+            boot_id: [0; 16],
+        };
+        facts.boot_id.copy_from_slice(&bytes[32..]);
+        if facts.pid <= 0 {
+            let text = format!("the address names process {}", facts.pid);
+            return Err(Failure::new(Status::BadData, text));
+        }
+        Ok(facts)
+    }
+
+    /// Whether this process can name `peer` to the kernel at all.
+    ///
+    /// # Errors
+    /// It runs under another kernel, or has its number in another PID namespace.
+    pub fn may_name(&self, peer: &Facts) -> Result<(), Failure> {
+        let unreachable = |text: String| Err(Failure::new(Status::Unreachable, text));
+        let known = self.boot_id != [0; 16] && peer.boot_id != [0; 16];
+        if known && self.boot_id != peer.boot_id {
+            return unreachable("the peer runs under another kernel: its boot id differs".into());
+        }
+        let (here, there) = (self.pid_namespace, peer.pid_namespace);
+        if here != 0 && there != 0 && here != there {
+            return unreachable(format!(
+                "the peer is in another PID namespace ({there} there, {here} here), so its process number means \
+                 nothing here; start both with the same one (`--pid=host`, `shareProcessNamespace: true`)"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the process that has this number now is another one, as far as its start tells.
+    #[must_use]
+    pub fn was_reused(&self) -> bool {
+        let now = start_time(&self.pid.to_string());
+        now.is_some_and(|now| self.start_time != 0 && now != self.start_time)
+    }
+}
+
+/// When a process was started, in ticks since boot: field 22 of its `stat`, counted behind the command's name.
+fn start_time(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_facts_of_this_process_are_found_and_survive_the_journey() {
+        let facts = Facts::of_this_process();
+        assert_eq!(facts.pid as u32, std::process::id());
+        assert_eq!(start_time("self"), start_time(&facts.pid.to_string()));
+        assert!(![facts.start_time, facts.pid_namespace, facts.user_namespace].contains(&0));
+        assert_ne!(facts.boot_id, [0; 16]);
+        assert_eq!(Facts::decode(&facts.encode()).unwrap(), facts);
+    }
+
+    #[test]
+    fn what_names_no_process_is_refused() {
+        for pid in [0, -1, i32::MIN] {
+            let bytes = Facts { pid, ..Facts::of_this_process() }.encode();
+            let failure = Facts::decode(&bytes).unwrap_err();
+            assert_eq!(failure.status, Status::BadData);
+            assert!(failure.text.contains(&pid.to_string()), "{failure}");
+        }
+    }
+
+    #[test]
+    fn other_kernels_and_namespaces_are_named_and_what_is_not_known_keeps_nobody_apart() {
+        let me = Facts::of_this_process();
+        assert!(me.may_name(&me).is_ok());
+        let mut peer = me;
+        peer.boot_id[0] ^= 1;
+        assert!(me.may_name(&peer).unwrap_err().text.contains("boot id"));
+        let peer = Facts { pid_namespace: me.pid_namespace + 1, ..me };
+        assert!(me.may_name(&peer).unwrap_err().text.contains("PID namespace"));
+        let unknown = Facts { pid_namespace: 0, boot_id: [0; 16], ..me };
+        assert!(me.may_name(&unknown).is_ok() && unknown.may_name(&me).is_ok());
+    }
+
+    #[test]
+    fn a_number_that_was_reused_is_told_by_its_start() {
+        let me = Facts::of_this_process();
+        assert!(!me.was_reused());
+        assert!(Facts { start_time: me.start_time + 1, ..me }.was_reused());
+        assert!(!Facts { start_time: 0, ..me }.was_reused(), "nothing is known");
+    }
+}

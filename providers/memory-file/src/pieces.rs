@@ -1,0 +1,116 @@
+//! Lists of pieces of memory, cut into what one system call takes.
+
+use tieline_plugin_api::abi::Iov;
+
+/// A piece of memory, here or in another process, as the kernel wants it (`struct iovec`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// First byte.
+    pub base: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+impl Piece {
+    /// No memory.
+    pub const NONE: Piece = Piece { base: core::ptr::null_mut(), len: 0 };
+
+    /// Names memory.
+    #[inline]
+    #[must_use]
+    pub fn new(base: *mut u8, len: usize) -> Piece {
+        Piece { base, len }
+    }
+}
+
+impl From<&Iov> for Piece {
+    #[inline]
+    fn from(iov: &Iov) -> Piece {
+        Piece::new(iov.base, iov.len)
+    }
+}
+
+/// A place in a list of pieces.
+#[derive(Clone, Copy)]
+pub struct Cursor<'a> {
+    iov: &'a [Iov],
+    /// Bytes of the first piece that are done.
+    inside: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// The first byte; past empty pieces, since a call that only sees such would copy nothing.
+    #[must_use]
+    pub fn new(iov: &'a [Iov]) -> Cursor<'a> {
+        let mut cursor = Cursor { iov, inside: 0 };
+        cursor.advance(0);
+        cursor
+    }
+
+    /// The pieces of the next call, as many as `room` holds and of at most `most` bytes, and how many bytes they are.
+    pub fn batch<'b>(&self, room: &'b mut [Piece], most: usize) -> (&'b [Piece], usize) {
+        let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
+        for (place, piece) in room.iter_mut().zip(self.iov) {
+            let len = (piece.len - skip).min(most - bytes);
+            *place = Piece::new(piece.base.wrapping_add(skip), len);
+            (count, bytes, skip) = (count + 1, bytes + len, 0);
+            if bytes == most {
+                break;
+            }
+        }
+        (&room[..count], bytes)
+    }
+
+    /// Goes on by so many bytes, and past empty pieces.
+    pub fn advance(&mut self, mut bytes: usize) {
+        while let Some((first, rest)) = self.iov.split_first() {
+            let left = first.len - self.inside;
+            if bytes < left {
+                self.inside += bytes;
+                return;
+            }
+            bytes -= left;
+            self.iov = rest;
+            self.inside = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iov(memory: &mut [u8], lens: &[usize]) -> Vec<Iov> {
+        let mut at = 0;
+        let piece = |len: &usize| {
+            at += len;
+            Iov::new(memory[at - len..].as_mut_ptr(), *len)
+        };
+        lens.iter().map(piece).collect()
+    }
+
+    #[test]
+    fn every_byte_comes_once_and_in_order_however_small_a_call_is() {
+        let mut memory = [0u8; 40];
+        let start = memory.as_ptr().addr();
+        let list = iov(&mut memory, &[0, 7, 0, 0, 1, 12, 20, 0]);
+        for (pieces, most) in [(1, 1), (1, 5), (2, 7), (3, 100), (8, 9), (64, 64)] {
+            let mut cursor = Cursor::new(&list);
+            let mut seen = Vec::new();
+            while seen.len() < 40 {
+                let mut room = vec![Piece::NONE; pieces];
+                let (batch, bytes) = cursor.batch(&mut room, most);
+                assert!(bytes > 0 && bytes <= most && batch.len() <= pieces);
+                assert_eq!(bytes, batch.iter().map(|piece| piece.len).sum::<usize>());
+                let places = |piece: &Piece| {
+                    let at = piece.base.addr() - start;
+                    at..at + piece.len
+                };
+                seen.extend(batch.iter().flat_map(places));
+                cursor.advance(bytes);
+            }
+            assert!(seen.iter().copied().eq(0..40), "{pieces} pieces, {most} bytes: {seen:?}");
+        }
+    }
+}
