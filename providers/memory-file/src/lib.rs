@@ -35,6 +35,6 @@ pub use facts::Facts;
 pub use pieces::{Cursor, Piece};
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
-    Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
+    Mapping, PAGE, Process, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, reserve, seal, sealed_len,
 };

@@ -393,6 +393,40 @@ pub(crate) fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// A process of this host, told apart from the next one that has its number.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    /// `None` where the kernel (before Linux 5.3) or a filter does not let us have one.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Process {
+    /// The one that has this number now. Check afterwards that it is the one that is meant.
+    #[must_use]
+    pub fn open(pid: i32) -> Process {
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        // SAFETY: a new descriptor that nobody else owns.
+        let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+        Process { pid, descriptor }
+    }
+
+    /// Whether it has not ended.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let Some(descriptor) = &self.descriptor else {
+            // SAFETY: signal 0 is none.
+            let there = unsafe { libc::kill(self.pid, 0) } == 0;
+            return there || last().raw_os_error() == Some(libc::EPERM);
+        };
+        let mut wish =
+            libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one record, and no time to wait.
+        unsafe { libc::poll(&mut wish, 1, 0) <= 0 }
+    }
+}
+
 /// This process's real user: the one that the kernel compares.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: has no preconditions.
@@ -430,6 +464,21 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_has_ended() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let pid = child.id() as i32;
+        let (told, by_number) = (Process::open(pid), Process { pid, descriptor: None });
+        assert!(told.descriptor.is_some(), "every kernel that is tested has it");
+        assert!(told.is_alive() && by_number.is_alive());
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        assert!(!told.is_alive() && !by_number.is_alive());
+    }
 
     /// A memory file as `flags` say, sealed against changes of its size.
     fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {

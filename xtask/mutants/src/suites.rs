@@ -48,10 +48,17 @@ const NEAR: &[(&str, &[&str])] = &[
     ),
     (
         "providers/memory-file/src",
-        &["tieline-memory-file", "tieline-provider-shm-cma", "tieline-provider-shm", "tieline"],
+        &[
+            "tieline-memory-file",
+            "tieline-provider-shm-cma",
+            "tieline-provider-shm-knem",
+            "tieline-provider-shm",
+            "tieline",
+        ],
     ),
     ("providers/shm/src", &["tieline-provider-shm", "tieline-conformance", "tieline"]),
     ("providers/shm-cma/src", &["tieline-provider-shm-cma", "tieline-conformance", "tieline"]),
+    ("providers/shm-knem/src", &["tieline-provider-shm-knem"]),
     ("providers/tcp/src", &["tieline-provider-tcp", "tieline-conformance", "tieline"]),
     (
         "providers/tcp-connect/src",

@@ -1,0 +1,9 @@
+//! `libtieline_shm_knem.so`: the provider shm-knem as a file that the core finds at run time.
+
+use tieline_plugin_api::export_provider;
+
+export_provider!(
+    tieline_provider_shm_knem::ShmKnem,
+    name = "shm-knem",
+    version = env!("CARGO_PKG_VERSION")
+);

@@ -1,0 +1,116 @@
+//! A driver that is played: its regions are this process's memory, and it answers as knem's table says.
+
+mod sys;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tieline_memory_file::Piece;
+
+use crate::sys::{Cookie, Direction, Errno, Kernel, Miss};
+
+#[derive(Clone, Copy)]
+struct Region {
+    base: u64,
+    len: u64,
+    readable: bool,
+    writable: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Played {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    regions: HashMap<Cookie, Region>,
+    next: Cookie,
+    /// What the next copies say instead of copying.
+    misses: VecDeque<Option<Miss>>,
+    calls: usize,
+    /// What the next region is refused with.
+    refusal: Option<Errno>,
+}
+
+impl Played {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Regions that are there.
+    pub(crate) fn regions(&self) -> usize {
+        self.state().regions.len()
+    }
+
+    /// Copies so far.
+    pub(crate) fn calls(&self) -> usize {
+        self.state().calls
+    }
+
+    /// The next copy fails so.
+    pub(crate) fn miss(&self, miss: Miss) {
+        self.state().misses.push_back(Some(miss));
+    }
+
+    /// The next copy is made; what is said after this is of the one after it.
+    pub(crate) fn pass(&self) {
+        self.state().misses.push_back(None);
+    }
+
+    /// No region is made from here on.
+    pub(crate) fn refuse(&self, errno: Errno) {
+        self.state().refusal = Some(errno);
+    }
+
+    /// The driver forgets all regions, as at the end of their owner.
+    pub(crate) fn forget(&self) {
+        self.state().regions.clear();
+    }
+}
+
+impl Kernel for Played {
+    fn create(&self, base: u64, len: u64, readable: bool, writable: bool) -> Result<Cookie, Errno> {
+        let mut state = self.state();
+        if let Some(errno) = state.refusal {
+            return Err(errno);
+        }
+        state.next += 1;
+        let cookie = 0xc00c_1e00_0000_0000 | state.next;
+        let _ = state.regions.insert(cookie, Region { base, len, readable, writable });
+        Ok(cookie)
+    }
+
+    fn destroy(&self, cookie: Cookie) -> Result<(), Errno> {
+        self.state().regions.remove(&cookie).map(drop).ok_or(libc::EINVAL)
+    }
+
+    fn copy(
+        &self,
+        direction: Direction,
+        pieces: &[Piece],
+        cookie: Cookie,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Miss> {
+        let mut state = self.state();
+        state.calls += 1;
+        if let Some(miss) = state.misses.pop_front().flatten() {
+            return Err(miss);
+        }
+        let region = *state.regions.get(&cookie).ok_or(Miss::Call(libc::EINVAL))?;
+        let may = if direction == Direction::Put { region.writable } else { region.readable };
+        if !may {
+            return Err(Miss::Call(libc::EACCES));
+        }
+        // It ends where either side ends, and says that this was a success.
+        let mut at = region.base + offset.min(region.len);
+        let mut left = len.min(region.len.saturating_sub(offset));
+        for piece in pieces {
+            let part = (piece.len as u64).min(left);
+            sys::copied(direction, piece.base, at, part as usize);
+            (at, left) = (at + part, left - part);
+        }
+        Ok(())
+    }
+}

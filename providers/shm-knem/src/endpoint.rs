@@ -1,0 +1,116 @@
+//! The endpoint: put and get, each one call of the driver for each batch of pieces.
+//!
+//! A copy announces itself to the owner, then asks the owner's table whether the key's registration lives and the kernel
+//! whether its process does, and copies. The driver would copy from and to the pages that it has pinned as long as the
+//! region is there; that the region is still *that* region is what the table and the process tell.
+//!
+//! The driver ends a copy early, and says that it succeeded, where either side ends. So both lengths are checked before, and
+//! its own bound is given as well.
+
+use std::sync::Arc;
+
+use tieline_memory_file::{Cursor, Piece};
+use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
+
+use crate::keys::RemoteKey;
+use crate::probe::Peer;
+use crate::sys::{Direction, Kernel, Miss};
+
+/// Longer lists work, too; they take more calls, as these do.
+pub(crate) const MAX_IOV: u32 = 1024;
+/// Pieces of one call, put together on the stack.
+const BATCH: usize = 64;
+
+/// A peer process.
+pub struct KnemEndpoint {
+    kernel: Arc<dyn Kernel>,
+    peer: Peer,
+}
+
+impl KnemEndpoint {
+    pub(crate) fn new(kernel: Arc<dyn Kernel>, peer: Peer) -> KnemEndpoint {
+        KnemEndpoint { kernel, peer }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn accessor(&self) -> &tieline_memory_file::Accessor {
+        &self.peer.accessor
+    }
+
+    fn copy(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        let right = match direction {
+            Direction::Put => access::REMOTE_WRITE,
+            Direction::Get => access::REMOTE_READ,
+        };
+        let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
+        if sum != Some(op.len) {
+            return Err(Status::Invalid);
+        }
+        if key.access & right == 0 {
+            return Err(Status::KeyRejected);
+        }
+        key.holds(op.offset, op.len)?;
+        let _inside = self.peer.accessor.enter(key.place.generation);
+        self.still_theirs(key)?;
+        let mut cursor = Cursor::new(op.iov);
+        let mut done = 0;
+        while done < op.len {
+            let mut room = [Piece::NONE; BATCH];
+            let (pieces, bytes) = cursor.batch(&mut room, usize::MAX);
+            let (offset, len) = (op.offset + done as u64, bytes as u64);
+            self.kernel
+                .copy(direction, pieces, key.cookie, offset, len)
+                .map_err(|miss| self.why(key, miss))?;
+            cursor.advance(bytes);
+            done += bytes;
+        }
+        // A get is of the region only if that was registered after the last byte, and neither is through if the process has ended.
+        self.still_theirs(key)?;
+        Ok(Posting::Done)
+    }
+
+    /// Whether the key's registration lives, and its process.
+    fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
+        if !self.peer.process.is_alive() {
+            return Err(Status::PeerFailed);
+        }
+        if !self.peer.table.is_live(key.place) {
+            return Err(Status::KeyRejected);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why(&self, key: &RemoteKey, miss: Miss) -> Status {
+        if let Err(status) = self.still_theirs(key) {
+            return status;
+        }
+        match miss {
+            // The driver knows no such region, though the table does: the owner's descriptor is closed, by exec for example.
+            Miss::Call(libc::EINVAL) => Status::PeerFailed,
+            Miss::Call(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENODEV) => {
+                Status::Unreachable
+            }
+            Miss::Call(libc::ENOMEM) => Status::NoMemory,
+            // The target's pages are pinned, so it is ours that are not there.
+            Miss::Call(libc::EFAULT) | Miss::Copy => Status::Invalid,
+            Miss::Call(_) | Miss::Status(_) => Status::Io,
+        }
+    }
+}
+
+impl Endpoint for KnemEndpoint {
+    type Key = RemoteKey;
+
+    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.copy(Direction::Put, key, op)
+    }
+
+    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.copy(Direction::Get, key, op)
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
+        RemoteKey::unpack(bytes, &self.peer.nonce, &self.peer.table)
+    }
+}

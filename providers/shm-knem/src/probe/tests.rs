@@ -1,0 +1,253 @@
+//! The provider over a played driver: what is promised whatever the kernel answers.
+
+use std::sync::Arc;
+
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp};
+
+use super::*;
+use crate::double::Played;
+use crate::{KnemDomain, KnemEndpoint, MODULE, RemoteKey};
+
+const BOTH: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
+
+struct Pair {
+    played: Arc<Played>,
+    owner: KnemDomain,
+    endpoint: KnemEndpoint,
+    memory: Vec<u8>,
+}
+
+impl Pair {
+    fn new(len: usize) -> Pair {
+        let played = Arc::new(Played::default());
+        let owner = KnemDomain::new(played.clone()).unwrap();
+        let here = KnemDomain::new(played.clone()).unwrap();
+        let address = owner.open_interface(MODULE, [1; 16]).unwrap().address();
+        let interface = here.open_interface(MODULE, [2; 16]).unwrap();
+        interface.reachable(&address).unwrap();
+        let endpoint = interface.connect(&address, b"", 0).unwrap();
+        Pair { played, owner, endpoint, memory: (0..len).map(|n| n as u8).collect() }
+    }
+
+    fn register(&mut self, rights: u64) -> Result<Registration, Failure> {
+        let (base, len) = (self.memory.as_mut_ptr(), self.memory.len());
+        self.owner.register(&RegisterParams::new(base, len, rights))
+    }
+
+    fn packed(&self, region: &Registration) -> [u8; 40] {
+        let mut key = [0; 40];
+        assert_eq!(self.owner.pack_key(region, &KeyParams::empty(), &mut key), Ok(40));
+        key
+    }
+
+    fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
+        let region = self.register(rights).unwrap();
+        let key = self.endpoint.import_key(&self.packed(&region)).unwrap();
+        (region, key)
+    }
+}
+
+fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {
+    let len = iov.iter().map(|piece| piece.len).sum();
+    RmaOp { iov, len, offset, cookie: 1, flags: 0 }
+}
+
+#[test]
+fn puts_and_gets_of_many_pieces_move_their_bytes_in_order() {
+    let mut pair = Pair::new(1000);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = vec![0u8; 600];
+    // 200 pieces of 0 to 5 bytes: more than one call takes.
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    for n in 0..200 {
+        let len = n % 6;
+        pieces.push(Iov::new(local[at..].as_mut_ptr(), len));
+        at += len;
+    }
+    let calls = pair.played.calls();
+    assert_eq!(pair.endpoint.get(&key, &op(&pieces, 7)), Ok(Posting::Done));
+    assert_eq!(pair.played.calls() - calls, 200usize.div_ceil(64));
+    let theirs: Vec<u8> = (0..at).map(|n| (n + 7) as u8).collect();
+    assert_eq!(local[..at], theirs[..]);
+    local.fill(0xee);
+    let piece = [Iov::new(local.as_mut_ptr(), 3)];
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, 997)), Ok(Posting::Done));
+    assert_eq!(core::hint::black_box(&pair.memory)[995..], [227, 228, 0xee, 0xee, 0xee]);
+    assert_eq!(pair.endpoint.put(&key, &op(&[], 1000)), Ok(Posting::Done), "nothing, at the end");
+}
+
+#[test]
+fn what_leaves_the_region_or_its_rights_is_refused_before_the_driver_is_asked() {
+    let mut pair = Pair::new(100);
+    let (_region, key) = pair.offered(access::REMOTE_READ);
+    let calls = pair.played.calls();
+    let mut local = [0u8; 101];
+    let piece = |len| [Iov::new(local.as_ptr().cast_mut(), len)];
+    for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 2), (101, 0)] {
+        assert_eq!(pair.endpoint.get(&key, &op(&piece(len), offset)), Err(Status::OutOfRange));
+    }
+    assert_eq!(pair.endpoint.put(&key, &op(&piece(1), 0)), Err(Status::KeyRejected));
+    let lies = [Iov::new(local.as_mut_ptr(), 5)];
+    let lying = RmaOp { len: 4, ..op(&lies, 0) };
+    assert_eq!(pair.endpoint.get(&key, &lying), Err(Status::Invalid));
+    assert_eq!(pair.played.calls(), calls);
+}
+
+#[test]
+fn a_revoked_key_is_refused_though_the_driver_would_copy_and_the_region_ends_with_its_registration()
+{
+    let mut pair = Pair::new(64);
+    let cards = pair.played.regions();
+    let (region, key) = pair.offered(BOTH);
+    assert_eq!(pair.played.regions(), cards + 1);
+    let packed = pair.packed(&region);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.played.regions(), cards + 1, "the driver still has it");
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    let refused = pair.endpoint.import_key(&packed).unwrap_err();
+    assert_eq!(refused.status, Status::KeyRejected);
+    pair.owner.deregister(region).unwrap();
+    assert_eq!(pair.played.regions(), cards);
+    let (_next, _) = pair.offered(BOTH);
+    assert!(pair.endpoint.import_key(&packed).is_err(), "the entry is another registration's now");
+}
+
+#[test]
+fn an_access_under_way_keeps_the_region_busy() {
+    let mut pair = Pair::new(64);
+    let (region, key) = pair.offered(BOTH);
+    let inside = pair.endpoint.accessor().enter(key.place.generation);
+    assert_eq!(pair.owner.revoke(&region), Revoked::Busy);
+    drop(inside);
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+}
+
+#[test]
+fn what_the_driver_answers_becomes_a_status_that_is_true() {
+    let mut pair = Pair::new(64);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    let answers = [
+        (Miss::Copy, Status::Invalid),
+        (Miss::Call(libc::EFAULT), Status::Invalid),
+        (Miss::Call(libc::ENOMEM), Status::NoMemory),
+        (Miss::Call(libc::EPERM), Status::Unreachable),
+        (Miss::Call(libc::EACCES), Status::Unreachable),
+        (Miss::Call(libc::EINVAL), Status::PeerFailed),
+        (Miss::Call(libc::EBADF), Status::Io),
+        // Pending, though nothing was to go on in the background.
+        (Miss::Status(0), Status::Io),
+        (Miss::Status(7), Status::Io),
+    ];
+    for (answer, status) in answers {
+        pair.played.miss(answer);
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(status), "{answer:?}");
+    }
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "it goes on");
+}
+
+#[test]
+fn malformed_keys_and_addresses_are_refused() {
+    let mut pair = Pair::new(64);
+    let (region, _) = pair.offered(BOTH);
+    let good = pair.packed(&region);
+    assert!(pair.endpoint.import_key(&good).is_ok());
+    for at in 0..40 {
+        let mut wrong = good;
+        wrong[at] ^= 0x40;
+        let refused = pair.endpoint.import_key(&wrong).unwrap_err();
+        assert_eq!(refused.status, Status::KeyRejected, "byte {at}");
+    }
+    assert!(pair.endpoint.import_key(&good[..39]).is_err());
+    let short = pair.owner.pack_key(&region, &KeyParams::empty(), &mut [0; 39]).unwrap_err();
+    assert_eq!(short.status, Status::TooLarge);
+
+    let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
+    let address = interface.address();
+    assert_eq!(address.len(), ADDRESS_LEN);
+    assert_eq!(Address::decode(&address).unwrap().encode(), address);
+    for cut in 0..address.len() {
+        let refused = interface.reachable(&address[..cut]).unwrap_err();
+        assert_eq!(refused.status, Status::BadData);
+    }
+    let mut other = address.clone();
+    other[3] ^= 1;
+    assert_eq!(interface.reachable(&other).unwrap_err().status, Status::BadData);
+    assert!(pair.owner.open_interface("other", [0; 16]).is_err());
+}
+
+#[test]
+fn a_region_that_nobody_may_touch_is_not_pinned_and_its_key_gives_nothing() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.regions();
+    let (_region, key) = pair.offered(0);
+    assert_eq!(pair.played.regions(), before);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    pair.memory.clear();
+    let (_empty, key) = pair.offered(BOTH);
+    assert_eq!(pair.played.regions(), before);
+    assert_eq!(pair.endpoint.get(&key, &op(&[], 0)), Ok(Posting::Done));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::OutOfRange));
+}
+
+#[test]
+fn memory_that_is_not_pinned_is_refused_in_words_and_nothing_is_left() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.regions();
+    pair.played.refuse(libc::EFAULT);
+    let failure = pair.register(BOTH).err().unwrap();
+    assert_eq!(failure.status, Status::Invalid);
+    assert!(failure.text.contains("64 bytes") && failure.text.contains("not mapped"), "{failure}");
+    pair.played.refuse(libc::ENOMEM);
+    assert_eq!(pair.register(BOTH).err().unwrap().status, Status::NoMemory);
+    assert_eq!(pair.played.regions(), before);
+    let nowhere = RegisterParams::new(core::ptr::null_mut(), 64, BOTH);
+    assert_eq!(pair.owner.register(&nowhere).err().unwrap().status, Status::Invalid);
+}
+
+#[test]
+fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why() {
+    let pair = Pair::new(64);
+    let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
+    let address = interface.address();
+    let refused = |address: &[u8]| interface.reachable(address).unwrap_err();
+    let mut other_nonce = address.clone();
+    other_nonce[52] ^= 1;
+    assert_eq!(refused(&other_nonce).status, Status::PeerFailed);
+    pair.played.miss(Miss::Call(libc::EPERM));
+    let failure = refused(&address);
+    assert_eq!(failure.status, Status::Permission);
+    assert!(failure.text.contains("user namespaces may differ"), "{failure}");
+    let mut other_user = address.clone();
+    other_user[8] ^= 1;
+    pair.played.miss(Miss::Call(libc::EPERM));
+    assert!(refused(&other_user).text.contains("run both as the same user"));
+    pair.played.forget();
+    let failure = refused(&address);
+    assert_eq!(failure.status, Status::PeerFailed);
+    assert!(failure.text.contains("has closed the domain"), "{failure}");
+}
+
+#[test]
+fn a_driver_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_step() {
+    let played = Played::default();
+    assert!(on_oneself(&played).is_ok());
+    assert_eq!(played.regions(), 0);
+    played.pass();
+    played.miss(Miss::Call(libc::EINVAL));
+    assert!(on_oneself(&played).unwrap_err().text.contains("copying to a region"));
+    played.miss(Miss::Copy);
+    let failure = on_oneself(&played).unwrap_err();
+    assert!(failure.text.contains("copying from a region"), "{failure}");
+    assert_eq!(played.regions(), 0, "and nothing is left");
+    played.refuse(libc::EPERM);
+    assert!(on_oneself(&played).unwrap_err().text.contains("creating a region"));
+}

@@ -1,0 +1,18 @@
+about="provider shm-knem does everything that a provider must do, over /dev/knem"
+timeout=240
+modules=1
+hosts=1
+devices=0
+cpus=2
+h0() {
+    need tieline
+    built libtieline_shm_knem.so
+    # Without the module it is one line that says so.
+    tieline check "$TARGET/debug/libtieline_shm_knem.so" > absent 2>&1
+    cat absent
+    grep -q 'there is no /dev/knem' absent || fail "it does not say that the module is not loaded"
+    load knem
+    tieline check "$TARGET/debug/libtieline_shm_knem.so" --limit $((20 * SLOWNESS)) || fail "see the checks"
+    nothing_pinned
+    unload knem
+}
