@@ -257,13 +257,16 @@ load() {
     [ -e "$TARGET/lab/modules/$name.ko" ] || skip "module $name is not built: cargo xtask lab builds it for tests with modules=1"
     insmod "$TARGET/lab/modules/$name.ko" "$@" || fail "$name cannot be loaded"
     [ -c "/dev/$name" ] || fail "there is no /dev/$name"
-    dmesg > "kernel.$name"
+    kernel_words > "kernel.$name"
 }
+
+# kernel_words: what the kernel has said, but for whom Yama refused.
+kernel_words() { dmesg | grep -v 'ptrace attach of'; }
 
 # unload MODULE: nothing may use it any more, and the kernel may have said nothing since `load`.
 unload() {
     rmmod "$1" || fail "$1 cannot be unloaded: $(lsmod | grep "^$1 ")"
-    dmesg | diff "kernel.$1" - || fail "the kernel said something while $1 was loaded"
+    kernel_words | diff "kernel.$1" - || fail "the kernel said something while $1 was loaded"
 }
 
 # counter MODULE NAME
