@@ -112,7 +112,8 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
     let ends = [1 << 40, 1 << 63, u64::MAX - 7, u64::MAX];
     match lie {
         Lie::Put => {
-            let too_long = [57, 100, 1900].map(|len| vec![0xbb; len]);
+            // Also where the first eight bytes are taken for the word of a put that notifies.
+            let too_long = [LEN + 1, 100, 1900].map(|len| vec![0xbb; len]);
             Body::default().target(key).field(&[0xbb; 8], too_long)
         }
         Lie::Get => Body::default().target(key).number(8, &ends),
