@@ -9,7 +9,7 @@ use crate::peer::hex;
 use crate::report::{Checked, Stop, equal, fail, holds, same_bytes};
 use crate::watch::{Broken, Patience, share, waits_for};
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 use tieline_plugin_api::{Status, address_hash};
 
@@ -175,9 +175,9 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
 
 pub(super) fn connectors_that_threads_open_at_once_are_different(case: &Case) -> Checked {
     const EACH: usize = 40;
+    const THREADS: usize = 4;
     let addresses = Mutex::new(BTreeSet::new());
-    let open = || -> Checked {
-        let mut kept = Vec::new();
+    let some = |kept: &mut Vec<Post>| -> Checked {
         for _ in 0..EACH {
             let post = Post::open(case)?;
             let again = post.connector.address(case.attr.max_address_len as usize);
@@ -189,8 +189,16 @@ pub(super) fn connectors_that_threads_open_at_once_are_different(case: &Case) ->
         }
         Ok(())
     };
+    // One that is closed may leave its address to the next.
+    let all_are_open = Barrier::new(THREADS);
+    let open = || -> Checked {
+        let mut kept = Vec::new();
+        let opened = some(&mut kept);
+        let _ = all_are_open.wait();
+        opened
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().map_err(|_| Stop::Fail("a thread panicked".to_string()))?
         })
