@@ -160,6 +160,39 @@ fn a_fence_holds_a_message_back_until_the_gets_before_it_are_done() {
     domain.deregister(region).unwrap();
 }
 
+/// Messages take all the room that they are given, also that of pieces which have left.
+#[test]
+fn messages_without_end_keep_no_large_put_or_get_out() {
+    for (streams, buffer) in [("2", "256k"), ("1", "1m")] {
+        let domain =
+            domain(&[("TIELINE_TCP_STREAMS", streams), ("TIELINE_TCP_SEND_BUFFER", buffer)]);
+        let mut sides = pair_in([&domain, &domain]);
+        await_streams(&mut sides, streams.parse().unwrap());
+        let mut target = vec![1u8; 1 << 20];
+        let (region, packed) = key_of(&domain, &mut target);
+        let key = sides[0].endpoint().import_key(&packed).unwrap();
+        let payload = pattern(if streams == "1" { 4000 } else { 8 }, 3);
+        let fill = |sides: &mut [Side; 2]| {
+            while sides[0].endpoint().am_short(7, 0, &payload).is_ok() {}
+        };
+        fill(&mut sides);
+        let mut local = pattern(1 << 20, 5);
+        rma(&mut sides, true, &key, &mut local, 0, 5);
+        let mut polls = 0;
+        while !sides[0].completions.contains(&(5, 0)) {
+            // As fast as it can, and the peer only now and then.
+            fill(&mut sides);
+            sides[0].turn();
+            fill(&mut sides);
+            sides[1].turn();
+            polls += 1;
+            assert!(polls < 100_000, "{streams} streams: the put does not get on");
+        }
+        assert!(target == local, "{streams} streams");
+        domain.deregister(region).unwrap();
+    }
+}
+
 #[test]
 fn a_closed_endpoint_leaves_its_operations_memory_alone() {
     let domain = domain(&[]);
