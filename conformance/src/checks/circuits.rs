@@ -70,7 +70,7 @@ pub(super) fn the_address_of_an_endpoint_fits_its_stated_length_and_stays(case: 
 }
 
 /// What `connect` says to bytes that are no address.
-const NO_ADDRESS: &[Status] = &[Status::Invalid, Status::Unreachable];
+const NO_ADDRESS: &[Status] = &[Status::BadData, Status::Invalid, Status::Unreachable];
 
 pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) -> Checked {
     only_to_endpoints(case)?;
